@@ -34,9 +34,8 @@ class DecodeBlock {
         schedule_(*reinterpret_cast<DecodeSchedule*>(smem + kSmem.cursors)),
         cursor_(cursor_of(0)),
         scale_(DecodeScale::of(args)),
-        stack_(smem + kSmem.stack,
-               static_cast<char*>(args.stack) +
-                   static_cast<int64>(blockIdx.x) * args.stack_nodes * decode_stack_bytes(Sizes::kTile)) {}
+        stack_(smem + kSmem.stack, static_cast<char*>(args.stack) + static_cast<int64>(blockIdx.x) * args.stack_nodes *
+                                                                        decode_stack_bytes(Sizes::kTile)) {}
 
   __device__ __forceinline__ void run() {
     launch_ = launch_number(args_);
@@ -136,8 +135,7 @@ class DecodeBlock {
     constexpr int kEights = Sizes::kEights;
     const int first_key = unit * kStepKeys + role_.stripe * kStripeKeys;
     const uint32 existing = loader.existing();
-    const bool all_visible =
-        existing == 0xFFFFu && first_key >= of_all.low && first_key + kStripeKeys <= of_all.high;
+    const bool all_visible = existing == 0xFFFFu && first_key >= of_all.low && first_key + kStripeKeys <= of_all.high;
     float s[kEights][4];
     Loader::wait_keys();
     stripe_barrier(role_);  // the stripe's keys are in the slot

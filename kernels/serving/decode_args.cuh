@@ -8,17 +8,17 @@ namespace attend {
 
 struct DecodeArgs {
   static constexpr const char* kTypeName = "DecodeArgs";
-  const void* q;                // Element (batch, num_heads_q, rows, kHeadDim)
-  const void* k;                // (blocks, num_heads_k, block_size, kHeadDim)
-  const void* v;                // (blocks, num_heads_k, block_size, kHeadDimV)
-  void* o;                      // Element, as q with kHeadDimV columns
-  float* lse;                   // as q without columns; may be null
-  const float* alibi_slopes;    // of query heads; may be null
-  const void* sinks;            // likewise
-  const int* cu_seqlens_q;      // (num_sequences + 1): packed rows. Null: dense, max_seqlen_q rows a sequence
-  const uint64* tree_mask;      // a word a query row; may be null
-  void* storage;                // DecodeStorage; zeroed once, and kept from launch to launch
-  void* stack;                  // of each block, stack_nodes nodes. Uninitialised
+  const void* q;              // Element (batch, num_heads_q, rows, kHeadDim)
+  const void* k;              // (blocks, num_heads_k, block_size, kHeadDim)
+  const void* v;              // (blocks, num_heads_k, block_size, kHeadDimV)
+  void* o;                    // Element, as q with kHeadDimV columns
+  float* lse;                 // as q without columns; may be null
+  const float* alibi_slopes;  // of query heads; may be null
+  const void* sinks;          // likewise
+  const int* cu_seqlens_q;    // (num_sequences + 1): packed rows. Null: dense, max_seqlen_q rows a sequence
+  const uint64* tree_mask;    // a word a query row; may be null
+  void* storage;              // DecodeStorage; zeroed once, and kept from launch to launch
+  void* stack;                // of each block, stack_nodes nodes. Uninitialised
   TensorStrides q_stride;
   TensorStrides k_stride;
   TensorStrides v_stride;

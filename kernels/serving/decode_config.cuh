@@ -15,16 +15,9 @@ template <class Config>
 struct DecodeSizes {
   static constexpr int kQBytes = element_info(Config::kElement).bytes;
   static constexpr int kCacheBytes = Config::kCacheElement == CacheElement::kSame ? kQBytes : 1;
-  static constexpr DecodeTile kTile = {kQBytes,
-                                       kCacheBytes,
-                                       Config::kHeadDim,
-                                       Config::kHeadDimV,
-                                       Config::kValuesAreKeys,
-                                       Config::kRows,
-                                       Config::kRowParts,
-                                       Config::kColumnParts,
-                                       Config::kStages,
-                                       Config::kStackNodes};
+  static constexpr DecodeTile kTile = {
+      kQBytes,       kCacheBytes,       Config::kHeadDim,     Config::kHeadDimV, Config::kValuesAreKeys,
+      Config::kRows, Config::kRowParts, Config::kColumnParts, Config::kStages,   Config::kStackNodes};
   static constexpr DecodeSmem kSmem = decode_smem(kTile);
   static constexpr int kParts = Config::kRowParts * Config::kColumnParts;  // warps of a stripe
   static constexpr int kPartThreads = kDecodeStripes * kWarpThreads;       // of one part, in all stripes

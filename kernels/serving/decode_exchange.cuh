@@ -17,9 +17,10 @@ namespace attend {
 __device__ __forceinline__ void store_packet(void* to, float x, float y, float z, uint32 tag) {
   const uint64 low = static_cast<uint64>(__float_as_uint(y)) << 32 | __float_as_uint(x);
   const uint64 high = static_cast<uint64>(tag) << 32 | __float_as_uint(z);
-  asm volatile("{\n.reg .b128 packet;\nmov.b128 packet, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], packet;\n}\n" ::"l"(to),
-               "l"(low), "l"(high)
-               : "memory");
+  asm volatile(
+      "{\n.reg .b128 packet;\nmov.b128 packet, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], packet;\n}\n" ::"l"(to),
+      "l"(low), "l"(high)
+      : "memory");
 }
 struct Packet {
   uint64 low, high;

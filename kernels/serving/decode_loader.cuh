@@ -16,7 +16,8 @@ class DecodeLoader {
  public:
   using Sizes = DecodeSizes<Config>;
   static constexpr int kKRow = decode_row_bytes(Config::kHeadDim, Sizes::kCacheBytes, 16);
-  static constexpr int kVRow = Config::kValuesAreKeys ? kKRow : decode_row_bytes(Config::kHeadDimV, Sizes::kCacheBytes, 16);
+  static constexpr int kVRow =
+      Config::kValuesAreKeys ? kKRow : decode_row_bytes(Config::kHeadDimV, Sizes::kCacheBytes, 16);
   static constexpr int kKSlot = decode_k_slot(Sizes::kTile), kVSlot = decode_v_slot(Sizes::kTile);
   static constexpr int kStages = Config::kStages;
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
@@ -38,18 +39,22 @@ class DecodeLoader {
     }
   }
 
-  [[nodiscard]] __device__ __forceinline__ char* keys(int stage) const { return slots_ + stage * (kKSlot + kVSlot); }
+  [[nodiscard]] __device__ __forceinline__ char* keys(int stage) const {
+    return slots_ + stage * (kKSlot + kVSlot);
+  }
   [[nodiscard]] __device__ __forceinline__ char* values(int stage) const {
     return kLoadsValues ? keys(stage) + kKSlot : keys(stage);
   }
 
   // The factors of the stripe's keys and values: kHasFactors.
-  [[nodiscard]] __device__ __forceinline__ const float2* factors(int stage) const {
+  [[nodiscard]] __device__ __forceinline__ float2* factors(int stage) const {
     return factors_ + stage * kStripeKeys;
   }
 
   // Copies of all steps but so many have landed. For the whole stripe, behind stripe_barrier().
-  static __device__ __forceinline__ void wait_keys() { cp_async_wait<kLoadsValues ? 2 * kStages - 1 : kStages - 1>(); }
+  static __device__ __forceinline__ void wait_keys() {
+    cp_async_wait<kLoadsValues ? 2 * kStages - 1 : kStages - 1>();
+  }
   static __device__ __forceinline__ void wait_values() {
     if constexpr (kLoadsValues) cp_async_wait<2 * kStages - 1>();
   }
@@ -61,9 +66,9 @@ class DecodeLoader {
 
   // Starts the copies of the next step whose keys belong into this slot, whose last readers are done.
   __device__ __forceinline__ void load_keys(int stage) {
-    const int64 from = row_exists_ ? row_.block * args_.k_stride.batch + row_.row * args_.k_stride.row +
-                                         head_ * args_.k_stride.head
-                                   : -1;
+    const int64 from =
+        row_exists_ ? row_.block * args_.k_stride.batch + row_.row * args_.k_stride.row + head_ * args_.k_stride.head
+                    : -1;
     copy<Config::kHeadDim, kKRow>(keys(stage), static_cast<const char*>(args_.k), from);
     cp_async_commit();
     if constexpr (kHasFactors && !kLoadsValues) store_factors(stage);
@@ -72,9 +77,9 @@ class DecodeLoader {
   }
   __device__ __forceinline__ void load_values(int stage) {
     if constexpr (kLoadsValues) {
-      const int64 from = row_exists_ ? row_.block * args_.v_stride.batch + row_.row * args_.v_stride.row +
-                                           head_ * args_.v_stride.head
-                                     : -1;
+      const int64 from =
+          row_exists_ ? row_.block * args_.v_stride.batch + row_.row * args_.v_stride.row + head_ * args_.v_stride.head
+                      : -1;
       copy<Config::kHeadDimV, kVRow>(values(stage), static_cast<const char*>(args_.v), from);
       cp_async_commit();
       if constexpr (kHasFactors) store_factors(stage);
@@ -113,7 +118,8 @@ class DecodeLoader {
   __device__ __forceinline__ void store_factors(int stage) {
     if (role_.lane >= kStripeKeys || role_.part != 0) return;
     const auto multiplier = [](float x) { return fabsf(x) == kInfinity ? __uint_as_float(0x7fc00000u) : x; };
-    factors_[stage * kStripeKeys + role_.lane] = row_exists_ ? float2{multiplier(factor_.x), multiplier(factor_.y)} : float2{0.0f, 0.0f};
+    factors_[stage * kStripeKeys + role_.lane] =
+        row_exists_ ? float2{multiplier(factor_.x), multiplier(factor_.y)} : float2{0.0f, 0.0f};
   }
 
   __device__ __forceinline__ void advance() {

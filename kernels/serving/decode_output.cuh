@@ -57,8 +57,8 @@ __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeS
           o[column] = Element::round(sum == 0.0f ? 0.0f : fmaf(state.o(owned, n, element), factor, 0.0f));
         }
       }
-      const bool writes_lse = args.lse != nullptr && role.stripe == 0 && role.lane < 4 &&
-                              (Config::kColumnParts == 1 || role.part == 0);
+      const bool writes_lse =
+          args.lse != nullptr && role.stripe == 0 && role.lane < 4 && (Config::kColumnParts == 1 || role.part == 0);
       if (writes_lse) {
         args.lse[args.lse_stride.offset(span.batch, at.head, q_row)] = args.lse_base2 != 0 ? lse * kLog2E : lse;
       }

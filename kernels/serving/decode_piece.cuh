@@ -6,7 +6,7 @@
 namespace attend {
 
 struct DecodePiece {
-  int begin, end;           // units
+  int begin, end;            // units
   int first_step, end_step;  // those that have keys for the tile's rows
   bool begins_item, ends_item;
   int head;        // of the keys

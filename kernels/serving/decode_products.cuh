@@ -43,8 +43,7 @@ struct DecodeProducts {
   }
 
   // Even and odd depths are summed up apart: the products of each follow on one another.
-  __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows,
-                                         int lane) const {
+  __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
     float odd[kEights][4] = {};
     const uint32 row = smem_address(keys + lane % 16 * Loader::kKRow + lane / 16 * kChunkBytes);
 #pragma unroll
@@ -69,9 +68,8 @@ struct DecodeProducts {
   }
 
   // p: as scores() lays them out.
-  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4],
-                                             const float (&p)[kEights][4], const char* values, int first_tile,
-                                             int lane) const {
+  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4], const float (&p)[kEights][4],
+                                             const char* values, int first_tile, int lane) const {
     OperandB b[kEights];
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {

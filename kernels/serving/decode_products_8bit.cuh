@@ -74,8 +74,8 @@ template <class Config>
 }
 
 template <class Config>
-  requires(Config::kElement != ElementType::kF32 && Config::kCacheElement != CacheElement::kSame)
-struct DecodeProducts<Config> {
+requires(Config::kElement != ElementType::kF32 &&
+         Config::kCacheElement != CacheElement::kSame) struct DecodeProducts<Config> {
   using Sizes = DecodeSizes<Config>;
   using Loader = DecodeLoader<Config>;
   using Element = ElementOf<Config>;
@@ -100,8 +100,7 @@ struct DecodeProducts<Config> {
     }
   }
 
-  __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows,
-                                         int lane) const {
+  __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
     float odd[kEights][4] = {};
     const uint32 row = smem_address(keys + lane % 16 * Loader::kKRow + lane / 16 * kChunkBytes);
 #pragma unroll
@@ -112,7 +111,8 @@ struct DecodeProducts<Config> {
 #pragma unroll
       for (int of_pair = 0; of_pair < 2; ++of_pair) {
         if (depth + of_pair >= kDepths) continue;
-        const ElementPairs low = widened<Config>(k.matrix[of_pair * 2]), high = widened<Config>(k.matrix[of_pair * 2 + 1]);
+        const ElementPairs low = widened<Config>(k.matrix[of_pair * 2]),
+                           high = widened<Config>(k.matrix[of_pair * 2 + 1]);
         const OperandA a = {{low.low, high.low, low.high, high.high}};
 #pragma unroll
         for (int n = 0; n < kEights; ++n) {
@@ -129,16 +129,14 @@ struct DecodeProducts<Config> {
     }
   }
 
-  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4],
-                                             const float (&p)[kEights][4], const char* values, int first_tile,
-                                             int lane) const {
+  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4], const float (&p)[kEights][4],
+                                             const char* values, int first_tile, int lane) const {
     OperandB b[kEights];
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
       b[n] = {{transposed(Element::pack(p[n][0], p[n][1])), transposed(Element::pack(p[n][2], p[n][3]))}};
     }
-    const uint32 row =
-        smem_address(values + lane % 16 * Loader::kVRow + (first_tile + lane / 16) * kChunkBytes);
+    const uint32 row = smem_address(values + lane % 16 * Loader::kVRow + (first_tile + lane / 16) * kChunkBytes);
 #pragma unroll
     for (int tile = 0; tile < Sizes::kColumnTiles; tile += 2) {
       const LoadedMatrices v = ldmatrix_x4_transposed(row + tile * kChunkBytes);

@@ -6,8 +6,7 @@
 namespace attend {
 
 template <class Config>
-  requires(Config::kElement == ElementType::kF32)
-struct DecodeProducts<Config> {
+requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
   using Sizes = DecodeSizes<Config>;
   using Loader = DecodeLoader<Config>;
   static constexpr int kEights = Sizes::kEights;
@@ -15,8 +14,7 @@ struct DecodeProducts<Config> {
 
   __device__ __forceinline__ void take_queries(const char* /*rows*/, int /*lane*/) {}
 
-  __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows,
-                                         int lane) const {
+  __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
     const char* of_key = keys + lane / 4 * Loader::kKRow;
@@ -42,9 +40,8 @@ struct DecodeProducts<Config> {
     }
   }
 
-  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4],
-                                             const float (&p)[kEights][4], const char* values, int first_tile,
-                                             int lane) const {
+  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4], const float (&p)[kEights][4],
+                                             const char* values, int first_tile, int lane) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll 1

@@ -8,11 +8,11 @@ namespace attend {
 
 // Of one row of the tile. A row behind the last one sees nothing.
 struct DecodeRow {
-  uint64 tree;     // bit j: sees key diagonal + j. All ones without a tree
-  int low, high;   // the keys [low, high), as far as lengths and the window go
-  int position;    // of the row among the keys: i + seqlen_k - seqlen_q
-  int first_drawn; // the tree is asked about keys from here on
-  float slope;     // ALiBi
+  uint64 tree;      // bit j: sees key diagonal + j. All ones without a tree
+  int low, high;    // the keys [low, high), as far as lengths and the window go
+  int position;     // of the row among the keys: i + seqlen_k - seqlen_q
+  int first_drawn;  // the tree is asked about keys from here on
+  float slope;      // ALiBi
   int padding;
 };
 static_assert(sizeof(DecodeRow) == kDecodeRowBytes);

@@ -13,13 +13,13 @@ namespace attend {
 constexpr int kDecodeStripes = 4;
 constexpr int kStripeKeys = 16;
 constexpr int kStepKeys = kDecodeStripes * kStripeKeys;
-constexpr int kDecodeMostUnits = 128;  // entries of the table of sequences in shared memory
-constexpr int kDecodeRowBytes = 32;    // of what a block knows of a query row
+constexpr int kDecodeMostUnits = 128;    // entries of the table of sequences in shared memory
+constexpr int kDecodeRowBytes = 32;      // of what a block knows of a query row
 constexpr int kDecodeCursorBytes = 192;  // room for a cursor, or the schedule
 
 struct DecodeTile {
-  int q_bytes;        // of an element of q and o
-  int cache_bytes;    // of an element of k and v
+  int q_bytes;      // of an element of q and o
+  int cache_bytes;  // of an element of k and v
   int head_dim;
   int head_dim_v;
   int values_are_keys;  // v is the first columns of k
@@ -33,7 +33,9 @@ struct DecodeTile {
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warps(const DecodeTile& t) {
   return kDecodeStripes * t.row_parts * t.column_parts;
 }
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_threads(const DecodeTile& t) { return decode_warps(t) * 32; }
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_threads(const DecodeTile& t) {
+  return decode_warps(t) * 32;
+}
 
 // Bytes from one row of a tile to the next: an odd number of chunks of 16 bytes, so that neighbouring rows lie in
 // different banks. Columns are padded to `multiple`.

@@ -11,10 +11,10 @@
 namespace attend {
 
 struct DecodeSpan {
-  int64 index;      // of the sequence
+  int64 index;  // of the sequence
   int64 cache_row;
-  int64 batch;      // of q, o and lse
-  int64 q_begin;    // its first row there
+  int64 batch;    // of q, o and lse
+  int64 q_begin;  // its first row there
   int64 seqlen_q;
   int64 seqlen_k;   // of a dead sequence 0
   int64 first_key;  // keys before it are not seen
@@ -28,8 +28,7 @@ struct DecodeSpan {
     return {seqlen_q, seqlen_k, args.window_left, args.window_right};
   }
   // Keys that at least one of the query rows [begin, end) may see.
-  [[nodiscard]] __device__ __forceinline__ KeyRange keys_of_rows(const DecodeArgs& args, int64 begin,
-                                                                 int64 end) const {
+  [[nodiscard]] __device__ __forceinline__ KeyRange keys_of_rows(const DecodeArgs& args, int64 begin, int64 end) const {
     const KeyRange keys = window(args).rows(begin, end);
     const int64 first = keys.begin > first_key ? keys.begin : first_key;
     return {first, keys.end > first ? keys.end : first};

@@ -98,7 +98,8 @@ class DecodeStack {
   static constexpr int kBytes = decode_stack_bytes(DecodeSizes<Config>::kTile);
 
   [[nodiscard]] __device__ __forceinline__ char* node(int index) const {
-    return index < Config::kStackNodes ? shared_ + index * kBytes : device_ + static_cast<int64>(index - Config::kStackNodes) * kBytes;
+    return index < Config::kStackNodes ? shared_ + index * kBytes
+                                       : device_ + static_cast<int64>(index - Config::kStackNodes) * kBytes;
   }
   [[nodiscard]] static __device__ __forceinline__ int* begin_of(char* node) {
     return reinterpret_cast<int*>(node + kVectors * kThreads * 16) + threadIdx.x;

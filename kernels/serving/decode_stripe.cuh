@@ -12,9 +12,9 @@ namespace attend {
 
 // What scores are made of, beside products.
 struct DecodeScale {
-  float log2;     // scale log2(e), without a transform
-  float in_cap;   // scale / cap
-  float of_cap;   // cap log2(e); 0: no transform
+  float log2;    // scale log2(e), without a transform
+  float in_cap;  // scale / cap
+  float of_cap;  // cap log2(e); 0: no transform
 
   [[nodiscard]] static __device__ __forceinline__ DecodeScale of(const DecodeArgs& args) {
     if (args.transform_cap == 0.0f) return {args.scale * kLog2E, 0.0f, 0.0f};
@@ -66,8 +66,7 @@ struct DecodeStripe {
 
   // From products to p, relative to the maximum so far, to which o is rescaled. first_key: of the stripe.
   __device__ __forceinline__ void softmax(float (&s)[kEights][4], const DecodeScale& scale, const DecodeRow* rows,
-                                          bool has_slopes, bool all_visible, uint32 existing, int first_key,
-                                          int lane) {
+                                          bool has_slopes, bool all_visible, uint32 existing, int first_key, int lane) {
     const int key = first_key + lane / 4;
     scale.template apply<Config>(s);
     if (has_slopes || !all_visible) {
@@ -163,31 +162,34 @@ struct DecodeStripe {
   }
 
   // Where some rows see a key and others do not, values that are not finite would reach all of them, as 0 * NaN is NaN:
-  // such keys are added row by row here, and become zeros in shared memory and in p.
-  __device__ __forceinline__ void add_nonfinite(float (&p)[kEights][4], const DecodeRow* rows, char* values,
-                                             const float2* factors, uint32 existing, int first_key,
-                                             const DecodeRole<Config>& role) {
+  // such elements are added row by row here, and become zeros in shared memory. A factor that is NaN makes all elements
+  // of its key NaN.
+  __device__ __forceinline__ void add_nonfinite(const float (&p)[kEights][4], const DecodeRow* rows, char* values,
+                                                float2* factors, uint32 existing, int first_key,
+                                                const DecodeRole<Config>& role) {
     using Storage = StorageOf<Sizes::kCacheBytes>;
-    constexpr int kVRow = DecodeLoader<Config>::kVRow;
-    bool is_bad = false;
+    const auto is_bad = [](float x) { return !(fabsf(x) < kInfinity); };
+    const auto has_bad_factor = [&](int key) {
+      if constexpr (kHasFactors) return is_bad(factors[key].y);
+      return false;
+    };
+    bool found = has_bad_factor(role.lane % kStripeKeys);
     for (int column = role.lane / kStripeKeys; column < Config::kHeadDimV; column += 2) {
-      const float x = Products::value(values, role.lane % kStripeKeys, column);
-      is_bad |= !(fabsf(x) < kInfinity);
+      found |= is_bad(Products::value(values, role.lane % kStripeKeys, column));
     }
-    if constexpr (kHasFactors) is_bad |= !(fabsf(factors[role.lane % kStripeKeys].y) < kInfinity);
-    uint32 bad = __ballot_sync(kAllLanes, is_bad);
+    uint32 bad = __ballot_sync(kAllLanes, found);
     bad = (bad | bad >> kStripeKeys) & existing;
     if (bad == 0) return;
     for (uint32 left = bad; left != 0; left &= left - 1) {
       const int key = __ffs(static_cast<int>(left)) - 1;
+      const bool all_columns = has_bad_factor(key);
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
           const float low = __shfl_sync(kAllLanes, p[n][row], key % 8 * 4 + role.lane % 4);
           const float high = __shfl_sync(kAllLanes, p[n][2 + row], key % 8 * 4 + role.lane % 4);
-          float weight = key < 8 ? low : high;
-          if constexpr (kHasFactors) weight *= factors[key].y;
+          const float weight = all_columns ? __uint_as_float(0x7fc00000u) : key < 8 ? low : high;
           if (!sees(rows[n * 8 + role.lane % 4 * 2 + row], first_key + key)) continue;
 #pragma unroll
           for (int tile = 0; tile < kColumnTiles; ++tile) {
@@ -195,7 +197,8 @@ struct DecodeStripe {
             for (int half = 0; half < 2; ++half) {
               const int column = (role.first_column_tile() + tile) * 16 + Products::column(role.lane, half * 2);
               if (column >= Config::kHeadDimV) continue;
-              o[tile][n][half * 2 + row] += weight * Products::value(values, key, column);
+              const float x = Products::value(values, key, column);
+              if (all_columns || is_bad(x)) o[tile][n][half * 2 + row] += weight * x;
             }
           }
         }
@@ -204,18 +207,12 @@ struct DecodeStripe {
     stripe_barrier(role);  // all have read the values
     for (uint32 left = bad; left != 0; left &= left - 1) {
       const int key = __ffs(static_cast<int>(left)) - 1;
-      if constexpr (kHasFactors) {
-        if (role.lane == 0 && role.part == 0) const_cast<float2*>(factors)[key].y = 0.0f;
-      }
+      Storage* of_key = reinterpret_cast<Storage*>(values + key * DecodeLoader<Config>::kVRow);
       for (int column = role.lane; column < Config::kHeadDimV; column += kWarpThreads) {
-        reinterpret_cast<Storage*>(values + key * kVRow)[column] = Storage{};
+        if (is_bad(Products::value(values, key, column))) of_key[column] = Storage{};
       }
-#pragma unroll
-      for (int n = 0; n < kEights; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (role.lane / 4 + i / 2 * 8 == key) p[n][i] = 0.0f;
-        }
+      if constexpr (kHasFactors) {
+        if (role.lane == 0 && has_bad_factor(key)) factors[key].y = 0.0f;
       }
     }
     stripe_barrier(role);  // the zeros are there
@@ -246,7 +243,7 @@ struct DecodeStripe {
           const float unit = kHasFactors ? power_of_two(exponent) : 1.0f;
           const float x[4] = {o[tile][n][0] * unit, o[tile][n][1] * unit, o[tile][n][2] * unit, o[tile][n][3] * unit};
           sums[((role.stripe * kPassTiles + tile - first) * kEights + n) * kWarpThreads + role.lane] = {x[0], x[1],
-                                                                                                       x[2], x[3]};
+                                                                                                        x[2], x[3]};
         }
       }
       part_barrier(role);  // the stripes' rows and sums are there
@@ -260,8 +257,7 @@ struct DecodeStripe {
           float* mine = &state.o(first / kDecodeStripes + group, n, 0);
 #pragma unroll
           for (int stripe = 0; stripe < kDecodeStripes; ++stripe) {
-            const float4 x =
-                sums[((stripe * kPassTiles + tile - first) * kEights + n) * kWarpThreads + role.lane];
+            const float4 x = sums[((stripe * kPassTiles + tile - first) * kEights + n) * kWarpThreads + role.lane];
             mine[0] += weight[stripe][n][0] * x.x;
             mine[1] += weight[stripe][n][1] * x.y;
             mine[2] += weight[stripe][n][0] * x.z;

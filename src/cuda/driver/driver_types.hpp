@@ -15,8 +15,8 @@ using ContextHandle = struct ContextTag*;    // CUcontext
 using ModuleHandle = struct ModuleTag*;      // CUmodule
 using FunctionHandle = struct FunctionTag*;  // CUfunction
 using StreamHandle = struct StreamTag*;      // CUstream; null is the default stream
-using GraphHandle = struct GraphTag*;          // CUgraph
-using UserObjectHandle = struct ObjectTag*;   // CUuserObject
+using GraphHandle = struct GraphTag*;        // CUgraph
+using UserObjectHandle = struct ObjectTag*;  // CUuserObject
 using EventHandle = struct EventTag*;        // CUevent
 using MemoryPoolHandle = struct PoolTag*;    // CUmemoryPool
 

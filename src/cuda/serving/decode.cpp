@@ -17,7 +17,9 @@
 namespace attend::cuda {
 namespace {
 
-TensorStrides strides_of(const Tensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
+TensorStrides strides_of(const Tensor& t) {
+  return {t.stride[0], t.stride[1], t.stride[2]};
+}
 
 DecodeArgs args_of(const core::DecodeProblem& p, const AddedKeys& added) {
   DecodeArgs args = {};

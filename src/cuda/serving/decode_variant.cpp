@@ -54,7 +54,9 @@ void choose_slots(DecodeVariant& v, int max_smem) {
          fits(t.stride[1]) && fits(t.stride[2]);
 }
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kUnsupported, text); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCode::kUnsupported, text);
+}
 
 DecodeVariant facts_of(const core::DecodeProblem& p) {
   if (p.q.dtype == DType::kF64) refuse("q: dtype f64, allowed on a GPU: f32, f16, bf16");
