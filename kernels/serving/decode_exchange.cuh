@@ -1,5 +1,5 @@
 // Nodes of the tree that blocks leave for each other, where an item is spread over several: written by one block, and
-// read by the block that has the item's end, whose number is higher. It never waits for a block that may start after it.
+// read by the block that has the item's end, whose number is higher. It never waits for a block that may start later.
 //
 // A node lies in packets of 16 bytes, written and read as one: three floats and the number of the launch. A thread
 // reads what the thread of the same number wrote, and knows by the number that it is there. So there is no fence, no

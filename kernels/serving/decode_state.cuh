@@ -1,5 +1,5 @@
-// The result over some keys, of a tile of rows: o not yet divided by the row sums, and the rows' maxima and sums. Spread
-// over the threads of a block, each of which merges its own share: no thread waits for another.
+// The result over some keys, of a tile of rows: o not yet divided by the row sums, and the rows' maxima and sums. It is
+// spread over the threads of a block, each of which merges its own share: no thread waits for another.
 //
 //   m = max(m_a, m_b),  l = 2^(m_a - m) l_a + 2^(m_b - m) l_b,  o = 2^(m_a - m) o_a + 2^(m_b - m) o_b
 //

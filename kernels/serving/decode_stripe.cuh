@@ -218,8 +218,8 @@ struct DecodeStripe {
     stripe_barrier(role);  // the zeros are there
   }
 
-  // The leaf's state: the stripes' sums, merged in their order. By all warps of the part; `turn` alternates from leaf to
-  // leaf.
+  // The leaf's state: the stripes' sums, merged in their order. By all warps of the part; `turn` alternates between
+  // leaves.
   [[nodiscard]] __device__ __forceinline__ State merged(char* exchange, float2* stats, const DecodeRole<Config>& role,
                                                         int turn) {
     constexpr int kPassTiles = decode_pass_tiles(Sizes::kTile);

@@ -1,10 +1,11 @@
-// The kernels of append and merge compile without spills for every architecture. What they compute:
-// tests/gpu/append_test.cpp and merge_test.cpp, on a GPU.
+// The kernels of append and merge compile without spills for every architecture, and those of decode for each that has
+// what they need. What they compute: tests/gpu/append_test.cpp, decode_test.cpp and merge_test.cpp, on a GPU.
 #include <gtest/gtest.h>
 
 #include "cuda/driver/arch.hpp"
 #include "cuda/jit_fixture.hpp"
 #include "cuda/serving/append.hpp"
+#include "cuda/serving/decode_variant.hpp"
 #include "cuda/serving/merge.hpp"
 
 namespace attend::test {
@@ -26,6 +27,20 @@ TEST_F(ServingKernels, CompileWithoutSpills) {
       EXPECT_LE(cuda::threads_of(spec) * r.registers * spec.min_blocks, 65536) << cuda::describe(spec);
     }
   }
+}
+
+TEST_F(ServingKernels, OfDecodeCompile) {
+  cuda::Jit jit({.cache_root = {}, .kernel_dir = {}, .log_compiles = false, .print = {}});
+  EXPECT_TRUE(cuda::decode_specs(cuda::find_arch("sm_75")).empty());
+  std::vector<cuda::KernelSpec> specs = cuda::decode_specs(cuda::find_arch("sm_90a"));
+  EXPECT_EQ(specs.size(), 8);
+  specs.push_back(cuda::decode_specs(cuda::find_arch("sm_80")).front());
+  for (const cuda::KernelSpec& spec : specs) {
+    const cuda::Resources r = jit.compile(spec)->resources;
+    EXPECT_LE(cuda::threads_of(spec) * r.registers, 65536) << cuda::describe(spec);
+    EXPECT_LE(r.static_smem_bytes + spec.dynamic_smem_bytes, 227U * 1024) << cuda::describe(spec);
+  }
+  EXPECT_EQ(jit.compile(specs.front())->resources.spill_store_bytes, 0);
 }
 
 }  // namespace

@@ -82,9 +82,8 @@ void check_arrays(const core::DecodeProblem& p, StreamHandle stream) {
 
 /// The GPU of the problem. @throws Error where decode does not compute on it.
 const DeviceInfo& device_for(const core::DecodeProblem& p) {
-  constexpr int kLeastMajor = 8;  // of the compute capability: cp.async and products of bf16
   const DeviceInfo& device = device_of("q", p.q);
-  if (device.major < kLeastMajor) {
+  if (!device.arch().cp_async) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("q: on a GPU of compute capability {}.{}, decode allows 8.0 and higher", device.major,
                             device.minor));

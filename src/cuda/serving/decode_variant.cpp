@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "attend/error.hpp"
 #include "core/dtype_traits.hpp"
@@ -119,8 +120,9 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
           .dynamic_smem_bytes = static_cast<unsigned>(decode_smem(v.tile()).bytes)};
 }
 
-std::vector<KernelSpec> decode_specs(const char* arch, int max_smem) {
+std::vector<KernelSpec> decode_specs(const Arch& arch) {
   std::vector<KernelSpec> specs;
+  if (!arch.cp_async) return specs;
   for (const auto& [element, rows, head_dim, head_dim_v, shares] :
        {std::tuple{ElementType::kBF16, 8, 128, 128, 0}, std::tuple{ElementType::kF16, 16, 64, 64, 0},
         std::tuple{ElementType::kBF16, 32, 128, 128, 0}, std::tuple{ElementType::kBF16, 64, 128, 128, 0},
@@ -128,8 +130,8 @@ std::vector<KernelSpec> decode_specs(const char* arch, int max_smem) {
         std::tuple{ElementType::kBF16, 16, 256, 256, 0}, std::tuple{ElementType::kBF16, 16, 576, 512, 1}}) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
     choose_rows(v, rows);
-    choose_slots(v, max_smem);
-    specs.push_back(decode_spec(v, arch));
+    choose_slots(v, arch.max_smem_per_block);
+    if (decode_smem(v.tile()).bytes <= arch.max_smem_per_block) specs.push_back(decode_spec(v, arch.target));
   }
   return specs;
 }

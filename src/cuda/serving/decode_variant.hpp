@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/decode_problem.hpp"
+#include "cuda/driver/arch.hpp"
 #include "cuda/jit/kernel_spec.hpp"
 #include "kernels/common/config_enums.cuh"
 #include "kernels/serving/decode_shape.cuh"
@@ -33,7 +34,7 @@ struct DecodeVariant {
 
 [[nodiscard]] KernelSpec decode_spec(const DecodeVariant& variant, const char* arch);
 
-/// A kernel of every kind, for `attend compile` and the tests.
-[[nodiscard]] std::vector<KernelSpec> decode_specs(const char* arch, int max_smem);
+/// A kernel of every kind that runs on the architecture, for the tests.
+[[nodiscard]] std::vector<KernelSpec> decode_specs(const Arch& arch);
 
 }  // namespace attend::cuda
