@@ -187,6 +187,7 @@ float root_of_squares(const float* a, const float* b, std::int64_t n) {
 }
 
 constexpr float kSum = 4 * 0x1p-24F;  // of a sum's terms: a few roundings of float32, in any order of summation
+constexpr float kLeast = std::numeric_limits<float>::min();  // of a probability: a smaller one may have become 0
 
 /// e_ij: how far off s_ij - lse_i may be, s_ij by the sum of its products, lse_i by about as much; as what it does to
 /// exp of it, relative.
@@ -237,8 +238,8 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
     const float own = score_noise(p, q.row(i), k.row(j), slope);
     const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
     visit(i, j,
-          EntryNoise{.ds = probability * slope * (relative * terms + rounded_o),
-                     .z = relative * factor * probability,
+          EntryNoise{.ds = slope * (probability * (relative * terms + rounded_o) + kLeast * terms),
+                     .z = factor * (relative * probability + kLeast),
                      .rounding_of_ds = unit * probability * slope * std::abs(difference),
                      .rounding_of_z = unit * factor * probability});
   });
