@@ -10,14 +10,9 @@ Peers: PyTorch's scaled_dot_product_attention with cuDNN forced, where a sequenc
 the cache has no pages; FlashAttention-3's flash_attn_with_kvcache where flash_attn_interface is importable. Needs
 attend's package, torch and NumPy, not the repository's build.
 
-What makes it a fair comparison:
-  * All sides read the same memory, and their results are compared before anything is timed.
-  * Calls are captured into a CUDA graph, as servers do: a graph holds as many as fill a millisecond, and is timed by
-    CUDA events while the GPU is still busy with what went before it. The time of a call is that of the graph by their
-    number. The host's time plays no part.
-  * Warm: every call of a graph reads the same cache. Cold: as many copies of it as fill 400 MB, in turn, so that none
-    of it is in the L2 cache. One that is larger by itself is timed once, as both.
-  * Graphs of all sides alternate, and so does their order. Reported are medians.
+All sides read the same memory, and their results are compared before anything is timed. How calls are captured, what
+warm and cold caches are, and how graphs alternate: python/attend/_measure/decode_turns.py. Reported are medians.
+`python -m attend.bench decode` does the same for a grid of batch sizes and lengths, with more peers and pictures.
 
 GB/s: of the keys and values that a call has to read, once. With --cache, attend_wide is attend with a cache in the
 dtype of q. Lines are saved as they come: results/h200/decode_*.json.
@@ -26,7 +21,6 @@ Exit status: 1 where a peer's results are not attend's, or attend refuses.
 
 import argparse
 import gc
-import math
 import pathlib
 import statistics
 import sys
@@ -37,83 +31,18 @@ import decode_peer_cases
 import h200_vs_peers
 import peer_tables
 from attend._measure import files
+from attend._measure.arguments import page_sizes
+from attend._measure.decode_turns import COLD, COPIES_BYTES, WARM, Graph, Sampling, compare, graphs, in_turns
+from attend._measure.differences import LARGEST_DIFFERENCE
 
 KIND = "decode_vs_peers"
-COPIES_BYTES = 400e6
-MAX_CALLS = 128
-WARM, COLD = "warm", "cold"
-
-
-class Graph:
-    """Calls of a side in a CUDA graph, over the caches in turn."""
-
-    def __init__(self, side, caches, calls):
-        self.calls = calls
-        self._held = caches
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            for n in range(calls):
-                side(caches[n % len(caches)])
-
-    def us(self):
-        """Microseconds a call."""
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(h200_vs_peers.BUSY_CYCLES)  # while the graph is being launched
-        start.record()
-        self._graph.replay()
-        stop.record()
-        stop.synchronize()
-        return start.elapsed_time(stop) * 1e3 / self.calls
-
-
-def compare(one):
-    """({side: difference from attend's o}, {side: what it says against the problem}); such sides are dropped."""
-    results, found, errors = {}, {}, {}
-    for name in list(one.sides):
-        try:
-            results[name] = one.sides[name](one.cache_of(name))
-            if one.setting.device == "cuda":
-                torch.cuda.synchronize()
-        except Exception as error:  # whatever a side raises is its answer
-            errors[name] = h200_vs_peers.first_line(error)
-            del one.sides[name]
-            continue
-        if name != "attend" and "attend" in results:
-            found[name] = h200_vs_peers.relative_difference(results.pop(name), results["attend"])
-    return found, errors
-
-
-def graphs(one, sample_ms, errors):
-    """{(side, warm or cold): Graph}. What cannot be captured goes into `errors`."""
-    found = {}
-    for name, side in one.sides.items():
-        cache = one.cache_of(name)
-        held = (cache.k.nbytes + (0 if cache.v is None else cache.v.nbytes)) or 1
-        copies = math.ceil(COPIES_BYTES / held)
-        try:
-            few = Graph(side, [cache], 4)
-            rough = min(few.us() for _ in range(3))
-            calls = max(1, min(MAX_CALLS, math.ceil(sample_ms * 1e3 / rough)))
-            found[name, WARM] = Graph(side, [cache], calls)
-            if copies > 1:
-                caches = [cache, *(cache.copy() for _ in range(copies - 1))]
-                found[name, COLD] = Graph(side, caches, max(calls, copies))
-        except Exception as error:
-            errors[name] = h200_vs_peers.first_line(error)
-            found = {key: graph for key, graph in found.items() if key[0] != name}
-    return found
 
 
 def measure(one, options):
     """One line of the file. Without times of a side, `errors` says why."""
     difference, errors = compare(one)
-    captured = graphs(one, options.sample_ms, errors)
-    taken = {key: [] for key in captured}
-    for turn in range(options.rounds + 1):  # the first warms up
-        for key in list(captured) if turn % 2 == 0 else reversed(captured):
-            us = captured[key].us()
-            if turn > 0:
-                taken[key].append(us)
+    sampling = Sampling(options.rounds, options.sample_ms, COPIES_BYTES, Graph)
+    taken = in_turns(graphs(one, sampling, errors), sampling.rounds)
     found = {name: {state: statistics.median(us) for (side, state), us in taken.items() if side == name}
              for name in one.sides if (name, WARM) in taken}
     return {**row_of(one), "difference": difference, "errors": errors} | speeds(one, found)
@@ -131,9 +60,7 @@ def row_of(one):
 def speeds(one, us):
     """us, and GB/s, of {side: {state: us}}; a cache that is larger than all copies is cold as it is warm."""
     us = {name: {WARM: of[WARM], COLD: of.get(COLD, of[WARM])} for name, of in us.items()}
-    wide = one.shape.elements() * torch.finfo(one.q.dtype).bits // 8
-    moved = {name: wide if name == "attend_wide" else one.bytes_moved for name in us}
-    gbps = {name: {state: moved[name] / x / 1e3 for state, x in of.items()} for name, of in us.items()}
+    gbps = {name: {state: one.bytes_of(name) / x / 1e3 for state, x in of.items()} for name, of in us.items()}
     tflops = {name: {state: one.shape.flops() / x / 1e6 for state, x in of.items()} for name, of in us.items()}
     return {"us": us, "gbps": gbps, "tflops": tflops}
 
@@ -172,7 +99,7 @@ def heading():
 def wrong(row):
     """The sides whose results are not attend's (NaN never is), and attend where it has none."""
     # Elements of 8 bits are what they are: attend_wide shows how far they are off.
-    limit = 0.1 if "attend_wide" in row["us"] else h200_vs_peers.LARGEST_DIFFERENCE
+    limit = 0.1 if "attend_wide" in row["us"] else LARGEST_DIFFERENCE
     differing = [name for name, x in row["difference"].items() if not x <= limit]
     return differing + ["attend"] * ("attend" not in row["us"])
 
@@ -181,13 +108,6 @@ def file_name(setting, page_sizes):
     parts = ["decode", setting.dtype, setting.cache, *(f"page{size}" for size in page_sizes if size),
              "heads_first" if setting.heads_first else None]  # fmt: skip
     return "_".join(filter(None, parts)) + ".json"
-
-
-def page_sizes(text):
-    sizes = text.split(",")
-    if not all(size.isdecimal() for size in sizes):
-        raise argparse.ArgumentTypeError(f"{text!r}, allowed a comma list of numbers, 0 for contiguous caches")
-    return [int(size) for size in sizes]
 
 
 def shapes(text):

@@ -34,11 +34,10 @@ import peer_cases
 import peer_tables
 import report
 from attend._measure import files, timing
+from attend._measure.differences import LARGEST_DIFFERENCE, first_line, relative_difference
 from attend._measure.implementations import Prepared
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results" / "h200"
-BUSY_CYCLES = 1_000_000  # of the GPU: more than half a millisecond, longer than launching a call takes
-LARGEST_DIFFERENCE = 0.05  # of the norm: twice what rounding to bfloat16 gives; another mask gives much more
 PRODUCT_SIZE = 8192
 
 
@@ -46,7 +45,7 @@ PRODUCT_SIZE = 8192
 def kept_busy(device, wants_gradient):
     """Around a sample: the GPU is still busy when the clock's first event is queued."""
     if device == "cuda":
-        torch.cuda._sleep(BUSY_CYCLES)
+        torch.cuda._sleep(timing.BUSY_CYCLES)
     with torch.set_grad_enabled(wants_gradient):
         yield
 
@@ -96,10 +95,6 @@ def same_gradient(o):
     return torch.empty_like(o).copy_(drawn)
 
 
-def first_line(error):
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:160]}"
-
-
 def compare(calls, errors):
     """{side: largest norm of a difference over the norm, of all results}, beside attend; drops the sides that raise."""
     results, found = {}, {}
@@ -115,10 +110,6 @@ def compare(calls, errors):
         pairs = zip(results.pop(name), results["attend"])
         found[name] = max(relative_difference(their.detach(), our.detach()) for their, our in pairs)
     return found
-
-
-def relative_difference(their, our):
-    return ((their.float() - our.float()).norm() / our.float().norm()).item()
 
 
 def measure(case, mode, device, limits):

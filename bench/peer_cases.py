@@ -4,10 +4,8 @@ Every side is a function of the case's leaves, q, k and v as (batch, seqlen, hea
 order. Peers that want (batch, heads, seqlen, head_dim) get transposed views, which costs them no copy.
 """
 
-import contextlib
 import dataclasses
 import functools
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
@@ -16,11 +14,11 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import attend
+from attend._measure import decode_sides
 
 SDP = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION,
        "efficient": SDPBackend.EFFICIENT_ATTENTION}
 TORCH_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-FA3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface", "flash_attn_3")
 SOFTCAP, DROPOUT = 30.0, 0.1
 
 Side = Callable[..., Any]
@@ -60,12 +58,7 @@ class Masked:
 @functools.cache
 def flash_attention_3() -> Any:
     """FlashAttention-3's module, or None."""
-    for name in FA3_MODULES:
-        with contextlib.suppress(Exception):  # a library built for another torch fails in ways of its own
-            module = importlib.import_module(name)
-            if hasattr(module, "flash_attn_func"):
-                return module
-    return None
+    return decode_sides.importable(decode_sides.FA3_MODULES, "flash_attn_func")
 
 
 def draw(dtype: str, device: str, *shape: int) -> Any:

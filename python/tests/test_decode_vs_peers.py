@@ -82,7 +82,7 @@ def test_a_cache_that_is_cut_into_parts_is_whole(peers, torch):
     one = small(peers, lengths=(8,) * 3, head_dim=128, heads_k=64, heads=64)
     setting = peers.Setting("bf16", "f8e4m3", 0, False, "cpu")
     wide = peers.problem(one, peers.Setting("bf16", None, 0, False, "cpu")).caches["attend"]
-    limit = peers._narrowed(wide, setting)
+    limit = peers.narrowed(wide, setting)
     assert limit.k.dtype == torch.float8_e4m3fn and limit.k.shape == wide.k.shape
     assert (limit.k.float() * peers.DESCALE - wide.k.float()).abs().max() < 0.3
 

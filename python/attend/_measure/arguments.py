@@ -69,6 +69,24 @@ def positive_list(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def page_sizes(text: str) -> list[int]:
+    """Of caches: a comma list of keys a page, 0 for contiguous ones."""
+    found = [int(_number(part, int, "whole numbers from 0")) for part in text.split(",")]
+    for value in found:
+        if value < 0:
+            raise argparse.ArgumentTypeError(f"{value}, allowed 0 (contiguous) and more")
+    return found
+
+
+def heads(text: str) -> tuple[int, int]:
+    """Query heads and the heads of keys and values that they share: 32:8, or 32 for as many of both."""
+    query, colon, key = text.partition(":")
+    found = positive(query), positive(key if colon else query)
+    if found[0] % found[1]:
+        raise argparse.ArgumentTypeError(f"{text}, allowed query heads that are a multiple of the heads of the keys")
+    return found
+
+
 def names(parts: list[str]) -> list[str]:
     """The names of an option that may be repeated, may hold a comma list, or both."""
     return [name for part in parts for name in part.split(",")]

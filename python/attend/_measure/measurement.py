@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 from attend._measure import timing
 from attend._measure.apart import on_a_fresh_thread
@@ -16,6 +16,8 @@ from attend._measure.inputs import Source, keep_float32_products
 from attend._measure.memory import Meter
 from attend._measure.problems import Problem
 from attend._measure.reference import Truth, compare
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass
@@ -258,7 +260,7 @@ class Measurement:
                 raise CheckFailedError(f"{row.implementation} {row.mode} {row.shape}: {row.remark}") from error
 
 
-def each_until_interrupted(problems: Iterable[Problem], measure: Callable[[Problem], Any], notes: list[str]) -> int:
+def each_until_interrupted(problems: Iterable[T], measure: Callable[[T], Any], notes: list[str]) -> int:
     """Measures one after another; Ctrl-C ends that, with a line in `notes` and the exit status of it, else 0."""
     try:
         for problem in problems:

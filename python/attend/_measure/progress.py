@@ -18,10 +18,13 @@ class Bar(Progress):
 
     def found(self, row: Row) -> None:
         """A line of a file or pipe, at once: whoever reads it sees how far the measurement is."""
-        if sys.stdout.isatty():
-            return
         result = row.remark if row.ms is None else f"{number(row.ms)} ms"
-        print(f"{row.experiment} {row.mode} {row.shape} {row.implementation} {row.dtype}: {result}", flush=True)
+        self.say(f"{row.experiment} {row.mode} {row.shape} {row.implementation} {row.dtype}: {result}")
+
+    def say(self, line: str) -> None:
+        """The same of what is no Row."""
+        if not sys.stdout.isatty():
+            print(line, flush=True)
 
     def step(self, what: str) -> None:
         self._bar.set_postfix_str(what)

@@ -21,9 +21,14 @@ NOISE_NOTE = "~: noisy, the quartiles are more than 20 % of the median apart"
 
 
 def is_noisy(row: Row) -> bool:
-    if row.ms is None or row.ms_p25 is None or row.ms_p75 is None:
+    return is_spread(row.ms, row.ms_p25, row.ms_p75)
+
+
+def is_spread(median: Optional[float], low: Optional[float], high: Optional[float]) -> bool:
+    """Whether these quartiles are far apart."""
+    if median is None or low is None or high is None:
         return False
-    return row.ms_p75 - row.ms_p25 > NOISY * row.ms
+    return high - low > NOISY * median
 
 
 def over_problems(rows: Sequence[Row], field: str) -> Table:

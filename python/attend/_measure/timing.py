@@ -21,6 +21,7 @@ from attend._measure.implementations import Prepared
 SAMPLE_MS, MAX_CALLS = 1.0, 100
 MIN_SAMPLES = 3
 PAUSE_S, SHORT_MS = 0.003, 50.0
+BUSY_CYCLES = 1_000_000  # of a GPU: more than half a millisecond, longer than launching a call takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +100,10 @@ def in_turns(prepared: dict[str, Prepared], rough: dict[str, float], device: str
                 once(prepared[name], 1, 0)
             taken[name].append(once(prepared[name], calls[name], turn * calls[name]))
             spent[name] += time.perf_counter() - begin
-    return {name: _timing(samples) for name, samples in taken.items()}
+    return {name: summary(samples) for name, samples in taken.items()}
 
 
-def _timing(samples: list[float]) -> Timing:
+def summary(samples: list[float]) -> Timing:
+    """Of milliseconds; two of them at least."""
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
     return Timing(middle, min(samples), low, high, len(samples))

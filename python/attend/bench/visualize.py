@@ -1,4 +1,4 @@
-"""visualize: pictures from the JSON files of compare, memory and roofline; nothing is measured."""
+"""visualize: pictures from the JSON files of compare, memory, roofline and decode; nothing is measured."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import pathlib
 from typing import Any
 
 from attend._measure import files, machine, plotting, style, tables
-from attend.bench import compare, memory, roofline
+from attend.bench import compare, decode_pictures, lines, memory, roofline
 
 BASELINE = "torch"  # of the speed-ups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", type=pathlib.Path, nargs="+", help="JSON files of compare, memory, roofline")
+    parser.add_argument("files", type=pathlib.Path, nargs="+", help="JSON files of compare, memory, roofline, decode")
     parser.add_argument("--output-dir", type=pathlib.Path, default=pathlib.Path())
     parser.add_argument("--format", choices=("png", "svg"), default="png")
     parser.add_argument("--all", action="store_true", help="every line, not the eight best at most")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the pictures of each file under its name: FILE.png, and of compare FILE_latency.png and so on."""
+    """Writes the pictures of each file under its name: FILE.png, and of some more, FILE_latency.png and so on."""
     draw = {compare.KIND: draw_compare, memory.KIND: draw_memory, roofline.KIND: draw_roofline}
+    draw[decode_pictures.KIND] = decode_pictures.draw
     files.prepare_folder("--output-dir", options.output_dir)
     data = [files.read_json(path, list(draw)) for path in options.files]
     for path, one in zip(options.files, data):
@@ -81,40 +82,24 @@ def _scaling(data: dict[str, Any], all_lines: bool) -> Any:
     for r in rows:
         groups.setdefault((r["mode"], *_family(data, r)), set()).add(r["S"])
     keys = [key for key, lengths in groups.items() if len(lengths) > 1] or list(groups)
-    panels = {", ".join(map(str, key)): [r for r in rows if (r["mode"], *_family(data, r)) == key] for key in keys}
-    return _over_lengths(panels, "ms", "ms, median", all_lines)
+    panels = {}
+    for key in keys:
+        some = [r for r in rows if (r["mode"], *_family(data, r)) == key]
+        panels[", ".join(map(str, key))] = _series(some, "ms")
+    return lines.over_lengths(panels, _peers(rows), lines.Axes("ms, median"), all_lines)
 
 
-def _over_lengths(panels: dict[str, list[dict[str, Any]]], field: str, title: str, all_lines: bool) -> Any:
-    """A figure of lines over the sequence length, a panel for each title of `panels`."""
-    plt, _ = plotting.toolkit()
-    columns = min(len(panels), 3)
-    lines = -(-len(panels) // columns)
-    size = (5.2 * columns, 4.2 * lines)
-    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, sharey=True, layout="constrained")
-    last = [
-        {_label(r): r[field] / r["S"] for r in sorted(rows, key=lambda r: r["S"]) if r[field]}
-        for rows in panels.values()
-    ]
-    looks = _looks([r for rows in panels.values() for r in rows], last, True, all_lines)
-    for (name, rows), axis in zip(panels.items(), axes.flat):
-        series: dict[str, plotting.Points] = {}
-        for r in rows:
-            if r[field] and _label(r) in looks:
-                series.setdefault(_label(r), []).append((r["S"], r[field]))
-        axis.set(title=name, xlabel="sequence length")
-        plotting.log_lines(axis, series, looks, title if axis in axes[:, 0] else "")
-    for axis in axes.flat[len(panels) :]:
-        axis.set_visible(False)
-    return figure
+def _series(rows: list[dict[str, Any]], field: str) -> lines.Series:
+    """A line for each implementation, over the sequence length."""
+    found: lines.Series = {}
+    for row in rows:
+        if row[field]:
+            found.setdefault(_label(row), []).append((row["S"], row[field]))
+    return found
 
 
-def _looks(
-    rows: list[dict[str, Any]], panels: list[dict[str, float]], best_is_low: bool, all_lines: bool
-) -> dict[str, style.Look]:
-    """The lines that are drawn, by name; `panels` has what they are chosen by."""
-    peers = {_label(r) for r in rows if r["library"] != "attend"}
-    return style.looks(plotting.worth_a_line(panels, peers, best_is_low, None if all_lines else style.MOST_LINES))
+def _peers(rows: list[dict[str, Any]]) -> set[str]:
+    return {_label(row) for row in rows if row["library"] != "attend"}
 
 
 def _family(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
@@ -131,8 +116,9 @@ def draw_memory(data: dict[str, Any], all_lines: bool) -> Figures:
     """Peak memory beyond the inputs over the sequence length, a panel for each mode."""
     rows = [r for r in data["rows"] if r["peak_mib"]]
     titles = {"forward": "forward", "backward": "forward and backward"}
-    panels = {titles[mode]: [r for r in rows if r["mode"] == mode] for mode in dict.fromkeys(r["mode"] for r in rows)}
-    return {"": _over_lengths(panels, "peak_mib", "peak memory beyond the inputs, MiB", all_lines)}
+    modes = dict.fromkeys(r["mode"] for r in rows)
+    panels = {titles[mode]: _series([r for r in rows if r["mode"] == mode], "peak_mib") for mode in modes}
+    return {"": lines.over_lengths(panels, _peers(rows), lines.Axes("peak memory beyond the inputs, MiB"), all_lines)}
 
 
 def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
@@ -143,7 +129,7 @@ def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
     size = (5.8 * len(modes), 4.6)
     figure, axes = plt.subplots(1, len(modes), figsize=size, squeeze=False, sharey=True, layout="constrained")
     best = [{_label(r): r["tflops"] for r in sorted(rows, key=_speed) if r["mode"] == mode} for mode in modes]
-    looks = _looks(rows, best, False, all_lines)
+    looks = lines.chosen(best, _peers(rows), False, all_lines)
     for mode, axis in zip(modes, axes[0]):
         _draw_roofs(axis, data["ceilings"], [r["intensity"] for r in rows])
         drawn = []

@@ -1,0 +1,77 @@
+"""The problems of attention over a cache that are measured, and what each costs on paper."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+from attend._measure.problems import DTYPE_BYTES
+
+NARROW = ("f8e4m3", "i8")  # dtypes of caches of 8 bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A problem: a few query rows of each sequence, which see the keys up to their own place.
+
+    `lengths`: the keys of each sequence. `head_dim_v`: the values are so many columns of the keys.
+    """
+
+    lengths: tuple[int, ...]
+    heads: int = 32
+    heads_k: int = 8
+    head_dim: int = 128
+    rows: int = 1
+    head_dim_v: Optional[int] = None
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """16x8192, 16x8192-32:1, 64x4096-d96, 64x4096-r4, 32x4096-16:1-d576/512: 32:8, d128 and r1 are not said."""
+        found = self.note or f"{len(self.lengths)}x{self.lengths[0]}"
+        if (self.heads, self.heads_k) != (32, 8):
+            found += f"-{self.heads}:{self.heads_k}"
+        if self.head_dim_v is not None:
+            found += f"-d{self.head_dim}/{self.head_dim_v}"
+        elif self.head_dim != 128:
+            found += f"-d{self.head_dim}"
+        return found + (f"-r{self.rows}" if self.rows > 1 else "")
+
+    @property
+    def is_uniform(self) -> bool:
+        return len(set(self.lengths)) == 1
+
+    def elements(self) -> int:
+        """Of the cache that a call has to read, once."""
+        columns = self.head_dim if self.head_dim_v is not None else 2 * self.head_dim
+        return sum(self.lengths) * self.heads_k * columns
+
+    def flops(self) -> float:
+        """Of the products, without what a causal mask hides of the last few keys."""
+        columns = self.head_dim + (self.head_dim_v or self.head_dim)
+        return 2.0 * sum(self.lengths) * self.rows * self.heads * columns
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all problems of a run have in common."""
+
+    dtype: str = "bf16"  # of q
+    cache: Optional[str] = None  # one of NARROW; None: the dtype of q
+    page_size: int = 0  # 0: contiguous
+    heads_first: bool = False  # memory of a cache: heads before keys
+    device: str = "cuda"
+
+    @property
+    def element_bytes(self) -> int:
+        """Of the cache."""
+        return 1 if self.cache else DTYPE_BYTES[self.dtype]
+
+    def held_bytes(self, shape: Shape) -> int:
+        """What the inputs of a problem need at most while they are drawn: rounded from float32, one after the other."""
+        page = self.page_size
+        places = sum(-(-length // page) * page if page else max(shape.lengths) for length in shape.lengths)
+        one = places * shape.heads_k * shape.head_dim  # elements of the keys
+        both = one if shape.head_dim_v is not None else 2 * one
+        rows = len(shape.lengths) * shape.rows * shape.heads * shape.head_dim
+        return both * (DTYPE_BYTES[self.dtype] + (1 if self.cache else 0)) + 4 * max(one, rows)

@@ -1,0 +1,48 @@
+"""Lines over the sequence length in panels, as `visualize` and `decode` draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any, NamedTuple
+
+from attend._measure import plotting, style
+
+Series = dict[str, plotting.Points]  # by the name of a line
+MOST_COLUMNS = 3
+
+
+class Axes(NamedTuple):
+    """What the axes of every panel show. Where the best is low, lines are ranked by their y over x, else by y."""
+
+    y: str
+    best_is_low: bool = True
+    x: str = "sequence length"
+
+
+def over_lengths(panels: dict[str, Series], peers: Container[str], axes: Axes, all_lines: bool) -> Any:
+    """A figure with a panel for each title of `panels`; lines of one name look the same in all of them."""
+    plt, _ = plotting.toolkit()
+    columns = min(len(panels), MOST_COLUMNS)
+    rows = -(-len(panels) // columns)
+    size = (5.2 * columns, 4.2 * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=True, layout="constrained")
+    last = [{name: _figure(max(points), axes) for name, points in panel.items()} for panel in panels.values()]
+    looks = chosen(last, peers, axes.best_is_low, all_lines)
+    for (title, panel), axis in zip(panels.items(), grid.flat):
+        axis.set(title=title, xlabel=axes.x)
+        shown = {name: points for name, points in panel.items() if name in looks}
+        plotting.log_lines(axis, shown, looks, axes.y if axis in grid[:, 0] else "")
+    for axis in grid.flat[len(panels) :]:
+        axis.set_visible(False)
+    return figure
+
+
+def _figure(point: tuple[float, float], axes: Axes) -> float:
+    return point[1] / point[0] if axes.best_is_low else point[1]
+
+
+def chosen(
+    panels: Sequence[dict[str, float]], peers: Container[str], best_is_low: bool, all_lines: bool
+) -> dict[str, style.Look]:
+    """The lines that are drawn, by name; `panels` has what they are chosen by."""
+    return style.looks(plotting.worth_a_line(panels, peers, best_is_low, None if all_lines else style.MOST_LINES))
