@@ -48,6 +48,11 @@ def absent() -> list[str]:
     return [library for library in MODULES if peer_module(library) is None]
 
 
+def without(cache: str) -> list[str]:
+    """Peers on GPUs that do not read this dtype of 8 bits with a q of 16."""
+    return [library for library in MODULES if library != "flashinfer" or cache == "i8"]
+
+
 def ours(one: Problem) -> dict[str, Side]:
     """attend over each of the caches."""
     return {name: attend_decode(one) for name in one.caches}

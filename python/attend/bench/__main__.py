@@ -1,4 +1,4 @@
-"""attend beside its peers: python -m attend.bench compare|memory|roofline, then visualize what they wrote."""
+"""attend beside its peers: python -m attend.bench compare|decode|memory|roofline, then visualize what they wrote."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Optional
 
 from attend._measure import apart, errors
 from attend._measure.arguments import Parser
-from attend.bench import compare, memory, roofline, visualize
+from attend.bench import compare, decode, memory, roofline, visualize
 
 COMMANDS = {
     "compare": (compare, "latency and throughput over a grid, to JSON"),
+    "decode": (decode, "a few query rows over a cache: latency and GB/s over batch and length"),
     "memory": (memory, "peak memory over the sequence length, to JSON"),
     "roofline": (roofline, "the machine's ceilings and the kernels below them, to JSON"),
     "visualize": (visualize, "pictures from those JSON files"),

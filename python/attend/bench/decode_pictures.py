@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Sequence
 from typing import Any
 
-from attend._measure import plotting
+from attend._measure import machine, plotting
 from attend.bench import lines
 
 KIND = "decode"
@@ -19,6 +21,16 @@ def draw(data: dict[str, Any], all_lines: bool) -> Figures:
     if not rows:
         raise ValueError("no side was timed")
     return {"": _over_lengths(data, _coldest(rows), all_lines), "grid": _grid(data, rows)}
+
+
+def save(data: dict[str, Any], path: pathlib.Path, sources: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+    """Writes the pictures under the path's name and FILE_grid."""
+    found = []
+    for name, figure in draw(data, False).items():
+        figure.suptitle(machine.title(data["machine"]), fontsize=8)
+        target = path.with_name(f"{path.stem}{'_' * bool(name)}{name}{path.suffix}")
+        found.append(plotting.save(figure, target, sources))
+    return found
 
 
 def _coldest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

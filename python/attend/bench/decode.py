@@ -1,0 +1,154 @@
+"""decode: attention of a few query rows of each sequence over a cache of keys and values, beside peers.
+
+Peers: torch's scaled_dot_product_attention, by the fastest of its backends (contiguous caches); on a GPU, in 16 bits,
+where they are installed, flash_attn_with_kvcache of FlashAttention-3 and of flash-attn 2, and FlashInfer's
+BatchDecodeWithPagedKVCacheWrapper. Results of all sides are compared, and attend's with the definition, before anything
+is timed. On a GPU calls are captured in CUDA graphs, over one cache (warm) and over as many copies as fill 400 MB
+(cold). GB/s: of the keys and values that a call has to read, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from attend._measure import arguments, errors, files, machine
+from attend._measure.decode_shapes import NARROW, Setting, Shape
+from attend._measure.inputs import keep_float32_products
+from attend._measure.measurement import each_until_interrupted
+from attend._measure.memory import lacking
+from attend._measure.problems import DTYPE_BYTES
+from attend._measure.progress import Bar
+from attend._measure.timing import MIN_SAMPLES, Limits
+from attend.bench import decode_pictures, decode_rows, peers
+
+KIND = decode_pictures.KIND
+DEFAULT_BATCH = {"cpu": [1, 4], "cuda": [1, 8, 64]}
+DEFAULT_SEQLEN = {"cpu": [512, 2048, 8192], "cuda": [1024, 4096, 16384]}
+SUFFIXES = (".png", ".svg")
+SIZES = "--batch, --seqlen, --heads, --head-dim, --rows, --page-size"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one"
+    )
+    for name, what, default in (
+        ("--batch", "sequences", DEFAULT_BATCH),
+        ("--seqlen", "keys of each", DEFAULT_SEQLEN),
+    ):
+        gpu, cpu = (",".join(map(str, default[device])) for device in ("cuda", "cpu"))
+        text = f"{what} ({gpu}; on a CPU {cpu})"
+        parser.add_argument(name, type=arguments.positive_list, metavar="N,N", help=text)
+    parser.add_argument(
+        "--heads", type=arguments.heads, default=(32, 8), metavar="Q:K", help="of queries and of keys (32:8)"
+    )
+    parser.add_argument("--head-dim", type=arguments.head_dim, default=128, metavar="N", help="128")
+    parser.add_argument(
+        "--rows", type=arguments.positive, default=1, metavar="N", help="query rows a sequence, its last (1)"
+    )
+    parser.add_argument(
+        "--page-size", type=arguments.page_sizes, default=[0], metavar="N,N", help="keys a page; 0: contiguous (0)"
+    )
+    parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="of the queries (bf16)")
+    parser.add_argument(
+        "--cache", choices=(*DTYPE_BYTES, *NARROW),
+        help="dtype of keys and values (that of --dtype); beside one of 8 bits stands attend_wide, with that of --dtype",
+    )  # fmt: skip
+    parser.add_argument("--samples", type=arguments.positive, default=15, help="timed samples of each, 3 at least (15)")
+    parser.add_argument("--no-peers", action="store_true", help="attend alone")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="saved as it goes")
+    parser.add_argument(
+        "--plot", type=pathlib.Path, metavar="FILE",
+        help="a picture, .png or .svg, of GB/s over the length; FILE_grid of attend over batch and length",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints tables, writes what --json and --plot say. 1: a result was wrong."""
+    device = peers.device_of(options.device)
+    dtype, cache = _dtypes(options)
+    shapes = _shapes(options, device)
+    settings = [Setting(dtype, cache, size, device=device) for size in dict.fromkeys(options.page_size)]
+    _refuse_what_cannot_be(options, shapes, settings)
+    errors.require("torch", "tqdm", purpose="attend.bench decode")
+    if options.plot:
+        errors.require("matplotlib", "seaborn", purpose="--plot")
+    keep_float32_products()
+    notes = [] if options.no_peers else decode_rows.notes(settings)
+    problems = [(shape, setting) for setting in settings for shape in shapes]
+    samples = max(options.samples, MIN_SAMPLES)
+    rows: list[decode_rows.Row] = []
+    about = {"kind": KIND, "machine": machine.describe(), "device": device, "dtype": dtype, "cache": cache or dtype}
+    about |= {"H": options.heads[0], "Hkv": options.heads[1], "D": options.head_dim, "rows_of_q": options.rows}
+    about |= {"notes": notes}
+    bar = Bar(len(problems))
+
+    def measure(problem: tuple[Shape, Setting]) -> None:
+        found = decode_rows.measure(*problem, Limits(samples), with_peers=not options.no_peers)
+        rows.extend(found)
+        for row in found:
+            bar.say(row.line)
+        bar.step(problem[0].name)
+        if options.json:
+            files.write_json(options.json, _data(about, rows))  # as it goes
+
+    status = each_until_interrupted(problems, measure, notes)
+    bar.close()
+    data = _data(about, rows)
+    print(decode_rows.text(data))
+    _write(options, data)
+    return status or (errors.FAILED if decode_rows.failures(rows) else 0)
+
+
+def _data(about: dict[str, Any], rows: Sequence[decode_rows.Row]) -> dict[str, Any]:
+    return about | {"rows": decode_rows.as_dicts(rows)}
+
+
+def _dtypes(options: argparse.Namespace) -> tuple[str, str | None]:
+    """(dtype of q, dtype of a cache of 8 bits or None)."""
+    dtype = options.dtype or (options.cache if options.cache in DTYPE_BYTES else "bf16")
+    if options.cache in DTYPE_BYTES and options.cache != dtype:
+        allowed = ", ".join((dtype, *NARROW))
+        raise errors.UsageError(f"--cache: {options.cache}, allowed with --dtype {dtype}: {allowed}")
+    return dtype, options.cache if options.cache in NARROW else None
+
+
+def _shapes(options: argparse.Namespace, device: str) -> list[Shape]:
+    """Every batch size with every length."""
+    heads, heads_k = options.heads
+    lengths = list(dict.fromkeys(options.seqlen or DEFAULT_SEQLEN[device]))
+    if options.rows > min(lengths):
+        raise errors.UsageError(f"--rows: {options.rows}, allowed 1 to {min(lengths)}: the least --seqlen")
+    batches = dict.fromkeys(options.batch or DEFAULT_BATCH[device])
+    sizes = {"heads": heads, "heads_k": heads_k, "head_dim": options.head_dim, "rows": options.rows}
+    return [Shape((length,) * batch, **sizes) for batch in batches for length in lengths]
+
+
+def _refuse_what_cannot_be(options: argparse.Namespace, shapes: Sequence[Shape], settings: Sequence[Setting]) -> None:
+    """Raises a UsageError where memory is lacking or a file cannot be written, before anything is measured."""
+    for setting in settings:
+        for shape in shapes:
+            lack = lacking(setting.held_bytes(shape), setting.device)
+            if lack:
+                pages = f" in pages of {setting.page_size}" if setting.page_size else ""
+                raise errors.UsageError(f"{SIZES}: {shape.name}{pages} needs {lack}")
+    if options.json:
+        files.prepare_file("--json", options.json)
+    if options.plot:
+        if options.plot.suffix not in SUFFIXES:
+            raise errors.UsageError(f"--plot: {options.plot}, allowed a file that ends in {' or '.join(SUFFIXES)}")
+        files.prepare_file("--plot", options.plot)
+
+
+def _write(options: argparse.Namespace, data: dict[str, Any]) -> None:
+    """The JSON file and the pictures, which are of what was timed."""
+    if options.json:
+        files.write_json(options.json, data)
+        print(f"wrote {options.json}")
+    if options.plot and any(row["us"] for row in data["rows"]):
+        sources = [options.json] if options.json else []
+        for path in decode_pictures.save(data, options.plot, sources):
+            print(f"wrote {path}")

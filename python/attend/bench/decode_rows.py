@@ -1,0 +1,248 @@
+"""The rows of `decode`: every side on every problem, and the tables of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from attend._measure import files, machine, tables
+from attend._measure.apart import on_a_fresh_thread
+from attend._measure.decode_shapes import Setting, Shape
+from attend._measure.implementations import refusal
+from attend._measure.timing import Limits, Timing
+
+WARM, COLD = "warm", "cold"
+ALLOWED = {"f32": 1e-3}  # largest difference, of the norm, by the dtype of q; others: differences.LARGEST_DIFFERENCE
+ALLOWED_NARROW = 0.1  # of attend_wide: elements of 8 bits are what they are
+
+
+@dataclasses.dataclass
+class Row:
+    """One side on one problem with warm or cold caches. Without `us` it was left out or failed: `remark` says why.
+
+    `side` is attend, attend_wide or a library, `variant` the way of the library that was the fastest. `us` is the
+    median. `difference` is the norm of the difference over the norm: attend's from the definition, others' from
+    attend's. `passed` None: there is no result.
+    """
+
+    side: str
+    library: str
+    variant: str
+    state: str
+    B: int
+    S: int
+    page_size: int
+    cache: str
+    bytes: int = 0
+    us: Optional[float] = None
+    us_min: Optional[float] = None
+    us_p25: Optional[float] = None
+    us_p75: Optional[float] = None
+    samples: int = 0
+    gbps: Optional[float] = None
+    difference: Optional[float] = None
+    allowed: Optional[float] = None
+    passed: Optional[bool] = None
+    remark: str = ""
+
+    @property
+    def place(self) -> str:
+        pages = f" pages of {self.page_size}" if self.page_size else ""
+        return f"{self.B}x{self.S}{pages}"
+
+    @property
+    def line(self) -> str:
+        if self.us is None:
+            return f"{self.place} {self.side}: {self.remark}"
+        name = f"{self.side} ({self.variant})" if self.variant else self.side
+        figures = f"{files.number(self.us)} us, {files.number(self.gbps)} GB/s"
+        return f"{self.place} {self.state} {name}: {figures}{': ' * bool(self.remark)}{self.remark}"
+
+
+def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(row) for row in rows]
+
+
+def notes(settings: Sequence[Setting]) -> list[str]:
+    """A line for each reason that leaves peers out of all problems of a setting."""
+    from attend._measure import decode_sides
+
+    found = []
+    first = settings[0]
+    if first.device == "cpu":
+        found.append(f"left out, on a GPU only: {', '.join(decode_sides.MODULES)}")
+    elif first.dtype == "f32":
+        found.append(f"left out, 16 bits only: {', '.join(decode_sides.MODULES)}")
+    elif decode_sides.absent():
+        found.append(f"left out, not installed: {', '.join(decode_sides.absent())}")
+    if first.cache is not None:
+        found.append(f"left out, no caches of 8 bits with a wider q: torch, {', '.join(decode_sides.without(first.cache))}")
+    elif any(setting.page_size for setting in settings):
+        found.append("left out of pages, which it does not have: torch")
+    return found
+
+
+def measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) -> list[Row]:
+    """The rows of a problem: results compared, then all sides timed in turns."""
+    import torch
+
+    gc.collect()
+    if setting.device == "cuda":
+        torch.cuda.empty_cache()
+    try:
+        with torch.no_grad():
+            return _measure(shape, setting, limits, with_peers)
+    except Exception as error:  # noqa: BLE001 (one problem of a grid is no reason to lose the others)
+        from attend._measure.differences import first_line
+
+        refused = refusal(error)
+        row = _row("attend", shape, setting)
+        row.remark, row.passed = refused or first_line(error), None if refused else False
+        return [row]
+
+
+def _measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) -> list[Row]:
+    from attend._measure import decode_problem, decode_sides, decode_turns
+
+    one = decode_problem.problem(shape, setting)
+    one.sides = decode_sides.ours(one) | (decode_sides.theirs(one) if with_peers else {})
+    difference, refused = decode_turns.compare(one)
+    if "attend" in one.sides:
+        difference["attend"] = _from_the_definition(one)
+    sampling = decode_turns.Sampling(rounds=limits.samples, sample_ms=limits.sample_ms)
+    decode_turns.keep_the_fastest(one, sampling, refused)
+    taken = decode_turns.timings(one, limits, sampling, refused)
+    rows = []
+    for name in one.sides:
+        if (name, WARM) not in taken:
+            continue
+        warm = taken[name, WARM]
+        states = {WARM: warm, COLD: taken.get((name, COLD), warm)} if setting.device == "cuda" else {WARM: warm}
+        for state, timing in states.items():
+            rows.append(_timed(_row(name, shape, setting, state), one.bytes_of(name), timing))
+            _judge(rows[-1], difference.get(name), setting)
+    seen = {row.side for row in rows}
+    for name, text in refused.items():
+        row = _row(name, shape, setting)
+        if row.side not in seen:  # another way of the library took the problem
+            row.remark, row.passed = text, False if row.library == "attend" else None
+            rows.append(row)
+    return rows
+
+
+def _from_the_definition(one: Any) -> float:
+    """How far attend's o of the first and the last sequence is off."""
+    from attend._measure.decode_problem import by_definition
+    from attend._measure.differences import relative_difference
+
+    o = one.sides["attend"](one.cache_of("attend"))
+    found = []
+    for sequence in {0, len(one.shape.lengths) - 1}:
+        want = on_a_fresh_thread(lambda sequence=sequence: by_definition(one, sequence))
+        found.append(relative_difference(o[sequence], want))
+    return float("nan") if any(x != x for x in found) else max(found)  # noqa: PLR0124 (max may lose a NaN)
+
+
+def _row(name: str, shape: Shape, setting: Setting, state: str = WARM) -> Row:
+    side, _, variant = name.partition(" ")
+    library = "attend" if side.startswith("attend") else side
+    cache = setting.dtype if side == "attend_wide" else setting.cache or setting.dtype
+    return Row(side, library, variant, state, len(shape.lengths), max(shape.lengths), setting.page_size, cache)
+
+
+def _timed(row: Row, moved: int, timing: Timing) -> Row:
+    row.bytes, row.samples = moved, timing.samples
+    row.us, row.us_min, row.us_p25, row.us_p75 = (
+        1e3 * ms for ms in (timing.ms, timing.ms_min, timing.ms_p25, timing.ms_p75)
+    )
+    row.gbps = moved / row.us / 1e3
+    return row
+
+
+def _judge(row: Row, difference: Optional[float], setting: Setting) -> None:
+    """Whether the result is right; NaN never is."""
+    from attend._measure.differences import LARGEST_DIFFERENCE
+
+    row.allowed = ALLOWED_NARROW if row.side == "attend_wide" else ALLOWED.get(setting.dtype, LARGEST_DIFFERENCE)
+    row.difference = difference
+    if difference is None:  # attend itself had no result to compare with
+        return
+    row.passed = difference <= row.allowed
+    if not row.passed:
+        than = "the definition" if row.side == "attend" else "attend"
+        row.remark = f"{difference:.3g} of the norm from {than}, allowed {row.allowed:.3g}"
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    return [f"{row.side} {row.place} {row.state}: {row.remark}" for row in rows if row.passed is False]
+
+
+def left_out(rows: Sequence[Row]) -> list[str]:
+    """One line for each side and reason: where it was left out."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.us is None and row.passed is not False:
+            name = f"{row.side} {row.variant}".strip()
+            found.setdefault((name, row.remark), []).append(row.place)
+    return [f"{name} at {', '.join(places)}: {remark}" for (name, remark), places in found.items()]
+
+
+def text(data: dict[str, Any]) -> str:
+    """Microseconds and GB/s for each page size and state, and how attend stands beside the best of its peers."""
+    rows = [Row(**row) for row in data["rows"]]
+    cache = f", cache {data['cache']}" if data["cache"] != data["dtype"] else ""
+    what = f"{data['H']}:{data['Hkv']} heads, head_dim {data['D']}, rows {data['rows_of_q']}, {data['dtype']}{cache}"
+    lines = [machine.title(data["machine"]), what, *data["notes"]]
+    timed = [row for row in rows if row.us is not None]
+    for page_size, state in dict.fromkeys((row.page_size, row.state) for row in timed):
+        some = [row for row in timed if (row.page_size, row.state) == (page_size, state)]
+        title = f"pages of {page_size}" if page_size else "contiguous"
+        title += f", {state} caches" if data["device"] == "cuda" else ""
+        lines += ["", f"{title}: us, median", *files.aligned(*_table(some, "us"))]
+        lines += ["", f"{title}: GB/s of keys and values, read once", *files.aligned(*_table(some, "gbps"))]
+        ratio = tables.geometric_mean([x for x in map(_ratio, _by_place(some).values()) if x is not None])
+        if ratio is not None:
+            lines.append(f"attend over the best of its peers, geometric mean: {ratio:.2f} times as fast")
+    lines += ["", tables.NOISE_NOTE] if any(map(_is_noisy, timed)) else []
+    for title, found in (("left out:", left_out(rows)), ("FAILED:", failures(rows))):
+        lines += ["", title, *(f"  {line}" for line in found)] if found else []
+    return "\n".join(lines)
+
+
+def _is_noisy(row: Row) -> bool:
+    return tables.is_spread(row.us, row.us_p25, row.us_p75)
+
+
+def _by_place(rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.B, row.S), []).append(row)
+    return found
+
+
+def _table(rows: Sequence[Row], field: str) -> tables.Table:
+    """Problems downwards, sides across; of microseconds also the best peer's over attend's."""
+    sides = list(dict.fromkeys(row.side for row in rows))
+    has_ratio = field == "us" and any(row.library != "attend" for row in rows)
+    cells = []
+    for (batch, length), some in _by_place(rows).items():
+        found = {row.side: _cell(row, field) for row in some}
+        cells.append([f"{batch},{length}", *(found.get(side, "-") for side in sides)])
+        if has_ratio:
+            ratio = _ratio(some)
+            cells[-1].append("-" if ratio is None else f"{ratio:.2f}x")
+    return ["B,S", *sides, *(["best peer / attend"] if has_ratio else [])], cells
+
+
+def _cell(row: Row, field: str) -> str:
+    figure = files.number(getattr(row, field)) + "~" * _is_noisy(row)
+    return f"{row.variant} {figure}" if row.variant and field == "us" else figure
+
+
+def _ratio(rows: Sequence[Row]) -> Optional[float]:
+    """The best peer's time over attend's, of one problem; None where one of them is missing."""
+    own = [row.us for row in rows if row.side == "attend" and row.us is not None]
+    others = [row.us for row in rows if row.library != "attend" and row.us is not None]
+    return min(others) / own[0] if own and others else None
