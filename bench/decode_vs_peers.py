@@ -32,7 +32,8 @@ import h200_vs_peers
 import peer_tables
 from attend._measure import files
 from attend._measure.arguments import page_sizes
-from attend._measure.decode_turns import COLD, COPIES_BYTES, WARM, Graph, Sampling, compare, graphs, in_turns
+from attend._measure.decode_shapes import COLD, WARM
+from attend._measure.decode_turns import COPIES_BYTES, Graph, Sampling, compare, graphs, in_turns
 from attend._measure.differences import LARGEST_DIFFERENCE
 
 KIND = "decode_vs_peers"

@@ -292,6 +292,16 @@ BAD = {
     "roofline_output": (["roofline", "--output", "/proc/x.json"], "--output: /proc/x.json: "),
     "output_dir": (["visualize", "nowhere.json", "--output-dir", "/proc/x"], "--output-dir: /proc/x: "),
     "product_size": (["roofline", "--device", "cpu", "--product-size", "64"], "--product-size: 64, allowed on a GPU"),
+    "rows": (["decode", "--seqlen", "64,4", "--rows", "5"], "--rows: 5, allowed 1 to 4: the least --seqlen"),
+    "heads": (["decode", "--heads", "6:4"], "argument --heads: 6:4, allowed query heads that are a multiple of"),
+    "no_heads": (["decode", "--heads", "6:"], "argument --heads: '', allowed whole numbers from 1"),
+    "page_size": (["decode", "--page-size", "0,-1"], "argument --page-size: -1, allowed 0 (contiguous) and more"),
+    "cache": (["decode", "--cache", "f16", "--dtype", "bf16"], "--cache: f16, allowed with --dtype bf16: bf16, f8e4m3"),
+    "plot": (["decode", "--plot", "x.txt"], "--plot: x.txt, allowed a file that ends in .png or .svg"),
+    "json": (["decode", "--json", "/proc/x.json"], "--json: /proc/x.json: "),
+    "decode_size": (["decode", "--seqlen", "100000000"], "1x100000000 needs 1144 GiB of memory, allowed 16 GiB"),
+    "decode_pages": (["decode", "--page-size", "1000000000"], "1x512 in pages of 1000000000 needs 1.144e+04 GiB"),
+    "no_torch": (["decode"], "attend.bench decode needs torch: pip install torch"),
     "roofline_size": (["roofline", "--seqlens", "64,100000000"], "(2, 8, 100000000, 64) needs 1526 GiB of memory"),
 }
 

@@ -21,7 +21,8 @@ def test_every_kind_is_drawn(tmp_path):
     for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         out = tmp_path / suffix
         assert bench.main(["visualize", *map(str, paths), "--output-dir", str(out), "--format", suffix]) == 0
-        names = {f"{name}.{suffix}" for name in (*KINDS, "compare_latency", "compare_speedup", "compare_scaling")}
+        more = ("compare_latency", "compare_speedup", "compare_scaling", "decode_grid")
+        names = {f"{name}.{suffix}" for name in (*KINDS, *more)}
         assert {p.name for p in out.iterdir()} == names
         assert all(p.read_bytes().startswith(start) for p in out.iterdir())
 

@@ -7,6 +7,7 @@ from typing import Optional
 
 from attend._measure.problems import DTYPE_BYTES
 
+WARM, COLD = "warm", "cold"  # caches, of a GPU's: read from its L2 cache or from memory
 NARROW = ("f8e4m3", "i8")  # dtypes of caches of 8 bits
 
 

@@ -21,11 +21,11 @@ import torch
 
 from attend._measure import timing
 from attend._measure.decode_problem import Cache, Problem, Side
+from attend._measure.decode_shapes import COLD, WARM
 from attend._measure.differences import first_line, relative_difference
 from attend._measure.implementations import Prepared
 from attend._measure.timing import Limits, Timing
 
-WARM, COLD = "warm", "cold"
 COPIES_BYTES = 400e6
 MAX_CALLS = 128
 FIRST_CALLS = 4  # of a graph that only tells how many calls fill the time of a sample
@@ -47,7 +47,7 @@ class Graph:
     def us(self) -> float:
         """Microseconds a call."""
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(timing.BUSY_CYCLES)  # type: ignore[no-untyped-call]  # while the graph is being launched
+        torch.cuda._sleep(timing.BUSY_CYCLES)  # while the graph is being launched
         start.record()
         self._graph.replay()
         stop.record()

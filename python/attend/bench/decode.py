@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=tuple(DTYPE_BYTES), help="of the queries (bf16)")
     parser.add_argument(
         "--cache", choices=(*DTYPE_BYTES, *NARROW),
-        help="dtype of keys and values (that of --dtype); beside one of 8 bits stands attend_wide, with that of --dtype",
+        help="of keys and values (--dtype); beside one of 8 bits, attend_wide has the other",
     )  # fmt: skip
     parser.add_argument("--samples", type=arguments.positive, default=15, help="timed samples of each, 3 at least (15)")
     parser.add_argument("--no-peers", action="store_true", help="attend alone")

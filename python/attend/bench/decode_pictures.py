@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from attend._measure import machine, plotting
+from attend._measure.decode_shapes import COLD
 from attend.bench import lines
 
 KIND = "decode"
-OURS = "attend"  # the side that the second picture shows
+OURS = "attend"  # the implementation that the second picture shows
 
 Figures = dict[str, Any]  # by what stands behind the file's name
 
@@ -37,8 +38,8 @@ def _coldest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each side and problem."""
     found: dict[Any, dict[str, Any]] = {}
     for row in rows:
-        key = row["side"], row["B"], row["S"], row["page_size"]
-        if row["state"] == "cold" or key not in found:
+        key = row["implementation"], row["B"], row["S"], row["page_size"]
+        if row["state"] == COLD or key not in found:
             found[key] = row
     return list(found.values())
 
@@ -48,8 +49,8 @@ def _over_lengths(data: dict[str, Any], rows: list[dict[str, Any]], all_lines: b
     panels: dict[str, lines.Series] = {}
     for row in sorted(rows, key=lambda row: (row["page_size"], row["B"])):
         title = f"{row['B']} sequence{'s' * (row['B'] > 1)}{_pages(row['page_size'])}"
-        panels.setdefault(title, {}).setdefault(row["side"], []).append((row["S"], row["gbps"]))
-    peers = {row["side"] for row in rows if row["library"] != "attend"}
+        panels.setdefault(title, {}).setdefault(row["implementation"], []).append((row["S"], row["gbps"]))
+    peers = {row["implementation"] for row in rows if row["library"] != "attend"}
     y = f"GB/s{', cold caches' if data['device'] == 'cuda' else ''}"
     return lines.over_lengths(panels, peers, lines.Axes(y, best_is_low=False, x="keys of a sequence"), all_lines)
 
@@ -61,16 +62,18 @@ def _pages(size: int) -> str:
 def _grid(data: dict[str, Any], rows: list[dict[str, Any]]) -> Any:
     """Tables in colour of attend's GB/s: batch sizes downwards, lengths across; one for each page size and state."""
     plt, _ = plotting.toolkit()
-    own = [row for row in rows if row["side"] == OURS]
+    own = [row for row in rows if row["implementation"] == OURS]
     panels = list(dict.fromkeys((row["page_size"], row["state"]) for row in own))
     batches, lengths = (sorted({row[name] for row in own}) for name in ("B", "S"))
     size = (1.5 + 0.62 * len(lengths), max(len(panels), 1) * (1.1 + 0.24 * len(batches)))
     figure, axes = plt.subplots(max(len(panels), 1), 1, figsize=size, squeeze=False, layout="constrained")
     for (page_size, state), axis in zip(panels, axes[:, 0]):
-        found = {(row["B"], row["S"]): row["gbps"] for row in own if (row["page_size"], row["state"]) == (page_size, state)}
+        found = {
+            (row["B"], row["S"]): row["gbps"] for row in own if (row["page_size"], row["state"]) == (page_size, state)
+        }
         values = [[found.get((batch, length)) for length in lengths] for batch in batches]
-        names = [list(map(str, some)) for some in (batches, lengths)]
-        plotting.log_heatmap(axis, *names, values, False, [data["device"]] * len(batches))
+        down, across = (list(map(str, some)) for some in (batches, lengths))
+        plotting.log_heatmap(axis, down, across, values, False, [data["device"]] * len(batches))
         warmth = f", {state} caches" if data["device"] == "cuda" else ""
         axis.set(title=f"attend, GB/s{warmth}{_pages(page_size)}", xlabel="keys of a sequence", ylabel="sequences")
     return figure

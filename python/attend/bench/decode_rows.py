@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend._measure import files, machine, tables
 from attend._measure.apart import on_a_fresh_thread
-from attend._measure.decode_shapes import Setting, Shape
+from attend._measure.decode_shapes import COLD, WARM, Setting, Shape
 from attend._measure.implementations import refusal
 from attend._measure.timing import Limits, Timing
 
-WARM, COLD = "warm", "cold"
 ALLOWED = {"f32": 1e-3}  # largest difference, of the norm, by the dtype of q; others: differences.LARGEST_DIFFERENCE
 ALLOWED_NARROW = 0.1  # of attend_wide: elements of 8 bits are what they are
 
@@ -22,12 +22,12 @@ ALLOWED_NARROW = 0.1  # of attend_wide: elements of 8 bits are what they are
 class Row:
     """One side on one problem with warm or cold caches. Without `us` it was left out or failed: `remark` says why.
 
-    `side` is attend, attend_wide or a library, `variant` the way of the library that was the fastest. `us` is the
-    median. `difference` is the norm of the difference over the norm: attend's from the definition, others' from
-    attend's. `passed` None: there is no result.
+    `implementation` is attend, attend_wide or a library, `variant` the fastest way of that library. `us` is the median.
+    `difference` is the norm of the difference over the norm: attend's from the definition, others' from attend's.
+    `passed` None: there is no result.
     """
 
-    side: str
+    implementation: str
     library: str
     variant: str
     state: str
@@ -55,8 +55,8 @@ class Row:
     @property
     def line(self) -> str:
         if self.us is None:
-            return f"{self.place} {self.side}: {self.remark}"
-        name = f"{self.side} ({self.variant})" if self.variant else self.side
+            return f"{self.place} {self.implementation}: {self.remark}"
+        name = f"{self.implementation} ({self.variant})" if self.variant else self.implementation
         figures = f"{files.number(self.us)} us, {files.number(self.gbps)} GB/s"
         return f"{self.place} {self.state} {name}: {figures}{': ' * bool(self.remark)}{self.remark}"
 
@@ -78,7 +78,9 @@ def notes(settings: Sequence[Setting]) -> list[str]:
     elif decode_sides.absent():
         found.append(f"left out, not installed: {', '.join(decode_sides.absent())}")
     if first.cache is not None:
-        found.append(f"left out, no caches of 8 bits with a wider q: torch, {', '.join(decode_sides.without(first.cache))}")
+        found.append(
+            f"left out, no caches of 8 bits with a wider q: torch, {', '.join(decode_sides.without(first.cache))}"
+        )
     elif any(setting.page_size for setting in settings):
         found.append("left out of pages, which it does not have: torch")
     return found
@@ -123,10 +125,10 @@ def _measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) -
         for state, timing in states.items():
             rows.append(_timed(_row(name, shape, setting, state), one.bytes_of(name), timing))
             _judge(rows[-1], difference.get(name), setting)
-    seen = {row.side for row in rows}
+    seen = {row.implementation for row in rows}
     for name, text in refused.items():
         row = _row(name, shape, setting)
-        if row.side not in seen:  # another way of the library took the problem
+        if row.implementation not in seen:  # another way of the library took the problem
             row.remark, row.passed = text, False if row.library == "attend" else None
             rows.append(row)
     return rows
@@ -140,7 +142,7 @@ def _from_the_definition(one: Any) -> float:
     o = one.sides["attend"](one.cache_of("attend"))
     found = []
     for sequence in {0, len(one.shape.lengths) - 1}:
-        want = on_a_fresh_thread(lambda sequence=sequence: by_definition(one, sequence))
+        want = on_a_fresh_thread(functools.partial(by_definition, one, sequence))
         found.append(relative_difference(o[sequence], want))
     return float("nan") if any(x != x for x in found) else max(found)  # noqa: PLR0124 (max may lose a NaN)
 
@@ -165,18 +167,20 @@ def _judge(row: Row, difference: Optional[float], setting: Setting) -> None:
     """Whether the result is right; NaN never is."""
     from attend._measure.differences import LARGEST_DIFFERENCE
 
-    row.allowed = ALLOWED_NARROW if row.side == "attend_wide" else ALLOWED.get(setting.dtype, LARGEST_DIFFERENCE)
+    row.allowed = (
+        ALLOWED_NARROW if row.implementation == "attend_wide" else ALLOWED.get(setting.dtype, LARGEST_DIFFERENCE)
+    )
     row.difference = difference
     if difference is None:  # attend itself had no result to compare with
         return
     row.passed = difference <= row.allowed
     if not row.passed:
-        than = "the definition" if row.side == "attend" else "attend"
+        than = "the definition" if row.implementation == "attend" else "attend"
         row.remark = f"{difference:.3g} of the norm from {than}, allowed {row.allowed:.3g}"
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    return [f"{row.side} {row.place} {row.state}: {row.remark}" for row in rows if row.passed is False]
+    return [f"{row.implementation} {row.place} {row.state}: {row.remark}" for row in rows if row.passed is False]
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
@@ -184,7 +188,7 @@ def left_out(rows: Sequence[Row]) -> list[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.us is None and row.passed is not False:
-            name = f"{row.side} {row.variant}".strip()
+            name = f"{row.implementation} {row.variant}".strip()
             found.setdefault((name, row.remark), []).append(row.place)
     return [f"{name} at {', '.join(places)}: {remark}" for (name, remark), places in found.items()]
 
@@ -224,11 +228,11 @@ def _by_place(rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
 
 def _table(rows: Sequence[Row], field: str) -> tables.Table:
     """Problems downwards, sides across; of microseconds also the best peer's over attend's."""
-    sides = list(dict.fromkeys(row.side for row in rows))
+    sides = list(dict.fromkeys(row.implementation for row in rows))
     has_ratio = field == "us" and any(row.library != "attend" for row in rows)
     cells = []
     for (batch, length), some in _by_place(rows).items():
-        found = {row.side: _cell(row, field) for row in some}
+        found = {row.implementation: _cell(row, field) for row in some}
         cells.append([f"{batch},{length}", *(found.get(side, "-") for side in sides)])
         if has_ratio:
             ratio = _ratio(some)
@@ -243,6 +247,6 @@ def _cell(row: Row, field: str) -> str:
 
 def _ratio(rows: Sequence[Row]) -> Optional[float]:
     """The best peer's time over attend's, of one problem; None where one of them is missing."""
-    own = [row.us for row in rows if row.side == "attend" and row.us is not None]
+    own = [row.us for row in rows if row.implementation == "attend" and row.us is not None]
     others = [row.us for row in rows if row.library != "attend" and row.us is not None]
     return min(others) / own[0] if own and others else None

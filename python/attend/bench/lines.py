@@ -28,6 +28,10 @@ def over_lengths(panels: dict[str, Series], peers: Container[str], axes: Axes, a
     figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=True, layout="constrained")
     last = [{name: _figure(max(points), axes) for name, points in panel.items()} for panel in panels.values()]
     looks = chosen(last, peers, axes.best_is_low, all_lines)
+    ys = [y for panel in panels.values() for name in looks for _, y in panel.get(name, [])]
+    if ys:  # labels stand where lines end in the final limits, which all panels share
+        room = max(max(ys) / min(ys), 1.5) ** 0.05
+        grid[0][0].set_ylim(min(ys) / room, max(ys) * room)
     for (title, panel), axis in zip(panels.items(), grid.flat):
         axis.set(title=title, xlabel=axes.x)
         shown = {name: points for name, points in panel.items() if name in looks}
