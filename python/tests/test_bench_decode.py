@@ -220,15 +220,14 @@ class FakeFlashInfer:
         return o[:, 0]
 
 
-@pytest.mark.parametrize("setting", [Setting(device="cpu"), Setting(page_size=5, device="cpu")])
-@pytest.mark.parametrize("lengths", [(32, 32), (33, 33, 33), (31, 7)])
+@pytest.mark.parametrize(
+    ("page_size", "lengths"), [(0, (32, 32)), (0, (33, 33, 33)), (5, (32, 32)), (5, (30, 7)), (64, (1, 65))]
+)
 @pytest.mark.parametrize("cache", [None, "f8e4m3"])
-def test_flashinfer_is_told_of_the_same_pages(sides, setting, lengths, cache):
+def test_flashinfer_is_told_of_the_same_pages(sides, page_size, lengths, cache):
     from attend._measure import decode_turns
 
-    if setting.page_size == 0 and len(set(lengths)) > 1:
-        pytest.skip("pages only, where lengths differ")
-    one = problem(sides, dataclasses.replace(setting, cache=cache), lengths=lengths)
+    one = problem(sides, Setting(cache=cache, page_size=page_size, device="cpu"), lengths=lengths)
     module = types.SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=FakeFlashInfer)
     before = FakeFlashInfer.planned
     one.sides["flashinfer cores"] = sides.flashinfer(one, module, False)
