@@ -300,6 +300,7 @@ BAD = {
     "plot": (["decode", "--plot", "x.txt"], "--plot: x.txt, allowed a file that ends in .png or .svg"),
     "json": (["decode", "--json", "/proc/x.json"], "--json: /proc/x.json: "),
     "decode_size": (["decode", "--seqlen", "100000000"], "1x100000000 needs 762.9 GiB of memory, allowed 16 GiB"),
+    "decode_batch": (["decode", "--batch", "1000000000000"], "1000000000000x512 needs 3.906e+09 GiB of memory"),
     "decode_pages": (["decode", "--page-size", "1000000000"], "1x512 in pages of 1000000000 needs 7629 GiB"),
     "no_torch": (["decode"], "attend.bench decode needs torch: pip install torch"),
     "roofline_size": (["roofline", "--seqlens", "64,100000000"], "(2, 8, 100000000, 64) needs 1526 GiB of memory"),

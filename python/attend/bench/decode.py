@@ -10,9 +10,10 @@ is timed. On a GPU calls are captured in CUDA graphs, over one cache (warm) and 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 from attend._measure import arguments, errors, files, machine
 from attend._measure.decode_shapes import NARROW, Setting, Shape
@@ -70,9 +71,9 @@ def run(options: argparse.Namespace) -> int:
     """Prints tables, writes what --json and --plot say. 1: a result was wrong."""
     device = peers.device_of(options.device)
     dtype, cache = _dtypes(options)
-    shapes = _shapes(options, device)
     settings = [Setting(dtype, cache, size, device=device) for size in dict.fromkeys(options.page_size)]
-    _refuse_what_cannot_be(options, shapes, settings)
+    shapes = _shapes(options, settings)
+    _prepare_files(options)
     errors.require("torch", "tqdm", purpose="attend.bench decode")
     if options.plot:
         errors.require("matplotlib", "seaborn", purpose="--plot")
@@ -107,7 +108,7 @@ def _data(about: dict[str, Any], rows: Sequence[decode_rows.Row]) -> dict[str, A
     return about | {"rows": decode_rows.as_dicts(rows)}
 
 
-def _dtypes(options: argparse.Namespace) -> tuple[str, str | None]:
+def _dtypes(options: argparse.Namespace) -> tuple[str, Optional[str]]:
     """(dtype of q, dtype of a cache of 8 bits or None)."""
     dtype = options.dtype or (options.cache if options.cache in DTYPE_BYTES else "bf16")
     if options.cache in DTYPE_BYTES and options.cache != dtype:
@@ -116,25 +117,27 @@ def _dtypes(options: argparse.Namespace) -> tuple[str, str | None]:
     return dtype, options.cache if options.cache in NARROW else None
 
 
-def _shapes(options: argparse.Namespace, device: str) -> list[Shape]:
-    """Every batch size with every length."""
-    heads, heads_k = options.heads
-    lengths = list(dict.fromkeys(options.seqlen or DEFAULT_SEQLEN[device]))
+def _shapes(options: argparse.Namespace, settings: Sequence[Setting]) -> list[Shape]:
+    """Every batch size with every length. Raises a UsageError where one of them cannot be had."""
+    device, (heads, heads_k) = settings[0].device, options.heads
+    batches, lengths = (options.batch or DEFAULT_BATCH[device], options.seqlen or DEFAULT_SEQLEN[device])
     if options.rows > min(lengths):
         raise errors.UsageError(f"--rows: {options.rows}, allowed 1 to {min(lengths)}: the least --seqlen")
-    batches = dict.fromkeys(options.batch or DEFAULT_BATCH[device])
-    sizes = {"heads": heads, "heads_k": heads_k, "head_dim": options.head_dim, "rows": options.rows}
-    return [Shape((length,) * batch, **sizes) for batch in batches for length in lengths]
+    found = []
+    for batch in dict.fromkeys(batches):
+        for length in dict.fromkeys(lengths):
+            one = Shape((length,), heads, heads_k, options.head_dim, options.rows)
+            for setting in settings:
+                lack = lacking(batch * setting.held_bytes(one), device)
+                if lack:
+                    pages = f" in pages of {setting.page_size}" if setting.page_size else ""
+                    raise errors.UsageError(f"{SIZES}: {batch}x{length}{pages} needs {lack}")
+            found.append(dataclasses.replace(one, lengths=(length,) * batch))
+    return found
 
 
-def _refuse_what_cannot_be(options: argparse.Namespace, shapes: Sequence[Shape], settings: Sequence[Setting]) -> None:
-    """Raises a UsageError where memory is lacking or a file cannot be written, before anything is measured."""
-    for setting in settings:
-        for shape in shapes:
-            lack = lacking(setting.held_bytes(shape), setting.device)
-            if lack:
-                pages = f" in pages of {setting.page_size}" if setting.page_size else ""
-                raise errors.UsageError(f"{SIZES}: {shape.name}{pages} needs {lack}")
+def _prepare_files(options: argparse.Namespace) -> None:
+    """Raises a UsageError where a file cannot be written, before anything is measured."""
     if options.json:
         files.prepare_file("--json", options.json)
     if options.plot:
