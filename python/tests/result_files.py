@@ -20,6 +20,7 @@ KINDS = {
     },
     "decode": {
         "device": "cpu",
+        **{"H": 8, "Hkv": 2, "D": 64, "rows_of_q": 1, "dtype": "bf16", "cache": "i8"},
         "rows": [
             DECODE_ROW,
             DECODE_ROW | {"S": 128, "us": 15.0},

@@ -1,6 +1,7 @@
 """python -m attend.bench decode: small runs on the CPU; peers on GPUs have plain formulas in their place."""
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -292,6 +293,39 @@ def test_the_fastest_way_of_a_library_stays(sides):
     decode_turns.keep_the_fastest(one, decode_turns.Sampling(graph=graph), errors)
     assert list(one.sides) == ["attend", "torch flash"]
     assert set(errors) == {"torch efficient", "other a", "other b"}
+
+
+def test_on_a_gpu_graphs_take_turns(sides, monkeypatch):
+    """All but the graphs and the kernels, which have others in their place."""
+    from attend._measure import decode_problem, decode_turns
+
+    class Graph:
+        def __init__(self, side, caches, calls):
+            self.caches = len(caches)
+            for n in range(calls):
+                side(caches[n % len(caches)])
+
+        def us(self):
+            return 10.0 * self.caches
+
+    plain = decode_problem.problem
+
+    def problem(shape, setting):
+        one = plain(shape, dataclasses.replace(setting, device="cpu"))
+        one.setting = setting
+        return one
+
+    monkeypatch.setattr(decode_problem, "problem", problem)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    shape = Shape((32, 32), heads=6, heads_k=2, head_dim=16)
+    sampling = functools.partial(decode_turns.Sampling, graph=Graph, copies_bytes=2.5 * shape.elements() * 2)
+    monkeypatch.setattr(decode_turns, "Sampling", sampling)
+    rows = decode_rows.measure(shape, Setting(), Limits(3), with_peers=True)
+    found = {(row.implementation, row.variant, row.state): (row.us, row.samples) for row in rows}
+    ways = ((name, way, state) for name, way in (("attend", ""), ("torch", "flash")) for state in ("warm", "cold"))
+    assert found == {key: (pytest.approx(10.0 if key[2] == "warm" else 30.0), 3) for key in ways}
+    assert all(row.passed for row in rows)
 
 
 def test_a_large_cache_is_cold_as_it_is_warm(sides, monkeypatch):

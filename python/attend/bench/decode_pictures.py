@@ -52,7 +52,13 @@ def _over_lengths(data: dict[str, Any], rows: list[dict[str, Any]], all_lines: b
         panels.setdefault(title, {}).setdefault(row["implementation"], []).append((row["S"], row["gbps"]))
     peers = {row["implementation"] for row in rows if row["library"] != "attend"}
     y = f"GB/s{', cold caches' if data['device'] == 'cuda' else ''}"
-    return lines.over_lengths(panels, peers, lines.Axes(y, best_is_low=False, x="keys of a sequence"), all_lines)
+    return lines.over_lengths(panels, peers, lines.Axes(y, best_is_low=False, x=_keys(data)), all_lines)
+
+
+def _keys(data: dict[str, Any]) -> str:
+    """What stands below the lengths, with all that the problems have in common."""
+    rows = f", {data['rows_of_q']} rows" if data["rows_of_q"] > 1 else ""
+    return f"keys of a sequence ({data['H']}:{data['Hkv']} heads, head_dim {data['D']}{rows}, {data['cache']})"
 
 
 def _pages(size: int) -> str:
@@ -75,5 +81,5 @@ def _grid(data: dict[str, Any], rows: list[dict[str, Any]]) -> Any:
         down, across = (list(map(str, some)) for some in (batches, lengths))
         plotting.log_heatmap(axis, down, across, values, False, [data["device"]] * len(batches))
         warmth = f", {state} caches" if data["device"] == "cuda" else ""
-        axis.set(title=f"attend, GB/s{warmth}{_pages(page_size)}", xlabel="keys of a sequence", ylabel="sequences")
+        axis.set(title=f"attend, GB/s{warmth}{_pages(page_size)}", xlabel=_keys(data), ylabel="sequences")
     return figure
