@@ -246,12 +246,17 @@ def test_peers_on_a_gpu_have_what_the_problem_needs(sides, monkeypatch):
 
     torch_ways = ["torch cudnn", "torch flash", "torch efficient"]
     assert of(Setting()) == torch_ways and set(sides.absent()) == set(sides.MODULES)
+    missing, paged = decode_rows.notes([Setting(), Setting(page_size=16)], 1)
+    assert missing == "left out, not installed: flash_attn_3, flash_attn_2, flashinfer" and paged.endswith("torch")
     for name in ("flash_attn_interface", "flash_attn"):
         monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(flash_attn_with_kvcache=None))
     wrapper = {"BatchDecodeWithPagedKVCacheWrapper": None}
     monkeypatch.setitem(sys.modules, "flashinfer", types.SimpleNamespace(**wrapper))
     sides.peer_module.cache_clear()
-    assert sides.absent() == []
+    assert sides.absent() == [] == decode_rows.notes([Setting()], 1)
+    assert decode_rows.notes([Setting()], 2) == ["left out, one query row only: flashinfer"]
+    (narrow,) = decode_rows.notes([Setting(cache="f8e4m3")], 1)
+    assert narrow == "left out, no f8e4m3 caches with a q of bf16: torch, flash_attn_3, flash_attn_2"
     both, pages = ["flash_attn_3", "flash_attn_2"], ["flashinfer cores", "flashinfer tensor_cores"]
     assert of(Setting()) == torch_ways + both + pages
     assert of(Setting(), rows=2) == torch_ways + both

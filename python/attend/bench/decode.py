@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.plot:
         errors.require("matplotlib", "seaborn", purpose="--plot")
     keep_float32_products()
-    notes = [] if options.no_peers else decode_rows.notes(settings)
+    notes = [] if options.no_peers else decode_rows.notes(settings, options.rows)
     problems = [(shape, setting) for setting in settings for shape in shapes]
     samples = max(options.samples, MIN_SAMPLES)
     rows: list[decode_rows.Row] = []

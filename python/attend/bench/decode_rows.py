@@ -65,24 +65,28 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(row) for row in rows]
 
 
-def notes(settings: Sequence[Setting]) -> list[str]:
+def notes(settings: Sequence[Setting], rows_of_q: int) -> list[str]:
     """A line for each reason that leaves peers out of all problems of a setting."""
     from attend._measure import decode_sides
 
-    found = []
-    first = settings[0]
+    found, first = [], settings[0]
+    of_gpus = list(decode_sides.MODULES)
     if first.device == "cpu":
-        found.append(f"left out, on a GPU only: {', '.join(decode_sides.MODULES)}")
+        found.append(f"left out, on a GPU only: {', '.join(of_gpus)}")
+        of_gpus = []
     elif first.dtype == "f32":
-        found.append(f"left out, 16 bits only: {', '.join(decode_sides.MODULES)}")
+        found.append(f"left out, 16 bits only: {', '.join(of_gpus)}")
+        of_gpus = []
     elif decode_sides.absent():
         found.append(f"left out, not installed: {', '.join(decode_sides.absent())}")
+        of_gpus = [name for name in of_gpus if name not in decode_sides.absent()]
     if first.cache is not None:
-        found.append(
-            f"left out, no caches of 8 bits with a wider q: torch, {', '.join(decode_sides.without(first.cache))}"
-        )
+        names = ["torch", *(name for name in of_gpus if name in decode_sides.without(first.cache))]
+        found.append(f"left out, no {first.cache} caches with a q of {first.dtype}: {', '.join(names)}")
     elif any(setting.page_size for setting in settings):
         found.append("left out of pages, which it does not have: torch")
+    if rows_of_q > 1 and "flashinfer" in of_gpus:
+        found.append("left out, one query row only: flashinfer")
     return found
 
 
