@@ -267,6 +267,17 @@ def test_peers_on_a_gpu_have_what_the_problem_needs(sides, monkeypatch):
     assert of(Setting(), heads_k=1, head_dim_v=8) == []
 
 
+def test_masks_of_several_rows_align_bottom_right(sides, torch):
+    one = problem(sides, Setting("f32", device="cpu"), rows=5)
+    q, cache = one.q.transpose(1, 2), one.cache_of("attend")
+    want = one.sides["attend"](cache)
+    for as_bias in (False, True):
+        mask = sides.rows_mask(one, as_bias)
+        k, v = cache.k.transpose(1, 2), cache.v.transpose(1, 2)
+        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        assert torch.allclose(o.transpose(1, 2), want, atol=1e-5)
+
+
 @pytest.mark.parametrize("table", ["page_table", "block_table"])
 def test_flash_attns_functions_get_their_names(sides, table):
     one = problem(sides, Setting(page_size=16, device="cpu"), rows=2)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 import attend
 from attend._measure.decode_problem import DESCALE, Cache, Problem, Side, page_counts
@@ -101,16 +102,10 @@ def attend_decode(one: Problem) -> Side:
 
 
 def sdpa(one: Problem, backend: Any) -> Side:
-    """torch's scaled_dot_product_attention by one of its backends. Sequences are of one length, without pages.
-
-    Its causal mask would align top left: several rows have a mask of their own.
-    """
+    """torch's scaled_dot_product_attention by one of its backends. Sequences are of one length, without pages."""
     q = one.q.transpose(1, 2)
-    mask = None
-    if one.shape.rows > 1:
-        keys = max(one.shape.lengths)
-        row = torch.arange(one.shape.rows, device=q.device)[:, None]
-        mask = torch.arange(keys, device=q.device) <= row + keys - one.shape.rows
+    takes_no_mask = backend == SDPBackend.FLASH_ATTENTION and q.is_cuda
+    mask = rows_mask(one, as_bias=takes_no_mask) if one.shape.rows > 1 else None
 
     def side(cache: Cache) -> Any:
         k, v = cache.k.transpose(1, 2), cache.v.transpose(1, 2)
@@ -119,6 +114,18 @@ def sdpa(one: Problem, backend: Any) -> Side:
         return o.transpose(1, 2)
 
     return side
+
+
+def rows_mask(one: Problem, as_bias: bool) -> Any:
+    """Which keys several rows see: torch's is_causal would align top left.
+
+    As a boolean mask, or as a bias that torch knows to be causal, which the FlashAttention of its CUDA build takes.
+    """
+    rows, keys = one.shape.rows, max(one.shape.lengths)
+    if as_bias:
+        return causal_lower_right(rows, keys)
+    row, key = (torch.arange(count, device=one.q.device) for count in (rows, keys))
+    return key <= row[:, None] + keys - rows
 
 
 def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
