@@ -1,10 +1,12 @@
 // Ring attention of the C interface.
 #include "attend/ring.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "attend/error.hpp"
@@ -242,8 +244,8 @@ std::int32_t attend_shard(const attend_shard_part* part, const attend_tensor* wh
                           attend_error* error) {
   return guarded(error, [&] {
     const attend::c::Part p(part);
-    attend::shard(p.sharding, attend::c::tensor_of("whole", whole), attend::c::tensor_of("local", local), p.rank,
-                  p.num_ranks, p.cu_seqlens);
+    const attend::Tensor from = attend::c::tensor_of("whole", whole);
+    attend::shard(p.sharding, from, attend::c::tensor_of("local", local), p.rank, p.num_ranks, p.cu_seqlens);
   });
 }
 
@@ -251,8 +253,8 @@ std::int32_t attend_unshard(const attend_shard_part* part, const attend_tensor* 
                             attend_error* error) {
   return guarded(error, [&] {
     const attend::c::Part p(part);
-    attend::unshard(p.sharding, attend::c::tensor_of("local", local), attend::c::tensor_of("whole", whole), p.rank,
-                    p.num_ranks, p.cu_seqlens);
+    const attend::Tensor from = attend::c::tensor_of("local", local);
+    attend::unshard(p.sharding, from, attend::c::tensor_of("whole", whole), p.rank, p.num_ranks, p.cu_seqlens);
   });
 }
 
@@ -270,10 +272,10 @@ std::int32_t attend_explain_ring(const attend_ring_problem* problem, const atten
                                  const attend_ring_params* ring_params, char* text, std::size_t text_bytes,
                                  std::size_t* needed_bytes, attend_error* error) {
   return guarded(error, [&] {
+    const attend::RingProblem p = attend::c::ring_problem_of(problem);
     std::vector<attend::c::JsonObject> list;
     for (const attend::RingCandidate& c :
-         attend::explain_ring(attend::c::ring_problem_of(problem), attend::c::params_of(params),
-                              attend::c::ring_params_of(ring_params))) {
+         attend::explain_ring(p, attend::c::params_of(params), attend::c::ring_params_of(ring_params))) {
       list.push_back(attend::c::json_of(c));
     }
     attend::c::give_text(attend::c::json(list), text, text_bytes, needed_bytes);

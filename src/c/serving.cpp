@@ -168,7 +168,8 @@ std::int32_t attend_append(const attend_append_call* call, attend_error* error) 
 std::int32_t attend_append_and_decode(const attend_append_call* append, const attend_decode_call* decode,
                                       attend_error* error) {
   return guarded(error, [&] {
-    attend::decode(attend::c::append_call_of("append", append), attend::c::decode_call_of("decode", decode));
+    const attend::AppendCall append_call = attend::c::append_call_of("append", append);
+    attend::decode(append_call, attend::c::decode_call_of("decode", decode));
   });
 }
 

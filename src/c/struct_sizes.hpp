@@ -42,6 +42,9 @@ inline constexpr std::size_t kFirstSize<attend_ring_problem> = 80;
 // Frozen.
 static_assert(sizeof(attend_error) == 1024 && sizeof(attend_tensor) == 88 && sizeof(attend_partial_state) == 16);
 
+static_assert(ATTEND_OK == 0 && ATTEND_INVALID_ARGUMENT == 1 && ATTEND_UNSUPPORTED == 2 &&
+              ATTEND_MISSING_HARDWARE == 3 && ATTEND_IO == 4 && ATTEND_INTERNAL == 5 && ATTEND_OUT_OF_MEMORY == 6);
+
 // The numbers are the C++ enumerators'.
 static_assert(ATTEND_F32 == static_cast<int>(DType::kF32) && ATTEND_F16 == static_cast<int>(DType::kF16) &&
               ATTEND_BF16 == static_cast<int>(DType::kBF16) && ATTEND_F64 == static_cast<int>(DType::kF64) &&
