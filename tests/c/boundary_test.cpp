@@ -2,7 +2,6 @@
 // long, and JSON.
 #include "c/boundary.hpp"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -55,9 +54,10 @@ TEST(ReadStruct, ANewerCallersFieldsMayBeZeroOnly) {
   Newer given = {.known = {.struct_size = sizeof(Newer), .first = 5, .added = 6}, .unknown = 0};
   EXPECT_EQ(read_struct("call", &given.known).added, 6);
   given.unknown = std::int64_t{1} << 62;
-  EXPECT_EQ(refusal_of(&given.known),
-            "2 call.struct_size: 32 with byte 31 not 0, allowed 0 beyond the 24 bytes that attend " ATTEND_VERSION_STRING
-            " knows");
+  EXPECT_EQ(
+      refusal_of(&given.known),
+      "2 call.struct_size: 32 with byte 31 not 0, allowed 0 beyond the 24 bytes that attend " ATTEND_VERSION_STRING
+      " knows");
 }
 
 TEST(ReadStruct, OtherSizesAreRefused) {
@@ -107,7 +107,9 @@ TEST(Tell, CutsALongLineBetweenCharacters) {
   EXPECT_EQ(std::string(error.message), std::string(most, 'x'));
   tell(&error, ATTEND_IO, std::string(5000, 'x'));
   EXPECT_EQ(std::string(error.message), std::string(most, 'x'));
-  tell(&error, ATTEND_IO, std::string(most - 2, 'x') + "\xe2\x82\xac");  // three bytes of which two fit
+  std::string line(most - 2, 'x');
+  line += "\xe2\x82\xac";  // three bytes of which two fit
+  tell(&error, ATTEND_IO, line);
   EXPECT_EQ(std::string(error.message), std::string(most - 2, 'x'));
 }
 

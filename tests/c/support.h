@@ -25,8 +25,8 @@ void check_refused(int32_t status, int32_t wanted, const char* message, const at
 /// Prints "NAME: ok" or the number of failures. @return the exit status of the program
 int finish(const char* name);
 
-/// A dense view of memory of its own, freed when the program ends. Elements are random in (-1, 1), or NaN where a call is
-/// to write.
+/// A dense view of memory of its own, freed when the program ends. Elements are random in (-1, 1), or NaN where a call
+/// is to write.
 attend_tensor new_tensor(int32_t dtype, int64_t batch, int64_t heads, int64_t rows, int64_t columns);
 attend_tensor new_output(int32_t dtype, int64_t batch, int64_t heads, int64_t rows, int64_t columns);
 attend_tensor new_bshd_tensor(int32_t dtype, int64_t batch, int64_t heads, int64_t rows, int64_t columns);
