@@ -204,23 +204,15 @@ static void test_queries(void) {
                 "text: null, allowed with text_bytes 0, not 1");
 }
 
-static void test_serving(void) {
+static void test_decode(void) {
   attend_decode_params decode_params;
   attend_cache_index cache;
   attend_page_table table;
   attend_decode_call decode;
-  attend_append_call append;
-  attend_merge_call merge;
-  attend_rotary rotary;
-  attend_partial_state state = {0};
   attend_decode_params_init(&decode_params, sizeof decode_params);
   attend_cache_index_init(&cache, sizeof cache);
   attend_page_table_init(&table, sizeof table);
   attend_decode_call_init(&decode, sizeof decode);
-  attend_append_call_init(&append, sizeof append);
-  attend_merge_call_init(&merge, sizeof merge);
-  attend_rotary_init(&rotary, sizeof rotary);
-
   CHECK_REFUSED(attend_decode(NULL, &test_error), ATTEND_INVALID_ARGUMENT, "call: null, allowed a struct");
   CHECK_REFUSED(attend_decode(&decode, &test_error), ATTEND_INVALID_ARGUMENT, "q: null, allowed a tensor");
   decode.q = &q;
@@ -249,7 +241,16 @@ static void test_serving(void) {
   cache.struct_size = 9;
   CHECK_REFUSED(attend_decode(&decode, &test_error), ATTEND_INVALID_ARGUMENT,
                 "cache.struct_size: 9, allowed 56 to 4096");
+  CHECK(is_untouched(&o));
+}
 
+static void test_append(void) {
+  attend_decode_call decode;
+  attend_append_call append;
+  attend_rotary rotary;
+  attend_decode_call_init(&decode, sizeof decode);
+  attend_append_call_init(&append, sizeof append);
+  attend_rotary_init(&rotary, sizeof rotary);
   CHECK_REFUSED(attend_append(NULL, &test_error), ATTEND_INVALID_ARGUMENT, "call: null, allowed a struct");
   CHECK_REFUSED(attend_append(&append, &test_error), ATTEND_INVALID_ARGUMENT, "k: null, allowed a tensor");
   append.k = &k;
@@ -267,7 +268,13 @@ static void test_serving(void) {
                 "append: null, allowed a struct");
   CHECK_REFUSED(attend_append_and_decode(&append, NULL, &test_error), ATTEND_INVALID_ARGUMENT,
                 "decode: null, allowed a struct");
+  CHECK(is_untouched(&o));
+}
 
+static void test_merge(void) {
+  attend_merge_call merge;
+  attend_partial_state state = {0};
+  attend_merge_call_init(&merge, sizeof merge);
   CHECK_REFUSED(attend_merge(NULL, &test_error), ATTEND_INVALID_ARGUMENT, "call: null, allowed a struct");
   merge.o = &o;
   CHECK_REFUSED(attend_merge(&merge, &test_error), ATTEND_INVALID_ARGUMENT, "states: 0, allowed at least 1");
@@ -288,6 +295,8 @@ int main(void) {
   test_values();
   test_plans();
   test_queries();
-  test_serving();
+  test_decode();
+  test_append();
+  test_merge();
   return finish("refusals");
 }
