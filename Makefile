@@ -122,7 +122,7 @@ fuzz:
 	$(call compile,fuzz)
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh build/fuzz
 
-sources = $(shell git ls-files '*.cpp' '*.hpp' '*.cuh')
+sources = $(shell git ls-files '*.cpp' '*.hpp' '*.cuh' '*.c' '*.h')
 
 format:
 	$(call need,lint)@clang-format -i $(sources)

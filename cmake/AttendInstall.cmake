@@ -1,4 +1,4 @@
-# cmake --install: headers, both libraries, the program, the CMake package and the pkg-config file.
+# cmake --install: headers, the libraries, the program, the CMake package and the pkg-config files.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -30,17 +30,30 @@ if(TARGET attend_mpi)
   install(EXPORT attend-mpi-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
 endif()
 
+if(TARGET attend_c)
+  install(TARGETS attend_c EXPORT attend-c-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT attend-c-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
+endif()
+
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/attend-config.cmake.in
                               ${PROJECT_BINARY_DIR}/attend-config.cmake INSTALL_DESTINATION ${attend_cmake_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attend-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/attend-config.cmake ${PROJECT_BINARY_DIR}/attend-config-version.cmake
         DESTINATION ${attend_cmake_dir})
 
-configure_file(${CMAKE_CURRENT_LIST_DIR}/attend.pc.in ${PROJECT_BINARY_DIR}/attend.pc.partial @ONLY)
-# The prefix is known only when installing (cmake --install --prefix), so the last step happens then.
-install(CODE "
-  file(READ \"${PROJECT_BINARY_DIR}/attend.pc.partial\" text)
-  string(REPLACE \" \" \"\\\\ \" prefix \"\${CMAKE_INSTALL_PREFIX}\")
-  string(REPLACE \"%PREFIX%\" \"\${prefix}\" text \"\${text}\")
-  file(WRITE \"${PROJECT_BINARY_DIR}/attend.pc\" \"\${text}\")")
-install(FILES ${PROJECT_BINARY_DIR}/attend.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+# attend.pc, and attend_c.pc of the C interface.
+set(attend_pcs attend)
+if(TARGET attend_c)
+  list(APPEND attend_pcs attend_c)
+endif()
+foreach(pc IN LISTS attend_pcs)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${pc}.pc.in ${PROJECT_BINARY_DIR}/${pc}.pc.partial @ONLY)
+  # The prefix is known only when installing (cmake --install --prefix), so the last step happens then.
+  install(CODE "
+    file(READ \"${PROJECT_BINARY_DIR}/${pc}.pc.partial\" text)
+    string(REPLACE \" \" \"\\\\ \" prefix \"\${CMAKE_INSTALL_PREFIX}\")
+    string(REPLACE \"%PREFIX%\" \"\${prefix}\" text \"\${text}\")
+    file(WRITE \"${PROJECT_BINARY_DIR}/${pc}.pc\" \"\${text}\")")
+  install(FILES ${PROJECT_BINARY_DIR}/${pc}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

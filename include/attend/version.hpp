@@ -1,4 +1,4 @@
-// The version of the headers; attend::version() gives the version of the library that was linked.
+// The version of the headers; attend::version() gives the version of the library that was linked. C reads the macros.
 #pragma once
 
 #include "attend/export.hpp"
@@ -8,9 +8,11 @@
 #define ATTEND_VERSION_PATCH 0
 #define ATTEND_VERSION_STRING "0.1.0"
 
+#ifdef __cplusplus
 namespace attend {
 
 /// "MAJOR.MINOR.PATCH" of the linked library.
 ATTEND_API const char* version() noexcept;
 
 }  // namespace attend
+#endif
