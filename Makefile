@@ -62,7 +62,7 @@ wants_torch = $(filter 1,$(ATTEND_TEST_TORCH))
 
 build:
 	$(call need,build)@mkdir -p build
-	$(call compile,release,attend attend_shared attend_cli)
+	$(call compile,release,attend attend_shared attend_c attend_cli)
 
 make_example = test -f $(EXAMPLE)/V.bin || $(ATTEND) generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
 

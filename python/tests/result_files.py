@@ -4,6 +4,7 @@ WHAT = {"experiment": "seed", "implementation": "cpu", "library": "attend", "dev
 ROW = WHAT | {"mode": "forward", "B": 1, "H": 1, "S": 64, "D": 64, "causal": False, "ms": 1.0, "tflops": 0.1}
 DECODE_ROW = {"implementation": "attend", "library": "attend", "state": "warm", "B": 1, "S": 64, "page_size": 0}
 DECODE_ROW |= {"us": 10.0, "gbps": 1.0}
+DECODE = {"device": "cpu", "H": 8, "Hkv": 2, "D": 64, "rows_of_q": 1, "dtype": "bf16", "cache": "i8"}
 MACHINE = {"cpu": "a CPU", "attend_threads": 2, "torch": None, "gpu": None}
 KINDS = {
     "compare": {
@@ -18,9 +19,8 @@ KINDS = {
             ROW | {"implementation": "torch", "library": "torch", "ms": 2.0},
         ],
     },
-    "decode": {
-        "device": "cpu",
-        **{"H": 8, "Hkv": 2, "D": 64, "rows_of_q": 1, "dtype": "bf16", "cache": "i8"},
+    "decode": DECODE
+    | {
         "rows": [
             DECODE_ROW,
             DECODE_ROW | {"S": 128, "us": 15.0},

@@ -1,8 +1,8 @@
-# cmake -DROOT=. -DSCRATCH=folder -DCC=cc [-DWRITE=1] -P abi.cmake: nothing in the headers of the C interface has changed in a
-# way that a program compiled before would notice, by libabigail and the stored description abi.xml. A program that only has
-# these headers knows nothing else of the library: its functions are empty ones here, compiled in a moment with the debugging
-# information that libabigail reads. A field that was added fails too: only at the end of a struct that begins with
-# struct_size is it right. Then WRITE=1 stores the new description.
+# cmake -DROOT=. -DSCRATCH=folder -DCC=cc [-DWRITE=1] -P abi.cmake: nothing in the headers of the C interface has
+# changed in a way that a program compiled before would notice, by libabigail and the stored description abi.xml. A
+# program that only has these headers knows nothing else of the library: its functions are empty ones here, compiled in
+# a moment with the debugging information that libabigail reads. A field that was added fails too: only at the end of a
+# struct that begins with struct_size is it right. Then WRITE=1 stores the new description.
 find_program(ABIDW abidw)
 find_program(ABIDIFF abidiff)
 if(NOT ABIDW OR NOT ABIDIFF)
@@ -36,7 +36,8 @@ execute_process(COMMAND ${CC} -std=c99 -g -O0 -shared -fPIC -w -fvisibility=hidd
                 WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)  # so that no folder gets into the description
 set(stored ${CMAKE_CURRENT_LIST_DIR}/abi.xml)
 if(WRITE)
-  run(${ABIDW} --no-show-locs --no-corpus-path --no-comp-dir-path --no-elf-needed --out-file ${stored} ${SCRATCH}/libabi_stub.so)
+  run(${ABIDW} --no-show-locs --no-corpus-path --no-comp-dir-path --no-elf-needed --out-file ${stored}
+      ${SCRATCH}/libabi_stub.so)
 endif()
 # Functions that were added are no difference. Names of fields are one.
 run(${ABIDIFF} --harmless --no-added-syms ${stored} ${SCRATCH}/libabi_stub.so)

@@ -119,9 +119,10 @@ static attend_ring_callbacks mailbox(int32_t* rank) {
   return callbacks;
 }
 
-/// A rank's share of both passes. In the order of kNames.
+/// The tensors of both passes: inputs, then what forward writes, then what backward writes.
 enum { kQ, kK, kV, kDout, kO, kLse, kDq, kDk, kDv, kTensors };
 
+/// What a rank is given, and what its calls return.
 typedef struct {
   attend_ring* ring;
   attend_ring_params params;

@@ -1,5 +1,5 @@
-# cmake -DBUILD=... -DPAGE=docs/c.md ... -P c_page.cmake: installs the built project below SCRATCH and builds and runs the
-# program of the page as the page says: by its CMakeLists.txt, and by pkg-config.
+# cmake -DBUILD=... -DPAGE=docs/c.md ... -P c_page.cmake: installs the built project below SCRATCH and builds and runs
+# the program of the page as the page says: by its CMakeLists.txt, and by pkg-config.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -30,8 +30,8 @@ set(flags "-std=c99 -Wall -Wextra -pedantic -Werror")
 if(SANITIZE)
   string(APPEND flags " -fsanitize=${SANITIZE}")
 endif()
-run(${CMAKE_COMMAND} -S ${SCRATCH}/source -B ${SCRATCH}/build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=${CC}
-    -DCMAKE_C_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix})
+run(${CMAKE_COMMAND} -S ${SCRATCH}/source -B ${SCRATCH}/build -G Ninja -DCMAKE_BUILD_TYPE=Release
+    -DCMAKE_C_COMPILER=${CC} -DCMAKE_C_FLAGS=${flags} -DCMAKE_PREFIX_PATH=${prefix})
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(${SCRATCH}/build/mine)
 
