@@ -1,7 +1,6 @@
 # cmake -DLIBRARY=libattend_c.so -DROOT=. -DNM=nm -P symbols.cmake: the library exports what the version script lists,
 # all of it with the script's version, and the headers declare exactly that.
-execute_process(COMMAND ${NM} -D --defined-only --with-symbol-versions ${LIBRARY} OUTPUT_VARIABLE listed
-                COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" lines "${listed}")
 set(exported)
 foreach(line IN LISTS lines)
