@@ -7,6 +7,7 @@
 #                 .venv has it; ATTEND_TEST_TORCH=1 downloads it (large)
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
 #                 GPU_RESULTS/tests.json
+# make emulated-test  GPU kernels run on the CPU: more cases than in make test                     (minutes)
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
 # make tsan       every test with ThreadSanitizer                                   (build/tsan)
@@ -30,7 +31,7 @@ ATTEND := build/release/attend
 EXAMPLE := data/B2_H8_S512_D64
 
 .DEFAULT_GOAL := build
-.PHONY: build run ring test py-test gpu-test bench-cpu asan tsan fuzz format tidy install clean help
+.PHONY: build run ring test py-test gpu-test emulated-test bench-cpu asan tsan fuzz format tidy install clean help
 
 # $(call need,groups): stops make with one line when something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
@@ -97,6 +98,11 @@ gpu-test:
 	$(call compile,release,attend_gpu_tests attend_cli)
 	@$(install_wheel)
 	@tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python $(GPU_RESULTS)/tests.json
+
+emulated-test:
+	$(call need,build)@mkdir -p build
+	$(call compile,release,emulated_test)
+	@build/release/tests/emulator/emulated_test
 
 bench-cpu:
 	$(call need,build python)@mkdir -p build

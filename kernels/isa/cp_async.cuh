@@ -6,6 +6,7 @@
 #pragma once
 
 #include "../common/portable.cuh"
+#include "mbarrier.cuh"
 #include "smem_address.cuh"
 
 namespace attend {
@@ -28,6 +29,11 @@ __device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
 }
 
+// Likewise for what is read once and in order: the memory is asked for 128 bytes at a time.
+__device__ __forceinline__ void cp_async_16_of_stream(uint32 smem, const void* gmem) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
+}
+
 // The copies issued since the last commit become one group.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -38,6 +44,11 @@ __device__ __forceinline__ void cp_async_commit() {
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Arrives at the barrier when all copies of this thread so far have landed: one of the arrivals that it expects.
+__device__ __forceinline__ void cp_async_arrive(Mbarrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(smem_address(&barrier)) : "memory");
 }
 
 }  // namespace attend

@@ -36,7 +36,11 @@ struct alignas(8) Mbarrier {
     uint32 done;
     asm volatile(
         "{\n.reg .pred done;\n"
+#if __CUDA_ARCH__ >= 900
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+#else
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+#endif
         "selp.u32 %0, 1, 0, done;\n}\n"
         : "=r"(done)
         : "r"(smem_address(this)), "r"(parity)

@@ -24,13 +24,14 @@ struct CachePlace {
 struct Division {
   int64 quotient, rest;
 };
-[[nodiscard]] __device__ __forceinline__ Division divide(int64 value, int64 divisor) {
-  if (((value | divisor) >> 32) == 0) {
-    const uint32 quotient = static_cast<uint32>(value) / static_cast<uint32>(divisor);
-    return {quotient, static_cast<uint32>(value) - quotient * static_cast<uint32>(divisor)};
-  }
+[[nodiscard]] __device__ __noinline__ Division divide_wide(int64 value, int64 divisor) {
   const int64 quotient = value / divisor;
   return {quotient, value - quotient * divisor};
+}
+[[nodiscard]] __device__ __forceinline__ Division divide(int64 value, int64 divisor) {
+  if (((value | divisor) >> 32) != 0) return divide_wide(value, divisor);
+  const uint32 quotient = static_cast<uint32>(value) / static_cast<uint32>(divisor);
+  return {quotient, static_cast<uint32>(value) - quotient * static_cast<uint32>(divisor)};
 }
 
 // Keys that sequence s has beyond seqlens_k. Offsets that decrease count as none.
@@ -61,10 +62,14 @@ struct Division {
   return {d.quotient, d.rest};
 }
 
+// What a table says, or -1 if there is no such page.
+[[nodiscard]] __device__ __forceinline__ int64 existing_page(const CacheArgs& cache, int64 page) {
+  return page >= 0 && page < cache.num_blocks ? page : -1;
+}
+
 // Page number `entry` of a row of the table, or -1 where it does not exist. entry < capacity / block_size.
 [[nodiscard]] __device__ __forceinline__ int64 page(const CacheArgs& cache, int64 cache_row, int64 entry) {
-  const int64 found = cache.pages[cache_row * cache.table_row_stride + entry];
-  return found >= 0 && found < cache.num_blocks ? found : -1;
+  return existing_page(cache, cache.pages[cache_row * cache.table_row_stride + entry]);
 }
 
 // Where key `key` < capacity of a live sequence lies.

@@ -48,9 +48,9 @@ static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) 
 // packets that blocks leave for each other.
 //
 // The counter grows by kDecodeLaunch with every launch: every block adds its share when it has read all that it wants.
-// So a block that is still running finds the launch's number in the upper bits, whoever has ended before.
+// So a block that is still running finds the launch's number in the upper word, whoever has ended before.
 constexpr int kDecodeHeaderBytes = 256;
-constexpr uint64 kDecodeLaunch = uint64{1} << 16;
+constexpr uint64 kDecodeLaunch = uint64{1} << 32;
 constexpr int kMostDecodeBlocks = 1 << 15;
 
 // Nodes that a block leaves at most: of a part of an item that begins inside of it, and of one that begins with it.

@@ -1,11 +1,13 @@
 // What follows from a decode kernel's Config.
 //
-// Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a warp), kRowParts,
-// kColumnParts, kStages, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kThreads.
+// Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
+// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kThreads.
 #pragma once
 
 #include "../common/element.cuh"
+#include "../common/recomputed.cuh"
 #include "../common/warp_reduce.cuh"
+#include "../isa/mbarrier.cuh"
 #include "../isa/named_barrier.cuh"
 #include "decode_shape.cuh"
 
@@ -16,18 +18,25 @@ struct DecodeSizes {
   static constexpr int kQBytes = element_info(Config::kElement).bytes;
   static constexpr int kCacheBytes = Config::kCacheElement == CacheElement::kSame ? kQBytes : 1;
   static constexpr DecodeTile kTile = {
-      kQBytes,       kCacheBytes,       Config::kHeadDim,     Config::kHeadDimV, Config::kValuesAreKeys,
-      Config::kRows, Config::kRowParts, Config::kColumnParts, Config::kStages,   Config::kStackNodes};
+      kQBytes,       kCacheBytes,       Config::kHeadDim, Config::kHeadDimV,  Config::kValuesAreKeys,
+      Config::kRows, Config::kRowParts, Config::kSlots,   Config::kStackNodes};
   static constexpr DecodeSmem kSmem = decode_smem(kTile);
-  static constexpr int kParts = Config::kRowParts * Config::kColumnParts;  // warps of a stripe
-  static constexpr int kPartThreads = kDecodeStripes * kWarpThreads;       // of one part, in all stripes
-  static constexpr int kStripeThreads = kParts * kWarpThreads;
+  static constexpr int kComputeThreads = decode_compute_threads(kTile);
+  static constexpr int kTeamThreads = kTeamWarps * kWarpThreads;
   static constexpr int kEights = Config::kRows / 8;
   static constexpr int kTileRows = Config::kRows * Config::kRowParts;
   static constexpr int kColumnTiles = decode_column_tiles(kTile);
   static constexpr int kOwned = decode_owned_tiles(kTile);
+  static constexpr int kKRow = decode_row_bytes(Config::kHeadDim, kCacheBytes, 16);
+  static constexpr int kVRow = Config::kValuesAreKeys ? kKRow : decode_row_bytes(Config::kHeadDimV, kCacheBytes, 16);
+  static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, kQBytes, 32);
+  static constexpr int kPRow = decode_p_row(kTile);
+  static constexpr int kSlotBytes = decode_slot_bytes(kTile);
+  static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
+  static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
   static_assert(decode_threads(kTile) == Config::kThreads);
-  static_assert(kParts <= 2 && Config::kRows % 8 == 0 && Config::kThreads >= kDecodeMostUnits);
+  static constexpr int kRowShift = kTileRows == 8 ? 3 : kTileRows == 16 ? 4 : kTileRows == 32 ? 5 : 6;
+  static_assert(Config::kRowParts <= 2 && 1 << kRowShift == kTileRows);
 };
 
 // Unsigned integers of the size of an element.
@@ -48,40 +57,79 @@ struct StorageOfBytes<4> {
 template <int kBytes>
 using StorageOf = typename StorageOfBytes<kBytes>::Type;
 
-// Where a warp stands: its stripe of the keys, and its part of rows or columns.
+// Where a computing warp stands: its team, and its number in it.
 template <class Config>
 struct DecodeRole {
-  int lane, stripe, part;
+  int lane, warp, part;
 
   [[nodiscard]] static __device__ __forceinline__ DecodeRole of_this_warp() {
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
-    constexpr int kParts = DecodeSizes<Config>::kParts;
-    return {static_cast<int>(threadIdx.x) % kWarpThreads, warp / kParts, warp % kParts};
+    return {static_cast<int>(threadIdx.x) % kWarpThreads, warp % kTeamWarps,
+            Config::kRowParts == 2 ? warp / kTeamWarps : 0};
+  }
+  // For code that rarely runs: what follows from it is not kept in registers.
+  [[nodiscard]] __device__ __forceinline__ DecodeRole again() const {
+    return {recomputed(lane), recomputed(warp), part};
   }
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
     return Config::kRowParts == 2 ? part * Config::kRows : 0;
   }
-  [[nodiscard]] __device__ __forceinline__ int first_column_tile() const {
-    return Config::kColumnParts == 2 ? part * DecodeSizes<Config>::kColumnTiles : 0;
-  }
+  // The tile of 16 columns that is the warp's number `owned`; there may be none.
+  [[nodiscard]] __device__ __forceinline__ int column_tile(int owned) const { return owned * kTeamWarps + warp; }
 };
 
-// What the warps of a stripe wait at for each other: all have come, and see what the others wrote.
+// Numbers of the block's barriers; the first one is of the first team.
+enum DecodeBarrier { kTeamBarrier = 1, kComputeBarrier = 3, kListBarrier, kListReadBarrier };
+
+// The team's warps wait for each other: all have come, and see what the others wrote to shared memory.
 template <class Config>
-__device__ __forceinline__ void stripe_barrier(const DecodeRole<Config>& role) {
-  if constexpr (DecodeSizes<Config>::kParts == 1) {
-    __syncwarp();
-  } else {
-    constexpr int kFirstBarrier = 4;
-    barrier_wait<DecodeSizes<Config>::kStripeThreads>(kFirstBarrier + role.stripe);
-  }
+__device__ __forceinline__ void team_barrier(const DecodeRole<Config>& role) {
+  barrier_wait<DecodeSizes<Config>::kTeamThreads>(kTeamBarrier + role.part);
 }
 
-// Likewise those that have one part of rows and columns, of all stripes.
+// Likewise all computing warps.
 template <class Config>
-__device__ __forceinline__ void part_barrier(const DecodeRole<Config>& role) {
-  constexpr int kFirstBarrier = 1;
-  barrier_wait<DecodeSizes<Config>::kPartThreads>(kFirstBarrier + role.part);
+__device__ __forceinline__ void compute_barrier() {
+  barrier_wait<DecodeSizes<Config>::kComputeThreads>(kComputeBarrier);
 }
+
+// Between the computing warps and the loading one that lists nodes: threads that come to the barriers.
+template <class Config>
+constexpr int kListThreads = DecodeSizes<Config>::kComputeThreads + kWarpThreads;
+
+// The barriers of the ring's slots: one that its copies have landed, one that it has been read.
+template <class Config>
+struct DecodeRing {
+  using Sizes = DecodeSizes<Config>;
+  using Place = PipelineState<Config::kSlots>;
+
+  char* smem;  // of the block
+
+  [[nodiscard]] __device__ __forceinline__ char* slot(int number) const {
+    return smem + Sizes::kSmem.ring + number * Sizes::kSlotBytes;
+  }
+  // Which keys of the step exist: a bit each, a word of each loading warp.
+  [[nodiscard]] __device__ __forceinline__ uint32* existing(int number) const {
+    return reinterpret_cast<uint32*>(smem + Sizes::kSmem.existing) + number * kDecodeLoadWarps;
+  }
+  // Those of the step's keys and values, in the slot of the keys: kHasFactors.
+  [[nodiscard]] __device__ __forceinline__ float2* factors(int number) const {
+    return reinterpret_cast<float2*>(smem + Sizes::kSmem.factors) + number * kStepKeys;
+  }
+  [[nodiscard]] __device__ __forceinline__ Mbarrier& full(int number) const {
+    return reinterpret_cast<Mbarrier*>(smem + Sizes::kSmem.barriers)[number];
+  }
+  [[nodiscard]] __device__ __forceinline__ Mbarrier& empty(int number) const { return full(Config::kSlots + number); }
+
+  // By all threads, before a barrier of the block. Every loading thread arrives when its copies have landed, and its
+  // warp for what it has stored itself.
+  __device__ __forceinline__ void init() const {
+    const int number = static_cast<int>(threadIdx.x);
+    if (number < Config::kSlots) {
+      full(number).init(kDecodeLoadWarps * kWarpThreads + arrivals_of_warps(kDecodeLoadWarps));
+      empty(number).init(arrivals_of_warps(Sizes::kComputeThreads / kWarpThreads));
+    }
+  }
+};
 
 }  // namespace attend

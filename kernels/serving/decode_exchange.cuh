@@ -3,15 +3,30 @@
 //
 // A node lies in packets of 16 bytes, written and read as one: three floats and the number of the launch. A thread
 // reads what the thread of the same number wrote, and knows by the number that it is there. So there is no fence, no
-// counter and no barrier between the two, and nothing to be cleared.
+// counter and no barrier between the two, and nothing to be cleared. Packets are read by asynchronous copies into
+// shared memory, which read L2 as the relaxed stores write it, and are repeated until the number is right.
 // Source: the idea of packets with flags is NCCL's protocol LL
+//
+// All of this runs once in a block, when its instructions are in no cache: short loops are faster than long code.
 #pragma once
 
+#include "../isa/cp_async.cuh"
 #include "decode_config.cuh"
 #include "decode_piece.cuh"
 #include "decode_state.cuh"
 
 namespace attend {
+
+// Of a warp: where it finds what.
+template <class Config>
+struct DecodeContext {
+  const DecodeArgs& args;
+  const DecodeSchedule& schedule;
+  const DecodeEnd* ends;  // of the block's work
+  DecodeCursor& cursor;
+  DecodeRing<Config> ring;
+  char* smem;  // of the block
+};
 
 // PTX ISA, memory consistency model: accesses of 128 bits are single-copy atomic.
 __device__ __forceinline__ void store_packet(void* to, float x, float y, float z, uint32 tag) {
@@ -22,23 +37,9 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
       "l"(low), "l"(high)
       : "memory");
 }
-struct Packet {
-  uint64 low, high;
-  [[nodiscard]] __device__ __forceinline__ uint32 tag() const { return static_cast<uint32>(high >> 32); }
-};
-[[nodiscard]] __device__ __forceinline__ Packet load_packet(const void* from) {
-  Packet p;
-  asm volatile("{\n.reg .b128 packet;\nld.relaxed.gpu.global.b128 packet, [%2];\nmov.b128 {%0, %1}, packet;\n}\n"
-               : "=l"(p.low), "=l"(p.high)
-               : "l"(from)
-               : "memory");
-  return p;
-}
-
 // The number of this launch, from the counter of the storage.
 [[nodiscard]] __device__ __forceinline__ uint32 launch_number(const DecodeArgs& args) {
-  const uint64 count = *static_cast<const volatile uint64*>(args.storage);
-  return static_cast<uint32>(count / kDecodeLaunch);
+  return static_cast<const volatile uint32*>(args.storage)[1];
 }
 
 // By one thread of every block, when the block has read all that it wants.
@@ -47,6 +48,15 @@ __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
   atomicAdd(static_cast<unsigned long long*>(args.storage), share);
 }
 
+// A node in the list of those that a block merges.
+struct ListedNode {
+  uint32 place;  // number of its slot, of all blocks' slots
+  uint32 range;  // its level, and the unit that it begins with
+  [[nodiscard]] __device__ __forceinline__ int begin() const { return static_cast<int>(range >> 5); }
+  [[nodiscard]] __device__ __forceinline__ int level() const { return static_cast<int>(range & 31); }
+};
+static_assert(sizeof(ListedNode) == kDecodeListedBytes);
+
 template <class Config>
 struct DecodeNodes {
   using Sizes = DecodeSizes<Config>;
@@ -54,65 +64,88 @@ struct DecodeNodes {
   static constexpr int kPackets = decode_node_packets(Sizes::kTile);
   static constexpr int kBytes = decode_node_bytes(Sizes::kTile);
 
-  const DecodeArgs& args;
-  uint32 tag;
-  bool live;  // has the thread a row that exists? Of others nothing is written or read
+  // That are in shared memory at the same time.
+  static constexpr int kAtOnce =
+      decode_ring_bytes(Sizes::kTile) / kBytes < 16 ? decode_ring_bytes(Sizes::kTile) / kBytes : 16;
 
-  [[nodiscard]] __device__ __forceinline__ char* at(int64 block, int slot) const {
-    return static_cast<char*>(args.storage) + kDecodeHeaderBytes + (block * kDecodeNodesOfBlock + slot) * kBytes +
-           static_cast<int>(threadIdx.x) * 16;
+  const DecodeArgs& args;
+  uint32 launch;
+
+  [[nodiscard]] __device__ __forceinline__ char* at(uint32 place) const {
+    return static_cast<char*>(args.storage) + kDecodeHeaderBytes + static_cast<int64>(place) * kBytes +
+           threadIdx.x * 16;
   }
 
   __device__ __forceinline__ void write(int slot, State& state) const {
-    if (!live) return;
-    char* to = at(blockIdx.x, slot);
+    char* to = at(blockIdx.x * kDecodeNodesOfBlock + slot);
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
       const float z = 3 * i + 2 < State::kFloats ? state.value[min(3 * i + 2, State::kFloats - 1)] : 0.0f;
       const float y = 3 * i + 1 < State::kFloats ? state.value[min(3 * i + 1, State::kFloats - 1)] : 0.0f;
-      store_packet(to + i * Config::kThreads * 16, state.value[3 * i], y, z, tag);
+      store_packet(to + i * kPacketBytes, state.value[3 * i], y, z, tag());
     }
   }
 
-  // Some nodes at once, so that their packets come together. Waits until they are there.
-  template <int kCount>
-  __device__ __forceinline__ void read(const char* const (&from)[kCount], State (&states)[kCount]) const {
-#pragma unroll
-    for (State& state : states) state = State::empty();
-    if (!live) return;
-    bool all_here;
-    do {
-      all_here = true;
-#pragma unroll
-      for (int node = 0; node < kCount; ++node) {
-#pragma unroll
-        for (int i = 0; i < kPackets; ++i) {
-          const Packet p = load_packet(from[node] + i * Config::kThreads * 16);
-          all_here &= p.tag() == tag;
-          float* value = states[node].value;
-          value[3 * i] = __uint_as_float(static_cast<uint32>(p.low));
-          if (3 * i + 1 < State::kFloats) value[3 * i + 1] = __uint_as_float(static_cast<uint32>(p.low >> 32));
-          if (3 * i + 2 < State::kFloats) value[3 * i + 2] = __uint_as_float(static_cast<uint32>(p.high));
-        }
+  // Copies nodes into shared memory, one behind the other: all at once, so that they come together. Waits until the
+  // thread's share is there. kNodesAtOnce at most.
+  __device__ __forceinline__ void gather(const ListedNode* list, int count, char* shared) const {
+    const uint32 own = smem_address(shared) + threadIdx.x * 16;
+    for (uint32 missing = (2u << (count - 1)) - 1; missing != 0;) {
+#pragma unroll 1
+      for (uint32 left = missing; left != 0; left &= left - 1) {
+        const int node = __ffs(static_cast<int>(left)) - 1;
+        const char* from = at(list[node].place);
+#pragma unroll(kUnrolled)
+        for (int i = 0; i < kPackets; ++i) cp_async_16(own + node * kBytes + i * kPacketBytes, from + i * kPacketBytes);
       }
-    } while (!all_here);
+      cp_async_commit();
+      cp_async_wait<0>();
+#pragma unroll 1
+      for (uint32 left = missing; left != 0; left &= left - 1) {
+        const int node = __ffs(static_cast<int>(left)) - 1;
+        bool is_here = true;
+#pragma unroll(kUnrolled)
+        for (int i = 0; i < kPackets; ++i) is_here &= __float_as_uint(packet(shared, node, i).w) == tag();
+        if (is_here) missing &= ~(1u << node);
+      }
+    }
+  }
+  // The thread's share of one of them.
+  [[nodiscard]] __device__ __forceinline__ State gathered(char* shared, int node) const {
+    State state;
+#pragma unroll
+    for (int i = 0; i < kPackets; ++i) {
+      const float4 x = packet(shared, node, i);
+      state.value[3 * i] = x.x;
+      if (3 * i + 1 < State::kFloats) state.value[3 * i + 1] = x.y;
+      if (3 * i + 2 < State::kFloats) state.value[3 * i + 2] = x.z;
+    }
+    return state;
+  }
+
+ private:
+  static constexpr int kPacketBytes = Sizes::kComputeThreads * 16;  // from a packet of a thread to its next
+  static constexpr int kUnrolled = kPackets <= 8 ? kPackets : 4;
+
+  // Packets that were never written have a tag of 0.
+  [[nodiscard]] __device__ __forceinline__ uint32 tag() const {
+    return launch | 0x80000000u;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float4& packet(char* shared, int node, int i) {
+    return reinterpret_cast<float4*>(shared + node * kBytes + i * kPacketBytes)[threadIdx.x];
   }
 };
 
-// A node in the list of those that a block merges.
-struct ListedNode {
-  int block, slot, begin, level;
-};
-
-// The nodes of a part [begin, end) of an item, in order: visit(number, begin, level). Returns how many they are.
+// The nodes of a part [begin, end) of an item, in order: visit(number, begin, level). Returns how many they are. The
+// first node of an item begins at or before the item's first unit: there are no keys between the two.
 template <class Visit>
-__device__ __forceinline__ int for_each_node(int begin, int end, bool ends_item, const Visit& visit) {
+__device__ __forceinline__ int for_each_node(int begin, int end, bool begins_item, bool ends_item, const Visit& visit) {
   int count = 0;
-  while (begin < end) {
-    const int level = node_level(begin, end, ends_item);
-    visit(count++, begin, level);
-    if (ends_item && begin + (1LL << level) >= end) break;
-    begin += 1 << level;
+  for (int64 at = begins_item ? 0 : begin; begin < end && at < end;) {
+    const int level = node_level(static_cast<int>(at), end, ends_item);
+    const int64 next = at + (1LL << level);
+    if (next > begin) visit(count++, static_cast<int>(at), level);
+    at = next;
   }
   return count;
 }
@@ -122,32 +155,62 @@ __device__ __forceinline__ int for_each_node(int begin, int end, bool ends_item,
   return begins_item ? kDecodeInnerNodes + number : number;
 }
 
+// The block that has an item's first unit.
+[[nodiscard]] __device__ __forceinline__ int first_block_of(const DecodeSchedule& schedule, const DecodeItem& item) {
+  return static_cast<int>(divide(item.first, schedule.share).quotient);
+}
+
 // Lists the nodes of an item that lie in 32 blocks from `first` on, up to this one. By one warp. Returns their number.
-__device__ __forceinline__ int list_nodes(const DecodeSchedule& schedule, const DecodeItem& item, int64 first,
-                                          int64 last, ListedNode* list) {
+__device__ __forceinline__ int list_nodes(const DecodeSchedule& schedule, const DecodeItem& item, int first,
+                                          ListedNode* list) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-  const int64 block = first + lane;
-  const int begin_unit = item.span.begin_unit;
+  const int block = first + lane;
   int begin = 0, end = 0;
-  if (block <= last) {
+  if (block <= static_cast<int>(blockIdx.x)) {
     const int64 from = block * schedule.share, to = from + schedule.share;
-    begin = begin_unit + (from <= item.first ? 0 : schedule.snapped(item, from));
-    end = begin_unit + (to >= item.end() ? item.span.units() : schedule.snapped(item, to));
+    begin = item.span.begin_unit + (from <= item.first ? 0 : schedule.snapped(item, from));
+    end = item.span.begin_unit + (to >= item.end() ? item.span.units() : schedule.snapped(item, to));
   }
-  const bool begins = begin == begin_unit, ends = end == item.span.end_unit;
-  const int count = for_each_node(begin, end, ends, [](int, int, int) {});
-  int before = count;
+  const bool begins = begin == item.span.begin_unit, ends = end == item.span.end_unit;
+  int count = 0, before = 0, total = 0;
+#pragma unroll 1
+  for (int round = 0; round < 2; ++round) {
+    const bool writes = round == 1;  // the first one counts
+    if (writes) {
+      before = count;
 #pragma unroll
-  for (int distance = 1; distance < kWarpThreads; distance *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, before, distance);
-    if (lane >= distance) before += other;
+      for (int distance = 1; distance < kWarpThreads; distance *= 2) {
+        const int other = __shfl_up_sync(kAllLanes, before, distance);
+        if (lane >= distance) before += other;
+      }
+      total = __shfl_sync(kAllLanes, before, kWarpThreads - 1);
+      before -= count;
+    }
+    count = for_each_node(begin, end, begins, ends, [&](int number, int at, int level) {
+      if (!writes) return;
+      list[before + number] = {static_cast<uint32>(block * kDecodeNodesOfBlock + slot_of(begins, number)),
+                               static_cast<uint32>(at) << 5 | level};
+    });
   }
-  const int total = __shfl_sync(kAllLanes, before, kWarpThreads - 1);
-  ListedNode* mine = list + before - count;
-  for_each_node(begin, end, ends, [&](int number, int at, int level) {
-    mine[number] = {static_cast<int>(block), slot_of(begins, number), at, level};
-  });
+  __syncwarp();  // the list is there
   return total;
+}
+
+// All lists of an item whose end is the block's, one after another, for the computing warps. By one loading warp.
+template <class Config>
+__device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
+  constexpr DecodeSmem kSmem = DecodeSizes<Config>::kSmem;
+  const int last = static_cast<int>(blockIdx.x);
+  ListedNode* list = reinterpret_cast<ListedNode*>(block.smem + kSmem.list);
+  block.cursor.start(block.args, block.schedule, block.ends);
+#pragma unroll 1
+  for (int first = first_block_of(block.schedule, block.cursor.item); first <= last; first += kWarpThreads) {
+    const int count = list_nodes(block.schedule, block.cursor.item, first, list);
+    if (threadIdx.x % kWarpThreads == 0) *reinterpret_cast<int*>(block.smem + kSmem.totals) = count;
+    __syncwarp();                                        // it is there
+    barrier_arrive<kListThreads<Config>>(kListBarrier);  // the computing warps may read the list
+    if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);  // they have
+  }
 }
 
 }  // namespace attend

@@ -1,8 +1,9 @@
-// Brings a stripe's keys and values into its ring of slots, kStages steps ahead of the products, across pieces.
+// Brings keys and values into the ring, as far ahead of the products as it has slots, across pieces.
 //
-// A lane looks for the place of one key of the next step while the copies of this one start: a table of pages is far.
-// Keys that do not exist (beyond the length, left of the padding, without a page) become zeros: in a product of tiles
-// 0 * NaN would reach rows that do not see them.
+// A loading warp has 32 keys of every step, a lane one of them. Where a key lies is found two steps ahead: first the
+// table of pages is asked, whose answer comes while the copies of the step before start; then the place and its factors
+// follow. Keys that do not exist (beyond the length, left of the padding, without a page) or that no row sees become
+// zeros: in a product of tiles 0 * NaN would reach rows that do not see them.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -15,144 +16,171 @@ template <class Config>
 class DecodeLoader {
  public:
   using Sizes = DecodeSizes<Config>;
-  static constexpr int kKRow = decode_row_bytes(Config::kHeadDim, Sizes::kCacheBytes, 16);
-  static constexpr int kVRow =
-      Config::kValuesAreKeys ? kKRow : decode_row_bytes(Config::kHeadDimV, Sizes::kCacheBytes, 16);
-  static constexpr int kKSlot = decode_k_slot(Sizes::kTile), kVSlot = decode_v_slot(Sizes::kTile);
-  static constexpr int kStages = Config::kStages;
-  static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
-  static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
 
-  // cursor: of the warp, at the block's first piece.
+  // cursor: of the warp, at the block's first piece. warp: of the loading ones.
   __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, const DecodeSchedule& schedule, DecodeCursor& cursor,
-                                          const DecodeRole<Config>& role, char* ring, char* factors)
-      : args_(args), schedule_(schedule), cursor_(cursor), role_(role) {
-    slots_ = ring + role.stripe * (kStages * (kKSlot + kVSlot));
-    factors_ = reinterpret_cast<float2*>(factors) + role.stripe * (kStages * kStripeKeys);
+                                          const DecodeRing<Config>& ring, int warp, int lane)
+      : args_(args), schedule_(schedule), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {}
+
+  // All steps of all pieces.
+  __device__ __forceinline__ void run() {
     unit_ = cursor_.piece.first_step;
-    skip_pieces_without_steps();
-    find_row();
+    Asked asked = ask();
+    Found next = found(asked);
+    ++unit_;
+    asked = ask();
 #pragma unroll 1
-    for (int stage = 0; stage < kStages; ++stage) {
-      load_keys(stage);
-      load_values(stage);
+    while (next.has_step) {
+      const Found now = next;
+      load_keys(now);
+      next = found(asked);
+      ++unit_;
+      asked = ask();
+      if constexpr (Sizes::kLoadsValues) load_values(now);
     }
-  }
-
-  [[nodiscard]] __device__ __forceinline__ char* keys(int stage) const {
-    return slots_ + stage * (kKSlot + kVSlot);
-  }
-  [[nodiscard]] __device__ __forceinline__ char* values(int stage) const {
-    return kLoadsValues ? keys(stage) + kKSlot : keys(stage);
-  }
-
-  // The factors of the stripe's keys and values: kHasFactors.
-  [[nodiscard]] __device__ __forceinline__ float2* factors(int stage) const {
-    return factors_ + stage * kStripeKeys;
-  }
-
-  // Copies of all steps but so many have landed. For the whole stripe, behind stripe_barrier().
-  static __device__ __forceinline__ void wait_keys() {
-    cp_async_wait<kLoadsValues ? 2 * kStages - 1 : kStages - 1>();
-  }
-  static __device__ __forceinline__ void wait_values() {
-    if constexpr (kLoadsValues) cp_async_wait<2 * kStages - 1>();
-  }
-
-  // Which of the stripe's keys exist in the step that is computed now: a bit each.
-  [[nodiscard]] __device__ __forceinline__ uint32 existing() const {
-    return static_cast<uint32>(existing_ >> (kStripeKeys * (kStages - 1))) & 0xFFFFu;
-  }
-
-  // Starts the copies of the next step whose keys belong into this slot, whose last readers are done.
-  __device__ __forceinline__ void load_keys(int stage) {
-    const int64 from =
-        row_exists_ ? row_.block * args_.k_stride.batch + row_.row * args_.k_stride.row + head_ * args_.k_stride.head
-                    : -1;
-    copy<Config::kHeadDim, kKRow>(keys(stage), static_cast<const char*>(args_.k), from);
     cp_async_commit();
-    if constexpr (kHasFactors && !kLoadsValues) store_factors(stage);
-    existing_ = existing_ << kStripeKeys | (__ballot_sync(kAllLanes, row_exists_) & 0xFFFFu);
-    if constexpr (!kLoadsValues) advance();
-  }
-  __device__ __forceinline__ void load_values(int stage) {
-    if constexpr (kLoadsValues) {
-      const int64 from =
-          row_exists_ ? row_.block * args_.v_stride.batch + row_.row * args_.v_stride.row + head_ * args_.v_stride.head
-                      : -1;
-      copy<Config::kHeadDimV, kVRow>(values(stage), static_cast<const char*>(args_.v), from);
-      cp_async_commit();
-      if constexpr (kHasFactors) store_factors(stage);
-      advance();
-    }
+    cp_async_wait<0>();  // a block's memory is not given back while copies may come
   }
 
  private:
-  __device__ __forceinline__ void skip_pieces_without_steps() {
+  // The lane's key of a step, and what the table says of its page.
+  struct Asked {
+    bool has_step;    // false: there is no further one
+    bool has_key;     // that exists, as far as lengths tell, and that a row sees
+    int page;         // of a paged cache: nothing has looked at it yet
+    int64 cache_row;  // of others
+    int64 row;        // in the page, or in the cache's row
+    int64 sequence, head;
+  };
+  struct Found {
+    bool has_step;
+    CachePlace row;
+    int64 head;
+    float2 factors;  // kHasFactors
+  };
+
+  // Step unit_ of the cursor's piece, or the first one of the next piece that has any.
+  [[nodiscard]] __device__ __forceinline__ Asked ask() {
     while (!cursor_.is_done && unit_ >= cursor_.piece.end_step) {
-      __syncwarp();  // all lanes have read the cursor
-      cursor_.advance(args_, schedule_, Sizes::kTileRows);
-      __syncwarp();  // the next piece is there
+      cursor_.advance(args_, schedule_, lane_);
       unit_ = cursor_.piece.first_step;
     }
+    Asked asked = {};
+    if (cursor_.is_done) return asked;
+    const DecodeSpan& span = cursor_.item.span;
+    const int64 key = static_cast<int64>(unit_) * kStepKeys + warp_ * kWarpThreads + lane_;
+    asked.has_step = true;
+    asked.has_key = key >= cursor_.piece.first_key && key < cursor_.piece.end_key;
+    asked.sequence = span.index;
+    asked.head = cursor_.piece.head;
+    asked.cache_row = span.cache_row;
+    asked.row = key;
+    if (args_.cache.is_paged != 0 && asked.has_key) {
+      const CachePlace in_table = split_by_blocks(args_.cache, key);
+      asked.row = in_table.row;
+      asked.page = args_.cache.pages[span.cache_row * args_.cache.table_row_stride + in_table.block];
+    }
+    return asked;
+  }
+  [[nodiscard]] __device__ __forceinline__ Found found(const Asked& asked) const {
+    Found found = {asked.has_step, {-1, 0}, asked.head, {}};
+    if (!asked.has_key) return found;
+    const int64 block = args_.cache.is_paged != 0 ? existing_page(args_.cache, asked.page) : asked.cache_row;
+    found.row = {block, asked.row};
+    if constexpr (Sizes::kHasFactors) {
+      if (!found.row.exists()) return found;
+      found.factors.x = factor(args_.cache.k_descale, asked.sequence, asked.head, found.row);
+      found.factors.y = factor(args_.cache.v_descale, asked.sequence, asked.head, found.row);
+    }
+    return found;
   }
 
-  // The lane's row of step unit_. What is read here is wanted by the next loads only.
-  __device__ __forceinline__ void find_row() {
-    row_exists_ = false;
-    const DecodeSpan& span = cursor_.item.span;
-    const int64 key = static_cast<int64>(unit_) * kStepKeys + role_.stripe * kStripeKeys + role_.lane % kStripeKeys;
-    if (cursor_.is_done || key < span.first_key || key >= span.seqlen_k) return;
-    row_ = place(args_.cache, span.cache_row, key);
-    row_exists_ = row_.exists();
-    head_ = cursor_.piece.head;
-    if constexpr (kHasFactors) {
-      if (!row_exists_) return;
-      factor_.x = factor(args_.cache.k_descale, span.index, head_, row_);
-      factor_.y = factor(args_.cache.v_descale, span.index, head_, row_);
+  __device__ __forceinline__ void load_keys(const Found& key) {
+    const int number = place_.stage;
+    const bool exists = key.row.exists();
+    ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
+    copy<Config::kHeadDim, Sizes::kKRow>(ring_.slot(number), static_cast<const char*>(args_.k),
+                                         offset(key, args_.k_stride));
+    const uint32 existing = __ballot_sync(kAllLanes, exists);
+    if (lane_ == 0) ring_.existing(number)[warp_] = existing;
+    if constexpr (Sizes::kHasFactors) {
+      ring_.factors(number)[warp_ * kWarpThreads + lane_] = exists ? multipliers(key.factors) : float2{0.0f, 0.0f};
     }
+    arrive();
+  }
+  __device__ __forceinline__ void load_values(const Found& key) {
+    const int number = place_.stage;
+    ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
+    copy<Config::kHeadDimV, Sizes::kVRow>(ring_.slot(number), static_cast<const char*>(args_.v),
+                                          offset(key, args_.v_stride));
+    arrive();
+  }
+  // In elements; -1 if the key does not exist.
+  [[nodiscard]] static __device__ __forceinline__ int64 offset(const Found& key, const TensorStrides& stride) {
+    if (!key.row.exists()) return -1;
+    return key.row.block * stride.batch + key.row.row * stride.row + key.head * stride.head;
+  }
+
+  // The slot is full when the copies have landed, and the warp's stores are done.
+  __device__ __forceinline__ void arrive() {
+    Mbarrier& full = ring_.full(place_.stage);
+    cp_async_arrive(full);
+    __syncwarp();  // all lanes have stored
+    arrive_as_warp(full);
+    place_.advance();
   }
 
   // Infinity counts as NaN: infinity * 0 is NaN, and so is a sum of infinities of both signs, which infinity times a
   // finished product would hide.
-  __device__ __forceinline__ void store_factors(int stage) {
-    if (role_.lane >= kStripeKeys || role_.part != 0) return;
+  [[nodiscard]] static __device__ __forceinline__ float2 multipliers(const float2& factors) {
     const auto multiplier = [](float x) { return fabsf(x) == kInfinity ? __uint_as_float(0x7fc00000u) : x; };
-    factors_[stage * kStripeKeys + role_.lane] =
-        row_exists_ ? float2{multiplier(factor_.x), multiplier(factor_.y)} : float2{0.0f, 0.0f};
+    return {multiplier(factors.x), multiplier(factors.y)};
   }
 
-  __device__ __forceinline__ void advance() {
-    if (++unit_ >= cursor_.piece.end_step) skip_pieces_without_steps();
-    find_row();
-  }
-
-  // The stripe's rows, each from the address that its lane knows; from < 0: zeros.
+  // The warp's rows, each from the address that its lane knows; from < 0: zeros. Columns that pad a row are zeros too.
   template <int kColumns, int kRowBytes>
-  __device__ __forceinline__ void copy(char* slot, const char* base, int64 from) {
-    constexpr int kBytes = kColumns * Sizes::kCacheBytes;
-    const int thread = Sizes::kParts == 1 ? role_.lane : role_.part * kWarpThreads + role_.lane;
-    if constexpr (Config::kAligned) {
-      constexpr int kChunks = kBytes / kChunkBytes;
-      static_assert(kBytes % kChunkBytes == 0);
-#pragma unroll
-      for (int first = 0; first < kStripeKeys * kChunks; first += Sizes::kStripeThreads) {
-        const int chunk = first + thread;
-        const int row = min(chunk / kChunks, kStripeKeys - 1), column = chunk % kChunks;
-        const int64 offset = __shfl_sync(kAllLanes, from, row);
-        if (kStripeKeys * kChunks % Sizes::kStripeThreads == 0 || chunk < kStripeKeys * kChunks) {
-          const char* source = base + (offset < 0 ? 0 : offset * Sizes::kCacheBytes + column * kChunkBytes);
-          cp_async_16(smem_address(slot + row * kRowBytes + column * kChunkBytes), source, offset >= 0);
-        }
-      }
+  __device__ __forceinline__ void copy(char* slot, const char* base, int64 from) const {
+    slot += warp_ * kWarpThreads * kRowBytes;
+    if constexpr (!Config::kAligned) {
+      copy_elements<kColumns, kRowBytes>(slot, base, from);
     } else {
-      using Storage = StorageOf<Sizes::kCacheBytes>;
-      for (int row = 0; row < kStripeKeys; ++row) {
-        const int64 offset = __shfl_sync(kAllLanes, from, row);
-        const Storage* source = reinterpret_cast<const Storage*>(base) + offset;
-        for (int column = thread; column < kColumns; column += Sizes::kStripeThreads) {
-          reinterpret_cast<Storage*>(slot + row * kRowBytes)[column] = offset < 0 ? Storage{} : source[column];
+      constexpr int kChunks = round_up(kColumns, 16) * Sizes::kCacheBytes / kChunkBytes;
+      constexpr bool kIsPadded = kColumns % 16 != 0;
+      if (!kIsPadded && __all_sync(kAllLanes, from >= 0)) {
+        const uint64 own = reinterpret_cast<uint64>(base) + from * Sizes::kCacheBytes;
+#pragma unroll(kChunks <= 16 ? kChunks : 8)
+        for (int first = 0; first < kChunks; ++first) {
+          const int chunk = first * kWarpThreads + lane_;
+          const int row = chunk / kChunks, column = chunk % kChunks;
+          const uint64 source = __shfl_sync(kAllLanes, own, row) + column * kChunkBytes;
+          cp_async_16_of_stream(smem_address(slot + row * kRowBytes + column * kChunkBytes),
+                                reinterpret_cast<const void*>(source));
         }
+        return;
+      }
+#pragma unroll 1
+      for (int first = 0; first < kChunks; ++first) {
+        const int chunk = first * kWarpThreads + lane_;
+        const int row = chunk / kChunks, column = chunk % kChunks;
+        const int64 offset = __shfl_sync(kAllLanes, from, row);
+        const bool exists = offset >= 0 && (!kIsPadded || column < kColumns * Sizes::kCacheBytes / kChunkBytes);
+        const char* source = base + (exists ? offset * Sizes::kCacheBytes + column * kChunkBytes : 0);
+        cp_async_16(smem_address(slot + row * kRowBytes + column * kChunkBytes), source, exists);
+      }
+    }
+  }
+
+  // Likewise, where chunks do not lie on multiples of their size.
+  template <int kColumns, int kRowBytes>
+  __device__ __forceinline__ void copy_elements(char* slot, const char* base, int64 from) const {
+    using Storage = StorageOf<Sizes::kCacheBytes>;
+#pragma unroll 1
+    for (int row = 0; row < kWarpThreads; ++row) {
+      const int64 offset = __shfl_sync(kAllLanes, from, row);
+      const Storage* source = reinterpret_cast<const Storage*>(base) + offset;
+      for (int column = lane_; column < round_up(kColumns, 16); column += kWarpThreads) {
+        const bool exists = offset >= 0 && column < kColumns;
+        reinterpret_cast<Storage*>(slot + row * kRowBytes)[column] = exists ? source[column] : Storage{};
       }
     }
   }
@@ -160,15 +188,10 @@ class DecodeLoader {
   const DecodeArgs& args_;
   const DecodeSchedule& schedule_;
   DecodeCursor& cursor_;
-  const DecodeRole<Config>& role_;
+  DecodeRing<Config> ring_;
+  typename DecodeRing<Config>::Place place_;
+  int warp_, lane_;
   int unit_ = 0;
-  bool row_exists_ = false;
-  int64 head_ = 0;
-  CachePlace row_ = {};
-  float2 factor_ = {};
-  uint64 existing_ = 0;
-  char* slots_;
-  float2* factors_;
 };
 
 }  // namespace attend

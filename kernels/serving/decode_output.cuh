@@ -22,45 +22,76 @@ namespace attend {
   }
 }
 
+// What the output of a row is made of. A lane of each warp finds it for a row of the team, and tells the others.
+struct OutputRow {
+  int64 o;       // where the row begins: -1 if there is no such row
+  float factor;  // of the sums
+  bool empty;    // the row sees no key: o = 0, even if its sums are NaN
+};
+
+// Also writes lse.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ OutputRow output_row(const DecodeArgs& args, const DecodeSpan& span,
+                                                              const DecodePiece& piece, const DecodeRole<Config>& role,
+                                                              float row_max, float sum) {
+  const int in_tile = role.first_row() + role.lane;
+  if (role.lane >= Config::kRows || in_tile >= piece.num_rows) return {-1, 0.0f, true};
+  const QueryRow at = QueryRow::of(args, piece, in_tile);
+  float lse = sum == 0.0f ? -kInfinity : (row_max + log2f(sum)) * kLn2;
+  float factor = inverse_or_zero(sum);
+  if (args.sinks != nullptr && !span.dead) {
+    const MergedLse with_sink = attend::merged(lse, sink_of(args, span.index, at.head));
+    lse = with_sink.lse;
+    factor *= with_sink.before;
+  }
+  const int64 q_row = span.q_begin + at.index;
+  if (args.lse != nullptr && role.warp == 0) {
+    args.lse[args.lse_stride.offset(span.batch, at.head, q_row)] = args.lse_base2 != 0 ? lse * kLog2E : lse;
+  }
+  return {args.o_stride.offset(span.batch, at.head, q_row), factor, sum == 0.0f};
+}
+
+// The state over all keys of an item becomes o and lse.
 template <class Config>
 __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
                                            const DecodeRole<Config>& role, DecodeState<Config>& state) {
   using Sizes = DecodeSizes<Config>;
   using Element = ElementOf<Config>;
+  static_assert(Config::kRows <= kWarpThreads);
+  float row_max = 0.0f, sum = 0.0f;  // of row `lane`
 #pragma unroll
   for (int n = 0; n < Sizes::kEights; ++n) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const int in_tile = role.first_row() + n * 8 + role.lane % 4 * 2 + row;
-      if (in_tile >= piece.num_rows) continue;
-      const QueryRow at = QueryRow::of(args, piece, in_tile);
-      const float sum = state.row_sum(n, row);
-      float lse = sum == 0.0f ? -kInfinity : (state.row_max(n, row) + log2f(sum)) * kLn2;
-      float factor = inverse_or_zero(sum);
-      if (args.sinks != nullptr && !span.dead) {
-        const MergedLse with_sink = attend::merged(lse, sink_of(args, span.index, at.head));
-        lse = with_sink.lse;
-        factor *= with_sink.before;
-      }
-      const int64 q_row = span.q_begin + at.index;
-      auto* o = static_cast<typename Element::Storage*>(args.o) + args.o_stride.offset(span.batch, at.head, q_row);
+      const int lane_of_row = role.lane % 8 / 2;
+      const float of_max = __shfl_sync(kAllLanes, state.row_max(n, row), lane_of_row);
+      const float of_sum = __shfl_sync(kAllLanes, state.row_sum(n, row), lane_of_row);
+      if (role.lane / 8 == n && role.lane % 2 == row) row_max = of_max, sum = of_sum;
+    }
+  }
+  const OutputRow own = output_row<Config>(args, span, piece, role, row_max, sum);
+  const uint32 empty = __ballot_sync(kAllLanes, own.empty);
+  const int first_column = role.column_tile(0) * 16;
+#pragma unroll
+  for (int n = 0; n < Sizes::kEights; ++n) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int in_team = n * 8 + role.lane % 4 * 2 + row;
+      const int64 begin = __shfl_sync(kAllLanes, own.o, in_team);
+      const float factor = __shfl_sync(kAllLanes, own.factor, in_team);
+      const bool is_empty = (empty >> in_team & 1) != 0;
+      if (begin < 0) continue;
+      auto* o = static_cast<typename Element::Storage*>(args.o) + begin + first_column;
 #pragma unroll
       for (int owned = 0; owned < Sizes::kOwned; ++owned) {
-        const int tile = owned * kDecodeStripes + role.stripe;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int element = half * 2 + row;
-          const int column =
-              (role.first_column_tile() + tile) * 16 + DecodeProducts<Config>::column(role.lane, element);
-          if (tile >= Sizes::kColumnTiles || column >= Config::kHeadDimV) continue;
-          // A row that sees no key has o = 0 even if its sums are NaN. -0 becomes 0, whatever keys gave it
-          o[column] = Element::round(sum == 0.0f ? 0.0f : fmaf(state.o(owned, n, element), factor, 0.0f));
+          const int column = owned * kTeamWarps * 16 + DecodeProducts<Config>::column(role.lane, element);
+          if (Config::kHeadDimV % (kTeamWarps * 16) != 0 && first_column + column >= Config::kHeadDimV) continue;
+          // -0 becomes 0, whatever keys gave it
+          o[column] = Element::round(is_empty ? 0.0f : fmaf(state.o(owned, n, element), factor, 0.0f));
         }
-      }
-      const bool writes_lse =
-          args.lse != nullptr && role.stripe == 0 && role.lane < 4 && (Config::kColumnParts == 1 || role.part == 0);
-      if (writes_lse) {
-        args.lse[args.lse_stride.offset(span.batch, at.head, q_row)] = args.lse_base2 != 0 ? lse * kLog2E : lse;
       }
     }
   }

@@ -1,14 +1,13 @@
-// The products of a warp in a step: S^T = K Q^T of its stripe's 16 keys, and O^T += V^T P^T. Keys and columns are the
-// rows of the tensor cores' tiles, so that few query rows fill a tile.
+// The products of a warp in a step: S^T = K Q^T of its 16 keys, and O^T += V^T P^T of its columns and all 64 keys. Keys
+// and columns are the rows of the tensor cores' tiles, so that few query rows fill a tile.
 //
 // A lane has of S^T keys lane / 4 and lane / 4 + 8 of rows 2 (lane % 4) and the next, of every eight rows; of O^T the
-// same rows of columns lane / 4 and lane / 4 + 8 of every sixteen.
+// same rows of columns lane / 4 and lane / 4 + 8 of every sixteen. P lies in shared memory in between: decode_p.cuh.
 #pragma once
 
 #include "../isa/ldmatrix.cuh"
 #include "../isa/mma.cuh"
-#include "../isa/movmatrix.cuh"
-#include "decode_loader.cuh"
+#include "decode_p.cuh"
 
 namespace attend {
 
@@ -16,19 +15,19 @@ namespace attend {
 template <class Config>
 struct DecodeProducts {
   using Sizes = DecodeSizes<Config>;
-  using Loader = DecodeLoader<Config>;
+  using Role = DecodeRole<Config>;
   using Element = ElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
-  static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, Sizes::kQBytes, 32);
-  static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 64;
+  static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 48;
 
   // Two depths of an eight of rows: reg[0], reg[1] of the first, then of the second.
   LoadedMatrices q[kQInRegisters ? kEights : 1][kQInRegisters ? ceil_div(kDepths, 2) : 1];
 
   [[nodiscard]] static __device__ __forceinline__ LoadedMatrices load_q(const char* rows, int lane, int n,
                                                                         int pair_of_depths) {
-    return ldmatrix_x4(smem_address(rows + (n * 8 + lane % 8) * kQRow + (pair_of_depths * 4 + lane / 8) * kChunkBytes));
+    const uint32 first = smem_address(rows) + lane % 8 * Sizes::kQRow + lane / 8 * kChunkBytes;
+    return ldmatrix_x4(first + n * 8 * Sizes::kQRow + pair_of_depths * 4 * kChunkBytes);
   }
 
   // rows: of the warp's part of q in shared memory.
@@ -42,10 +41,9 @@ struct DecodeProducts {
     }
   }
 
-  // Even and odd depths are summed up apart: the products of each follow on one another.
+  // One sum of all depths, whatever the tile's rows are: so the bits of a score do not depend on the other rows.
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
-    float odd[kEights][4] = {};
-    const uint32 row = smem_address(keys + lane % 16 * Loader::kKRow + lane / 16 * kChunkBytes);
+    const uint32 row = smem_address(keys + lane % 16 * Sizes::kKRow + lane / 16 * kChunkBytes);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
@@ -57,32 +55,35 @@ struct DecodeProducts {
         const LoadedMatrices pair = kQInRegisters ? q[kQInRegisters ? n : 0][kQInRegisters ? depth / 2 : 0]
                                                   : load_q(q_rows, lane, n, depth / 2);
         const OperandB b = {{pair.matrix[depth % 2 * 2], pair.matrix[depth % 2 * 2 + 1]}};
-        mma_add<Element>(depth % 2 == 0 ? s[n] : odd[n], a, b);
+        mma_add<Element>(s[n], a, b);
       }
-    }
-#pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] += odd[n][i];
     }
   }
 
-  // p: as scores() lays them out.
-  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4], const float (&p)[kEights][4],
-                                             const char* values, int first_tile, int lane) const {
-    OperandB b[kEights];
+  __device__ __forceinline__ void add_values(float (&o)[Sizes::kOwned][kEights][4], const char* p_rows,
+                                             const char* values, const Role& role) const {
+    const uint32 first =
+        smem_address(values + (role.lane % 8 + role.lane / 16 * 8) * Sizes::kVRow + role.lane / 8 % 2 * kChunkBytes);
 #pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-      b[n] = {{transposed(Element::pack(p[n][0], p[n][1])), transposed(Element::pack(p[n][2], p[n][3]))}};
-    }
-    const uint32 row = smem_address(values + (lane % 8 + lane / 16 * 8) * Loader::kVRow +
-                                    (first_tile * 2 + lane / 8 % 2) * kChunkBytes);
+    for (int half = 0; half < 2; ++half) {
+      LoadedMatrices p[kEights];
 #pragma unroll
-    for (int tile = 0; tile < Sizes::kColumnTiles; ++tile) {
-      const LoadedMatrices v = ldmatrix_x4_transposed(row + tile * 2 * kChunkBytes);
-      const OperandA a = {{v.matrix[0], v.matrix[1], v.matrix[2], v.matrix[3]}};
+      for (int n = 0; n < kEights; ++n) p[n] = DecodeP<Config>::load(p_rows, role.lane, n, half);
 #pragma unroll
-      for (int n = 0; n < kEights; ++n) mma_add<Element>(o[tile][n], a, b[n]);
+      for (int owned = 0; owned < Sizes::kOwned; ++owned) {
+        const int tile = role.column_tile(owned);
+        if (Sizes::kColumnTiles % kTeamWarps != 0 && tile >= Sizes::kColumnTiles) continue;
+#pragma unroll
+        for (int of_half = 0; of_half < 2; ++of_half) {
+          const LoadedMatrices v =
+              ldmatrix_x4_transposed(first + (half * 2 + of_half) * 16 * Sizes::kVRow + tile * 2 * kChunkBytes);
+          const OperandA a = {{v.matrix[0], v.matrix[1], v.matrix[2], v.matrix[3]}};
+#pragma unroll
+          for (int n = 0; n < kEights; ++n) {
+            mma_add<Element>(o[owned][n], a, {{p[n].matrix[of_half * 2], p[n].matrix[of_half * 2 + 1]}});
+          }
+        }
+      }
     }
   }
 
@@ -92,7 +93,7 @@ struct DecodeProducts {
   }
   // An element of v in shared memory.
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
-    return Element::to_float(reinterpret_cast<const Bits16*>(values + key * Loader::kVRow)[column]);
+    return Element::to_float(reinterpret_cast<const Bits16*>(values + key * Sizes::kVRow)[column]);
   }
 };
 

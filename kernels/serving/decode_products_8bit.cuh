@@ -77,17 +77,16 @@ template <class Config>
 requires(Config::kElement != ElementType::kF32 &&
          Config::kCacheElement != CacheElement::kSame) struct DecodeProducts<Config> {
   using Sizes = DecodeSizes<Config>;
-  using Loader = DecodeLoader<Config>;
+  using Role = DecodeRole<Config>;
   using Element = ElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
-  static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, Sizes::kQBytes, 32);
   static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 64;
 
   uint2 q[kQInRegisters ? kEights : 1][kQInRegisters ? kDepths : 1];
 
   [[nodiscard]] static __device__ __forceinline__ uint2 load_q(const char* rows, int lane, int n, int depth) {
-    return *reinterpret_cast<const uint2*>(rows + (n * 8 + lane / 4) * kQRow + (depth * 16 + lane % 4 * 4) * 2);
+    return *reinterpret_cast<const uint2*>(rows + (n * 8 + lane / 4) * Sizes::kQRow + (depth * 16 + lane % 4 * 4) * 2);
   }
 
   __device__ __forceinline__ void take_queries(const char* rows, int lane) {
@@ -102,7 +101,7 @@ requires(Config::kElement != ElementType::kF32 &&
 
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
     float odd[kEights][4] = {};
-    const uint32 row = smem_address(keys + lane % 16 * Loader::kKRow + lane / 16 * kChunkBytes);
+    const uint32 row = smem_address(keys + lane % 16 * Sizes::kKRow + lane / 16 * kChunkBytes);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
@@ -129,25 +128,29 @@ requires(Config::kElement != ElementType::kF32 &&
     }
   }
 
-  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4], const float (&p)[kEights][4],
-                                             const char* values, int first_tile, int lane) const {
-    OperandB b[kEights];
+  __device__ __forceinline__ void add_values(float (&o)[Sizes::kOwned][kEights][4], const char* p_rows,
+                                             const char* values, const Role& role) const {
+    const uint32 first = smem_address(values + role.lane * Sizes::kVRow);
 #pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-      b[n] = {{transposed(Element::pack(p[n][0], p[n][1])), transposed(Element::pack(p[n][2], p[n][3]))}};
-    }
-    const uint32 row = smem_address(values + lane % 16 * Loader::kVRow + (first_tile + lane / 16) * kChunkBytes);
+    for (int half = 0; half < 2; ++half) {
+      LoadedMatrices p[kEights];
 #pragma unroll
-    for (int tile = 0; tile < Sizes::kColumnTiles; tile += 2) {
-      const LoadedMatrices v = ldmatrix_x4_transposed(row + tile * kChunkBytes);
+      for (int n = 0; n < kEights; ++n) p[n] = DecodeP<Config>::load(p_rows, role.lane, n, half);
 #pragma unroll
-      for (int of_pair = 0; of_pair < 2; ++of_pair) {
-        if (tile + of_pair >= Sizes::kColumnTiles) continue;
-        const ElementPairs low = widened<Config>(__byte_perm(v.matrix[of_pair * 2], 0, 0x3120));
-        const ElementPairs high = widened<Config>(__byte_perm(v.matrix[of_pair * 2 + 1], 0, 0x3120));
-        const OperandA a = {{low.low, low.high, high.low, high.high}};
+      for (int owned = 0; owned < Sizes::kOwned; ++owned) {
+        const int tile = role.column_tile(owned);
+        if (Sizes::kColumnTiles % kTeamWarps != 0 && tile >= Sizes::kColumnTiles) continue;
+        const LoadedMatrices v = ldmatrix_x4_transposed(first + half * 32 * Sizes::kVRow + tile * kChunkBytes);
 #pragma unroll
-        for (int n = 0; n < kEights; ++n) mma_add<Element>(o[tile + of_pair][n], a, b[n]);
+        for (int of_half = 0; of_half < 2; ++of_half) {
+          const ElementPairs low = widened<Config>(__byte_perm(v.matrix[of_half * 2], 0, 0x3120));
+          const ElementPairs high = widened<Config>(__byte_perm(v.matrix[of_half * 2 + 1], 0, 0x3120));
+          const OperandA a = {{low.low, low.high, high.low, high.high}};
+#pragma unroll
+          for (int n = 0; n < kEights; ++n) {
+            mma_add<Element>(o[owned][n], a, {{p[n].matrix[of_half * 2], p[n].matrix[of_half * 2 + 1]}});
+          }
+        }
       }
     }
   }
@@ -156,7 +159,7 @@ requires(Config::kElement != ElementType::kF32 &&
     return lane / 4 * 2 + element / 2;
   }
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
-    const char* row = values + key * Loader::kVRow;
+    const char* row = values + key * Sizes::kVRow;
     return CachedBytes<Config::kCacheElement>::to_float(reinterpret_cast<const unsigned char*>(row)[column]);
   }
 };

@@ -8,25 +8,24 @@ namespace attend {
 template <class Config>
 requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
   using Sizes = DecodeSizes<Config>;
-  using Loader = DecodeLoader<Config>;
+  using Role = DecodeRole<Config>;
   static constexpr int kEights = Sizes::kEights;
-  static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, Sizes::kQBytes, 32);
 
   __device__ __forceinline__ void take_queries(const char* /*rows*/, int /*lane*/) {}
 
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
-    const char* of_key = keys + lane / 4 * Loader::kKRow;
-    const char* of_row = q_rows + lane % 4 * 2 * kQRow;
+    const char* of_key = keys + lane / 4 * Sizes::kKRow;
+    const char* of_row = q_rows + lane % 4 * 2 * Sizes::kQRow;
 #pragma unroll 2
     for (int chunk = 0; chunk < ceil_div(Config::kHeadDim, 4); ++chunk) {
-      const float4 k[2] = {cached_chunk(of_key, chunk), cached_chunk(of_key + 8 * Loader::kKRow, chunk)};
+      const float4 k[2] = {cached_chunk(of_key, chunk), cached_chunk(of_key + 8 * Sizes::kKRow, chunk)};
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
-          const float4 q = chunk_of(of_row + (n * 8 + row) * kQRow, chunk);
+          const float4 q = chunk_of(of_row + (n * 8 + row) * Sizes::kQRow, chunk);
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float& sum = s[n][half * 2 + row];
@@ -40,30 +39,33 @@ requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
     }
   }
 
-  __device__ __forceinline__ void add_values(float (&o)[Sizes::kColumnTiles][kEights][4], const float (&p)[kEights][4],
-                                             const char* values, int first_tile, int lane) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
+  __device__ __forceinline__ void add_values(float (&o)[Sizes::kOwned][kEights][4], const char* p_rows,
+                                             const char* values, const Role& role) const {
 #pragma unroll 1
-      for (int key = 0; key < 8; ++key) {
-        float of_row[kEights][2];
+    for (int chunk = 0; chunk < kStepKeys / 4; ++chunk) {
+      float4 p[kEights][2];
 #pragma unroll
-        for (int n = 0; n < kEights; ++n) {
+      for (int n = 0; n < kEights; ++n) {
 #pragma unroll
-          for (int row = 0; row < 2; ++row) {
-            of_row[n][row] = __shfl_sync(kAllLanes, p[n][half * 2 + row], key * 4 + lane % 4);
-          }
+        for (int row = 0; row < 2; ++row) {
+          p[n][row] = DecodeP<Config>::load(p_rows, n * 8 + role.lane % 4 * 2 + row, chunk);
         }
+      }
 #pragma unroll
-        for (int tile = 0; tile < Sizes::kColumnTiles; ++tile) {
-          const int column = (first_tile + tile) * 16 + lane / 4;
-          const float low = value(values, half * 8 + key, column), high = value(values, half * 8 + key, column + 8);
+      for (int owned = 0; owned < Sizes::kOwned; ++owned) {
+        if (Sizes::kColumnTiles % kTeamWarps != 0 && role.column_tile(owned) >= Sizes::kColumnTiles) continue;
+        const int column = role.column_tile(owned) * 16 + role.lane / 4;
+#pragma unroll
+        for (int key = 0; key < 4; ++key) {
+          const float low = value(values, chunk * 4 + key, column), high = value(values, chunk * 4 + key, column + 8);
 #pragma unroll
           for (int n = 0; n < kEights; ++n) {
 #pragma unroll
             for (int row = 0; row < 2; ++row) {
-              o[tile][n][row] = fmaf(of_row[n][row], low, o[tile][n][row]);
-              o[tile][n][2 + row] = fmaf(of_row[n][row], high, o[tile][n][2 + row]);
+              const float4& x = p[n][row];
+              const float weight = key == 0 ? x.x : key == 1 ? x.y : key == 2 ? x.z : x.w;
+              o[owned][n][row] = fmaf(weight, low, o[owned][n][row]);
+              o[owned][n][2 + row] = fmaf(weight, high, o[owned][n][2 + row]);
             }
           }
         }
@@ -75,7 +77,7 @@ requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
     return lane / 4 + element / 2 * 8;
   }
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
-    const char* row = values + key * Loader::kVRow;
+    const char* row = values + key * Sizes::kVRow;
     if constexpr (Config::kCacheElement == CacheElement::kSame) {
       return reinterpret_cast<const float*>(row)[column];
     } else {

@@ -1,6 +1,7 @@
 // The query rows of an item: q in shared memory, and which keys each row sees.
 #pragma once
 
+#include "../isa/cp_async.cuh"
 #include "decode_config.cuh"
 #include "decode_piece.cuh"
 
@@ -37,7 +38,15 @@ struct QueryRow {
 // Keys that all rows of the tile see: [low, high).
 struct KeysOfAll {
   int low, high;
+
+  // A bit for each of a step's keys, from first_key on.
+  [[nodiscard]] __device__ __forceinline__ uint64 of_step(int first_key) const {
+    const int begin = max(low - first_key, 0), end = min(high - first_key, kStepKeys);
+    if (begin >= end) return 0;
+    return ~uint64{0} >> (kStepKeys - end) & ~uint64{0} << begin;
+  }
 };
+static_assert(kStepKeys == 64);
 
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ KeysOfAll keys_of_all(const DecodeRow* rows, const DecodePiece& piece) {
@@ -45,62 +54,57 @@ template <class Config>
   return {last.low, min(first.high, first.first_drawn)};
 }
 
-// By all threads, between two barriers of the block.
+// What a row sees. There is no such row if it is not below piece.num_rows.
+[[nodiscard]] __device__ __forceinline__ DecodeRow row_of(const DecodeArgs& args, const DecodeSpan& span,
+                                                          const DecodePiece& piece, int number) {
+  constexpr int kMostKeys = 0x7fffffff;
+  DecodeRow row = {};
+  if (number >= piece.num_rows) return row;
+  const QueryRow at = QueryRow::of(args, piece, number);
+  const KeyRange keys = span.window(args).row(at.index);
+  row.low = static_cast<int>(keys.begin > span.first_key ? keys.begin : span.first_key);
+  row.high = static_cast<int>(keys.end);
+  row.position = static_cast<int>(at.index + span.seqlen_k - span.seqlen_q);
+  row.tree = ~uint64{0};
+  row.first_drawn = kMostKeys;
+  if (args.tree_mask != nullptr) {
+    row.tree = args.tree_mask[span.batch * args.max_seqlen_q + span.q_begin + at.index];
+    row.first_drawn = static_cast<int>(span.seqlen_k - span.seqlen_q);
+  }
+  if (args.alibi_slopes != nullptr) {
+    row.slope = args.alibi_slopes[span.index * args.alibi_sequence_stride + at.head * args.alibi_head_stride];
+  }
+  return row;
+}
+
+// By all computing threads, between two barriers of theirs.
 template <class Config>
 __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
                                           char* q_rows, DecodeRow* rows) {
   using Sizes = DecodeSizes<Config>;
-  constexpr int kQRow = decode_row_bytes(Config::kHeadDim, Sizes::kQBytes, 32);
-  constexpr int kMostKeys = 0x7fffffff;
+  // Elements of a chunk, and chunks of a row: with the zeros that pad it
+  constexpr int kElements = Config::kAligned ? kChunkBytes / Sizes::kQBytes : 1;
+  constexpr int kChunks = round_up(Config::kHeadDim, 32) / kElements;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < Sizes::kTileRows) {
-    DecodeRow row = {};
-    if (thread < piece.num_rows) {
-      const QueryRow at = QueryRow::of(args, piece, thread);
-      const KeyRange keys = span.window(args).row(at.index);
-      row.low = static_cast<int>(keys.begin > span.first_key ? keys.begin : span.first_key);
-      row.high = static_cast<int>(keys.end);
-      row.position = static_cast<int>(at.index + span.seqlen_k - span.seqlen_q);
-      row.tree = ~uint64{0};
-      row.first_drawn = kMostKeys;
-      if (args.tree_mask != nullptr) {
-        row.tree = args.tree_mask[span.batch * args.max_seqlen_q + span.q_begin + at.index];
-        row.first_drawn = static_cast<int>(span.seqlen_k - span.seqlen_q);
-      }
-      if (args.alibi_slopes != nullptr) {
-        row.slope = args.alibi_slopes[span.index * args.alibi_sequence_stride + at.head * args.alibi_head_stride];
-      }
-    }
-    rows[thread] = row;
-  }
-  if constexpr (Config::kAligned) {
-    constexpr int kBytes = Config::kHeadDim * Sizes::kQBytes;
-    constexpr int kChunks = ceil_div(round_up(Config::kHeadDim, 32) * Sizes::kQBytes, kChunkBytes);
-    for (int chunk = thread; chunk < Sizes::kTileRows * kChunks; chunk += Config::kThreads) {
-      const int row = chunk / kChunks, column = chunk % kChunks;
-      uint4 bits = {};
-      if (row < piece.num_rows && column * kChunkBytes < kBytes) {
-        const QueryRow at = QueryRow::of(args, piece, row);
-        const char* source = static_cast<const char*>(args.q) +
-                             args.q_stride.offset(span.batch, at.head, span.q_begin + at.index) * Sizes::kQBytes;
-        bits = reinterpret_cast<const uint4*>(source)[column];
-      }
-      *reinterpret_cast<uint4*>(q_rows + row * kQRow + column * kChunkBytes) = bits;
-    }
-  } else {
-    using Storage = StorageOf<Sizes::kQBytes>;
-    constexpr int kColumns = round_up(Config::kHeadDim, 32);
-    for (int at_tile = thread; at_tile < Sizes::kTileRows * kColumns; at_tile += Config::kThreads) {
-      const int row = at_tile / kColumns, column = at_tile % kColumns;
-      Storage bits = {};
-      if (row < piece.num_rows && column < Config::kHeadDim) {
-        const QueryRow at = QueryRow::of(args, piece, row);
-        bits = static_cast<const Storage*>(
-            args.q)[args.q_stride.offset(span.batch, at.head, span.q_begin + at.index) + column];
-      }
-      reinterpret_cast<Storage*>(q_rows + row * kQRow)[column] = bits;
+#pragma unroll 1
+  for (int chunk = thread; chunk < Sizes::kTileRows * kChunks; chunk += Sizes::kComputeThreads) {
+    const int row = chunk / kChunks, column = chunk % kChunks * kElements;
+    const bool exists = row < piece.num_rows && column < Config::kHeadDim;
+    const QueryRow at = QueryRow::of(args, piece, exists ? row : 0);
+    const int64 from = args.q_stride.offset(span.batch, at.head, span.q_begin + at.index) + column;
+    char* to = q_rows + row * Sizes::kQRow + column * Sizes::kQBytes;
+    if constexpr (Config::kAligned) {
+      cp_async_16(smem_address(to), static_cast<const char*>(args.q) + (exists ? from * Sizes::kQBytes : 0), exists);
+    } else {
+      using Storage = StorageOf<Sizes::kQBytes>;
+      *reinterpret_cast<Storage*>(to) = exists ? static_cast<const Storage*>(args.q)[from] : Storage{};
     }
   }
+  if constexpr (Config::kAligned) cp_async_commit();
+  // By the last warps, which have no chunks of a small tile
+  const int row = Sizes::kComputeThreads - 1 - thread;
+  if (row < Sizes::kTileRows) rows[row] = row_of(args, span, piece, row);
+  if constexpr (Config::kAligned) cp_async_wait<0>();
 }
 
 }  // namespace attend

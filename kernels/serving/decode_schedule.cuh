@@ -21,73 +21,71 @@ struct DecodeItem {
   [[nodiscard]] __device__ __forceinline__ int64 end() const { return first + span.units(); }
 };
 
+// The sequence that has an end of a block's work, before the end's place is chosen.
+struct DecodeEnd {
+  DecodeSpan span;
+  int64 first;  // number of its first unit
+};
+
+// Warps that look at sequences.
+constexpr int kScanWarps = 4;
+
 struct DecodeSchedule {
-  const int64* table;  // shared memory: numbers of the work before every kth sequence
-  int64 per_entry;     // k
   int64 total;
   int64 share;
-  int64 slack;       // a boundary may be so far from its ideal place
-  int64 begin, end;  // the block's numbers
-  int rows;          // of a tile
+  int64 slack;    // a boundary may be so far from its ideal place
+  int row_shift;  // of a tile: see DecodeSpan::of
 
-  // By all threads of the block. shared: kDecodeMostUnits + 8 numbers.
-  [[nodiscard]] static __device__ __forceinline__ DecodeSchedule make(const DecodeArgs& args, int rows, int64* shared) {
-    constexpr int kEntries = kDecodeMostUnits, kWarps = kEntries / kWarpThreads;
-    DecodeSchedule schedule = {shared, (args.num_sequences + kEntries - 1) / kEntries, 0, 0, 0, 0, 0, rows};
+  // By all threads of the block: a thread counts some sequences, and the one whose sequences have an end of the block's
+  // work tells which it is. In shared memory: where the schedule comes, its two ends, and room for 2 kScanWarps
+  // numbers.
+  static __device__ __forceinline__ void make(const DecodeArgs& args, int row_shift, DecodeSchedule& shared,
+                                              DecodeEnd* ends, int64* totals) {
     const int thread = static_cast<int>(threadIdx.x);
-    int64* totals = shared + kEntries + 1;  // of warps
-    int64 sum = 0;
-    if (thread < kEntries) {
-      const int64 begin = thread * schedule.per_entry, end = begin + schedule.per_entry;
-      int most = 0, least = 0x7fffffff;
-      for (int64 s = begin; s < (end < args.num_sequences ? end : args.num_sequences); ++s) {
-        const DecodeSpan span = DecodeSpan::of(args, s, rows);
-        if (span.items == 0) continue;
-        sum += static_cast<int64>(span.items) * span.units();
-        most = max(most, span.units());
-        least = min(least, span.units());
-      }
-      most = __reduce_max_sync(kAllLanes, most);
-      least = __reduce_min_sync(kAllLanes, least);
+    DecodeSchedule schedule = {0, 0, 0, row_shift};
+    Run run = Run::of(args, row_shift, thread);
+    int64 sum = run.numbers;
+    int most = __reduce_max_sync(kAllLanes, run.most), least = __reduce_min_sync(kAllLanes, run.least);
 #pragma unroll
-      for (int distance = 1; distance < kWarpThreads; distance *= 2) {
-        const int64 before = __shfl_up_sync(kAllLanes, sum, distance);
-        if (thread % kWarpThreads >= distance) sum += before;
-      }
-      if (thread % kWarpThreads == kWarpThreads - 1) {
-        totals[thread / kWarpThreads] = sum;
-        shared[thread / kWarpThreads] = static_cast<int64>(most) << 32 | least;  // units of an item
-      }
+    for (int distance = 1; distance < kWarpThreads; distance *= 2) {
+      const int64 before = __shfl_up_sync(kAllLanes, sum, distance);
+      if (thread % kWarpThreads >= distance) sum += before;
+    }
+    const int warp = thread / kWarpThreads;
+    if (warp < kScanWarps && thread % kWarpThreads == kWarpThreads - 1) {
+      totals[warp] = sum;
+      totals[kScanWarps + warp] = static_cast<int64>(most) << 32 | least;
     }
     __syncthreads();  // the warps' sums and extremes are there
-    int most = 0, least = 0x7fffffff;
+    most = 0, least = kMostUnits;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      if (w < thread / kWarpThreads && thread < kEntries) sum += totals[w];
+    for (int w = 0; w < kScanWarps; ++w) {
+      if (w < warp) sum += totals[w];
       schedule.total += totals[w];
-      most = max(most, static_cast<int>(shared[w] >> 32));
-      least = min(least, static_cast<int>(shared[w]));
+      most = max(most, static_cast<int>(totals[kScanWarps + w] >> 32));
+      least = min(least, static_cast<int>(totals[kScanWarps + w]));
     }
-    __syncthreads();  // they have been read: the table may take their place
-    if (thread < kEntries) shared[thread + 1] = sum;
-    if (thread == 0) shared[0] = 0;
-    __syncthreads();  // the table is there
     schedule.choose_share(most, most == least);
+    if (thread == 0) shared = schedule;
+    if (warp < kScanWarps) {
 #pragma unroll 1
-    for (int side = 0; side < 2; ++side) {
-      const int64 at = schedule.boundary(args, blockIdx.x + side);
-      (side == 0 ? schedule.begin : schedule.end) = at;
+      for (int side = 0; side < 2; ++side) {
+        const int64 ideal = schedule.ideal(side);
+        if (ideal < sum && ideal >= sum - run.numbers) ends[side] = run.find(args, row_shift, sum - run.numbers, ideal);
+      }
     }
-    return schedule;
+    __syncthreads();  // the schedule and its ends are there
   }
 
-  // The first number of the block's work.
-  [[nodiscard]] __device__ __forceinline__ int64 boundary(const DecodeArgs& args, int64 block) const {
-    const int64 ideal = block * share;
-    if (ideal <= 0) return 0;
-    if (ideal >= total) return total;
-    const DecodeItem item = find(args, ideal);
-    return item.first + snapped(item, ideal);
+  // Where the block's work would begin, or end, with all shares alike.
+  [[nodiscard]] __device__ __forceinline__ int64 ideal(int side) const {
+    return (static_cast<int64>(blockIdx.x) + side) * share;
+  }
+
+  // The item that has number `at` of a sequence.
+  [[nodiscard]] static __device__ __forceinline__ DecodeItem item_of(const DecodeEnd& end, int64 at) {
+    const int64 index = divide(at - end.first, end.span.units()).quotient;
+    return {end.span, end.first + index * end.span.units(), static_cast<int>(index)};
   }
 
   // The boundary as a distance from the item's first unit, of an ideal number near or in the item.
@@ -104,52 +102,81 @@ struct DecodeSchedule {
     return min(max(unit - begin, 0), units);
   }
 
-  // The item that has a number < total.
-  [[nodiscard]] __device__ __noinline__ DecodeItem find(const DecodeArgs& args, int64 number) const {
-    int low = 0, high = kDecodeMostUnits;  // it is one of the entries [low, high)
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (table[middle] <= number ? low : high) = middle;
-    }
-    DecodeItem item = {};
-    item.first = table[low];
-    for (int64 s = low * per_entry;; ++s) {
-      item.span = DecodeSpan::of(args, s, rows);
-      const int64 numbers = static_cast<int64>(item.span.items) * item.span.units();
-      if (number < item.first + numbers) break;
-      item.first += numbers;
-    }
-    item.index = static_cast<int>(divide(number - item.first, item.span.units()).quotient);
-    item.first += static_cast<int64>(item.index) * item.span.units();
-    return item;
-  }
-
   // The item behind it, which begins before `end` <= total.
   __device__ __forceinline__ void advance(const DecodeArgs& args, DecodeItem& item) const {
     item.first = item.end();
     if (++item.index < item.span.items) return;
     item.index = 0;
     do {
-      item.span = DecodeSpan::of(args, item.span.index + 1, rows);
+      item.span = DecodeSpan::of(args, item.span.index + 1, row_shift);
     } while (item.span.items == 0);
   }
 
  private:
+  static constexpr int kMostUnits = 0x7fffffff;
+
+  // The sequences that a thread counts.
+  struct Run {
+    int64 begin, end;
+    int64 numbers;    // of their work
+    int most, least;  // units of an item
+    DecodeSpan span;  // of the only one, or the last
+
+    [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, int row_shift, int thread) {
+      constexpr int kThreads = kScanWarps * kWarpThreads;
+      const int64 each = (args.num_sequences + kThreads - 1) / kThreads;
+      Run run = {thread * each, 0, 0, 0, kMostUnits, {}};
+      run.end = thread < kThreads ? min(run.begin + each, args.num_sequences) : run.begin;
+      for (int64 s = run.begin; s < run.end; ++s) {
+        run.span = DecodeSpan::of(args, s, row_shift);
+        if (run.span.items == 0) continue;
+        run.numbers += static_cast<int64>(run.span.items) * run.span.units();
+        run.most = max(run.most, run.span.units());
+        run.least = min(run.least, run.span.units());
+      }
+      return run;
+    }
+
+    // The sequence that has a number of theirs, the first of which is `first`.
+    [[nodiscard]] __device__ __forceinline__ DecodeEnd find(const DecodeArgs& args, int row_shift, int64 first,
+                                                            int64 number) const {
+      DecodeEnd found = {span, first};
+      if (end - begin == 1) return found;
+#pragma unroll 1
+      for (int64 s = begin;; ++s) {
+        found.span = DecodeSpan::of(args, s, row_shift);
+        const int64 of_sequence = static_cast<int64>(found.span.items) * found.span.units();
+        if (number < found.first + of_sequence) return found;
+        found.first += of_sequence;
+      }
+    }
+  };
+
+  // A node of another block takes about as long to merge as a fourth of a unit to compute: a share is not below the
+  // root of that, 2^n with 4 4^n >= most, and not below a leaf.
+  [[nodiscard]] static __device__ __forceinline__ int64 least_share(int most) {
+    if (most <= 1) return 1;
+    const int bits = 32 - __clz(most - 1);  // of the next power of two
+    return int64{1} << max((bits - 1) / 2, leaf_level(most - 1));
+  }
+
   // most: units of the largest item.
   __device__ __forceinline__ void choose_share(int64 most, bool all_alike) {
     const int64 blocks = gridDim.x;
-    share = divide(total + blocks - 1, blocks).quotient;
+    share = max(divide(total + blocks - 1, blocks).quotient, least_share(static_cast<int>(most)));
     slack = share / 32;
     if (total == 0) return;
+    // A few blocks less keep the memory as busy
+    const int64 largest = share + share / 24;
     if (all_alike) {  // whole items, if that is as good
       const int64 whole = divide(share + most - 1, most).quotient * most;
-      if (whole <= share + share / 24) {
+      if (whole <= largest) {
         share = whole;
         slack = 0;
         return;
       }
     }
-    const int64 low = share - 1, high = share + slack;
+    const int64 low = share - 1, high = largest;
     const int bits = 63 - __clzll(low ^ high);
     share = high >> bits << bits;
   }

@@ -1,8 +1,9 @@
 // The tile of a decode kernel and the shared memory of its block: the host to ask for the bytes, the device to lay them
 // out.
 //
-// Four stripes of warps: of every 64 keys a stripe has 16, in slots of shared memory of its own. A stripe is one warp,
-// or two that share the keys and have a half of the rows, or of the columns of v, each.
+// A step is 64 keys. Loading warps bring its keys and then its values into slots of a ring. A team of four warps
+// computes it: each warp has 16 of the keys in the product with q, and a fourth of the columns in the product with v.
+// There are one or two teams, each with its part of the query rows.
 #pragma once
 
 #include "../common/tile_sizes.cuh"
@@ -10,12 +11,15 @@
 
 namespace attend {
 
-constexpr int kDecodeStripes = 4;
-constexpr int kStripeKeys = 16;
-constexpr int kStepKeys = kDecodeStripes * kStripeKeys;
-constexpr int kDecodeMostUnits = 128;    // entries of the table of sequences in shared memory
-constexpr int kDecodeRowBytes = 32;      // of what a block knows of a query row
-constexpr int kDecodeCursorBytes = 192;  // room for a cursor, or the schedule
+constexpr int kTeamWarps = 4;
+constexpr int kWarpKeys = 16;
+constexpr int kStepKeys = kTeamWarps * kWarpKeys;
+constexpr int kDecodeLoadWarps = 2;
+constexpr int kDecodeTotals = 8;       // numbers that the making of the schedule wants in shared memory
+constexpr int kDecodeRowBytes = 32;    // of what a block knows of a query row
+constexpr int kDecodeListedBytes = 8;  // of a node in the list of those that a block merges
+constexpr int kDecodeListed = 32 * kDecodeInnerNodes;
+constexpr int kDecodeCursorBytes = 208;  // room for a cursor, the schedule, or its two ends
 
 struct DecodeTile {
   int q_bytes;      // of an element of q and o
@@ -23,18 +27,18 @@ struct DecodeTile {
   int head_dim;
   int head_dim_v;
   int values_are_keys;  // v is the first columns of k
-  int rows;             // of a warp: a multiple of 8
-  int row_parts;        // 1 or 2
-  int column_parts;     // 1 or 2
-  int stages;           // slots of a stripe
+  int rows;             // of a team: a multiple of 8
+  int row_parts;        // teams, 1 or 2
+  int slots;            // of the ring, each for the keys or the values of a step
   int stack_nodes;      // of the stack, that lie in shared memory
 };
 
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warps(const DecodeTile& t) {
-  return kDecodeStripes * t.row_parts * t.column_parts;
+// Of the computing warps, which come first in a block.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_compute_threads(const DecodeTile& t) {
+  return kTeamWarps * t.row_parts * 32;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_threads(const DecodeTile& t) {
-  return decode_warps(t) * 32;
+  return decode_compute_threads(t) + kDecodeLoadWarps * 32;
 }
 
 // Bytes from one row of a tile to the next: an odd number of chunks of 16 bytes, so that neighbouring rows lie in
@@ -42,25 +46,28 @@ struct DecodeTile {
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_row_bytes(int columns, int bytes, int multiple) {
   return (ceil_div(round_up(columns, multiple) * bytes, 16) | 1) * 16;
 }
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_k_slot(const DecodeTile& t) {
-  return kStripeKeys * decode_row_bytes(t.head_dim, t.cache_bytes, 16);
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_bytes(const DecodeTile& t) {
+  const int k_row = decode_row_bytes(t.head_dim, t.cache_bytes, 16);
+  const int v_row = decode_row_bytes(t.head_dim_v, t.cache_bytes, 16);
+  return kStepKeys * (t.values_are_keys != 0 || k_row > v_row ? k_row : v_row);
 }
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_v_slot(const DecodeTile& t) {
-  return t.values_are_keys != 0 ? 0 : kStripeKeys * decode_row_bytes(t.head_dim_v, t.cache_bytes, 16);
-}
+// Of the rows of all teams: q, and the probabilities of a step.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_q_bytes(const DecodeTile& t) {
   return t.rows * t.row_parts * decode_row_bytes(t.head_dim, t.q_bytes, 32);
 }
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_p_row(const DecodeTile& t) {
+  return decode_row_bytes(kStepKeys, t.q_bytes, 16);
+}
 
-// Tiles of 16 columns of o: of a warp, and of one that has a fourth of them, once the stripes are merged.
+// Tiles of 16 columns of o, and of those a warp's: warp w has the tiles w, w + 4, ...
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_column_tiles(const DecodeTile& t) {
-  return ceil_div(ceil_div(t.head_dim_v, 16), t.column_parts);
+  return ceil_div(t.head_dim_v, 16);
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_owned_tiles(const DecodeTile& t) {
-  return ceil_div(decode_column_tiles(t), kDecodeStripes);
+  return ceil_div(decode_column_tiles(t), kTeamWarps);
 }
 
-// Floats of a thread's share of a merged state: o, then the maximum and sum of its two rows of each eight.
+// Floats of a thread's share of a state: o, then the maximum and sum of its two rows of each eight.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_floats(const DecodeTile& t) {
   return (decode_owned_tiles(t) + 1) * (t.rows / 8) * 4;
 }
@@ -69,47 +76,43 @@ struct DecodeTile {
   return ceil_div(decode_state_floats(t), 3);
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_node_bytes(const DecodeTile& t) {
-  return decode_node_packets(t) * decode_threads(t) * 16;
+  return decode_node_packets(t) * decode_compute_threads(t) * 16;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_stack_bytes(const DecodeTile& t) {
-  return (decode_state_floats(t) / 4 * 16 + 4) * decode_threads(t);
+  return (decode_state_floats(t) / 4 * 16 + 4) * decode_compute_threads(t);
 }
 
-// Stripes hand their sums over in passes of so many tiles of columns, in two buffers in turns where they are small.
-constexpr int kMostExchangeBytes = 32 * 1024;
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_exchange_tile(const DecodeTile& t) {
-  return decode_warps(t) * t.rows * 16 * 4;
+// Of the ring. When it has been read, it takes nodes of other blocks, at least one.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_ring_bytes(const DecodeTile& t) {
+  const int slots = t.slots * decode_slot_bytes(t), node = decode_node_bytes(t);
+  return slots > node ? slots : node;
 }
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_pass_tiles(const DecodeTile& t) {  // a multiple of the stripes
-  int groups = decode_owned_tiles(t);
-  while (groups > 1 && groups * kDecodeStripes * decode_exchange_tile(t) > kMostExchangeBytes) --groups;
-  return groups * kDecodeStripes;
-}
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_exchange_bytes(const DecodeTile& t) {
-  return decode_pass_tiles(t) * decode_exchange_tile(t);
-}
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_exchanges_in_turns(const DecodeTile& t) {
-  return decode_pass_tiles(t) >= decode_column_tiles(t) && 2 * decode_exchange_bytes(t) <= kMostExchangeBytes;
-}
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_stats_bytes(const DecodeTile& t) {
-  return decode_warps(t) * t.rows * 8;
+
+// What a team's warps tell each other of each row in a step: its maximum over each warp's keys, or its sum.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_team_stats(const DecodeTile& t) {
+  return kTeamWarps * t.rows;
 }
 
 // Offsets of the parts of a block's shared memory. Each begins on a multiple of 16 bytes.
 struct DecodeSmem {
-  int ring, factors, q, exchange, stats, rows, table, cursors, stack, bytes;
+  int ring, existing, factors, barriers, q, p, maxima, sums, exponents, rows, totals, list, cursors, stack, bytes;
 };
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr DecodeSmem decode_smem(const DecodeTile& t) {
   DecodeSmem s = {};
-  const int turns = decode_exchanges_in_turns(t) ? 2 : 1;
-  s.factors = s.ring + kDecodeStripes * t.stages * (decode_k_slot(t) + decode_v_slot(t));
-  s.q = s.factors + (t.cache_bytes == 1 ? kDecodeStripes * t.stages * kStripeKeys * 8 : 0);
-  s.exchange = s.q + decode_q_bytes(t);
-  s.stats = s.exchange + turns * decode_exchange_bytes(t);
-  s.rows = s.stats + turns * decode_stats_bytes(t);
-  s.table = s.rows + t.rows * t.row_parts * kDecodeRowBytes;
-  s.cursors = s.table + (kDecodeMostUnits + 8) * 8;
-  s.stack = s.cursors + (1 + 2 * decode_warps(t)) * kDecodeCursorBytes;
+  const int stats = t.row_parts * decode_team_stats(t) * 4;
+  s.existing = s.ring + decode_ring_bytes(t);
+  s.factors = s.existing + round_up(t.slots * kStepKeys / 8, 16);
+  s.barriers = s.factors + (t.cache_bytes == 1 ? t.slots * kStepKeys * 8 : 0);
+  s.q = s.barriers + round_up(2 * t.slots * 8, 16);
+  s.p = s.q + decode_q_bytes(t);
+  s.maxima = s.p + t.rows * t.row_parts * decode_p_row(t);
+  s.sums = s.maxima + stats;
+  s.exponents = s.sums + stats;
+  s.rows = s.exponents + t.row_parts * kTeamWarps * 4;
+  s.totals = s.rows + t.rows * t.row_parts * kDecodeRowBytes;
+  s.list = s.totals + kDecodeTotals * 8;
+  s.cursors = s.list + kDecodeListedBytes * kDecodeListed;
+  s.stack = s.cursors + (2 + decode_threads(t) / 32) * kDecodeCursorBytes;
   s.bytes = s.stack + t.stack_nodes * decode_stack_bytes(t);
   return s;
 }

@@ -10,6 +10,11 @@
 
 namespace attend {
 
+// The unit that has a key.
+[[nodiscard]] __device__ __forceinline__ int unit_of(int64 key) {
+  return static_cast<int>(static_cast<uint64>(key) / kStepKeys);
+}
+
 struct DecodeSpan {
   int64 index;  // of the sequence
   int64 cache_row;
@@ -20,6 +25,7 @@ struct DecodeSpan {
   int64 first_key;  // keys before it are not seen
   int begin_unit;   // the units that its rows may see; one that has no key if they see none
   int end_unit;
+  int tiles;  // of rows
   int items;  // 0: no rows
   bool dead;
 
@@ -34,8 +40,8 @@ struct DecodeSpan {
     return {first, keys.end > first ? keys.end : first};
   }
 
-  // rows: of a tile.
-  [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int64 s, int rows) {
+  // A tile has 2^row_shift packed rows.
+  [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int64 s, int row_shift) {
     DecodeSpan span = {};
     span.index = span.batch = s;
     span.seqlen_q = args.max_seqlen_q;
@@ -52,13 +58,13 @@ struct DecodeSpan {
     if (span.seqlen_q <= 0) return span;
     const KeyRange keys = span.keys_of_rows(args, 0, span.seqlen_q);
     if (!keys.empty()) {
-      span.begin_unit = static_cast<int>(keys.begin / kStepKeys);
-      span.end_unit = static_cast<int>((keys.end + kStepKeys - 1) / kStepKeys);
+      span.begin_unit = unit_of(keys.begin);
+      span.end_unit = unit_of(keys.end + kStepKeys - 1);
     } else {
       span.end_unit = 1;
     }
-    const int64 tiles = (span.seqlen_q * args.group + rows - 1) / rows;
-    span.items = static_cast<int>(tiles * args.num_heads_k);
+    span.tiles = static_cast<int>((span.seqlen_q * args.group + (1 << row_shift) - 1) >> row_shift);
+    span.items = span.tiles * static_cast<int>(args.num_heads_k);
     return span;
   }
 };

@@ -1,5 +1,5 @@
 // The result over some keys, of a tile of rows: o not yet divided by the row sums, and the rows' maxima and sums. It is
-// spread over the threads of a block, each of which merges its own share: no thread waits for another.
+// spread over the computing threads of a block, each of which merges its own share: no thread waits for another.
 //
 //   m = max(m_a, m_b),  l = 2^(m_a - m) l_a + 2^(m_b - m) l_b,  o = 2^(m_a - m) o_a + 2^(m_b - m) o_b
 //
@@ -93,39 +93,56 @@ class DecodeStack {
   }
 
  private:
-  static constexpr int kThreads = Config::kThreads;
+  static constexpr int kThreads = DecodeSizes<Config>::kComputeThreads;
   static constexpr int kVectors = State::kFloats / 4;
   static constexpr int kBytes = decode_stack_bytes(DecodeSizes<Config>::kTile);
 
-  [[nodiscard]] __device__ __forceinline__ char* node(int index) const {
-    return index < Config::kStackNodes ? shared_ + index * kBytes
-                                       : device_ + static_cast<int64>(index - Config::kStackNodes) * kBytes;
+  [[nodiscard]] __device__ __forceinline__ char* in_device(int index) const {
+    return device_ + static_cast<int64>(index - Config::kStackNodes) * kBytes;
   }
-  [[nodiscard]] static __device__ __forceinline__ int* begin_of(char* node) {
-    return reinterpret_cast<int*>(node + kVectors * kThreads * 16) + threadIdx.x;
+  [[nodiscard]] static __device__ __forceinline__ int& begin_of(char* node) {
+    return reinterpret_cast<int*>(node + kVectors * kThreads * 16)[threadIdx.x];
   }
-
-  __device__ __forceinline__ void store(const State& state, int begin) {
-    char* at = node(count_++);
+  [[nodiscard]] __device__ __forceinline__ int begin_at(int index) const {
+    return index < Config::kStackNodes ? begin_of(shared_ + index * kBytes) : begin_of(in_device(index));
+  }
+  static __device__ __forceinline__ void write(char* node, const State& state, int begin) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const float* x = state.value + 4 * i;
-      reinterpret_cast<float4*>(at)[i * kThreads + threadIdx.x] = {x[0], x[1], x[2], x[3]};
+      reinterpret_cast<float4*>(node)[i * kThreads + threadIdx.x] = {x[0], x[1], x[2], x[3]};
     }
-    *begin_of(at) = begin;
+    begin_of(node) = begin;
+  }
+  static __device__ __forceinline__ void read(const char* node, State& state) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const float4 x = reinterpret_cast<const float4*>(node)[i * kThreads + threadIdx.x];
+      state.value[4 * i] = x.x, state.value[4 * i + 1] = x.y;
+      state.value[4 * i + 2] = x.z, state.value[4 * i + 3] = x.w;
+    }
+  }
+
+  // A branch for each memory: a pointer that may be of either is slow.
+  __device__ __forceinline__ void store(const State& state, int begin) {
+    const int index = count_++;
     top_begin_ = begin;
+    if (index < Config::kStackNodes) {
+      write(shared_ + index * kBytes, state, begin);
+    } else {
+      write(in_device(index), state, begin);
+    }
   }
 
   __device__ __forceinline__ void merge_top(State& state) {
-    const char* at = node(--count_);
+    const int index = --count_;
     State before;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const float4 x = reinterpret_cast<const float4*>(at)[i * kThreads + threadIdx.x];
-      before.value[4 * i] = x.x, before.value[4 * i + 1] = x.y;
-      before.value[4 * i + 2] = x.z, before.value[4 * i + 3] = x.w;
+    if (index < Config::kStackNodes) {
+      read(shared_ + index * kBytes, before);
+    } else {
+      read(in_device(index), before);
     }
-    if (count_ > 0) top_begin_ = *begin_of(node(count_ - 1));
+    if (index > 0) top_begin_ = begin_at(index - 1);
     state.merge(before);
   }
 

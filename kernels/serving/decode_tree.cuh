@@ -12,7 +12,7 @@ namespace attend {
 
 // The level of the leaf that has a unit. Leaves of a level begin at a multiple of the next level's length.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int leaf_level(int unit) {
-  return unit < 32 ? 0 : unit < 256 ? 1 : unit < 1024 ? 2 : 3;
+  return unit < 16 ? 0 : unit < 32 ? 1 : unit < 128 ? 2 : 3;
 }
 
 // The first unit after the leaf that has `unit`.

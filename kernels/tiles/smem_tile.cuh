@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../common/portable.cuh"
+#include "../common/recomputed.cuh"
 #include "../isa/smem_address.cuh"
 
 namespace attend {
@@ -63,22 +64,6 @@ struct alignas(kSwizzleAtom) PanelTile {
            static_cast<uint32>((column / kChunksOfPanel * kRows + row) * kSwizzleBytes);
   }
 };
-
-// The same number, but values computed from it are computed again at each use. The compiler would otherwise keep them
-// in registers across a loop, and accumulators need those. volatile: the statement is not merged with others like it.
-template <class T>  // of 32 bits, or of 64
-[[nodiscard]] __device__ __forceinline__ T recomputed(T value) {
-  if constexpr (sizeof(T) == 8) {
-    asm volatile("" : "+l"(value));
-  } else {
-    asm volatile("" : "+r"(value));
-  }
-  return value;
-}
-
-[[nodiscard]] __device__ __forceinline__ int recomputed_thread() {
-  return recomputed(static_cast<int>(threadIdx.x));
-}
 
 // Copies `rows` rows from global memory, neighbouring threads taking neighbouring chunks, and zeroes the tile's other
 // rows: memory behind the last key must not bring a NaN into 0 * v. row_stride is in elements. All kThreads threads

@@ -23,6 +23,10 @@ TEST_P(GpuDecodeBits, ASequenceAloneAndInABatch) {
   check_sequences_alone_and_in_a_batch(GetParam(), gpu_calls().decode);
 }
 
+TEST_P(GpuDecodeBits, KeysThatBeginLate) {
+  check_keys_that_begin_late(GetParam(), gpu_calls().decode);
+}
+
 TEST_P(GpuDecodeBits, PageSizes) {
   check_page_sizes(long_facts(GetParam()), gpu_calls().decode);
 }

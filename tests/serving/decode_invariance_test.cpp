@@ -19,6 +19,10 @@ TEST_P(DecodeInvariance, ASequenceAloneAndInABatch) {
   check_sequences_alone_and_in_a_batch(GetParam(), decode_with("cpu"));
 }
 
+TEST_P(DecodeInvariance, KeysThatBeginLate) {
+  check_keys_that_begin_late(GetParam(), decode_with("cpu"));
+}
+
 TEST_P(DecodeInvariance, NumbersOfThreads) {
   const CacheCase problem(long_facts(GetParam()), 6);
   set_cpu_threads(1);

@@ -55,8 +55,9 @@ std::vector<std::vector<std::byte>> decode_some(const CacheCase& problem, const 
   const TensorBuffer q(facts.dtype, {count, all[1], all[2], all[3]}), sinks(DType::kF32, {count, all[1], 1, 1});
   const TensorBuffer o(facts.dtype, {count, all[1], all[2], facts.head_dim_v});
   const TensorBuffer lse(DType::kF32, {count, all[1], all[2], 1});
-  TensorArray<std::int32_t> rows, lengths;
+  TensorArray<std::int32_t> rows, lengths, leftpad;
   for (const std::int64_t s : sequences) {
+    if (facts.leftpad) leftpad.push_back(problem.leftpad[static_cast<std::size_t>(s)]);
     rows.push_back(static_cast<std::int32_t>(s));
     lengths.push_back(problem.seqlens[static_cast<std::size_t>(s)]);
   }
@@ -69,6 +70,7 @@ std::vector<std::vector<std::byte>> decode_some(const CacheCase& problem, const 
   call.lse = lse.view();
   call.cache.cache_batch_idx = rows.data();
   call.cache.seqlens_k = lengths.data();
+  if (facts.leftpad) call.cache.cache_leftpad = leftpad.data();
   if (call.params.sinks) call.params.sinks = sinks.view();
   decode(call);
   std::vector<std::vector<std::byte>> bytes(sequences.size());
@@ -91,6 +93,26 @@ void check_sequences_alone_and_in_a_batch(DType dtype, const Decode& decode) {
     for (std::int64_t s = 0; s < 4; ++s) {
       EXPECT_EQ(decode_some(problem, {s}, decode)[0], problem.bytes_of_sequence(batch, s))
           << "sequence " << s << ", pages " << page_size;
+    }
+  }
+}
+
+void check_keys_that_begin_late(DType dtype, const Decode& decode) {
+  CacheFacts facts = long_facts(dtype);
+  facts.num_heads_k = 1;
+  facts.lengths = {8411, 6814, 6767, 5885};
+  for (const bool has_window : {true, false}) {
+    facts.window_left = has_window ? 4096 : -1;
+    facts.leftpad = !has_window;
+    const CacheCase problem(facts, 11);
+    const CacheCase::Result batch = problem.run(decode);
+    const std::vector<std::vector<std::byte>> two = decode_some(problem, {3, 0}, decode);
+    for (std::int64_t s = 0; s < 4; ++s) {
+      const std::vector<std::byte> alone = decode_some(problem, {s}, decode)[0];
+      EXPECT_EQ(alone, problem.bytes_of_sequence(batch, s)) << "sequence " << s << ", window " << has_window;
+      if (s == 3 || s == 0) {
+        EXPECT_EQ(alone, two[s == 3 ? 0 : 1]) << "sequence " << s << ", window " << has_window;
+      }
     }
   }
 }

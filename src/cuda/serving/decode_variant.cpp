@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
 #include <tuple>
 
 #include "attend/error.hpp"
@@ -14,37 +14,58 @@
 namespace attend::cuda {
 namespace {
 
-/// Floats of o that a thread has in registers: so many at most, and preferably.
-constexpr std::int64_t kMostSums = 128, kGoodSums = 64;
-constexpr int kMostStages = 4;  // DecodeLoader keeps 16 bits of each in a word of 64
+/// Slots of the ring: so many at least, if there is room, and at most.
+constexpr int kFewestSlots = 2, kMostSlots = 12;
 constexpr int kMostStackNodes = 8;
+/// Of a thread's share of a state: more does not fit into registers.
+constexpr int kMostStateFloats = 72;
+/// What the hardware takes of shared memory for each block.
+constexpr int kReservedSmem = 1024;
+/// A block computes a step of so many bytes while the memory brings it. For smaller ones it takes two blocks on a
+/// multiprocessor, whose waits fill each other; otherwise one is faster, since the memory serves fewer streams.
+constexpr std::int64_t kBytesOfAStep = 32 * 1024;
 
-[[nodiscard]] std::int64_t sums_of(const DecodeVariant& v) {
-  return std::int64_t{decode_column_tiles(v.tile())} * v.rows / 2;
+struct RowsOfTile {
+  std::int32_t rows, parts;
+};
+constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOfTile{16, 2}, RowsOfTile{32, 2}};
+
+[[nodiscard]] bool fits(DecodeVariant& v, int slots, int stack_nodes, int smem) {
+  v.slots = slots;
+  v.stack_nodes = stack_nodes;
+  return decode_smem(v.tile()).bytes <= smem;
 }
 
-/// Rows and columns of the tile for this many packed rows.
-void choose_rows(DecodeVariant& v, std::int64_t packed_rows) {
-  v.rows = packed_rows <= 8 ? 8 : packed_rows <= 16 ? 16 : 32;
-  const bool fills_parts_of_rows = packed_rows > v.rows && sums_of(v) <= kMostSums;
-  if (sums_of(v) > kGoodSums && !fills_parts_of_rows && v.head_dim_v % 32 == 0) v.column_parts = 2;
-  while (sums_of(v) > kMostSums && v.rows > 8) v.rows /= 2;
-  if (sums_of(v) > kMostSums) v.column_parts = 2;
-  if (packed_rows > v.rows && v.column_parts == 1) v.row_parts = 2;
+/// The smallest tile that takes so many packed rows, of those that there is room for. false: there is none.
+[[nodiscard]] bool choose_rows(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
+  bool found = false;
+  for (const RowsOfTile& rows : kRowsOfTiles) {
+    DecodeVariant wider = v;
+    wider.rows = rows.rows;
+    wider.row_parts = rows.parts;
+    const int slots = found || fits(wider, kFewestSlots, 0, max_smem) ? kFewestSlots : 1;
+    if (!fits(wider, slots, 0, max_smem)) break;
+    if (found && decode_state_floats(wider.tile()) > kMostStateFloats) break;
+    v = wider;
+    found = true;
+    if (rows.rows * rows.parts >= packed_rows) break;
+  }
+  return found;
 }
 
-/// As many slots as there is room for, then nodes of the stack.
+/// Slots that keep the memory busy, then nodes of the stack, then more slots.
 void choose_slots(DecodeVariant& v, int max_smem) {
-  v.stack_nodes = 0;
-  for (v.stages = kMostStages; v.stages > 1; --v.stages) {
-    if (decode_smem(v.tile()).bytes <= max_smem) break;
-  }
-  while (v.stack_nodes < kMostStackNodes) {
-    DecodeVariant more = v;
-    ++more.stack_nodes;
-    if (decode_smem(more.tile()).bytes > max_smem) break;
-    v = more;
-  }
+  constexpr int kGoodSlots = 8, kGoodSlotsOfTwo = 4, kNodesOfTwo = 2;
+  const int half = (max_smem + kReservedSmem) / 2 - kReservedSmem;
+  const std::int64_t columns = v.head_dim + (v.values_are_keys != 0 ? 0 : v.head_dim_v);
+  const bool is_slow = columns * v.tile().cache_bytes * kStepKeys < kBytesOfAStep;
+  v.blocks = is_slow && v.row_parts == 1 && fits(v, kGoodSlotsOfTwo, kNodesOfTwo, half) ? 2 : 1;
+  const int smem = v.blocks == 2 ? half : max_smem;
+  int slots = v.blocks == 2 ? kGoodSlotsOfTwo : kGoodSlots, nodes = v.blocks == 2 ? kNodesOfTwo : 0;
+  while (slots > 1 && !fits(v, slots, nodes, smem)) --slots;
+  while (v.blocks == 1 && nodes < kMostStackNodes && fits(v, slots, nodes + 1, smem)) ++nodes;
+  while (slots < kMostSlots && fits(v, slots + 1, nodes, smem)) ++slots;
+  (void)fits(v, slots, nodes, smem);
 }
 
 [[nodiscard]] bool is_aligned(const Tensor& t) {
@@ -83,19 +104,17 @@ DecodeTile DecodeVariant::tile() const {
           .values_are_keys = values_are_keys,
           .rows = rows,
           .row_parts = row_parts,
-          .column_parts = column_parts,
-          .stages = stages,
+          .slots = slots,
           .stack_nodes = stack_nodes};
 }
 
 DecodeVariant decode_variant(const core::DecodeProblem& p, int max_smem) {
   DecodeVariant v = facts_of(p);
-  choose_rows(v, std::max<std::int64_t>(1, p.heads_per_group() * p.max_seqlen_q));
-  choose_slots(v, max_smem);
-  if (decode_smem(v.tile()).bytes > max_smem) {
+  if (!choose_rows(v, p.heads_per_group() * p.max_seqlen_q, max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), max_smem));
   }
+  choose_slots(v, max_smem);
   return v;
 }
 
@@ -112,12 +131,12 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kAligned", v.aligned != 0},
                      {"kRows", v.rows},
                      {"kRowParts", v.row_parts},
-                     {"kColumnParts", v.column_parts},
-                     {"kStages", v.stages},
+                     {"kSlots", v.slots},
                      {"kStackNodes", v.stack_nodes},
                      {"kThreads", decode_threads(v.tile())}},
           .arch = arch,
-          .dynamic_smem_bytes = static_cast<unsigned>(decode_smem(v.tile()).bytes)};
+          .dynamic_smem_bytes = static_cast<unsigned>(decode_smem(v.tile()).bytes),
+          .min_blocks = v.blocks};
 }
 
 std::vector<KernelSpec> decode_specs(const Arch& arch) {
@@ -129,9 +148,9 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
         std::tuple{ElementType::kBF16, 8, 72, 40, 0}, std::tuple{ElementType::kF32, 8, 128, 128, 0},
         std::tuple{ElementType::kBF16, 16, 256, 256, 0}, std::tuple{ElementType::kBF16, 16, 576, 512, 1}}) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
-    choose_rows(v, rows);
+    if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
     choose_slots(v, arch.max_smem_per_block);
-    if (decode_smem(v.tile()).bytes <= arch.max_smem_per_block) specs.push_back(decode_spec(v, arch.target));
+    specs.push_back(decode_spec(v, arch.target));
   }
   return specs;
 }

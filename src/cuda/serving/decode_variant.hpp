@@ -21,9 +21,9 @@ struct DecodeVariant {
   std::int32_t aligned = 1;
   std::int32_t rows = 8;
   std::int32_t row_parts = 1;
-  std::int32_t column_parts = 1;
-  std::int32_t stages = 1;
+  std::int32_t slots = 2;
   std::int32_t stack_nodes = 0;
+  std::int32_t blocks = 1;  ///< of a multiprocessor
 
   [[nodiscard]] DecodeTile tile() const;
 };

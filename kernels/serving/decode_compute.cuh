@@ -1,0 +1,205 @@
+// What the computing warps of a decode block do: its pieces, step by step, and what blocks leave for each other.
+#pragma once
+
+#include "decode_exchange.cuh"
+#include "decode_leaf.cuh"
+#include "decode_output.cuh"
+
+namespace attend {
+
+template <class Config>
+class DecodeCompute {
+ public:
+  using Sizes = DecodeSizes<Config>;
+  using State = DecodeState<Config>;
+  using Nodes = DecodeNodes<Config>;
+  static constexpr DecodeSmem kSmem = Sizes::kSmem;
+
+  // launch: its number.
+  __device__ __forceinline__ DecodeCompute(const DecodeContext<Config>& block, uint32 launch)
+      : block_(block),
+        launch_(launch),
+        role_(DecodeRole<Config>::of_this_warp()),
+        rows_(reinterpret_cast<DecodeRow*>(block.smem + kSmem.rows)),
+        q_rows_(block.smem + kSmem.q + role_.first_row() * Sizes::kQRow),
+        p_rows_(block.smem + kSmem.p + role_.first_row() * Sizes::kPRow),
+        maxima_(reinterpret_cast<float*>(block.smem + kSmem.maxima) + role_.first_row() * kTeamWarps),
+        sums_(reinterpret_cast<float*>(block.smem + kSmem.sums) + role_.first_row() * kTeamWarps),
+        exponents_(reinterpret_cast<int*>(block.smem + kSmem.exponents) + role_.part * kTeamWarps),
+        scale_(DecodeScale::of(block.args)),
+        stack_(block.smem + kSmem.stack, static_cast<char*>(block.args.stack) + static_cast<int64>(blockIdx.x) *
+                                                                                    block.args.stack_nodes *
+                                                                                    decode_stack_bytes(Sizes::kTile)) {}
+
+  // All pieces, then the merging of the item that the block began with, if the block has its end but not its begin.
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    while (true) {
+      const bool merges = block_.cursor.is_done;
+      if (merges) {
+        if (!block_.cursor.merges) return;
+        if (block_.cursor.number != block_.cursor.begin) {
+          block_.cursor.start(block_.args, block_.schedule, block_.ends);
+        }
+        merge_nodes();
+      } else {
+        compute();
+      }
+      if (merges || block_.cursor.piece.is_whole()) {
+        State all = stack_.take(0);
+        write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), all);
+      } else {
+        leave_nodes();
+      }
+      if (merges) return;
+      block_.cursor.advance(block_.args, block_.schedule, role_.lane);
+    }
+  }
+
+ private:
+  // Has the thread a row that exists? Of others no nodes are written or merged.
+  [[nodiscard]] __device__ __forceinline__ bool is_live() const {
+    return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
+  }
+
+  __device__ __forceinline__ void compute() {
+    const DecodePiece& piece = block_.cursor.piece;
+    compute_barrier<Config>();  // all are done with the rows of the piece before
+    load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
+    compute_barrier<Config>();  // the rows are there
+    products_.take_queries(q_rows_, role_.lane);
+    const KeysOfAll of_all = keys_of_all<Config>(rows_, piece);
+    const int first = piece.begins_item ? 0 : piece.begin;
+    const int end = piece.end_step;
+    leaf_.clear();
+#pragma unroll 1
+    for (int unit = piece.first_step; unit < end; ++unit) {
+      step(unit, of_all);
+      if (unit + 1 != leaf_end(unit) && unit + 1 != end) continue;
+      State state = leaf_.finished(sums_, role_);
+      const int level = leaf_level(unit);
+      stack_.push(state, unit >> level << level, level, first);
+      leaf_.clear();
+    }
+  }
+
+  __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all) {
+    const int first_key = unit * kStepKeys, own_key = first_key + role_.warp * kWarpKeys;
+    const DecodeRow* rows = rows_ + role_.first_row();
+    const int keys = place_.stage;
+    block_.ring.full(keys).wait(place_.parity);  // the keys are in their slot
+    const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
+    const uint64 existing = static_cast<uint64>(words.y) << 32 | words.x;
+    const uint64 seen_by_all = of_all.of_step(first_key);
+    const bool all_visible = (existing & seen_by_all) == ~uint64{0};
+    const float2* factors = block_.ring.factors(keys) + role_.warp * kWarpKeys;
+    float s[Sizes::kEights][4];
+    products_.scores(s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::kKRow, q_rows_, role_.lane);
+    if constexpr (Sizes::kHasFactors) {
+      leaf_.multiply_keys(s, factors, role_.lane);
+      leaf_.share_exponent(factors, exponents_, role_);
+    } else if constexpr (Sizes::kLoadsValues) {
+      release(keys);
+    }
+    scale_.template apply<Config>(s);
+    const bool has_slopes = block_.args.alibi_slopes != nullptr;
+    if (has_slopes || !all_visible) {
+      leaf_.mask(s, rows, has_slopes, all_visible, static_cast<uint32>(existing >> role_.warp * kWarpKeys), own_key,
+                 role_.lane);
+    }
+    leaf_.share_maxima(s, maxima_, role_);
+    team_barrier(role_);  // the maxima are there, and P of the step before has been read
+    leaf_.take_maxima(s, maxima_, role_);
+    if constexpr (Sizes::kHasFactors) {
+      leaf_.weigh(s, factors, exponents_, rows, all_visible, own_key, role_.lane);
+      if constexpr (Sizes::kLoadsValues) release(keys);
+    }
+    DecodeP<Config>::store(s, p_rows_, role_);
+    team_barrier(role_);  // P is there, and the maxima have been read
+    if constexpr (Sizes::kLoadsValues) place_.advance();
+    const int values = place_.stage;
+    if constexpr (Sizes::kLoadsValues) block_.ring.full(values).wait(place_.parity);  // the values are in their slot
+    char* of_values = block_.ring.slot(values);
+    if ((existing & ~seen_by_all) != 0) {
+      leaf_.add_nonfinite(p_rows_, rows, of_values, existing, first_key, role_.again());
+    }
+    products_.add_values(leaf_.o, p_rows_, of_values, role_);
+    release(values);
+    place_.advance();
+  }
+
+  // The warp has read the slot.
+  __device__ __forceinline__ void release(int slot) const {
+    __syncwarp();  // all lanes have
+    arrive_as_warp(block_.ring.empty(slot));
+  }
+
+  // The nodes of a part of an item, for the block that has its end. The last ones are on top of the stack.
+  __device__ __forceinline__ void leave_nodes() {
+    const DecodePiece& piece = block_.cursor.piece;
+    const Nodes nodes = {block_.args, launch_};
+    const int most = piece.begins_item ? kDecodeLeadingNodes : kDecodeInnerNodes;
+    int number = most;  // of the node to write. None yet: the first round counts
+#pragma unroll 1
+    while (true) {
+      int begin = 0;  // the first node has what is left
+      const int count = for_each_node(piece.begin, piece.end, piece.begins_item, piece.ends_item,
+                                      [&](int n, int at, int) { begin = n == number && n > 0 ? at : begin; });
+      if (count > most) __trap();
+      if (number < count) {
+        State state = stack_.take(begin);
+        if (is_live()) nodes.write(slot_of(piece.begins_item, number), state);
+      } else {
+        number = count;
+      }
+      if (--number < 0) break;
+    }
+  }
+
+  // All nodes of the cursor's item, whose end is the block's, onto the stack. A loading warp lists them: list_all().
+  __device__ __forceinline__ void merge_nodes() {
+    static_assert(Nodes::kAtOnce >= 1);
+    const Nodes nodes = {block_.args, launch_};
+    const ListedNode* list = reinterpret_cast<const ListedNode*>(block_.smem + kSmem.list);
+    char* shared = block_.smem + kSmem.ring;
+    int first = first_block_of(block_.schedule, block_.cursor.item);
+#pragma unroll 1
+    while (true) {
+      barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
+      const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.totals);
+      if (is_live()) {
+#pragma unroll 1
+        for (int i = 0; i < count; i += Nodes::kAtOnce) {
+          const int at_once = min(count - i, Nodes::kAtOnce);
+          nodes.gather(list + i, at_once, shared);
+#pragma unroll 1
+          for (int j = 0; j < at_once; ++j) {
+            State state = nodes.gathered(shared, j);
+            stack_.push(state, list[i + j].begin(), list[i + j].level(), 0);
+          }
+        }
+      }
+      __syncwarp();  // all lanes are done
+      first += kWarpThreads;
+      if (first > static_cast<int>(blockIdx.x)) return;
+      barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be written again
+    }
+  }
+
+  DecodeContext<Config> block_;
+  uint32 launch_;
+  DecodeRole<Config> role_;
+  DecodeRow* rows_;
+  char* q_rows_;  // of the team, as all below
+  char* p_rows_;
+  float* maxima_;
+  float* sums_;
+  int* exponents_;
+  DecodeScale scale_;
+  DecodeStack<Config> stack_;
+  DecodeProducts<Config> products_;
+  DecodeLeaf<Config> leaf_;
+  typename DecodeRing<Config>::Place place_;
+};
+
+}  // namespace attend

@@ -1,0 +1,327 @@
+// A thread's share of the sums over a leaf's keys: o of its warp's columns, and the maxima and sums of its rows. All
+// warps of a team have the same maxima, so that columns of o need no merging. A row's sum is of the lane's own keys
+// until the end of the leaf.
+#pragma once
+
+#include "../attention/score_transform.cuh"
+#include "decode_products.cuh"
+#include "decode_products_f32.cuh"
+#include "decode_rows.cuh"
+#include "decode_state.cuh"
+
+namespace attend {
+
+// What scores are made of, beside products.
+struct DecodeScale {
+  float log2;    // scale log2(e), without a transform
+  float in_cap;  // scale / cap
+  float of_cap;  // cap log2(e); 0: no transform
+
+  [[nodiscard]] static __device__ __forceinline__ DecodeScale of(const DecodeArgs& args) {
+    if (args.transform_cap == 0.0f) return {args.scale * kLog2E, 0.0f, 0.0f};
+    const float in_cap = fmaxf(-kLargestFloat, fminf(kLargestFloat, args.scale / args.transform_cap));
+    return {0.0f, in_cap, args.transform_cap * kLog2E};
+  }
+  // Products to scores, in units of log2.
+  template <class Config, int kEights>
+  __device__ __forceinline__ void apply(float (&s)[kEights][4]) const {
+    if (of_cap == 0.0f) {
+#pragma unroll
+      for (int i = 0; i < kEights * 4; ++i) s[i / 4][i % 4] *= log2;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kEights * 4; ++i) {
+      const float x = s[i / 4][i % 4] * in_cap;
+      s[i / 4][i % 4] = of_cap * (Config::kElement == ElementType::kF32 ? tanhf(x) : tanh_fast(x));
+    }
+  }
+};
+
+template <class Config>
+struct DecodeLeaf {
+  using Sizes = DecodeSizes<Config>;
+  using Products = DecodeProducts<Config>;
+  using State = DecodeState<Config>;
+  using Role = DecodeRole<Config>;
+  static constexpr int kEights = Sizes::kEights, kOwned = Sizes::kOwned;
+  static constexpr int kLeastExponent = -126, kMostExponent = 126;
+
+  float o[kOwned][kEights][4];
+  float row_max[kEights][2];  // of rows 2 (lane % 4) and the next, of every eight
+  float row_sum[kEights][2];  // of the lane's keys
+  int exponent;               // o is in units of 2^exponent: see weigh()
+
+  __device__ __forceinline__ void clear() {
+    exponent = kLeastExponent;
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      row_max[n][0] = row_max[n][1] = -kInfinity;
+      row_sum[n][0] = row_sum[n][1] = 0.0f;
+#pragma unroll
+      for (int owned = 0; owned < kOwned; ++owned) {
+        o[owned][n][0] = o[owned][n][1] = o[owned][n][2] = o[owned][n][3] = 0.0f;
+      }
+    }
+  }
+
+  // Slopes, and -infinity for what a row does not see. first_key: of the warp.
+  static __device__ __forceinline__ void mask(float (&s)[kEights][4], const DecodeRow* rows, bool has_slopes,
+                                              bool all_visible, uint32 existing, int first_key, int lane) {
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const DecodeRow& of_row = rows[n * 8 + lane % 4 * 2 + row];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& x = s[n][half * 2 + row];
+          const int in_warp = lane / 4 + half * 8, key = first_key + in_warp;
+          if (has_slopes) x -= of_row.slope * kLog2E * fabsf(static_cast<float>(of_row.position - key));
+          const bool exists = (existing >> in_warp & 1) != 0;
+          if (!all_visible && !(exists && sees(of_row, key))) x = -kInfinity;
+        }
+      }
+    }
+  }
+
+  // The largest score of each row over the warp's keys, for the team.
+  static __device__ __forceinline__ void share_maxima(const float (&s)[kEights][4], float* maxima, const Role& role) {
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      float top[2];
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        top[row] = fmaxf(s[n][row], s[n][2 + row]);
+#pragma unroll
+        for (int distance = 4; distance < kWarpThreads; distance *= 2) {
+          top[row] = fmaxf(top[row], __shfl_xor_sync(kAllLanes, top[row], distance));
+        }
+      }
+      if (role.lane < 4) pair_of(maxima, role.warp, n, role.lane) = {top[0], top[1]};
+    }
+  }
+
+  // From scores to p, relative to the maximum so far, to which o is rescaled.
+  __device__ __forceinline__ void take_maxima(float (&s)[kEights][4], float* maxima, const Role& role) {
+    bool grows = false;
+    float factor[kEights][2];
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      float2 of_team = {row_max[n][0], row_max[n][1]};
+#pragma unroll
+      for (int warp = 0; warp < kTeamWarps; ++warp) {
+        const float2 of_warp = pair_of(maxima, warp, n, role.lane);
+        of_team = {fmaxf(of_team.x, of_warp.x), fmaxf(of_team.y, of_warp.y)};
+      }
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float top = row == 0 ? of_team.x : of_team.y;
+        grows |= top > row_max[n][row];
+        const float base = exponent_base(top);
+        factor[n][row] = exp2_fast(row_max[n][row] - base);
+        row_max[n][row] = top;
+        s[n][row] = exp2_fast(s[n][row] - base);
+        s[n][2 + row] = exp2_fast(s[n][2 + row] - base);
+        row_sum[n][row] = factor[n][row] * row_sum[n][row] + (s[n][row] + s[n][2 + row]);
+      }
+    }
+    if (!__any_sync(kAllLanes, grows)) return;
+#pragma unroll
+    for (int owned = 0; owned < kOwned; ++owned) {
+#pragma unroll
+      for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[owned][n][i] *= factor[n][i % 2];
+      }
+    }
+  }
+
+  // Scores of a cache of 8 bits are products times the keys' factors. factors: of the warp's keys.
+  static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], const float2* factors, int lane) {
+    const float low = factors[lane / 4].x, high = factors[lane / 4 + 8].x;
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      s[n][0] *= low, s[n][1] *= low;
+      s[n][2] *= high, s[n][3] *= high;
+    }
+  }
+
+  // The largest exponent of the warp's values' factors, for the team.
+  static __device__ __forceinline__ void share_exponent(const float2* factors, int* exponents, const Role& role) {
+    const float of_lane = factors[role.lane % kWarpKeys].y;
+    const bool counts = of_lane != 0.0f && is_finite(of_lane);
+    const int own = counts ? static_cast<int>(__float_as_uint(of_lane) >> 23 & 0xff) - 126 : kLeastExponent;
+    const int top = __reduce_max_sync(kAllLanes, own);
+    if (role.lane == 0) exponents[role.warp] = top;
+  }
+
+  // p times the values' factors. 16 bits may not hold that: o and p are in units of a power of two as large as the
+  // largest factor of the leaf so far. A factor that is NaN is one for the rows that see its key.
+  __device__ __forceinline__ void weigh(float (&p)[kEights][4], const float2* factors, const int* exponents,
+                                        const DecodeRow* rows, bool all_visible, int first_key, int lane) {
+    int top = exponent;
+#pragma unroll
+    for (int warp = 0; warp < kTeamWarps; ++warp) top = max(top, exponents[warp]);
+    top = min(top, kMostExponent);
+    if (top != exponent) {
+      const float shrink = power_of_two(max(exponent - top, kLeastExponent));
+#pragma unroll
+      for (int owned = 0; owned < kOwned; ++owned) {
+#pragma unroll
+        for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+          for (float& x : o[owned][n]) x *= shrink;
+        }
+      }
+      exponent = top;
+    }
+    const float unit = power_of_two(-exponent);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_warp = lane / 4 + half * 8;
+      const float of_key = factors[in_warp].y;
+      const bool hides = !all_visible && !is_finite(of_key);
+#pragma unroll
+      for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          float& x = p[n][half * 2 + row];
+          x *= of_key * unit;
+          if (hides && !sees(rows[n * 8 + lane % 4 * 2 + row], first_key + in_warp)) x = 0.0f;
+        }
+      }
+    }
+  }
+
+  // Where some rows see an existing key and others do not, values that are not finite would reach all of them, as
+  // 0 * NaN is NaN: such elements of the warp's columns are added row by row here, and become zeros in shared memory.
+  // By all computing warps. first_key: of the step; existing: of its 64 keys.
+  __device__ __forceinline__ void add_nonfinite(const char* p_rows, const DecodeRow* rows, char* values,
+                                                uint64 existing, int first_key, const Role& role) {
+    const uint64 bad = nonfinite_keys(values, role) & existing;
+    for (uint64 left = bad; left != 0; left &= left - 1) {
+      const int key = __ffsll(static_cast<int64>(left)) - 1;
+#pragma unroll 1
+      for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const int in_team = n * 8 + role.lane % 4 * 2 + row;
+          if (sees(rows[in_team], first_key + key)) {
+            add_key(n, row, DecodeP<Config>::at(p_rows, in_team, key), values, key, role);
+          }
+        }
+      }
+    }
+    if constexpr (Config::kRowParts == 1) {
+      __syncwarp();  // all have read the warp's columns
+    } else {
+      compute_barrier<Config>();  // the other team has read them too
+    }
+    for (uint64 left = bad; left != 0; left &= left - 1) {
+      auto* of_key = reinterpret_cast<StorageOf<Sizes::kCacheBytes>*>(values + (__ffsll(static_cast<int64>(left)) - 1) *
+                                                                                   Sizes::kVRow);
+      for_each_column(role, [&](int column) {
+        if (!is_finite(Products::value(reinterpret_cast<const char*>(of_key), 0, column))) of_key[column] = 0;
+      });
+    }
+    __syncwarp();  // the zeros are there
+  }
+
+  // The leaf's state, from the team's sums.
+  [[nodiscard]] __device__ __forceinline__ State finished(float* sums, const Role& role) {
+    State state;
+    const float unit = Sizes::kHasFactors ? power_of_two(exponent) : 1.0f;
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      float sum[2];
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        state.row_max(n, row) = row_max[n][row];
+        sum[row] = row_sum[n][row];
+#pragma unroll
+        for (int distance = 4; distance < kWarpThreads; distance *= 2) {
+          sum[row] += __shfl_xor_sync(kAllLanes, sum[row], distance);
+        }
+      }
+      if (role.lane < 4) pair_of(sums, role.warp, n, role.lane) = {sum[0], sum[1]};
+#pragma unroll
+      for (int owned = 0; owned < kOwned; ++owned) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) state.o(owned, n, i) = o[owned][n][i] * unit;
+      }
+    }
+    team_barrier(role);  // the warps' sums are there
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      float2 sum = {0.0f, 0.0f};
+#pragma unroll
+      for (int warp = 0; warp < kTeamWarps; ++warp) {
+        const float2 of_warp = pair_of(sums, warp, n, role.lane);
+        sum = {sum.x + of_warp.x, sum.y + of_warp.y};
+      }
+      state.row_sum(n, 0) = sum.x, state.row_sum(n, 1) = sum.y;
+    }
+    return state;
+  }
+
+ private:
+  [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
+    return fabsf(x) < kInfinity;
+  }
+  // In [kLeastExponent, kMostExponent].
+  [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {
+    return __uint_as_float(static_cast<uint32>(exponent + 127) << 23);
+  }
+  // A warp's two numbers for the lane's rows of eight `n`.
+  [[nodiscard]] static __device__ __forceinline__ float2& pair_of(float* stats, int warp, int n, int lane) {
+    return *reinterpret_cast<float2*>(stats + warp * Config::kRows + n * 8 + lane % 4 * 2);
+  }
+
+  // The lane's columns, of all those that are the warp's: visit(column).
+  template <class Visit>
+  static __device__ __forceinline__ void for_each_column(const Role& role, const Visit& visit) {
+#pragma unroll 1
+    for (int owned = role.lane / 16; owned < kOwned; owned += 2) {
+      const int column = role.column_tile(owned) * 16 + role.lane % 16;
+      if (column < Config::kHeadDimV) visit(column);
+    }
+  }
+
+  // Keys with values that are not finite in the warp's columns: a bit each.
+  [[nodiscard]] static __device__ __forceinline__ uint64 nonfinite_keys(const char* values, const Role& role) {
+    uint64 found = 0;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      bool is_bad = false;
+#pragma unroll 1
+      for (int at = 0; at < kOwned * 16; ++at) {
+        const int column = role.column_tile(at / 16) * 16 + at % 16;
+        if (column >= Config::kHeadDimV) break;
+        is_bad |= !is_finite(Products::value(values, half * kWarpThreads + role.lane, column));
+      }
+      found |= static_cast<uint64>(__ballot_sync(kAllLanes, is_bad)) << half * kWarpThreads;
+    }
+    return found;
+  }
+
+  __device__ __forceinline__ void add_key(int n, int row, float weight, const char* values, int key, const Role& role) {
+#pragma unroll
+    for (int owned = 0; owned < kOwned; ++owned) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int column = role.column_tile(owned) * 16 + Products::column(role.lane, half * 2);
+        if (column >= Config::kHeadDimV) continue;
+        const float x = Products::value(values, key, column);
+        if (is_finite(x)) continue;
+          // Every eight, since registers are not found by a number
+#pragma unroll
+        for (int each = 0; each < kEights; ++each) {
+          if (each == n) o[owned][each][half * 2 + row] += weight * x;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,25 @@
+// A decode kernel's arguments and grid. Nothing here needs a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/decode_problem.hpp"
+#include "cuda/serving/cache_args.hpp"
+#include "cuda/serving/decode_variant.hpp"
+#include "kernels/serving/decode_args.cuh"
+
+namespace attend::cuda {
+
+/// All but the storage, which the launch has to bring: storage, stack and stack_nodes are 0.
+[[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const AddedKeys& added);
+
+struct DecodeGrid {
+  std::uint32_t blocks;
+  std::uint32_t stack_nodes;  ///< of a block, in device memory
+  std::size_t node_bytes;     ///< of DecodeArgs::storage
+  std::size_t stack_bytes;    ///< of DecodeArgs::stack
+};
+[[nodiscard]] DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int num_multiprocessors);
+
+}  // namespace attend::cuda

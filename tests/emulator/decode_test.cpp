@@ -1,0 +1,164 @@
+// The decode kernels without a GPU: against float64, and the same bits for any grid, batch and order of threads.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "emulator/emulated_decode.hpp"
+#include "emulator/emulated_kernel.hpp"
+#include "serving/decode_cases.hpp"
+#include "serving/invariance_checks.hpp"
+#include "serving/quantized_checks.hpp"
+
+namespace attend::test {
+namespace {
+
+struct Kind {
+  const char* name;
+  DecodeValues::Columns columns;
+};
+
+DecodeValues values(const DecodeValues::Columns& columns) {
+  using enum DecodeValues::Rows::Kind;
+  return {
+      .columns = {columns},
+      .groups = {1, 4, 5, 8, 16},
+      .page_sizes = {0, 0, 16, 64, 1, 3},
+      .layouts = {Layout::kBHSD, Layout::kBSHD, Layout::kPadded},
+      .rows = {{1}, {1}, {2}, {4}, {7, kTree}, {6, kPacked}},
+      .long_capacity = 2300,
+      .most_rows = 64,
+  };
+}
+
+/// Three kernels; with rows that cannot be copied in chunks five.
+DecodeValues few_values(const DecodeValues::Columns& columns) {
+  using enum DecodeValues::Rows::Kind;
+  DecodeValues few = values(columns);
+  few.groups = {5};
+  few.rows = {{1}, {7, kTree}, {6, kPacked}};
+  if (columns.k % 8 == 0) few.layouts.pop_back();
+  return few;
+}
+
+std::int64_t longest(const DecodeCase& c) {
+  return *std::max_element(c.facts.lengths.begin(), c.facts.lengths.end());
+}
+
+/// At least `least` cases; of more `most` or a few more, long and short ones.
+void check(const DecodeValues& of, int least, int most) {
+  DecodeErrors errors;
+  std::vector<DecodeCase> cases = decode_cases(of, least);
+  std::stable_sort(cases.begin(), cases.end(),
+                   [](const DecodeCase& a, const DecodeCase& b) { return longest(a) > longest(b); });
+  const std::size_t step = std::max<std::size_t>(1, cases.size() / static_cast<std::size_t>(most));
+  const Products products = of.columns[0].dtype == DType::kF32 ? Products::kF32 : Products::kHalf;
+  for (std::size_t n = 0; n < cases.size(); n += step) {
+    const EmulatedGpu gpu = {.multiprocessors = 1 + static_cast<int>(n) % 7, .seed = static_cast<unsigned>(n)};
+    check_decode(cases[n], emulated_decode(gpu), errors, products);
+  }
+  fmt::print("{}{} kernels\n", errors.text(), emulated_kernels());
+}
+
+/// Skipped where no compiler takes kernels.
+class EmulatedTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!why_no_emulation().empty()) GTEST_SKIP() << why_no_emulation();
+  }
+};
+class EmulatedDecode : public EmulatedTest, public testing::WithParamInterface<Kind> {};
+
+TEST_P(EmulatedDecode, SomeCasesAgainstFloat64) {
+  check(few_values(GetParam().columns), 1, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EmulatedDecode,
+                         testing::Values(Kind{"bf16", {128, 128, DType::kBF16}}, Kind{"odd_f32", {36, 36, DType::kF32}},
+                                         Kind{"f8e4m3", {64, 64, DType::kF16, DType::kF8E4M3}}),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+class LongEmulatedDecode : public EmulatedTest, public testing::WithParamInterface<Kind> {};
+
+TEST_P(LongEmulatedDecode, CoveringArrayAgainstFloat64) {
+  check(values(GetParam().columns), 40, 40);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, LongEmulatedDecode,
+                         testing::Values(Kind{"bf16", {128, 128, DType::kBF16}}, Kind{"f16", {64, 64, DType::kF16}},
+                                         Kind{"f32", {64, 64, DType::kF32}},
+                                         Kind{"f8e4m3", {128, 128, DType::kBF16, DType::kF8E4M3}},
+                                         Kind{"i8", {64, 64, DType::kF16, DType::kI8}},
+                                         Kind{"f32_of_i8", {40, 40, DType::kF32, DType::kI8}},
+                                         Kind{"odd", {72, 40, DType::kBF16}}, Kind{"odd_f16", {36, 36, DType::kF16}},
+                                         Kind{"wide", {256, 256, DType::kBF16}}, Kind{"mla", {576, 512, DType::kBF16}},
+                                         Kind{"mla_f8e4m3", {576, 512, DType::kBF16, DType::kF8E4M3}},
+                                         Kind{"f32_512", {512, 512, DType::kF32}}),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+class EmulatedGrid : public EmulatedTest {};
+
+/// The same call on GPUs of many sizes, in many orders of threads.
+TEST_F(EmulatedGrid, BitsAreThoseOfAnyGridAndOrder) {
+  CacheFacts facts = long_facts(DType::kBF16);
+  facts.lengths = {2500, 1, 70, 300};
+  CacheCase problem(facts, 7);
+  const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
+  for (const int n : {2, 7, 26}) {
+    const EmulatedGpu gpu = {.multiprocessors = n, .seed = static_cast<unsigned>(n)};
+    const CacheCase::Result other = problem.run(emulated_decode(gpu));
+    for (std::int64_t s = 0; s < 4; ++s) {
+      EXPECT_EQ(problem.bytes_of_sequence(first, s), problem.bytes_of_sequence(other, s))
+          << n << " multiprocessors, sequence " << s;
+    }
+  }
+}
+
+class LongEmulatedBits : public EmulatedTest, public testing::WithParamInterface<DType> {};
+
+TEST_P(LongEmulatedBits, SequencesAloneAndInABatch) {
+  check_sequences_alone_and_in_a_batch(GetParam(), emulated_decode());
+}
+
+TEST_P(LongEmulatedBits, KeysThatBeginLate) {
+  for (const int n : {5, 23}) check_keys_that_begin_late(GetParam(), emulated_decode({.multiprocessors = n}));
+}
+
+TEST_P(LongEmulatedBits, PageSizes) {
+  check_page_sizes(long_facts(GetParam()), emulated_decode({.multiprocessors = 5}));
+}
+
+TEST_P(LongEmulatedBits, RowsInAnyChunks) {
+  check_rows_in_any_chunks(long_facts(GetParam()), emulated_decode({.multiprocessors = 4}));
+}
+
+TEST_P(LongEmulatedBits, NonFiniteKeysReachTheirRowsOnly) {
+  check_nonfinite_keys(GetParam(), emulated_decode());
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, LongEmulatedBits, testing::Values(DType::kBF16, DType::kF32, DType::kF8E4M3),
+                         [](const auto& dtype) { return dtype_name(dtype.param); });
+
+class LongEmulatedNaN : public EmulatedTest {};
+TEST_F(LongEmulatedNaN, InAnyColumnOfAnUnseenValue) {
+  check_nan_in_any_column(DType::kBF16, {128, 40}, emulated_decode());
+}
+
+class LongEmulatedInfinity : public EmulatedTest {};
+TEST_F(LongEmulatedInfinity, TimesNoWeightIsNaN) {
+  check_infinity_times_no_weight(DType::kF16, 64, emulated_decode());
+}
+
+class LongEmulatedEightBits : public EmulatedTest {};
+TEST_F(LongEmulatedEightBits, EveryElementAndFactor) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
+    check_every_element(dtype, {64}, emulated_decode());
+    check_shapes_of_factors(dtype, emulated_decode());
+    check_factors_that_are_not_finite(dtype, emulated_decode());
+  }
+}
+
+}  // namespace
+}  // namespace attend::test

@@ -1,0 +1,55 @@
+#include "emulator/emulated_decode.hpp"
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/serving/decode_launch.hpp"
+#include "emulator/emulated_kernel.hpp"
+
+namespace attend::test {
+namespace {
+
+struct alignas(16) Chunk {
+  char bytes[16];
+};
+
+std::map<std::string, std::unique_ptr<EmulatedKernel>>& kernels() {
+  static std::map<std::string, std::unique_ptr<EmulatedKernel>> all;
+  return all;
+}
+
+const EmulatedKernel& kernel_of(const cuda::KernelSpec& spec) {
+  std::unique_ptr<EmulatedKernel>& found = kernels()[identity(spec)];
+  if (found == nullptr) found = std::make_unique<EmulatedKernel>(spec);
+  return *found;
+}
+
+void run(const DecodeCall& call, const EmulatedGpu& gpu) {
+  const core::DecodeProblem p = core::make_decode_problem(call);
+  if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
+  const cuda::DecodeVariant variant = cuda::decode_variant(p, gpu.max_smem);
+  const EmulatedKernel& kernel = kernel_of(cuda::decode_spec(variant, "sm_90a"));
+  const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);
+  std::vector<Chunk> storage(grid.node_bytes / sizeof(Chunk) + 1), stack(grid.stack_bytes / sizeof(Chunk) + 1);
+  std::memset(stack.data(), 0xff, grid.stack_bytes);
+  DecodeArgs args = cuda::decode_args(p, {});
+  args.storage = storage.data();
+  args.stack = stack.data();
+  args.stack_nodes = grid.stack_nodes;
+  kernel.launch(&args, grid.blocks, gpu.seed);
+}
+
+}  // namespace
+
+Decode emulated_decode(const EmulatedGpu& gpu) {
+  return [gpu](const DecodeCall& call) { run(call, gpu); };
+}
+
+int emulated_kernels() {
+  return static_cast<int>(kernels().size());
+}
+
+}  // namespace attend::test

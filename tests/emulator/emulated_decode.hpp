@@ -1,0 +1,22 @@
+// attend::decode by the kernels of a GPU, run on the CPU.
+#pragma once
+
+#include "attend/serving.hpp"
+#include "serving/cache_case.hpp"
+
+namespace attend::test {
+
+/// A GPU as far as a decode kernel sees it.
+struct EmulatedGpu {
+  int max_smem = 232448;
+  int multiprocessors = 3;
+  unsigned seed = 1;  ///< of the order in which threads run
+};
+
+/// Kernels are compiled when they are first wanted, and kept.
+[[nodiscard]] Decode emulated_decode(const EmulatedGpu& gpu = {});
+
+/// How many there are.
+[[nodiscard]] int emulated_kernels();
+
+}  // namespace attend::test

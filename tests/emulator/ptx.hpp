@@ -1,0 +1,226 @@
+// The PTX instructions that kernels have in asm statements, by their names: ptx_<name>(results..., operands...). The
+// text of a kernel is rewritten to call them (emulated_kernel.cpp).
+#pragma once
+
+#include "cuda_words.hpp"
+
+namespace emulated {
+
+inline char* at_smem(unsigned address) {
+  return attend::smem + address;
+}
+template <class T>
+T load(const void* from) {
+  T x;
+  std::memcpy(&x, from, sizeof(T));
+  return x;
+}
+template <class T>
+void store(void* to, T x) {
+  std::memcpy(to, &x, sizeof(T));
+}
+
+inline unsigned short to_half(float x) {
+  return std::bit_cast<unsigned short>(static_cast<_Float16>(x));
+}
+inline float from_half(unsigned short bits) {
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
+}
+inline unsigned short to_bfloat(float x) {
+  const unsigned bits = __float_as_uint(x);
+  if (x != x) return 0x7fff;
+  return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline float from_bfloat(unsigned short bits) {
+  return __uint_as_float(static_cast<unsigned>(bits) << 16);
+}
+inline float flushed(float x) {
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
+}
+inline float from_e4m3(unsigned byte) {
+  const unsigned magnitude = byte & 0x7f;
+  float x = magnitude < 8
+                ? static_cast<float>(magnitude) * 0x1p-9f
+                : std::ldexp(1.0f + static_cast<float>(magnitude & 7) / 8, static_cast<int>(magnitude >> 3) - 7);
+  if (magnitude == 0x7f) x = NAN;
+  return byte & 0x80 ? -x : x;
+}
+
+/// A product of 16 x 16 and 16 x 8, of which the lane gets its four elements.
+template <float (*kToFloat)(unsigned short)>
+void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], const unsigned (&b)[2],
+         const float (&c)[4]) {
+  struct Registers {
+    unsigned a[4], b[2];
+  };
+  const Registers own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  const auto* all = exchange(own);
+  const int lane = block->lane();
+  // Two rows of A and two columns of B are the lane's.
+  float rows[2][16], columns[2][16];
+  for (int i = 0; i < 4; ++i) {
+    const auto of_row = words_of<Registers>(all, lane / 4 * 4 + i);
+    for (int r = 0; r < 4; ++r) {
+      for (int half = 0; half < 2; ++half) {
+        rows[r % 2][r / 2 * 8 + i * 2 + half] = kToFloat(static_cast<unsigned short>(of_row.a[r] >> half * 16));
+      }
+    }
+    for (int column = 0; column < 2; ++column) {
+      const auto of_column = words_of<Registers>(all, (lane % 4 * 2 + column) * 4 + i);
+      for (int half = 0; half < 4; ++half) {
+        columns[column][half / 2 * 8 + i * 2 + half % 2] =
+            kToFloat(static_cast<unsigned short>(of_column.b[half / 2] >> half % 2 * 16));
+      }
+    }
+  }
+  float sums[4] = {c[0], c[1], c[2], c[3]};
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 16; ++k) sums[i] += rows[i / 2][k] * columns[i % 2][k];
+  }
+  d0 = sums[0], d1 = sums[1], d2 = sums[2], d3 = sums[3];
+}
+
+[[noreturn]] inline void unsupported(const char* name) {
+  std::fprintf(stderr, "emulated kernel: no instruction %s\n", name);
+  std::abort();
+}
+
+}  // namespace emulated
+
+namespace attend {
+
+using emulated::block;
+
+inline void ptx_cvt_rn_f16x2_f32(unsigned& to, float high, float low) {
+  to = static_cast<unsigned>(emulated::to_half(high)) << 16 | emulated::to_half(low);
+}
+inline void ptx_cvt_rn_f16_f32(unsigned short& to, float x) {
+  to = emulated::to_half(x);
+}
+inline void ptx_cvt_f32_f16(float& to, unsigned short bits) {
+  to = emulated::from_half(bits);
+}
+inline void ptx_cvt_rn_bf16x2_f32(unsigned& to, float high, float low) {
+  to = static_cast<unsigned>(emulated::to_bfloat(high)) << 16 | emulated::to_bfloat(low);
+}
+inline void ptx_cvt_rn_bf16_f32(unsigned short& to, float x) {
+  to = emulated::to_bfloat(x);
+}
+inline void ptx_cvt_rn_f16x2_e4m3x2(unsigned& to, unsigned short pair) {
+  const auto half = [](unsigned byte) { return static_cast<unsigned>(emulated::to_half(emulated::from_e4m3(byte))); };
+  to = half(pair >> 8) << 16 | half(pair & 0xff);
+}
+inline void ptx_sub_f16x2(unsigned& to, unsigned a, unsigned b) {
+  const auto half = [&](int shift) {
+    const float x = emulated::from_half(static_cast<unsigned short>(a >> shift));
+    return static_cast<unsigned>(emulated::to_half(x - emulated::from_half(static_cast<unsigned short>(b >> shift))));
+  };
+  to = half(16) << 16 | half(0);
+}
+inline void ptx_ex2_approx_ftz_f32(float& to, float x) {
+  to = emulated::flushed(std::exp2(emulated::flushed(x)));
+}
+inline void ptx_lg2_approx_f32(float& to, float x) {
+  to = std::log2(x);
+}
+inline void ptx_rcp_approx_ftz_f32(float& to, float x) {
+  to = emulated::flushed(1.0f / emulated::flushed(x));
+}
+
+inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3,
+                                                         unsigned row) {
+  const auto* all = emulated::exchange(row);
+  const int lane = block->lane();
+  unsigned* results[4] = {&r0, &r1, &r2, &r3};
+  for (int m = 0; m < 4; ++m) {
+    const auto address = emulated::words_of<unsigned>(all, m * 8 + lane / 4);
+    *results[m] = emulated::load<unsigned>(emulated::at_smem(address + lane % 4 * 4));
+  }
+}
+inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3,
+                                                               unsigned row) {
+  const auto* all = emulated::exchange(row);
+  const int lane = block->lane();
+  unsigned* results[4] = {&r0, &r1, &r2, &r3};
+  for (int m = 0; m < 4; ++m) {
+    *results[m] = 0;
+    for (int half = 0; half < 2; ++half) {
+      const auto address = emulated::words_of<unsigned>(all, m * 8 + lane % 4 * 2 + half);
+      const auto x = emulated::load<unsigned short>(emulated::at_smem(address + lane / 4 * 2));
+      *results[m] |= static_cast<unsigned>(x) << 16 * half;
+    }
+  }
+}
+inline void ptx_movmatrix_sync_aligned_m8n8_trans_b16(unsigned& to, unsigned own) {
+  const auto* all = emulated::exchange(own);
+  const int lane = block->lane();
+  to = 0;
+  for (int half = 0; half < 2; ++half) {
+    const int row = lane % 4 * 2 + half, column = lane / 4;
+    const auto pair = emulated::words_of<unsigned>(all, row * 4 + column / 2);
+    to |= (pair >> column % 2 * 16 & 0xffff) << 16 * half;
+  }
+}
+inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(float& d0, float& d1, float& d2, float& d3,
+                                                                  unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                                                  unsigned b0, unsigned b1, float c0, float c1,
+                                                                  float c2, float c3) {
+  emulated::mma<emulated::from_half>(d0, d1, d2, d3, {a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3});
+}
+inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& d0, float& d1, float& d2, float& d3,
+                                                                    unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                                                    unsigned b0, unsigned b1, float c0, float c1,
+                                                                    float c2, float c3) {
+  emulated::mma<emulated::from_bfloat>(d0, d1, d2, d3, {a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3});
+}
+
+// An empty statement, which hides a number from the compiler.
+inline void ptx_(auto& /*number*/) {}
+
+inline void ptx_barrier_cta_sync_aligned(int number, int threads) {
+  emulated::block_barrier(number, threads);
+}
+inline void ptx_barrier_cta_arrive_aligned(int number, int threads) {
+  emulated::arrive_at_barrier(number, threads);
+}
+inline void ptx_mbarrier_init_shared__cta_b64(unsigned at, unsigned arrivals) {
+  const auto count = static_cast<std::uint16_t>(arrivals);
+  emulated::store(emulated::at_smem(at), emulated::BarrierState{count, count, 0});
+}
+inline void ptx_mbarrier_arrive_shared__cta_b64(unsigned at) {
+  emulated::arrive(reinterpret_cast<std::uint64_t*>(emulated::at_smem(at)));
+}
+inline void ptx_mbarrier_try_wait_parity_shared__cta_b64(unsigned& done, unsigned at, unsigned parity) {
+  const auto state = emulated::load<emulated::BarrierState>(emulated::at_smem(at));
+  done = (state.phase & 1) != parity ? 1 : 0;
+  if (done == 0) block->yield();
+}
+
+inline void start_copy(unsigned to, const void* from, int bytes, int all_bytes) {
+  block->thread().copies.push_back({emulated::PendingCopy::kCopy, emulated::at_smem(to), from, bytes, all_bytes});
+}
+inline void ptx_cp_async_cg_shared_global(unsigned to, const void* from, unsigned bytes = 16) {
+  start_copy(to, from, static_cast<int>(bytes), 16);
+}
+inline void ptx_cp_async_cg_shared_global_L2__128B(unsigned to, const void* from) {
+  start_copy(to, from, 16, 16);
+}
+inline void ptx_cp_async_ca_shared_global(unsigned to, const void* from, unsigned bytes) {
+  start_copy(to, from, static_cast<int>(bytes), 4);
+}
+inline void ptx_cp_async_commit_group() {
+  block->thread().copies.push_back({emulated::PendingCopy::kGroupEnd, nullptr, nullptr, 0, 0});
+}
+inline void ptx_cp_async_wait_group(int groups) {
+  emulated::Block::land(block->thread(), groups);
+}
+inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(unsigned at) {
+  block->thread().copies.push_back({emulated::PendingCopy::kArrival, emulated::at_smem(at), nullptr, 0, 0});
+}
+
+inline void ptx_st_relaxed_gpu_global_b128(void* to, std::uint64_t low, std::uint64_t high) {
+  const std::uint64_t words[2] = {low, high};
+  std::memcpy(to, words, sizeof(words));
+}
+
+}  // namespace attend

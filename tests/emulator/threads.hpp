@@ -1,0 +1,280 @@
+// The threads of a block as fibers of one CPU thread: each runs until it waits for another, in an order that a seed
+// decides; a warp may come far ahead of the others, and copies may land late. So a kernel that lacks a barrier gives
+// other results for some seed, and one that waits for what never comes is found: nothing else would run.
+// Few headers, since every kernel's compilation reads them.
+#pragma once
+
+#include <csetjmp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <ucontext.h>
+
+namespace emulated {
+
+constexpr int kLanes = 32;
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+/// A copy that has been started but has not landed, the end of a group of them, or the arrival of a barrier's thread.
+struct PendingCopy {
+  enum Kind { kCopy, kGroupEnd, kArrival } kind;
+  void* to;
+  const void* from;
+  int bytes;      ///< that are read
+  int all_bytes;  ///< that are written: zeros behind
+};
+
+struct Thread {
+  Index index;
+  std::jmp_buf place;
+  ucontext_t start;
+  std::vector<PendingCopy> copies;  // in their order
+  bool done = false;
+};
+
+/// What 32 lanes hand each other in one operation, twice over: nobody is two operations ahead of another.
+struct Warp {
+  int arrived = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t words[2][kLanes][8];
+};
+
+struct NamedBarrier {
+  int arrived = 0;
+  std::uint64_t generation = 0;
+};
+
+class Block {
+ public:
+  static constexpr std::size_t kStackBytes = 128 * 1024;
+  static constexpr int kNamedBarriers = 17;  // the last is __syncthreads()
+
+  Block(int threads, Index index, unsigned seed)
+      : index_(index), random_(seed * 2654435761u + 1), threads_(threads), warps_(threads / kLanes) {
+    laziness_ = 1u << random(12);
+    for (int t = 0; t < threads; ++t) threads_[t].index.x = static_cast<unsigned>(t);
+  }
+
+  void run(void (*entry)());
+
+  [[nodiscard]] Thread& thread() { return threads_[current_]; }
+  [[nodiscard]] Warp& warp() { return warps_[current_ / kLanes]; }
+  [[nodiscard]] int lane() const { return current_ % kLanes; }
+  [[nodiscard]] const Index& index() const { return index_; }
+  [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()); }
+  [[nodiscard]] NamedBarrier& barrier(int number) { return barriers_[number]; }
+
+  /// Something happened that others may wait for.
+  void progress() { idle_ = 0; }
+
+  /// Lets others run. Where nothing has happened for long, nothing ever will.
+  void yield();
+
+  /// Copies that this thread has started land, until so many of its groups are left.
+  static void land(Thread& thread, int groups_left);
+
+ private:
+  static void enter();
+  void switch_to_next();
+  [[nodiscard]] int next();
+  void next_warp();
+  [[nodiscard]] unsigned random(unsigned below);
+
+  Index index_;
+  std::uint64_t random_;
+  unsigned laziness_;  // a copy lands at one of so many occasions, or when it is waited for
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  NamedBarrier barriers_[kNamedBarriers];
+  std::vector<int> order_;  // of warps
+  std::size_t at_ = 0;      // in order_
+  int rounds_ = 0;          // that the warp may go on, as long as it gets anywhere
+  int turn_ = 0;            // of the warp's lanes: lane turn_ ^ flips_ has it
+  int flips_ = 0;
+  int current_ = 0;
+  long idle_ = 0;
+  int left_ = 0;
+  void (*entry_)() = nullptr;
+  std::jmp_buf caller_;
+  ucontext_t caller_context_;
+};
+
+inline Block* block = nullptr;
+
+inline void arrive(std::uint64_t* barrier);
+
+inline void Block::land(Thread& thread, int groups_left) {
+  int groups = 0;
+  for (const PendingCopy& copy : thread.copies) groups += copy.kind != PendingCopy::kCopy ? 1 : 0;
+  std::size_t landed = 0;
+  while (landed < thread.copies.size() && (groups > groups_left || groups_left == 0)) {
+    const PendingCopy& copy = thread.copies[landed++];
+    if (copy.kind == PendingCopy::kCopy) {
+      std::memset(copy.to, 0, static_cast<std::size_t>(copy.all_bytes));
+      if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
+      continue;
+    }
+    --groups;
+    if (copy.kind == PendingCopy::kArrival) arrive(static_cast<std::uint64_t*>(copy.to));
+  }
+  thread.copies.erase(thread.copies.begin(), thread.copies.begin() + static_cast<std::ptrdiff_t>(landed));
+}
+
+inline unsigned Block::random(unsigned below) {
+  random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+  return static_cast<unsigned>(random_ >> 33) % below;
+}
+
+inline void Block::next_warp() {
+  rounds_ = 1 << random(12);
+  if (++at_ < order_.size()) return;
+  at_ = 0;
+  for (std::size_t i = order_.size() - 1; i > 0; --i) {
+    std::swap(order_[i], order_[random(static_cast<unsigned>(i) + 1)]);
+  }
+}
+
+inline int Block::next() {
+  // The lanes of a warp one after another, some times over, then another warp. Two orders of warps have all of them.
+  for (int tried = 0; tried <= 3 * num_threads(); ++tried) {
+    if (++turn_ >= kLanes) {
+      turn_ = 0;
+      flips_ = static_cast<int>(random(kLanes));
+      if (--rounds_ <= 0 || idle_ >= 2 * kLanes) next_warp();
+    }
+    current_ = order_[at_] * kLanes + (turn_ ^ flips_);
+    if (!threads_[current_].done) return current_;
+    if (turn_ == 0) rounds_ = 0;  // the warp may be done
+  }
+  return -1;
+}
+
+inline void Block::switch_to_next() {
+  if (next() < 0) std::abort();  // someone is left: enter() ends the last one
+  std::longjmp(threads_[current_].place, 1);
+}
+
+inline void Block::yield() {
+  Thread& self = thread();
+  if (!self.copies.empty() && (random(laziness_) == 0 || idle_ > 2L * num_threads())) {
+    land(self, 0);
+    progress();
+  }
+  if (++idle_ > 2000L * num_threads()) {
+    std::fprintf(stderr, "emulated block %u: every thread waits, and none for what another will do\n", index_.x);
+    std::abort();
+  }
+  if (setjmp(self.place) == 0) switch_to_next();
+}
+
+inline void Block::enter() {
+  Block* self = block;
+  if (setjmp(self->thread().place) == 0) std::longjmp(self->caller_, 1);  // created: run() starts it later
+  block->entry_();
+  Thread& thread = block->thread();
+  land(thread, 0);
+  thread.done = true;
+  --block->left_;
+  block->progress();
+  if (block->left_ == 0) std::longjmp(block->caller_, 2);
+  block->switch_to_next();
+}
+
+inline void Block::run(void (*entry)()) {
+  block = this;
+  entry_ = entry;
+  left_ = num_threads();
+  char* stacks = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));  // no zeros: most is never used
+  if (stacks == nullptr) std::abort();
+  for (int w = 0; w < num_threads() / kLanes; ++w) order_.push_back(w);
+  for (int t = 0; t < num_threads(); ++t) {
+    current_ = t;
+    Thread& thread = threads_[t];
+    getcontext(&thread.start);
+    thread.start.uc_stack = {stacks + static_cast<std::size_t>(t) * kStackBytes, 0, kStackBytes};
+    thread.start.uc_link = nullptr;
+    makecontext(&thread.start, &Block::enter, 0);
+    if (setjmp(caller_) == 0) swapcontext(&caller_context_, &thread.start);
+  }
+  turn_ = kLanes;  // the next warp's, which is the first of the order
+  at_ = order_.size();
+  rounds_ = 0;
+  if (setjmp(caller_) == 0) switch_to_next();
+  block = nullptr;
+  std::free(stacks);
+}
+
+/// The lanes of the warp have all come.
+inline void warp_barrier() {
+  Warp& warp = block->warp();
+  const std::uint64_t generation = warp.generation;
+  if (++warp.arrived == kLanes) {
+    warp.arrived = 0;
+    ++warp.generation;
+    block->progress();
+    return;
+  }
+  while (warp.generation == generation) block->yield();
+}
+
+/// Every lane gives some words; then it sees those of all.
+template <class Words>
+const std::uint64_t (*exchange(const Words& own))[8] {
+  static_assert(sizeof(Words) <= sizeof(std::uint64_t[8]));
+  Warp& warp = block->warp();
+  auto* words = warp.words[warp.generation % 2];
+  std::memcpy(words[block->lane()], &own, sizeof(Words));
+  warp_barrier();
+  return words;
+}
+template <class Words>
+Words words_of(const std::uint64_t (*all)[8], int lane) {
+  Words words;
+  std::memcpy(&words, all[lane], sizeof(Words));
+  return words;
+}
+
+inline void arrive_at_barrier(int number, int threads) {
+  NamedBarrier& barrier = block->barrier(number);
+  if (++barrier.arrived < threads) return;
+  barrier.arrived = 0;
+  ++barrier.generation;
+  block->progress();
+}
+
+inline void block_barrier(int number, int threads) {
+  const NamedBarrier& barrier = block->barrier(number);
+  const std::uint64_t generation = barrier.generation;
+  arrive_at_barrier(number, threads);
+  while (barrier.generation == generation) block->yield();
+}
+
+/// An mbarrier in 64 bits: arrivals of a phase, those that are missing, and the number of the phase.
+struct BarrierState {
+  std::uint16_t expected, missing;
+  std::uint32_t phase;
+};
+inline void arrive(std::uint64_t* barrier) {
+  BarrierState state;
+  std::memcpy(&state, barrier, sizeof(state));
+  if (state.missing == 0) {
+    std::fprintf(stderr, "emulated mbarrier: an arrival more than expected\n");
+    std::abort();
+  }
+  if (--state.missing == 0) {
+    state.missing = state.expected;
+    ++state.phase;
+  }
+  std::memcpy(barrier, &state, sizeof(state));
+  if (block != nullptr) block->progress();
+}
+
+}  // namespace emulated
