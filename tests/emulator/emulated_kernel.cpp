@@ -129,7 +129,7 @@ std::string without_asm(const std::string& text, const std::string& known) {
 
 namespace {
 
-/// Removed with all that is in it, unless ATTEND_KEEP_EMULATED is set.
+/// Removed with all that is in it, unless ATTEND_TEST_KEEP_EMULATED is set.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_((fs::temp_directory_path() / "attend_emulated_XXXXXX").string()) {
@@ -137,7 +137,7 @@ class TemporaryFolder {
   }
   ~TemporaryFolder() {
     std::error_code ignored;
-    if (std::getenv("ATTEND_KEEP_EMULATED") == nullptr) fs::remove_all(path_, ignored);
+    if (std::getenv("ATTEND_TEST_KEEP_EMULATED") == nullptr) fs::remove_all(path_, ignored);
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
