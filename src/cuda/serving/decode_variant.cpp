@@ -22,7 +22,7 @@ constexpr int kMostStateFloats = 72;
 /// What the hardware takes of shared memory for each block.
 constexpr int kReservedSmem = 1024;
 /// A block computes a step of so many bytes while the memory brings it. For smaller ones it takes two blocks on a
-/// multiprocessor, whose waits fill each other; otherwise one is faster, since the memory serves fewer streams.
+/// multiprocessor, whose waits fill each other; otherwise one was faster (results/notes/decode_gpu.md).
 constexpr std::int64_t kBytesOfAStep = 32 * 1024;
 
 struct RowsOfTile {
