@@ -22,7 +22,7 @@ namespace attend::cuda {
 struct CacheEntry {
   std::string log;  ///< the compiler's
   std::vector<std::byte> cubin;
-  double seconds = 0;  ///< the compile took
+  double seconds = 0;  ///< of a processor that the compile took
 };
 
 /// The bytes of the file that holds `entry` under `key` (32 characters).

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <string_view>
 
 #include "attend/version.hpp"
@@ -17,6 +18,13 @@ namespace fs = std::filesystem;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Processor time of this thread.
+double thread_seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 std::string log_line(const KernelSpec& spec, const CompiledKernel& kernel, double seconds) {
@@ -89,8 +97,9 @@ std::shared_ptr<const CompiledKernel> Jit::make(const KernelSpec& spec) {
       warn("no cache", "no folder for compiled kernels (set HOME or ATTEND_CACHE_DIR): they stay in memory only");
     }
     try {
+      const double begun = thread_seconds();
       CompileOutput output = nvrtc.compile(program.name, program.text, program.headers, options_of(program, nvrtc));
-      entry = {std::move(output.log), std::move(output.cubin), seconds_since(start)};
+      entry = {std::move(output.log), std::move(output.cubin), thread_seconds() - begun};
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", describe(spec), error.what()));
     }

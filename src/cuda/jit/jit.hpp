@@ -35,7 +35,7 @@ struct CompiledKernel {
   std::vector<std::byte> cubin;
   std::string log;  ///< the compiler's
   Resources resources;
-  double seconds = 0;        ///< the compile took, whoever did it
+  double seconds = 0;        ///< of a processor that the compile took, whoever did it
   double ready_seconds = 0;  ///< until this process had the code: looking it up on disk, or compiling it
   bool from_disk = false;
 };
