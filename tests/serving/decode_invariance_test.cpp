@@ -35,6 +35,27 @@ TEST_P(DecodeInvariance, NumbersOfThreads) {
   }
 }
 
+/// Several leaves are read at the same time if the cache exceeds what the caches of so many threads hold.
+TEST_P(DecodeInvariance, CachesInMemoryAndInTheProcessor) {
+  CacheFacts facts = long_facts(GetParam());
+  for (const std::int64_t group : {1, 2, 3, 8, 9}) {
+    for (const std::int64_t page_size : {0, 16}) {
+      facts.group = group;
+      facts.page_size = page_size;
+      facts.leftpad = page_size == 0;
+      facts.head_dim = group == 2 ? 72 : 128;
+      facts.head_dim_v = group == 3 ? 40 : 128;
+      const CacheCase problem(facts, 8);
+      set_cpu_threads(1);
+      const CacheCase::Result in_memory = problem.run("cpu");
+      set_cpu_threads(64);
+      const CacheCase::Result in_processor = problem.run("cpu");
+      EXPECT_EQ(in_memory.o_bytes, in_processor.o_bytes) << facts.text();
+      EXPECT_EQ(in_memory.lse_bytes, in_processor.lse_bytes) << facts.text();
+    }
+  }
+}
+
 TEST_P(DecodeInvariance, PageSizes) {
   check_page_sizes(long_facts(GetParam()), decode_with("cpu"));
 }

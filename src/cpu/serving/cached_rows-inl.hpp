@@ -92,6 +92,41 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
+/// Prefetches rows while others are multiplied, a few lines at a time: evenly, since a processor waits for the memory
+/// once it has too many lines under way. Of four rows the first line of each, the second of each, and so on: if these
+/// rows lie in four places, memory answers faster than for one.
+class LinesAhead {
+ public:
+  /// bytes_multiplied: for each of the `count` rows, those of the calls of go() that it gets.
+  LinesAhead(const void* const* rows, std::int64_t count, std::int64_t row_bytes, std::int64_t bytes_multiplied)
+      : rows_(rows),
+        end_(rows + count / kAtOnce * kAtOnce),
+        row_bytes_(row_bytes),
+        bytes_for_lines_(kAtOnce * bytes_multiplied / ceil_div(row_bytes, kLine)) {}
+
+  /// Some columns were multiplied, which have so many bytes.
+  HWY_INLINE void go(std::int64_t bytes) {
+    due_ += bytes;
+    if (due_ < bytes_for_lines_ || rows_ == end_) return;
+    due_ -= bytes_for_lines_;
+    for (int n = 0; n < kAtOnce; ++n) hwy::Prefetch(static_cast<const char*>(rows_[n]) + at_);
+    at_ += kLine;
+    if (at_ < row_bytes_) return;
+    at_ = 0;
+    rows_ += kAtOnce;
+  }
+
+ private:
+  static constexpr int kAtOnce = 4;
+  static constexpr std::int64_t kLine = 64;
+  const void* const* rows_;
+  const void* const* end_;
+  std::int64_t row_bytes_;
+  std::int64_t bytes_for_lines_;
+  std::int64_t at_ = 0;
+  std::int64_t due_ = 0;
+};
+
 /// Keeps the compiler from loading a vector once for each of its uses: loads are what the products wait for.
 HWY_INLINE Vector in_register(Vector v) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC
@@ -125,30 +160,35 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vecto
   return sum_of_blocks(kFloats, of_blocks);
 }
 
-/// The sums of lanes of each row's vectors, of four or two keys, as its scores.
+/// The sums of lanes of each row's vectors, of four or two keys, as its scores, those of keys `step` apart.
 template <int kRows>
-HWY_INLINE void store_scores(const Vector (&sums)[kRows][4], float* scores) {
-  const hn::Full128<float> quad;
+HWY_INLINE void store_scores(const Vector (&sums)[kRows][4], float* scores, std::int64_t step) {
   for (int r = 0; r < kRows; ++r) {
-    hn::StoreU(sums_of_lanes(sums[r][0], sums[r][1], sums[r][2], sums[r][3]), quad, scores + r * kLeaf);
+    const auto of_row = sums_of_lanes(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+    float* const to = scores + r * kLeaf;
+    to[0] = hn::GetLane(of_row);
+    to[step] = hn::ExtractLane(of_row, 1);
+    to[2 * step] = hn::ExtractLane(of_row, 2);
+    to[3 * step] = hn::ExtractLane(of_row, 3);
   }
 }
 template <int kRows>
-HWY_INLINE void store_scores(const Vector (&sums)[kRows][2], float* scores) {
-  const hn::Full128<float> quad;
-  const hn::Half<decltype(quad)> pair;
+HWY_INLINE void store_scores(const Vector (&sums)[kRows][2], float* scores, std::int64_t step) {
   for (int r = 0; r < kRows; r += 2) {
     const auto of_two = sums_of_lanes(sums[r][0], sums[r][1], sums[r + 1][0], sums[r + 1][1]);
-    hn::StoreU(hn::LowerHalf(pair, of_two), pair, scores + r * kLeaf);
-    hn::StoreU(hn::UpperHalf(pair, of_two), pair, scores + (r + 1) * kLeaf);
+    float* const to = scores + r * kLeaf;
+    to[0] = hn::GetLane(of_two);
+    to[step] = hn::ExtractLane(of_two, 1);
+    to[kLeaf] = hn::ExtractLane(of_two, 2);
+    to[kLeaf + step] = hn::ExtractLane(of_two, 3);
   }
 }
 
-/// scores[r * kLeaf + k] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats,
-/// `q_stride` apart, in the lanes of load_columns(), zeros up to whole chunks.
+/// scores[r * kLeaf + k * step] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats,
+/// `q_stride` apart, in the lanes of load_columns(), zeros up to whole chunks. `ahead` may be null.
 template <class T, int kRows>
 HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
-                           float* scores) {
+                           float* scores, std::int64_t step, LinesAhead* ahead) {
   constexpr int kKeys = std::min(kKeysAtOnce, kSums / kRows);
   for (int first = 0; first < kKeysAtOnce; first += kKeys) {
     Vector sums[kRows][kKeys];
@@ -167,26 +207,32 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
       }
     };
     std::int64_t c = 0;
-    for (; c + kChunk <= cols; c += kChunk) {
-      add(c, [](const T* at) HWY_ATTR { return load_columns(at); });
+    if (ahead != nullptr) {
+      for (; c + kChunk <= cols; c += kChunk) {
+        ahead->go(kKeys * kChunk * sizeof(T));
+        add(c, [](const T* at) HWY_ATTR { return load_columns(at); });
+      }
+    } else {
+      for (; c + kChunk <= cols; c += kChunk) {
+        add(c, [](const T* at) HWY_ATTR { return load_columns(at); });
+      }
     }
     if (c < cols) {
       add(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
     }
-    store_scores(sums, scores + first);
+    store_scores(sums, scores + first * step, step);
   }
 }
 
-/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, rows of T, j ascending. o: rows of
-/// floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. If `ahead` is not 0, columns
-/// of values[j + ahead] are prefetched beside those of value j.
+/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. Value j is a row of T at
+/// values[j * step]. o: rows of floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. `ahead` may be
+/// null.
 template <class T, int kRows>
-HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::int64_t count, std::int64_t cols,
-                           const float* p, float* o, std::int64_t o_stride) {
+HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAhead* ahead, std::int64_t count,
+                           std::int64_t cols, const float* p, float* o, std::int64_t o_stride) {
   constexpr int kMostChunks = std::min(64 / kChunk, kSums / 2 / kRows);
   const auto add_chunks = [&](std::int64_t first, auto chunks, const auto& load) HWY_ATTR {
     constexpr int kChunks = decltype(chunks)::value;
-    constexpr int kElementsOfLine = 64 / static_cast<int>(sizeof(T));
     Columns sums[kChunks][kRows];
 #pragma GCC unroll 4
     for (int i = 0; i < kChunks; ++i) {
@@ -197,7 +243,7 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
       }
     }
     const auto add = [&](std::int64_t j) HWY_ATTR {
-      const T* const value = static_cast<const T*>(values[j]) + first;
+      const T* const value = static_cast<const T*>(values[j * step]) + first;
       Vector weights[kRows];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) weights[r] = hn::Set(kFloats, p[r * kLeaf + j]);
@@ -211,11 +257,9 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
         }
       }
     };
-    if (kChunks == kMostChunks && ahead > 0) {
+    if (kChunks == kMostChunks && ahead != nullptr) {
       for (std::int64_t j = 0; j < count; ++j) {
-        const T* const later = static_cast<const T*>(values[j + ahead]) + first;
-#pragma GCC unroll 4
-        for (int c = 0; c < kChunks * kChunk; c += kElementsOfLine) hwy::Prefetch(later + c);
+        ahead->go(kChunks * kChunk * sizeof(T));
         add(j);
       }
     } else {
@@ -241,7 +285,7 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t ahead, std::i
   }
   for (; c + kChunk <= cols; c += kChunk) add_chunks(c, std::integral_constant<int, 1>(), load_whole);
   if (c < cols) {
-    ahead = 0;  // less machine code
+    ahead = nullptr;  // less machine code
     add_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
@@ -253,14 +297,6 @@ HWY_INLINE void for_row_blocks(int rows, const Visit& visit) {
   for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce) visit(r, std::integral_constant<int, kRowsAtOnce>());
   if ((rows & 2) != 0) visit(r, std::integral_constant<int, 2>());
   if ((rows & 1) != 0) visit(rows - 1, std::integral_constant<int, 1>());
-}
-
-/// Prefetches rows of so many bytes. Inlined: GCC sees no effect in a function that does nothing else, and leaves out
-/// calls of it.
-HWY_INLINE void prefetch_rows(const void* const* rows, std::int64_t count, std::int64_t bytes) {
-  for (std::int64_t n = 0; n < count; ++n) {
-    for (std::int64_t at = 0; at < bytes; at += 64) hwy::Prefetch(static_cast<const char*>(rows[n]) + at);
-  }
 }
 
 }  // namespace attend::cpu::HWY_NAMESPACE

@@ -92,10 +92,11 @@ void compute_leaves(const DecodeProblem& p, const DecodeTile& tile, const LeafRa
   TilePass<T> pass(p, tile, scratch);
   Fold fold(p, tile.rows, levels, ScoreUnit(p).log2_per_score(), scratch);
   InterruptPoint interrupt;
-  for (std::int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf) {
-    pass.visit(leaf, fold.current());
-    fold.push(leaf - node.begin);
-    interrupt.after(kLeaf * tile.rows);
+  for (std::int64_t leaf = leaves.begin; leaf < leaves.end;) {
+    const int count = pass.visit(leaf, leaves.end, fold.current());
+    for (int n = 0; n < count; ++n) fold.push(leaf + n - node.begin, n);
+    leaf += count;
+    interrupt.after(count * kLeaf * tile.rows);
   }
   const State& total = fold.total(/*current_is_last=*/false);
   if (partial == nullptr) {
@@ -126,7 +127,7 @@ void merge_parts_target(const DecodeProblem& p, const DecodeTile& tile, const Le
   const bool last_is_cut = leaves.end % leaves_per_part != 0;
   for (std::int64_t part = first; part <= last; ++part) {
     const std::int64_t floats = state_floats(p.head_dim_v);
-    std::copy_n(parts + (part - first) * floats, floats, fold.current().o);
+    std::copy_n(parts + (part - first) * floats, floats, fold.current()[0].o);
     if (part < last || !last_is_cut) fold.push(part);
   }
   write_rows(p, tile, fold.total(last_is_cut));

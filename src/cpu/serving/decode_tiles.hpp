@@ -16,7 +16,8 @@ namespace attend::cpu {
 
 constexpr std::int64_t kLeaf = 256;
 constexpr int kTileRows = 32;
-constexpr int kMostLevels = 32;  // of the tree: no sequence has more than 2^31 keys
+constexpr int kLeavesAtOnce = 4;  // that a thread reads at the same time, if their rows lie in memory
+constexpr int kMostLevels = 32;   // of the tree: no sequence has more than 2^31 keys
 
 struct DecodeTile {
   core::DecodeSequence sequence;

@@ -110,10 +110,10 @@ HWY_INLINE void widen_row(const void* data, DType dtype, std::int64_t cols, floa
   });
 }
 
-/// `count` rows at `rows` as rows of floats, `stride` apart. Not inlined: keys and values share it.
-HWY_NOINLINE inline void widen_rows(const void* const* rows, std::int64_t count, DType dtype, std::int64_t cols,
-                                    float* HWY_RESTRICT to, std::int64_t stride) {
-  for (std::int64_t n = 0; n < count; ++n) widen_row(rows[n], dtype, cols, to + n * stride);
+/// `count` rows at rows[n * step] as rows of floats, `stride` apart. Not inlined: keys and values share it.
+HWY_NOINLINE inline void widen_rows(const void* const* rows, std::int64_t step, std::int64_t count, DType dtype,
+                                    std::int64_t cols, float* HWY_RESTRICT to, std::int64_t stride) {
+  for (std::int64_t n = 0; n < count; ++n) widen_row(rows[n * step], dtype, cols, to + n * stride);
 }
 
 /// The only row of m = x / descale, rounded. x: m.cols floats, readable in whole vectors.

@@ -68,54 +68,56 @@ class Fold {
   /// States with numbers below 2^levels.
   HWY_NOINLINE Fold(const core::DecodeProblem& p, int rows, int levels, float log2_per_score, Scratch& scratch)
       : rows_(rows), columns_(state_columns(p.head_dim_v)), log2_per_score_(log2_per_score) {
-    current_ = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
+    for (State& state : current_) state = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
     for (int level = 0; level <= levels; ++level) {
       nodes_[level] = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
     }
   }
 
   [[nodiscard]] static std::int64_t floats(const core::DecodeProblem& p, int levels) {
-    return (levels + 2) * Scratch::size_of(state_floats(p.head_dim_v));
+    return (levels + 1 + kLeavesAtOnce) * Scratch::size_of(state_floats(p.head_dim_v));
   }
 
-  /// Where the next state goes.
-  [[nodiscard]] const State& current() const { return current_; }
+  /// Where the next states go, kLeavesAtOnce of them.
+  [[nodiscard]] const State* current() const { return current_; }
 
-  /// Takes the current state as number `number`.
-  HWY_NOINLINE void push(std::int64_t number) {
+  /// Takes current()[n] as number `number`.
+  HWY_NOINLINE void push(std::int64_t number, int n = 0) {
     int level = 0;
-    for (; (number >> level & 1) != 0; ++level) take_in(level);
-    std::swap(nodes_[level], current_);
+    for (; (number >> level & 1) != 0; ++level) take_in(level, current_[n]);
+    std::swap(nodes_[level], current_[n]);
     waits_[level] = true;
   }
 
-  /// Merges what waits, the highest numbers first, onto the current state if that is `last`, a part of a node.
+  /// Merges what waits, the highest numbers first, onto current()[0] if that is `last`, a part of a node.
   [[nodiscard]] HWY_NOINLINE const State& total(bool current_is_last) {
+    State& result = current_[0];
     int level = 0;
     if (!current_is_last) {
       while (level < kMostLevels && !waits_[level]) ++level;
       if (level == kMostLevels) {  // there was no state at all
-        std::fill_n(current_.row_sum, kTileRows, 0.0F);
-        return current_;
+        std::fill_n(result.row_sum, kTileRows, 0.0F);
+        return result;
       }
-      std::swap(nodes_[level], current_);
+      std::swap(nodes_[level], result);
       waits_[level] = false;
     }
-    for (; level < kMostLevels; ++level) take_in(level);
-    return current_;
+    for (; level < kMostLevels; ++level) take_in(level, result);
+    return result;
   }
 
  private:
-  void take_in(int level) {
+  /// Merges the node that waits at `level`, if there is one, into its right neighbour.
+  void take_in(int level, const State& right) {
     if (!waits_[level]) return;
-    merge_into(nodes_[level], current_, rows_, columns_, log2_per_score_);
+    merge_into(nodes_[level], right, rows_, columns_, log2_per_score_);
     waits_[level] = false;
   }
 
   int rows_;
   std::int64_t columns_;
   float log2_per_score_;
-  State current_ = {};
+  State current_[kLeavesAtOnce] = {};
   State nodes_[kMostLevels + 1] = {};
   bool waits_[kMostLevels + 1] = {};
 };

@@ -1,4 +1,4 @@
-// A tile of query rows over one leaf of cached keys: scores, exponentials, and the sum of the values.
+// A tile of query rows over leaves of cached keys: scores, exponentials, and the sum of the values.
 // Included once per SIMD target.
 #if defined(ATTEND_CPU_TILE_PASS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_TILE_PASS_INL
@@ -12,6 +12,7 @@
 #include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "cpu/serving/cached_rows-inl.hpp"
+#include "cpu/serving/leaf_keys-inl.hpp"
 #include "cpu/serving/quantized-inl.hpp"
 #include "cpu/serving/state-inl.hpp"
 #include "kernels/attention/score_transform.cuh"
@@ -34,89 +35,10 @@ struct ScoreUnit {
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 };
 
-// Where a cache lies in memory, its rows are prefetched into the first level of caches: keys so many bytes before they
-// are read, values a block before. A block of values and the next one fit into 32 KiB, unless rows are long: sums of
-// fewer rows would be loaded and stored too often.
-constexpr std::int64_t kKeyBytesAhead = 8 << 10;
-constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
-constexpr std::int64_t kFewestValuesAtOnce = 32;
-constexpr std::int64_t kMostAhead = 64;  // rows
-
-/// Where the keys of a leaf lie, and what their elements are multiplied by.
-struct LeafKeys {
-  std::int64_t begin = 0;  // of a vector of scores: which lane a key has follows from its position
-  std::int64_t count = 0;
-  bool some_missing = false;
-  // Rows in the order in which they are read. Behind the keys, whose number is rounded up to kKeysAtOnce, the first
-  // values, and behind the values the first keys of the next leaf: rows to prefetch, if the tile does so.
-  const void* k[kLeaf + kMostAhead];
-  const void* v[kLeaf + kMostAhead];
-  float k_descale[kLeaf];  // those of keys that do not exist are 1. Not set without factors
-  float v_descale[kLeaf];
-
-  /// missing: a row of zeros, which stands for keys that do not exist. Not inlined: passes of all types share it.
-  HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range,
-                         std::int64_t end_of_tile, const void* missing) {
-    begin = range.begin / kLanes * kLanes;
-    count = range.end - begin;
-    some_missing = false;
-    std::fill(k, k + (range.begin - begin), missing);  // no row sees these
-    std::fill(v, v + (range.begin - begin), missing);
-    if (p.k_descale.data != nullptr) std::fill_n(k_descale, kLeaf, 1.0F);
-    if (p.v_descale.data != nullptr) std::fill_n(v_descale, kLeaf, 1.0F);
-    for (std::int64_t key = range.begin; key < range.end;) {
-      const core::CacheRun run = p.run(tile.sequence, key);
-      const std::int64_t end = std::min(range.end, key + run.count);
-      some_missing |= run.block < 0;
-      if (run.block >= 0) {
-        find_factors(p.k_descale, tile, run, k_descale + (key - begin), end - key);
-        find_factors(p.v_descale, tile, run, v_descale + (key - begin), end - key);
-      }
-      find_rows(p.k, tile, run, k + (key - begin), end - key, missing);
-      find_rows(p.v, tile, run, v + (key - begin), end - key, missing);
-      key = end;
-    }
-    const std::int64_t scored = round_up(count, kKeysAtOnce);
-    std::fill(k + count, k + scored, missing);
-    std::fill(v + count, v + count + kMostAhead, missing);
-    if (!tile.prefetches) return;
-    const std::int64_t last = std::min(end_of_tile, range.end + kMostAhead);
-    for (std::int64_t key = range.end; key < last;) {
-      const core::CacheRun run = p.run(tile.sequence, key);
-      const std::int64_t end = std::min(last, key + run.count);
-      find_rows(p.k, tile, run, v + (key - begin), end - key, missing);
-      key = end;
-    }
-    std::copy_n(v, kMostAhead, k + scored);
-  }
-
-  /// s *= factors, in whole vectors of keys.
-  HWY_NOINLINE void multiply(float* HWY_RESTRICT s, const float* HWY_RESTRICT factors) const {
-    for (std::int64_t j = 0; j < count; j += kLanes) {
-      hn::StoreU(hn::Mul(hn::LoadU(kFloats, s + j), hn::LoadU(kFloats, factors + j)), kFloats, s + j);
-    }
-  }
-
- private:
-  /// The next `rows` rows of a run of keys.
-  static void find_rows(const Tensor& cache, const DecodeTile& tile, const core::CacheRun& run, const void** to,
-                        std::int64_t rows, const void* missing) {
-    if (run.block < 0) return void(std::fill_n(to, rows, missing));
-    const std::int64_t step = cache.stride[2] * dtype_bytes(cache.dtype);
-    const auto* from = static_cast<const char*>(core::element(cache, run.block, tile.key_head, run.row));
-    for (std::int64_t n = 0; n < rows; ++n, from += step) to[n] = from;
-  }
-
-  HWY_NOINLINE static void find_factors(const core::Descale& descale, const DecodeTile& tile, const core::CacheRun& run,
-                                        float* to, std::int64_t keys) {
-    if (descale.data == nullptr) return;
-    const float* factor = descale.of(tile.sequence.index, tile.key_head, {run.block, run.row});
-    for (std::int64_t n = 0; n < keys; ++n) to[n] = core::multiplier(factor[n * descale.row_stride]);
-  }
-};
-
 constexpr int kRowsWidened = 32;  // rows of a cache of 8 bits that are floats at a time: 16 KiB of 128 columns
 static_assert(kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
+static_assert(kLeavesAtOnce * kRowsWidened <= kMostAhead && kLeavesAtOnce % kKeysAtOnce == 0);
+constexpr int kRowsOfSeveral = kTileRows / kLeavesAtOnce;  // query rows that several leaves are visited for at once
 
 /// A tile on its way over leaves. T is the type of the cache, or float where that is one of 8 bits: such rows are made
 /// floats, a few at a time, before they are multiplied.
@@ -124,14 +46,12 @@ template <class T>
 class TilePass {
  public:
   TilePass(const DecodeProblem& p, const DecodeTile& tile, Scratch& scratch)
-      : p_(p), tile_(tile), unit_(p), q_stride_(round_up(p.head_dim, kChunk)), widens_(core::is_quantized(p.k.dtype)) {
-    const std::int64_t row_bytes = std::max(p.head_dim, p.head_dim_v) * dtype_bytes(p.k.dtype);
-    values_at_once_ = kMostAhead;
-    if (tile.prefetches) {
-      ahead_ = std::clamp<std::int64_t>(kKeyBytesAhead / row_bytes, kKeysAtOnce, kMostAhead);
-      values_at_once_ = std::clamp(kValueBytesAtOnce / row_bytes, kFewestValuesAtOnce, kMostAhead);
-    }
-    if (widens_) values_at_once_ = kRowsWidened;
+      : p_(p),
+        tile_(tile),
+        unit_(p),
+        q_stride_(round_up(p.head_dim, kChunk)),
+        columns_(state_columns(p.head_dim_v)),
+        widens_(core::is_quantized(p.k.dtype)) {
     q_ = scratch.take(kTileRows * q_stride_);
     scores_ = scratch.take(kTileRows * kLeaf);
     missing_ = scratch.take(row_floats(p));
@@ -146,43 +66,89 @@ class TilePass {
            Scratch::size_of(row_floats(p)) + Scratch::size_of(widened_floats(p));
   }
 
-  /// The result over the keys of leaf number `leaf`, into `state`.
-  void visit(std::int64_t leaf, const State& state) {
+  /// The results over the keys of the leaves from number `leaf` on, each in a state of its own. Returns how many leaves
+  /// they are: several at once if that is faster, and none from number `end` on.
+  int visit(std::int64_t leaf, std::int64_t end, const State* states) {
     const KeyRange of_tile = tile_.keys(p_);
-    keys_.find(p_, tile_, {std::max(of_tile.begin, leaf * kLeaf), std::min(of_tile.end, (leaf + 1) * kLeaf)},
-               of_tile.end, missing_);
-    for (std::int64_t first = 0; first < keys_.count; first += kRowsWidened) {
-      const std::int64_t count = std::min<std::int64_t>(kRowsWidened, round_up(keys_.count - first, kKeysAtOnce));
-      const void* const* keys = rows_of_type(keys_.k + first, count, p_.head_dim);
-      for (std::int64_t j = 0; j < count; j += kKeysAtOnce) {
-        if (ahead_ > 0) {
-          prefetch_rows(keys_.k + first + j + ahead_, kKeysAtOnce, p_.head_dim * dtype_bytes(p_.k.dtype));
-        }
-        for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-          float* scores = scores_ + r * kLeaf + first + j;
-          score_keys<T, rows.value>(keys + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores);
-        });
+    const bool takes_several = !widens_ && tile_.prefetches && tile_.rows <= kRowsOfSeveral &&
+                               leaf + kLeavesAtOnce <= end && leaf * kLeaf >= of_tile.begin &&
+                               (leaf + kLeavesAtOnce) * kLeaf <= of_tile.end;
+    const int leaves = takes_several ? kLeavesAtOnce : 1;
+    keys_.find(p_, tile_, of_tile, leaf, leaves, missing_);
+    multiply_keys();
+    for (int n = 0; n < leaves; ++n) {
+      for (int r = 0; r < tile_.rows; ++r) softmax(n, r, states[n]);
+      std::fill_n(states[n].o, tile_.rows * columns_, 0.0F);
+    }
+    add_weighted_values(states);
+    for (int n = 0; n < leaves; ++n) {
+      for (int r = 0; r < tile_.rows; ++r) {
+        float* o = states[n].o + r * columns_;
+        if (!is_finite(o)) sum_seen_values(n, r, o);
       }
     }
-    for (int r = 0; r < tile_.rows; ++r) softmax(r, state);
-    const std::int64_t columns = state_columns(p_.head_dim_v);
-    std::fill_n(state.o, tile_.rows * columns, 0.0F);
-    for (std::int64_t j = 0; j < keys_.count; j += values_at_once_) {
-      const std::int64_t count = std::min(values_at_once_, keys_.count - j);
-      if (ahead_ > 0 && widens_) prefetch_rows(keys_.v + j + ahead_, count, p_.head_dim_v);
-      const void* const* values = rows_of_type(keys_.v + j, count, p_.head_dim_v);
-      for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-        const std::int64_t ahead = r == 0 && ahead_ > 0 && !widens_ ? values_at_once_ : 0;
-        add_values<T, rows.value>(values, ahead, count, p_.head_dim_v, scores_ + r * kLeaf + j, state.o + r * columns,
-                                  columns);
-      });
-    }
-    for (int r = 0; r < tile_.rows; ++r) {
-      if (!is_finite(state.o + r * columns)) sum_seen_values(r, state.o + r * columns);
-    }
+    return leaves;
   }
 
  private:
+  /// Where the scores of leaf n of those that are visited are for row r.
+  [[nodiscard]] float* scores_of(int n, int r) const { return scores_ + (n * kRowsOfSeveral + r) * kLeaf; }
+
+  /// Products of the rows with the keys, in the order of their rows in keys_.
+  void multiply_keys() {
+    const std::int64_t step =
+        keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;  // between scores of neighbours in that order
+    const std::int64_t row_bytes = p_.head_dim * dtype_bytes(p_.k.dtype);
+    const std::int64_t ahead =
+        widens_ ? kRowsWidened : std::clamp<std::int64_t>(kKeyBytesAhead / row_bytes, kKeysAtOnce, kMostAhead);
+    const std::int64_t total = keys_.rows_scored();
+    LinesAhead lines = lines_ahead(keys_.k + ahead, total, p_.head_dim);
+    for (std::int64_t first = 0; first < total; first += kRowsWidened) {
+      const std::int64_t count = std::min<std::int64_t>(kRowsWidened, total - first);
+      const void* const* keys = rows_of_type(keys_.k + first, 1, count, p_.head_dim);
+      for (std::int64_t j = 0; j < count; j += kKeysAtOnce) {
+        float* const scores = scores_ + (first + j) / keys_.leaves;
+        for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
+          score_keys<T, rows.value>(keys + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores + r * kLeaf, step,
+                                    tile_.prefetches ? &lines : nullptr);
+        });
+      }
+    }
+  }
+
+  /// Adds values, weighted by what scores have become, to each leaf's state: a few rows of a leaf, then of the next.
+  void add_weighted_values(const State* states) {
+    const std::int64_t at_once = values_at_once();
+    const std::int64_t step = widens_ ? 1 : keys_.leaves;
+    const std::int64_t total = keys_.leaves * keys_.leaf[0].count;
+    LinesAhead lines = lines_ahead(keys_.v + at_once * keys_.leaves, total, p_.head_dim_v);
+    for (std::int64_t j = 0; j < keys_.leaf[0].count; j += at_once) {
+      const std::int64_t count = std::min(at_once, keys_.leaf[0].count - j);
+      for (int n = 0; n < keys_.leaves; ++n) {
+        const void* const* values = rows_of_type(keys_.v + j * keys_.leaves + n, keys_.leaves, count, p_.head_dim_v);
+        for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
+          add_values<T, rows.value>(values, step, tile_.prefetches ? &lines : nullptr, count, p_.head_dim_v,
+                                    scores_of(n, r) + j, states[n].o + r * columns_, columns_);
+        });
+      }
+    }
+  }
+
+  /// Prefetches `count` rows of the cache while as many, of `cols` columns, are multiplied with all query rows.
+  [[nodiscard]] LinesAhead lines_ahead(const void* const* rows, std::int64_t count, std::int64_t cols) const {
+    const int row_blocks = tile_.rows / kRowsAtOnce + (tile_.rows >> 1 & 1) + (tile_.rows & 1);
+    return {rows, count, cols * dtype_bytes(p_.k.dtype), row_blocks * cols * static_cast<std::int64_t>(sizeof(T))};
+  }
+
+  /// Rows of a leaf that are read once for each few query rows, and stay close that long.
+  [[nodiscard]] std::int64_t values_at_once() const {
+    if (widens_) return kRowsWidened;
+    if (!tile_.prefetches) return kMostValuesAtOnce;
+    const std::int64_t row_bytes = std::max(p_.head_dim, p_.head_dim_v) * dtype_bytes(p_.k.dtype);
+    const std::int64_t wanted = kValueBytesAtOnce / row_bytes / keys_.leaves;
+    return std::clamp(wanted, kFewestValuesAtOnce / keys_.leaves, kMostValuesAtOnce / keys_.leaves);
+  }
+
   [[nodiscard]] static std::int64_t row_floats(const DecodeProblem& p) {
     return round_up(std::max(p.head_dim, p.head_dim_v), kChunk);
   }
@@ -191,11 +157,13 @@ class TilePass {
     return core::is_quantized(p.k.dtype) ? kRowsWidened * row_floats(p) : 0;
   }
 
-  /// `count` rows of the cache as rows of T: where they lie, or as floats, until the next call.
-  HWY_INLINE const void* const* rows_of_type(const void* const* rows, std::int64_t count, std::int64_t cols) {
+  /// `count` rows of the cache, rows[i * step], as rows of T: where they lie, or as floats, one behind the other, until
+  /// the next call.
+  HWY_INLINE const void* const* rows_of_type(const void* const* rows, std::int64_t step, std::int64_t count,
+                                             std::int64_t cols) {
     if constexpr (std::is_same_v<T, float>) {
       if (widens_) {
-        widen_rows(rows, count, p_.k.dtype, cols, widened_, row_floats(p_));
+        widen_rows(rows, step, count, p_.k.dtype, cols, widened_, row_floats(p_));
         return widened_rows_;
       }
     }
@@ -224,41 +192,42 @@ class TilePass {
     }
   }
 
-  /// Whether the row sees key j of the leaf.
-  [[nodiscard]] bool sees(int r, std::int64_t j) const {
+  /// Whether the row sees key j of leaf n.
+  [[nodiscard]] bool sees(int n, int r, std::int64_t j) const {
     const std::int64_t i = tile_.row(p_, r);
-    const std::int64_t key = keys_.begin + j;
-    return p_.keys_of_row(tile_.sequence, i).contains(key) && keys_.k[j] != missing_ &&
+    const std::int64_t key = keys_.leaf[n].begin + j;
+    return p_.keys_of_row(tile_.sequence, i).contains(key) && keys_.k[j * keys_.leaves + n] != missing_ &&
            !p_.tree_hides(tile_.sequence, i, key);
   }
 
   /// Products to scores; those of keys that the row does not see to -inf. The last ones, up to whole vectors, are -inf.
-  void finish_scores(int r) {
-    float* s = scores_ + r * kLeaf;
-    const std::int64_t whole = round_up(keys_.count, kLanes);
-    if (p_.k_descale.data != nullptr) keys_.multiply(s, keys_.k_descale);
-    if (!unit_.products_are_scores) transform(r, whole);
+  void finish_scores(int n, int r) {
+    const LeafKeys& keys = keys_.leaf[n];
+    float* s = scores_of(n, r);
+    const std::int64_t whole = round_up(keys.count, kLanes);
+    if (p_.k_descale.data != nullptr) keys.multiply(s, keys.k_descale);
+    if (!unit_.products_are_scores) transform(n, r, whole);
     const KeyRange seen = p_.keys_of_row(tile_.sequence, tile_.row(p_, r));
-    const std::int64_t from = std::clamp<std::int64_t>(seen.begin - keys_.begin, 0, keys_.count);
-    const std::int64_t to = std::clamp<std::int64_t>(seen.end - keys_.begin, from, keys_.count);
+    const std::int64_t from = std::clamp<std::int64_t>(seen.begin - keys.begin, 0, keys.count);
+    const std::int64_t to = std::clamp<std::int64_t>(seen.end - keys.begin, from, keys.count);
     std::fill(s, s + from, -kInfinity);
     std::fill(s + to, s + whole, -kInfinity);
-    if (!keys_.some_missing && p_.tree_mask == nullptr) return;
-    const std::int64_t tree_begin = tile_.sequence.seqlen_k - tile_.sequence.seqlen_q - keys_.begin;
-    for (std::int64_t j = keys_.some_missing ? from : std::max(from, tree_begin); j < to; ++j) {
-      if (!sees(r, j)) s[j] = -kInfinity;
+    if (!keys.some_missing && p_.tree_mask == nullptr) return;
+    const std::int64_t tree_begin = tile_.sequence.seqlen_k - tile_.sequence.seqlen_q - keys.begin;
+    for (std::int64_t j = keys.some_missing ? from : std::max(from, tree_begin); j < to; ++j) {
+      if (!sees(n, r, j)) s[j] = -kInfinity;
     }
   }
 
   /// Natural scores: the transform, and the term by position.
-  void transform(int r, std::int64_t whole) {
-    float* s = scores_ + r * kLeaf;
+  void transform(int n, int r, std::int64_t whole) {
+    float* s = scores_of(n, r);
     const core::DecodeSequence& seq = tile_.sequence;
     const Vector nats = hn::Set(kFloats, unit_.scale.nats_per_product);
     const Vector cap = hn::Set(kFloats, static_cast<float>(p_.transform_cap));
     const double slope_of_head = p_.alibi_slopes ? core::load(*p_.alibi_slopes, seq.index, tile_.head(p_, r), 0, 0) : 0;
     const Vector slope = hn::Set(kFloats, static_cast<float>(slope_of_head));
-    const std::int64_t first = tile_.row(p_, r) + seq.seqlen_k - seq.seqlen_q - keys_.begin;
+    const std::int64_t first = tile_.row(p_, r) + seq.seqlen_k - seq.seqlen_q - keys_.leaf[n].begin;
     for (std::int64_t j = 0; j < whole; j += kLanes) {
       Vector score = hn::Mul(hn::LoadU(kFloats, s + j), nats);
       if (p_.transforms_scores()) {
@@ -274,18 +243,19 @@ class TilePass {
     }
   }
 
-  /// Scores of the row to exponentials, their maximum and their sum.
-  void softmax(int r, const State& state) {
-    finish_scores(r);
-    float* s = scores_ + r * kLeaf;
+  /// Scores of the row in leaf n to exponentials, their maximum and their sum.
+  void softmax(int n, int r, const State& state) {
+    const LeafKeys& keys = keys_.leaf[n];
+    finish_scores(n, r);
+    float* s = scores_of(n, r);
     Vector top = hn::Set(kFloats, -kInfinity);
     // A NaN score is Max's first operand, which it does not give back; its exponential is NaN all the same.
-    for (std::int64_t j = 0; j < keys_.count; j += kLanes) top = hn::Max(hn::LoadU(kFloats, s + j), top);
+    for (std::int64_t j = 0; j < keys.count; j += kLanes) top = hn::Max(hn::LoadU(kFloats, s + j), top);
     const float row_max = hn::GetLane(hn::MaxOfLanes(kFloats, top));
     const Vector base = hn::Set(kFloats, row_max == -kInfinity ? 0.0F : row_max);
     const Vector unit = hn::Set(kFloats, unit_.log2_per_score());
     Vector sum = hn::Zero(kFloats);
-    for (std::int64_t j = 0; j < keys_.count; j += kLanes) {
+    for (std::int64_t j = 0; j < keys.count; j += kLanes) {
       const Vector p = exp_above(hn::LoadU(kFloats, s + j), base, unit);
       hn::StoreU(p, kFloats, s + j);
       sum = hn::Add(sum, p);
@@ -293,7 +263,7 @@ class TilePass {
     state.row_max[r] = row_max;
     state.row_sum[r] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
     if (p_.v_descale.data != nullptr)
-      keys_.multiply(s, keys_.v_descale);  // what the elements of the values are weighted by
+      keys.multiply(s, keys.v_descale);  // what the elements of the values are weighted by
   }
 
   /// Looks at whole chunks: half of the columns of the last one may lie in its second vector.
@@ -307,13 +277,13 @@ class TilePass {
   }
 
   /// The row's sum of values anew, of the keys that it sees only: 0 * NaN of another key is NaN.
-  void sum_seen_values(int r, float* o) {
-    const float* p = scores_ + r * kLeaf;
+  void sum_seen_values(int n, int r, float* o) {
+    const float* p = scores_of(n, r);
     std::fill_n(o, round_up(p_.head_dim_v, kChunk), 0.0F);
-    for (std::int64_t j = 0; j < keys_.count; ++j) {
-      if (!sees(r, j)) continue;
+    for (std::int64_t j = 0; j < keys_.leaf[n].count; ++j) {
+      if (!sees(n, r, j)) continue;
       const Vector weight = hn::Set(kFloats, p[j]);
-      const auto* value = static_cast<const T*>(*rows_of_type(keys_.v + j, 1, p_.head_dim_v));
+      const auto* value = static_cast<const T*>(*rows_of_type(keys_.v + j * keys_.leaves + n, 1, 1, p_.head_dim_v));
       for (std::int64_t c = 0; c < p_.head_dim_v; c += kChunk) {
         const std::int64_t count = p_.head_dim_v - c;
         const Columns v = count >= kChunk ? load_columns(value + c) : load_columns(value + c, count);
@@ -327,15 +297,14 @@ class TilePass {
   const DecodeTile& tile_;
   ScoreUnit unit_;
   std::int64_t q_stride_;
+  std::int64_t columns_;  // of a state
   float* q_;
   float* scores_;
   float* missing_;
   bool widens_;
-  std::int64_t ahead_ = 0;       // rows, 0: none are prefetched
-  std::int64_t values_at_once_;  // rows that are read once for each few query rows, and stay close that long
   float* widened_;
   const void* widened_rows_[kRowsWidened];
-  LeafKeys keys_;
+  KeyRows keys_;
 };
 
 }  // namespace attend::cpu::HWY_NAMESPACE

@@ -1,0 +1,135 @@
+// Where the keys and values of leaves lie in a cache, in the order in which a tile reads them.
+// Included once per SIMD target.
+#if defined(ATTEND_CPU_LEAF_KEYS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef ATTEND_CPU_LEAF_KEYS_INL
+#undef ATTEND_CPU_LEAF_KEYS_INL
+#else
+#define ATTEND_CPU_LEAF_KEYS_INL
+#endif
+
+#include <algorithm>
+
+#include "core/elements.hpp"
+#include "cpu/serving/cached_rows-inl.hpp"
+#include "cpu/serving/decode_tiles.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace attend::cpu::HWY_NAMESPACE {
+
+using core::DecodeProblem;
+
+// Where a cache lies in memory, its rows are prefetched into the first level of caches: keys so many bytes before they
+// are read, values a block before. A block of values and the next one fit into 32 KiB, unless rows are long: sums of
+// fewer rows would be loaded and stored too often.
+constexpr std::int64_t kKeyBytesAhead = 2 << 10;
+constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
+constexpr std::int64_t kFewestValuesAtOnce = 32;
+constexpr std::int64_t kMostValuesAtOnce = 64;
+constexpr std::int64_t kMostAhead = 128;  // rows
+
+/// The keys of a leaf.
+struct LeafKeys {
+  std::int64_t begin = 0;  // of a vector of scores: which lane a key has follows from its position
+  std::int64_t count = 0;
+  bool some_missing = false;
+  float k_descale[kLeaf];  // what elements are multiplied by. Keys that do not exist: 1. Not set without factors
+  float v_descale[kLeaf];
+
+  /// s *= factors, in whole vectors of keys.
+  HWY_NOINLINE void multiply(float* HWY_RESTRICT s, const float* HWY_RESTRICT factors) const {
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(kFloats, s + j), hn::LoadU(kFloats, factors + j)), kFloats, s + j);
+    }
+  }
+};
+
+/// The keys of one leaf, or of kLeavesAtOnce whole ones: then the first key of each, the second of each, and so on. A
+/// processor fetches rows of several places in memory faster than those of one.
+struct KeyRows {
+  int leaves = 0;
+  LeafKeys leaf[kLeavesAtOnce];
+  // Rows in the order in which they are read: key j of leaf n is k[j * leaves + n]. Behind the keys, whose number is
+  // rounded up to kKeysAtOnce, the first values, and behind the values the first keys of the leaves that come next:
+  // rows to prefetch, if the tile does so.
+  const void* k[kLeavesAtOnce * kLeaf + kMostAhead];
+  const void* v[kLeavesAtOnce * kLeaf + kMostAhead];
+
+  /// How many keys are multiplied. The last ones may be missing.
+  [[nodiscard]] std::int64_t rows_scored() const { return leaves * round_up(leaf[0].count, kKeysAtOnce); }
+
+  /// The leaves from number `first` on. missing: a row of zeros, which stands for keys that do not exist. Not inlined:
+  /// passes of all types share it.
+  HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& of_tile, std::int64_t first,
+                         int number, const void* missing) {
+    leaves = number;
+    for (int n = 0; n < leaves; ++n) {
+      const std::int64_t begin = (first + n) * kLeaf;
+      find_leaf(p, tile, {std::max(of_tile.begin, begin), std::min(of_tile.end, begin + kLeaf)}, n, missing);
+    }
+    const std::int64_t values = leaves * leaf[0].count;
+    const std::int64_t scored = rows_scored();
+    std::fill(k + values, k + scored, missing);
+    std::fill(v + values, v + values + kMostAhead, missing);
+    if (!tile.prefetches) return;
+    for (int n = 0; n < leaves; ++n) {
+      const std::int64_t begin = (first + leaves + n) * kLeaf;
+      const std::int64_t end = std::min(of_tile.end, begin + kMostAhead / leaves);
+      for (std::int64_t key = begin; key < end;) {
+        const core::CacheRun run = p.run(tile.sequence, key);
+        const std::int64_t rows = std::min(end - key, run.count);
+        find_rows(p.k, tile, run, v + values + (key - begin) * leaves + n, rows, missing);
+        key += rows;
+      }
+    }
+    std::copy_n(v, kMostAhead, k + scored);
+  }
+
+ private:
+  void find_leaf(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& range, int n, const void* missing) {
+    LeafKeys& keys = leaf[n];
+    keys.begin = range.begin / kLanes * kLanes;
+    keys.count = range.end - keys.begin;
+    keys.some_missing = false;
+    for (std::int64_t j = 0; j < range.begin - keys.begin; ++j) {  // no row sees these
+      k[j * leaves + n] = missing;
+      v[j * leaves + n] = missing;
+    }
+    if (p.k_descale.data != nullptr) std::fill_n(keys.k_descale, kLeaf, 1.0F);
+    if (p.v_descale.data != nullptr) std::fill_n(keys.v_descale, kLeaf, 1.0F);
+    for (std::int64_t key = range.begin; key < range.end;) {
+      const core::CacheRun run = p.run(tile.sequence, key);
+      const std::int64_t rows = std::min(range.end - key, run.count);
+      const std::int64_t at = key - keys.begin;
+      keys.some_missing |= run.block < 0;
+      if (run.block >= 0) {
+        find_factors(p.k_descale, tile, run, keys.k_descale + at, rows);
+        find_factors(p.v_descale, tile, run, keys.v_descale + at, rows);
+      }
+      find_rows(p.k, tile, run, k + at * leaves + n, rows, missing);
+      find_rows(p.v, tile, run, v + at * leaves + n, rows, missing);
+      key += rows;
+    }
+  }
+
+  /// The next `rows` rows of a run of keys.
+  void find_rows(const Tensor& cache, const DecodeTile& tile, const core::CacheRun& run, const void** to,
+                 std::int64_t rows, const void* missing) const {
+    const bool is_missing = run.block < 0;
+    const std::int64_t step = is_missing ? 0 : cache.stride[2] * dtype_bytes(cache.dtype);
+    const auto* from =
+        static_cast<const char*>(is_missing ? missing : core::element(cache, run.block, tile.key_head, run.row));
+    for (std::int64_t i = 0; i < rows; ++i, from += step) to[i * leaves] = from;
+  }
+
+  HWY_NOINLINE static void find_factors(const core::Descale& descale, const DecodeTile& tile, const core::CacheRun& run,
+                                        float* to, std::int64_t keys) {
+    if (descale.data == nullptr) return;
+    const float* factor = descale.of(tile.sequence.index, tile.key_head, {run.block, run.row});
+    for (std::int64_t n = 0; n < keys; ++n) to[n] = core::multiplier(factor[n * descale.row_stride]);
+  }
+};
+
+}  // namespace attend::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
