@@ -41,7 +41,6 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
   const std::string path = (folder_ / "table.json").string();
   std::vector<std::string> command = {"compile", "--arch", "sm_75,sm_80,sm_90a,sm_120", "--json", path};
   if (std::getenv("ATTEND_TEST_ALL_KERNELS") == nullptr) command.emplace_back("--cover");
-  // What an earlier run of this test compiled, and nothing has changed since, need not be compiled again.
   const auto result = run_attend(command, [] { set("ATTEND_CACHE_DIR", ATTEND_TEST_KERNEL_CACHE); });
   EXPECT_EQ(result.status, 0) << result.out << result.err;
   std::set<std::string> seen;

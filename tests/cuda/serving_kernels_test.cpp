@@ -14,7 +14,7 @@ namespace {
 class ServingKernels : public NvrtcTest {};
 
 TEST_F(ServingKernels, CompileWithoutSpills) {
-  cuda::Jit jit({.cache_root = {}, .kernel_dir = {}, .log_compiles = false, .print = {}});
+  cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
   for (const char* target : {"sm_75", "sm_80", "sm_90a", "sm_120"}) {
     std::vector<cuda::KernelSpec> specs = cuda::append_specs(target);
     for (cuda::KernelSpec& spec : cuda::merge_specs(target)) specs.push_back(std::move(spec));
@@ -30,7 +30,7 @@ TEST_F(ServingKernels, CompileWithoutSpills) {
 }
 
 TEST_F(ServingKernels, OfDecodeCompile) {
-  cuda::Jit jit({.cache_root = {}, .kernel_dir = {}, .log_compiles = false, .print = {}});
+  cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
   EXPECT_TRUE(cuda::decode_specs(cuda::find_arch("sm_75")).empty());
   std::vector<cuda::KernelSpec> specs = cuda::decode_specs(cuda::find_arch("sm_90a"));
   EXPECT_EQ(specs.size(), 8);

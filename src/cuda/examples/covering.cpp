@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <iterator>
 #include <map>
@@ -16,13 +15,6 @@
 
 namespace attend::cuda {
 namespace {
-
-/// Up to the next width that tiles are made for: rows of 65 and of 128 columns are read alike.
-std::int64_t width_class(std::int64_t head_dim) {
-  constexpr std::array<std::int64_t, 3> kWidths = {64, 128, 256};
-  const auto found = std::find_if(kWidths.begin(), kWidths.end(), [&](auto width) { return head_dim <= width; });
-  return found == kWidths.end() ? 512 : *found;
-}
 
 std::string text_of(const Constant& constant) {
   struct Visitor {
@@ -70,10 +62,7 @@ std::vector<std::string> covered_by(const KernelSpec& spec) {
   for (const Constant& constant : spec.config) {
     if (constant.name == "kSmemBytes") continue;  // the sum of what the others ask for
     items.push_back(fmt::format("{} {}={}", spec.name, constant.name, text_of(constant)));
-    if (constant.name == "kElement" || constant.name == "kMask") items.push_back(items.back() + " " + spec.arch);
-    const auto* number = std::get_if<std::int64_t>(&constant.value);
-    if (constant.name != "kHeadDim" || number == nullptr) continue;
-    items.push_back(fmt::format("{} head_dim to {} {}", spec.name, width_class(*number), spec.arch));
+    if (constant.name == "kElement") items.push_back(items.back() + " " + spec.arch);
   }
   return items;
 }

@@ -18,8 +18,8 @@ namespace attend::cuda {
 /// The specs of all these variants, none twice. The family has to support the architecture.
 [[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
 
-/// What a compile of the spec has tried, as texts: its kernel on its architecture, each value of each constant of the
-/// kernel; and on that architecture its element type, its mask and the width of tile that its head_dim needs.
+/// What a compile of the spec has tried, as texts: its kernel on its architecture, with its element type there, and each
+/// value of each constant of the kernel.
 [[nodiscard]] std::vector<std::string> covered_by(const KernelSpec& spec);
 
 /// Few of the specs that together have tried whatever all of them do, in their order: of the library's a fifth.
