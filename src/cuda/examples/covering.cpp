@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <iterator>
 #include <map>
@@ -23,6 +24,20 @@ std::string text_of(const Constant& constant) {
     std::string operator()(const EnumConstant& e) const { return e.value; }
   };
   return std::visit(Visitor(), constant.value);
+}
+
+/// A head_dim by the width of tile that it needs: all of that, in chunks of 16 bytes, or neither.
+std::string width_text(std::int64_t head_dim) {
+  constexpr std::array<std::int64_t, 4> kWidths = {64, 128, 256, 512};
+  const auto* found = std::find_if(kWidths.begin(), kWidths.end() - 1, [&](auto width) { return head_dim <= width; });
+  return fmt::format("{} {}", *found, head_dim == *found ? "whole" : head_dim % 8 == 0 ? "in chunks" : "odd");
+}
+
+/// What of a constant's values is to occur.
+std::string kind_of(const Constant& constant) {
+  const auto* number = std::get_if<std::int64_t>(&constant.value);
+  const bool is_head_dim = constant.name == "kHeadDim" || constant.name == "kHeadDimV";
+  return is_head_dim && number != nullptr ? width_text(*number) : text_of(constant);
 }
 
 /// Takes the one that has the most of what is still missing, until nothing is; none of those that later ones replace.
@@ -61,7 +76,7 @@ std::vector<std::string> covered_by(const KernelSpec& spec) {
   std::vector<std::string> items = {fmt::format("{} {}", spec.name, spec.arch)};
   for (const Constant& constant : spec.config) {
     if (constant.name == "kSmemBytes") continue;  // the sum of what the others ask for
-    items.push_back(fmt::format("{} {}={}", spec.name, constant.name, text_of(constant)));
+    items.push_back(fmt::format("{} {}={}", spec.name, constant.name, kind_of(constant)));
     if (constant.name == "kElement") items.push_back(items.back() + " " + spec.arch);
   }
   return items;
