@@ -44,9 +44,9 @@ want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left ou
 # The wheel goes into .venv, and the tests run against what is installed there, not against the sources.
 install_wheel = CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip install --quiet --disable-pip-version-check \
   --no-deps --no-build-isolation .
-# In as many processes as there are cores, but no more than eight: each imports torch. A process takes its tests in a row,
-# since those of a file share what they compiled, and later some of another's.
-run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest --numprocesses $(JOBS) \
+# In one process more than there are cores, since tests of signals and of ranks wait; but no more than eight: each imports
+# torch. A process takes its tests in a row, since those of a file share what they compiled, and later some of another's.
+run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest --numprocesses $$(($(JOBS) + 1)) \
   --maxprocesses 8 --dist worksteal; }
 
 # $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), and anew
