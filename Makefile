@@ -1,7 +1,8 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
 # make test       every test; of the Python package's, those that need no torch, or all where .venv has it or
-#                 ATTEND_TEST_TORCH=1 downloads it (large)
+#                 ATTEND_TEST_TORCH=1 downloads it (large). Of the GPU kernels' variants an eighth is compiled, in
+#                 which everything occurs; ATTEND_TEST_ALL_KERNELS=1 compiles all                     (20 minutes more)
 # make ring       the same example on the RANKS (4) processes of an mpirun, as a ring: attend run --ring RING (zigzag)
 # make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where
 #                 .venv has it; ATTEND_TEST_TORCH=1 downloads it (large)
@@ -43,7 +44,10 @@ want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left ou
 # The wheel goes into .venv, and the tests run against what is installed there, not against the sources.
 install_wheel = CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip install --quiet --disable-pip-version-check \
   --no-deps --no-build-isolation .
-run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest; }
+# In one process more than there are cores, since tests of signals and of ranks wait; but no more than eight: each imports
+# torch. A process takes its tests in a row, since those of a file share what they compiled, and later some of another's.
+run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest --numprocesses $$(($(JOBS) + 1)) \
+  --maxprocesses 8 --dist worksteal; }
 
 # $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), and anew
 # where the checkout has been copied; then builds the targets, or everything when there are none.

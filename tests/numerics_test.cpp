@@ -32,14 +32,16 @@ TEST_P(EveryOptionPair, StaysInBudget) {
   std::printf("%s\n  %s\n", describe(GetParam()).c_str(), line.c_str());
 }
 
-INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryOptionPair, testing::ValuesIn(option_pair_cases()),
-                         [](const auto& test) { return std::to_string(test.index); });
+/// The tests of a unit for bf16 take those of bf16.
+const auto kIndexAndType = [](const testing::TestParamInfo<AttentionCase>& test) {
+  return std::to_string(test.index) + "_" + dtype_name(test.param.dtype);
+};
+
+INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryOptionPair, testing::ValuesIn(option_pair_cases()), kIndexAndType);
 
 // One option at a time on a tiny problem: where a covering-array case fails, these tell which option it is.
-INSTANTIATE_TEST_SUITE_P(OneOptionF32, EveryOptionPair, testing::ValuesIn(option_cases(DType::kF32)),
-                         [](const auto& test) { return std::to_string(test.index); });
-INSTANTIATE_TEST_SUITE_P(OneOptionBF16, EveryOptionPair, testing::ValuesIn(option_cases(DType::kBF16)),
-                         [](const auto& test) { return std::to_string(test.index); });
+INSTANTIATE_TEST_SUITE_P(OneOptionF32, EveryOptionPair, testing::ValuesIn(option_cases(DType::kF32)), kIndexAndType);
+INSTANTIATE_TEST_SUITE_P(OneOptionBF16, EveryOptionPair, testing::ValuesIn(option_cases(DType::kBF16)), kIndexAndType);
 
 // Every head_dim, in steps that hit each remainder of the vector width, with another head_dim_v.
 class EveryHeadDim : public testing::TestWithParam<int> {};

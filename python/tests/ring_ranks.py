@@ -31,9 +31,12 @@ class Ranks:
     """
 
     def __init__(self, size: int, device: str) -> None:
-        # Forks of a server that has imported torch, which takes seconds, and never seen a GPU.
+        # Forks of a server that has imported torch, which takes seconds, and never seen a GPU. inductor's settings come
+        # with use_deterministic_algorithms(), and would take each rank two seconds more.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch.distributed", "attend.ring._operators", "ring_ranks"])
+        context.set_forkserver_preload(
+            ["torch.distributed", "torch._inductor.config", "attend.ring._operators", "ring_ranks"]
+        )
         self._folder = tempfile.TemporaryDirectory()
         self._pipes = []
         self.processes = []

@@ -30,10 +30,26 @@ def run(code: str, **environment: str) -> str:
     return result.stdout
 
 
+# Without the time in which this process had no core, as Linux counts it: other tests have them.
+IMPORT_TIME = """
+import time
+
+def now():
+    try:
+        with open("/proc/self/schedstat") as file:
+            return time.perf_counter() - int(file.read().split()[1]) / 1e9
+    except OSError:
+        return time.perf_counter()
+
+begin = now()
+import attend
+print(1000 * (now() - begin))
+"""
+
+
 def test_import_is_quick():
-    code = "import time; t = time.perf_counter(); import attend; print(1000 * (time.perf_counter() - t))"
-    run(code)
-    milliseconds = [float(run(code)) for _ in range(7)]
+    run(IMPORT_TIME)
+    milliseconds = [float(run(IMPORT_TIME)) for _ in range(15)]
     print(f"import attend: {min(milliseconds):.1f} ms, of {sorted(milliseconds)}")
     # The best of several: the others measure who else uses the machine.
     assert min(milliseconds) < IMPORT_MS

@@ -35,23 +35,16 @@ class Compile : public NvrtcTest {
   }
 };
 
-/// Every second variant for the GPU that the figures are of, of the others' every eighth: all of them take a quarter of
-/// an hour on two cores, which ATTEND_TEST_ALL_KERNELS=1 asks for.
+/// Variants that together have everything once (covering_test.cpp): all of them take twenty minutes on two cores, which
+/// ATTEND_TEST_ALL_KERNELS=1 asks for.
 TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
-  auto table = nlohmann::json::array();
-  const auto compile = [&](const char* archs, const char* every) {
-    // What an earlier run of these tests compiled, and nothing has changed since, need not be compiled again.
-    const std::string path = (folder_ / (std::string(archs) + ".json")).string();
-    const auto result = run_attend({"compile", "--arch", archs, "--every", every, "--json", path},
-                                   [] { set("ATTEND_CACHE_DIR", ATTEND_TEST_KERNEL_CACHE); });
-    EXPECT_EQ(result.status, 0) << result.out << result.err;
-    for (const auto& row : nlohmann::json::parse(read_file(path))) table.push_back(row);
-  };
-  const bool takes_all = std::getenv("ATTEND_TEST_ALL_KERNELS") != nullptr;
-  compile("sm_90a", takes_all ? "1" : "2");
-  compile("sm_80,sm_120", takes_all ? "1" : "8");
+  const std::string path = (folder_ / "table.json").string();
+  std::vector<std::string> command = {"compile", "--arch", "sm_75,sm_80,sm_90a,sm_120", "--json", path};
+  if (std::getenv("ATTEND_TEST_ALL_KERNELS") == nullptr) command.emplace_back("--cover");
+  const auto result = run_attend(command, [] { set("ATTEND_CACHE_DIR", ATTEND_TEST_KERNEL_CACHE); });
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
   std::set<std::string> seen;
-  for (const auto& row : table) {
+  for (const auto& row : nlohmann::json::parse(read_file(path))) {
     seen.insert(row["compute"].get<std::string>() + " " + row["arch"].get<std::string>());
     EXPECT_TRUE(row["passed"].get<bool>()) << row;
     EXPECT_GT(row["registers"].get<int>(), 0) << row;
@@ -60,28 +53,22 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
     EXPECT_LT(row["seconds"].get<double>(), 30) << row;  // of a processor
   }
   for (const cuda::Family* family : cuda::families()) {
-    for (const char* arch : {"sm_80", "sm_90a", "sm_120"}) {
+    for (const char* arch : {"sm_75", "sm_80", "sm_90a", "sm_120"}) {
       EXPECT_EQ(seen.count(std::string(family->name) + " " + arch) == 1, family->supports(cuda::find_arch(arch)))
           << family->name << " " << arch;
     }
   }
 }
 
-/// sm_75 has 64 KB of shared memory a block, no cp.async and no conversion to bfloat16. Of the rungs the one with the
-/// most registers and tiles.
-TEST_F(Compile, KernelsForOldGpusWithoutSpills) {
-  for (const char* compute : {"simt", "scalar2d_row_tile"}) {
-    const auto result = run_attend({"compile", "--arch", "sm_75", "--compute", compute},
-                                   [] { set("ATTEND_CACHE_DIR", ATTEND_TEST_KERNEL_CACHE); });
-    EXPECT_EQ(result.status, 0) << result.out << result.err;
-    EXPECT_THAT(result.out, AllOf(HasSubstr(compute), HasSubstr(" sm_75 "), testing::Not(HasSubstr("not for"))));
-  }
-  const auto lacking = attend({"compile", "--arch", "sm_75", "--compute", "fa2"});
-  EXPECT_THAT(lacking.out, HasSubstr("fa2                not for sm_75\n"));
+/// sm_75 has 64 KB of shared memory a block, no cp.async and no conversion to bfloat16.
+TEST_F(Compile, WhatIsNotForAnOldGpuIsTold) {
+  const auto result = attend({"compile", "--arch", "sm_75", "--compute", "fa2"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("fa2                not for sm_75\n"));
 }
 
 TEST_F(Compile, TheLogSaysWhatWasCompiledAndWhatWasFound) {
-  const std::vector<std::string> command = {"compile", "--compute", "naive", "--arch", "sm_90a"};
+  const std::vector<std::string> command = {"compile", "--compute", "naive", "--arch", "sm_90a", "--cover"};
   EXPECT_THAT(attend(command).err, AllOf(HasSubstr("compiled in"), HasSubstr("registers"), HasSubstr("spilled")));
   const auto again = attend(command);
   EXPECT_THAT(again.out, HasSubstr("cached"));
@@ -107,7 +94,7 @@ TEST_F(Compile, AStackFrameWhereNoneIsClaimedFailsTheKernel) {
   ASSERT_THAT(text, HasSubstr(before));
   text.insert(text.find(before), "  volatile float wasted[64];\n  wasted[threadIdx.x % 64] = args.scale;\n");
   write_file(kernel, text);
-  const auto result = run_attend({"compile", "--compute", "naive", "--arch", "sm_90a"}, [this] {
+  const auto result = run_attend({"compile", "--compute", "naive", "--arch", "sm_90a", "--cover"}, [this] {
     set("ATTEND_CACHE_DIR", cache_.string());
     set("ATTEND_KERNEL_DIR", (folder_ / "planted").string());
   });
@@ -116,7 +103,7 @@ TEST_F(Compile, AStackFrameWhereNoneIsClaimedFailsTheKernel) {
 }
 
 TEST_F(Compile, AFullDiskMeansMemoryOnlyAndOneWarning) {
-  const auto result = run_attend({"compile", "--compute", "naive"}, [this] {
+  const auto result = run_attend({"compile", "--compute", "naive", "--cover"}, [this] {
     set("ATTEND_CACHE_DIR", cache_.string());
     constexpr rlimit kSmall = {4096, 4096};  // a cubin is larger: writing it fails as on a full disk
     ::setrlimit(RLIMIT_FSIZE, &kSmall);

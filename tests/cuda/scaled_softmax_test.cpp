@@ -16,7 +16,7 @@ using testing::HasSubstr;
 class ScaledSoftmax : public NvrtcTest {};
 
 TEST_F(ScaledSoftmax, CompilesWithoutSpills) {
-  cuda::Jit jit({.cache_root = {}, .kernel_dir = {}, .log_compiles = false, .print = {}});
+  cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
   alignas(16) static constexpr char somewhere[16] = {};  // of which the address alone is looked at
   for (const char* target : {"sm_75", "sm_80", "sm_90a", "sm_120"}) {
     for (const std::int64_t seqlen_k : {8, 2048, 4096, 16384}) {

@@ -87,17 +87,17 @@ std::vector<Row> rows_for(const CompileOptions& options) {
   std::vector<Row> rows;
   for (const Family* family : cuda::families()) {
     if (options.compute != "all" && options.compute != family->name) continue;
+    std::vector<KernelSpec> specs;
     for (const std::string& target : options.archs) {
       const cuda::Arch& arch = cuda::find_arch(target);
       if (!family->supports(arch)) {
         fmt::print("{:<18} not for {}\n", family->name, arch.target);
         continue;
       }
-      std::vector<KernelSpec> specs = cuda::example_specs(*family, arch);
-      for (std::size_t i = 0; i < specs.size(); i += static_cast<std::size_t>(options.every)) {
-        rows.push_back({family->name, std::move(specs[i]), nullptr});
-      }
+      for (KernelSpec& spec : cuda::example_specs(*family, arch)) specs.push_back(std::move(spec));
     }
+    if (options.cover) specs = cuda::covering_specs(std::move(specs));
+    for (KernelSpec& spec : specs) rows.push_back({family->name, std::move(spec), nullptr});
   }
   if (options.compute != "all") return rows;
   for (const std::string& target : options.archs) {  // of no family

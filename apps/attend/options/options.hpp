@@ -78,7 +78,7 @@ struct BenchOptions {
 struct CompileOptions {
   std::vector<std::string> archs;  ///< never empty, each one known
   std::string compute = "all";     ///< a kernel's name, or all
-  std::int64_t every = 1;          ///< of each family's variants the first, and each so many after it
+  bool cover = false;              ///< only variants that together have everything once (cuda::covering_specs)
   std::filesystem::path json;
 };
 

@@ -62,6 +62,7 @@ that claims to need none has spills or a stack frame.
 
 Examples:
   attend compile
+  attend compile --cover
   attend compile --arch sm_90a --compute naive --json kernels.json)";
 
 inline constexpr const char* kLadderFooter =

@@ -134,7 +134,7 @@ void add_compile(CLI::App& app, CompileOptions& options, Raw& raw) {
   app.add_option("--arch", raw.archs, "Architectures, comma-separated; sm_80,sm_90a,sm_120 if not given")
       ->type_name("A,B,...");
   app.add_option("--compute", options.compute, "Kernel, all if not given")->type_name("NAME|all");
-  add_integer(app, "--every", options.every, 1, kMaxRepeat, "Only every N-th variant of a kernel, 1 if not given");
+  app.add_flag("--cover", options.cover, "Only few variants, which have every value of each constant of a kernel once");
   add_path(app, "--json", options.json, "Also write the table to this file, a JSON list of objects");
   app.footer(kCompileFooter);
 }

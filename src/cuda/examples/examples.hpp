@@ -2,6 +2,7 @@
 // No call needs them, so they are a library of their own (attend_examples).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "cuda/driver/arch.hpp"
@@ -16,5 +17,12 @@ namespace attend::cuda {
 
 /// The specs of all these variants, none twice. The family has to support the architecture.
 [[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
+
+/// What a compile of the spec has tried, as texts: its kernel on its architecture, with its element type there, and
+/// each value of each constant of the kernel; of a head_dim only which width of tile it needs, and how it fills that.
+[[nodiscard]] std::vector<std::string> covered_by(const KernelSpec& spec);
+
+/// Few of the specs that together have tried whatever all of them do, in their order: of the library's an eighth.
+[[nodiscard]] std::vector<KernelSpec> covering_specs(std::vector<KernelSpec> specs);
 
 }  // namespace attend::cuda
