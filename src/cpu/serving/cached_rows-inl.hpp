@@ -225,8 +225,8 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
 }
 
 /// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. Value j is a row of T at
-/// values[j * step]. o: rows of floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. `ahead` may be
-/// null.
+/// values[j * step]. o: rows of floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. `ahead` may
+/// be null.
 template <class T, int kRows>
 HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAhead* ahead, std::int64_t count,
                            std::int64_t cols, const float* p, float* o, std::int64_t o_stride) {
