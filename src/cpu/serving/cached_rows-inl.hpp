@@ -97,7 +97,7 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
 /// rows lie in four places, memory answers faster than for one.
 class LinesAhead {
  public:
-  /// bytes_multiplied: for each of the `count` rows, those of the calls of go() that it gets.
+  /// bytes_multiplied: of each of the `count` rows, by all query rows.
   LinesAhead(const void* const* rows, std::int64_t count, std::int64_t row_bytes, std::int64_t bytes_multiplied)
       : rows_(rows),
         end_(rows + count / kAtOnce * kAtOnce),
@@ -107,14 +107,17 @@ class LinesAhead {
   /// Some columns were multiplied, which have so many bytes.
   HWY_INLINE void go(std::int64_t bytes) {
     due_ += bytes;
-    if (due_ < bytes_for_lines_ || rows_ == end_) return;
-    due_ -= bytes_for_lines_;
-    for (int n = 0; n < kAtOnce; ++n) hwy::Prefetch(static_cast<const char*>(rows_[n]) + at_);
-    at_ += kLine;
-    if (at_ < row_bytes_) return;
-    at_ = 0;
-    rows_ += kAtOnce;
+    while (due_ >= bytes_for_lines_ && rows_ != end_) {
+      due_ -= bytes_for_lines_;
+      for (int n = 0; n < kAtOnce; ++n) hwy::Prefetch(static_cast<const char*>(rows_[n]) + at_);
+      at_ += kLine;
+      if (at_ < row_bytes_) continue;
+      at_ = 0;
+      rows_ += kAtOnce;
+    }
   }
+  /// Likewise, where there is time for a call. Less machine code.
+  HWY_NOINLINE void go_once(std::int64_t bytes) { go(bytes); }
 
  private:
   static constexpr int kAtOnce = 4;
@@ -218,6 +221,7 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
       }
     }
     if (c < cols) {
+      if (ahead != nullptr) ahead->go_once((cols - c) * kKeys * static_cast<std::int64_t>(sizeof(T)));
       add(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
     }
     store_scores(sums, scores + first * step, step);
@@ -283,8 +287,15 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAh
       add_chunks(c, std::integral_constant<int, kMostChunks>(), load_whole);
     }
   }
-  for (; c + kChunk <= cols; c += kChunk) add_chunks(c, std::integral_constant<int, 1>(), load_whole);
+  const auto go_once = [&](std::int64_t columns) HWY_ATTR {
+    if (ahead != nullptr) ahead->go_once(count * columns * static_cast<std::int64_t>(sizeof(T)));
+  };
+  for (; c + kChunk <= cols; c += kChunk) {
+    if (kMostChunks > 1) go_once(kChunk);
+    add_chunks(c, std::integral_constant<int, 1>(), load_whole);
+  }
   if (c < cols) {
+    go_once(cols - c);
     ahead = nullptr;  // less machine code
     add_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }

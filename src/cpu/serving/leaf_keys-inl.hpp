@@ -19,9 +19,9 @@ namespace attend::cpu::HWY_NAMESPACE {
 using core::DecodeProblem;
 
 // Where a cache lies in memory, its rows are prefetched into the first level of caches: keys so many bytes before they
-// are read, values a block before. A block of values and the next one fit into 32 KiB, unless rows are long: sums of
-// fewer rows would be loaded and stored too often.
-constexpr std::int64_t kKeyBytesAhead = 2 << 10;
+// are read, a fourth of that if four leaves are read in turns, and values a block before. A block of values and the
+// next one fit into 32 KiB, unless rows are long: sums of fewer rows would be loaded and stored too often.
+constexpr std::int64_t kKeyBytesAhead = 8 << 10;
 constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
 constexpr std::int64_t kFewestValuesAtOnce = 32;
 constexpr std::int64_t kMostValuesAtOnce = 64;

@@ -99,8 +99,8 @@ class TilePass {
     const std::int64_t step =
         keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;  // between scores of neighbours in that order
     const std::int64_t row_bytes = p_.head_dim * dtype_bytes(p_.k.dtype);
-    const std::int64_t ahead =
-        widens_ ? kRowsWidened : std::clamp<std::int64_t>(kKeyBytesAhead / row_bytes, kKeysAtOnce, kMostAhead);
+    const std::int64_t wanted = kKeyBytesAhead / row_bytes / keys_.leaves;
+    const std::int64_t ahead = widens_ ? kRowsWidened : std::clamp<std::int64_t>(wanted, kKeysAtOnce, kMostAhead);
     const std::int64_t total = keys_.rows_scored();
     LinesAhead lines = lines_ahead(keys_.k + ahead, total, p_.head_dim);
     for (std::int64_t first = 0; first < total; first += kRowsWidened) {
