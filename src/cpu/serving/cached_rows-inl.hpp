@@ -29,8 +29,6 @@ struct Columns {
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
 constexpr int kRowsAtOnce = 4;
-// Processors that have no more than SSE4 wait for products rather than for memory, and prefetches are much code.
-constexpr bool kPrefetches = HWY_TARGET != HWY_SSE4;
 constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;  // that the registers hold beside their terms
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
@@ -212,7 +210,7 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
       }
     };
     std::int64_t c = 0;
-    if (kPrefetches && ahead != nullptr) {
+    if (ahead != nullptr) {
       for (; c + kChunk <= cols; c += kChunk) {
         ahead->go(kKeys * kChunk * sizeof(T));
         add(c, [](const T* at) HWY_ATTR { return load_columns(at); });
@@ -223,7 +221,7 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
       }
     }
     if (c < cols) {
-      if (kPrefetches && ahead != nullptr) ahead->go_once((cols - c) * kKeys * static_cast<std::int64_t>(sizeof(T)));
+      if (ahead != nullptr) ahead->go_once((cols - c) * kKeys * static_cast<std::int64_t>(sizeof(T)));
       add(c, [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
     }
     store_scores(sums, scores + first * step, step);
@@ -263,7 +261,7 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAh
         }
       }
     };
-    if (kPrefetches && kChunks == kMostChunks && ahead != nullptr) {
+    if (kChunks == kMostChunks && ahead != nullptr) {
       for (std::int64_t j = 0; j < count; ++j) {
         ahead->go(kChunks * kChunk * sizeof(T));
         add(j);
@@ -290,7 +288,7 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAh
     }
   }
   const auto go_once = [&](std::int64_t columns) HWY_ATTR {
-    if (kPrefetches && ahead != nullptr) ahead->go_once(count * columns * static_cast<std::int64_t>(sizeof(T)));
+    if (ahead != nullptr) ahead->go_once(count * columns * static_cast<std::int64_t>(sizeof(T)));
   };
   for (; c + kChunk <= cols; c += kChunk) {
     if (kMostChunks > 1) go_once(kChunk);

@@ -18,6 +18,9 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::DecodeProblem;
 
+// Processors that have no more than SSE4 wait for products rather than for memory, and prefetches are much code.
+constexpr bool kPrefetches = HWY_TARGET != HWY_SSE4;
+
 // Where a cache lies in memory, its rows are prefetched into the first level of caches: keys so many bytes before they
 // are read, a fourth of that if four leaves are read in turns, and values a block before. A block of values and the
 // next one fit into 32 KiB, unless rows are long: sums of fewer rows would be loaded and stored too often.
@@ -70,7 +73,7 @@ struct KeyRows {
     const std::int64_t scored = rows_scored();
     std::fill(k + values, k + scored, missing);
     std::fill(v + values, v + values + kMostAhead, missing);
-    if (!tile.prefetches) return;
+    if (!kPrefetches || !tile.prefetches) return;
     for (int n = 0; n < leaves; ++n) {
       const std::int64_t begin = (first + leaves + n) * kLeaf;
       const std::int64_t end = std::min(of_tile.end, begin + kMostAhead / leaves);

@@ -96,8 +96,7 @@ class TilePass {
 
   /// Products of the rows with the keys, in the order of their rows in keys_.
   void multiply_keys() {
-    const std::int64_t step =
-        keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;  // between scores of neighbours in that order
+    const std::int64_t step = keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;  // between scores of neighbours
     const std::int64_t row_bytes = p_.head_dim * dtype_bytes(p_.k.dtype);
     const std::int64_t wanted = kKeyBytesAhead / row_bytes / keys_.leaves;
     const std::int64_t ahead = widens_ ? kRowsWidened : std::clamp<std::int64_t>(wanted, kKeysAtOnce, kMostAhead);
@@ -110,7 +109,7 @@ class TilePass {
         float* const scores = scores_ + (first + j) / keys_.leaves;
         for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
           score_keys<T, rows.value>(keys + j, p_.head_dim, q_ + r * q_stride_, q_stride_, scores + r * kLeaf, step,
-                                    tile_.prefetches ? &lines : nullptr);
+                                    kPrefetches && tile_.prefetches ? &lines : nullptr);
         });
       }
     }
@@ -127,8 +126,8 @@ class TilePass {
       for (int n = 0; n < keys_.leaves; ++n) {
         const void* const* values = rows_of_type(keys_.v + j * keys_.leaves + n, keys_.leaves, count, p_.head_dim_v);
         for_row_blocks(tile_.rows, [&](int r, auto rows) HWY_ATTR {
-          add_values<T, rows.value>(values, step, tile_.prefetches ? &lines : nullptr, count, p_.head_dim_v,
-                                    scores_of(n, r) + j, states[n].o + r * columns_, columns_);
+          add_values<T, rows.value>(values, step, kPrefetches && tile_.prefetches ? &lines : nullptr, count,
+                                    p_.head_dim_v, scores_of(n, r) + j, states[n].o + r * columns_, columns_);
         });
       }
     }
