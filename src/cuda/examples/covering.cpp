@@ -17,15 +17,6 @@
 namespace attend::cuda {
 namespace {
 
-std::string text_of(const Constant& constant) {
-  struct Visitor {
-    std::string operator()(std::int64_t number) const { return fmt::format("{}", number); }
-    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
-    std::string operator()(const EnumConstant& e) const { return e.value; }
-  };
-  return std::visit(Visitor(), constant.value);
-}
-
 /// A head_dim by the width of tile that it needs: all of that, in chunks of 16 bytes, or neither.
 std::string width_text(std::int64_t head_dim) {
   constexpr std::array<std::int64_t, 4> kWidths = {64, 128, 256, 512};
@@ -37,7 +28,7 @@ std::string width_text(std::int64_t head_dim) {
 std::string kind_of(const Constant& constant) {
   const auto* number = std::get_if<std::int64_t>(&constant.value);
   const bool is_head_dim = constant.name == "kHeadDim" || constant.name == "kHeadDimV";
-  return is_head_dim && number != nullptr ? width_text(*number) : text_of(constant);
+  return is_head_dim && number != nullptr ? width_text(*number) : value_text(constant);
 }
 
 /// Takes the one that has the most of what is still missing, until nothing is; none of those that later ones replace.

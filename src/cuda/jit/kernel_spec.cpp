@@ -79,13 +79,16 @@ std::string config_text(const KernelSpec& spec) {
   return text;
 }
 
+std::string value_text(const Constant& constant) {
+  const std::string value = typed_text(constant).value;
+  const std::size_t scope = value.rfind("::");
+  return scope == std::string::npos ? value : value.substr(scope + 2);
+}
+
 std::string describe(const KernelSpec& spec) {
   std::string constants;
   for (const Constant& constant : spec.config) {
-    const std::string value = typed_text(constant).value;
-    const std::size_t scope = value.rfind("::");
-    constants += fmt::format("{}{}={}", constants.empty() ? "" : ", ", constant.name,
-                             scope == std::string::npos ? value : value.substr(scope + 2));
+    constants += fmt::format("{}{}={}", constants.empty() ? "" : ", ", constant.name, value_text(constant));
   }
   return fmt::format("{}<{}> {}", spec.name, constants, spec.arch);
 }

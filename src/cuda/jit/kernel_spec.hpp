@@ -55,6 +55,9 @@ struct Program {
 /// "static constexpr int kHeadDim = 128;", a line for each constant.
 [[nodiscard]] std::string config_text(const KernelSpec& spec);
 
+/// "128", "true", "kCausal": a constant's value, without the scope that names the type of an enumerator.
+[[nodiscard]] std::string value_text(const Constant& constant);
+
 /// "naive<kHeadDim=128, kMask=kCausal> sm_90a": what errors and logs call a variant.
 [[nodiscard]] std::string describe(const KernelSpec& spec);
 
