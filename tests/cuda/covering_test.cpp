@@ -58,7 +58,11 @@ TEST(Covering, FewVariantsTryWhatAllDo) {
 
 TEST(Covering, KeepsTheOrderAndLeavesOutWhatOthersHave) {
   const auto spec = [](const char* name, const char* arch, std::int64_t rows) {
-    return cuda::KernelSpec{.name = name, .config = {{"kRows", rows}}, .arch = arch};
+    cuda::KernelSpec result;
+    result.name = name;
+    result.config = {{"kRows", rows}};
+    result.arch = arch;
+    return result;
   };
   const auto few = cuda::covering_specs({spec("a", "sm_80", 1), spec("b", "sm_80", 1), spec("a", "sm_90a", 1),
                                          spec("a", "sm_90a", 2), spec("a", "sm_90a", 2)});
