@@ -107,7 +107,7 @@ def test_numpy_only_notices(wrong, monkeypatch, capsys):
 
 
 def test_training(torch, tmp_path):
-    assert module("train_char_transformer").main([*TINY_TRAINING, "--output", str(tmp_path)]) == 0
+    run("train_char_transformer.py", *TINY_TRAINING, "--output", tmp_path)
     record = json.loads((tmp_path / "losses.json").read_text())
     assert record["failures"] == [] and record["settings"]["steps"] == 40
     assert all(len(values) == 40 for values in record["losses"].values())
