@@ -46,7 +46,7 @@ class DecodeCompute {
         compute();
       }
       if (merges || block_.cursor.piece.is_whole()) {
-        State all = stack_.take(0);
+        State all = stack_.take_all();
         write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), all);
       } else {
         leave_nodes();
@@ -175,7 +175,7 @@ class DecodeCompute {
 #pragma unroll 1
           for (int j = 0; j < at_once; ++j) {
             State state = nodes.gathered(shared, j);
-            stack_.push(state, list[i + j].begin(), list[i + j].level(), 0);
+            stack_.push(state, list[i + j].merges);
           }
         }
       }

@@ -51,9 +51,7 @@ __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
 // A node in the list of those that a block merges.
 struct ListedNode {
   uint32 place;  // number of its slot, of all blocks' slots
-  uint32 range;  // its level, and the unit that it begins with
-  [[nodiscard]] __device__ __forceinline__ int begin() const { return static_cast<int>(range >> 5); }
-  [[nodiscard]] __device__ __forceinline__ int level() const { return static_cast<int>(range & 31); }
+  int merges;    // so many nodes on the stack are complete with it
 };
 static_assert(sizeof(ListedNode) == kDecodeListedBytes);
 
@@ -155,6 +153,14 @@ __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_ite
   return begins_item ? kDecodeInnerNodes + number : number;
 }
 
+// How many nodes on the stack are left neighbours of a node and of what it becomes with them, if all nodes of an item
+// are pushed in order, which begins with unit `first`.
+[[nodiscard]] __device__ __forceinline__ int merges_at(int begin, int level, int first) {
+  int count = 0;
+  for (; (begin >> level & 1) != 0 && begin > first; ++level, ++count) begin -= 1 << level;
+  return count;
+}
+
 // The block that has an item's first unit.
 [[nodiscard]] __device__ __forceinline__ int first_block_of(const DecodeSchedule& schedule, const DecodeItem& item) {
   return static_cast<int>(divide(item.first, schedule.share).quotient);
@@ -189,7 +195,7 @@ __device__ __forceinline__ int list_nodes(const DecodeSchedule& schedule, const 
     count = for_each_node(begin, end, begins, ends, [&](int number, int at, int level) {
       if (!writes) return;
       list[before + number] = {static_cast<uint32>(block * kDecodeNodesOfBlock + slot_of(begins, number)),
-                               static_cast<uint32>(at) << 5 | level};
+                               merges_at(at, level, item.span.begin_unit)};
     });
   }
   __syncwarp();  // the list is there

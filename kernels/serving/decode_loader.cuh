@@ -25,18 +25,17 @@ class DecodeLoader {
   // All steps of all pieces.
   __device__ __forceinline__ void run() {
     unit_ = cursor_.piece.first_step;
-    Asked asked = ask();
-    Found next = found(asked);
-    ++unit_;
-    asked = ask();
+    Asked asked = {};
+    Found next = {};
 #pragma unroll 1
-    while (next.has_step) {
+    for (int round = 0;; ++round) {  // the first two have nothing to load yet
       const Found now = next;
-      load_keys(now);
+      if (now.has_step) load_keys(now);
       next = found(asked);
-      ++unit_;
       asked = ask();
-      if constexpr (Sizes::kLoadsValues) load_values(now);
+      ++unit_;
+      if (Sizes::kLoadsValues && now.has_step) load_values(now);
+      if (round > 0 && !next.has_step) break;
     }
     cp_async_commit();
     cp_async_wait<0>();  // a block's memory is not given back while copies may come

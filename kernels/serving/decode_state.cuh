@@ -24,6 +24,15 @@ struct DecodeState {
   [[nodiscard]] __device__ __forceinline__ float& o(int tile, int n, int element) {
     return value[(tile * kEights + n) * 4 + element];
   }
+  [[nodiscard]] __device__ __forceinline__ float o(int tile, int n, int element) const {
+    return value[(tile * kEights + n) * 4 + element];
+  }
+  [[nodiscard]] __device__ __forceinline__ float row_max(int n, int row) const {
+    return value[(kOwned * kEights + n) * 4 + row];
+  }
+  [[nodiscard]] __device__ __forceinline__ float row_sum(int n, int row) const {
+    return value[(kOwned * kEights + n) * 4 + 2 + row];
+  }
   [[nodiscard]] __device__ __forceinline__ float& row_max(int n, int row) {
     return value[(kOwned * kEights + n) * 4 + row];
   }
@@ -41,7 +50,7 @@ struct DecodeState {
   }
 
   // Of keys before this one's.
-  __device__ __forceinline__ void merge(DecodeState& before) {
+  __device__ __forceinline__ void merge(const DecodeState& before) {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
 #pragma unroll
@@ -85,6 +94,20 @@ class DecodeStack {
     store(state, begin);
   }
 
+  // Likewise, but the caller knows how many nodes it completes. Not on one stack with the other: begins are not kept.
+  __device__ __forceinline__ void push(State& state, int merges) {
+#pragma unroll 1
+    for (; merges > 0; --merges) state.merge(popped());
+    store(state);
+  }
+  // Merges and removes all of them.
+  [[nodiscard]] __device__ __forceinline__ State take_all() {
+    State state = State::empty();
+#pragma unroll 1
+    while (count_ > 0) state.merge(popped());
+    return state;
+  }
+
   // Merges and removes all nodes from `begin` on.
   [[nodiscard]] __device__ __forceinline__ State take(int begin) {
     State state = State::empty();
@@ -103,16 +126,15 @@ class DecodeStack {
   [[nodiscard]] static __device__ __forceinline__ int& begin_of(char* node) {
     return reinterpret_cast<int*>(node + kVectors * kThreads * 16)[threadIdx.x];
   }
-  [[nodiscard]] __device__ __forceinline__ int begin_at(int index) const {
+  [[nodiscard]] __device__ __forceinline__ int& begin_at(int index) const {
     return index < Config::kStackNodes ? begin_of(shared_ + index * kBytes) : begin_of(in_device(index));
   }
-  static __device__ __forceinline__ void write(char* node, const State& state, int begin) {
+  static __device__ __forceinline__ void write(char* node, const State& state) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const float* x = state.value + 4 * i;
       reinterpret_cast<float4*>(node)[i * kThreads + threadIdx.x] = {x[0], x[1], x[2], x[3]};
     }
-    begin_of(node) = begin;
   }
   static __device__ __forceinline__ void read(const char* node, State& state) {
 #pragma unroll
@@ -124,26 +146,34 @@ class DecodeStack {
   }
 
   // A branch for each memory: a pointer that may be of either is slow.
-  __device__ __forceinline__ void store(const State& state, int begin) {
+  __device__ __forceinline__ void store(const State& state) {
     const int index = count_++;
-    top_begin_ = begin;
     if (index < Config::kStackNodes) {
-      write(shared_ + index * kBytes, state, begin);
+      write(shared_ + index * kBytes, state);
     } else {
-      write(in_device(index), state, begin);
+      write(in_device(index), state);
     }
+  }
+  __device__ __forceinline__ void store(const State& state, int begin) {
+    begin_at(count_) = begin;
+    top_begin_ = begin;
+    store(state);
+  }
+
+  [[nodiscard]] __device__ __forceinline__ State popped() {
+    const int index = --count_;
+    State state;
+    if (index < Config::kStackNodes) {
+      read(shared_ + index * kBytes, state);
+    } else {
+      read(in_device(index), state);
+    }
+    return state;
   }
 
   __device__ __forceinline__ void merge_top(State& state) {
-    const int index = --count_;
-    State before;
-    if (index < Config::kStackNodes) {
-      read(shared_ + index * kBytes, before);
-    } else {
-      read(in_device(index), before);
-    }
-    if (index > 0) top_begin_ = begin_at(index - 1);
-    state.merge(before);
+    state.merge(popped());
+    if (count_ > 0) top_begin_ = begin_at(count_ - 1);
   }
 
   char* shared_;
