@@ -43,7 +43,7 @@ __device__ void decode(const DecodeArgs& args) {
       if (lists) list_all<Config>(block);
     }
   }
-  if (threadIdx.x == 0) end_launch(args);
+  if (warp == 0) end_launch(args, schedule.is_long() && DecodePaces::measures(launch));
 }
 
 }  // namespace attend

@@ -37,6 +37,7 @@ class DecodeCompute {
     while (true) {
       const bool merges = block_.cursor.is_done;
       if (merges) {
+        note_time();
         if (!block_.cursor.merges) return;
         if (block_.cursor.number != block_.cursor.begin) {
           block_.cursor.start(block_.args, block_.schedule, block_.ends);
@@ -60,6 +61,13 @@ class DecodeCompute {
   // Has the thread a row that exists? Of others no nodes are written or merged.
   [[nodiscard]] __device__ __forceinline__ bool is_live() const {
     return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
+  }
+
+  // How long the block's own work took.
+  __device__ __forceinline__ void note_time() const {
+    if (threadIdx.x != 0 || !block_.schedule.is_long() || !DecodePaces::measures(launch_)) return;
+    const int64 time = clock64() - block_.schedule.clock;
+    DecodePaces{block_.args.paces, static_cast<int>(gridDim.x)}.times()[blockIdx.x] = static_cast<uint32>(time / 16);
   }
 
   __device__ __forceinline__ void compute() {
@@ -162,11 +170,12 @@ class DecodeCompute {
     const Nodes nodes = {block_.args, launch_};
     const ListedNode* list = reinterpret_cast<const ListedNode*>(block_.smem + kSmem.list);
     char* shared = block_.smem + kSmem.ring;
-    int first = first_block_of(block_.schedule, block_.cursor.item);
+    const auto& state = *reinterpret_cast<const DecodeListState*>(block_.smem + kSmem.totals);
 #pragma unroll 1
     while (true) {
       barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
-      const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.totals);
+      const int count = state.count;
+      const bool is_last = state.is_last;
       if (is_live()) {
 #pragma unroll 1
         for (int i = 0; i < count; i += Nodes::kAtOnce) {
@@ -180,8 +189,7 @@ class DecodeCompute {
         }
       }
       __syncwarp();  // all lanes are done
-      first += kWarpThreads;
-      if (first > static_cast<int>(blockIdx.x)) return;
+      if (is_last) return;
       barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be written again
     }
   }
