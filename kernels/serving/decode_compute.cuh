@@ -25,7 +25,7 @@ class DecodeCompute {
         p_rows_(block.smem + kSmem.p + role_.first_row() * Sizes::kPRow),
         maxima_(reinterpret_cast<float*>(block.smem + kSmem.maxima) + role_.first_row() * kTeamWarps),
         sums_(reinterpret_cast<float*>(block.smem + kSmem.sums) + role_.first_row() * kTeamWarps),
-        exponents_(reinterpret_cast<int*>(block.smem + kSmem.exponents) + role_.part * kTeamWarps),
+        exponents_(reinterpret_cast<int*>(block.smem + kSmem.exponents) + role_.first_row() * kTeamWarps),
         scale_(DecodeScale::of(block.args)),
         stack_(block.smem + kSmem.stack, static_cast<char*>(block.args.stack) + static_cast<int64>(blockIdx.x) *
                                                                                     block.args.stack_nodes *
@@ -105,7 +105,6 @@ class DecodeCompute {
     products_.scores(s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::kKRow, q_rows_, role_.lane);
     if constexpr (Sizes::kHasFactors) {
       leaf_.multiply_keys(s, factors, role_.lane);
-      leaf_.share_exponent(factors, exponents_, role_);
     } else if constexpr (Sizes::kLoadsValues) {
       release(keys);
     }
@@ -116,6 +115,7 @@ class DecodeCompute {
                  role_.lane);
     }
     leaf_.share_maxima(s, maxima_, role_);
+    if constexpr (Sizes::kHasFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
     team_barrier(role_);  // the maxima are there, and P of the step before has been read
     leaf_.take_maxima(s, maxima_, role_);
     if constexpr (Sizes::kHasFactors) {

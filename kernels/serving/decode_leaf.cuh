@@ -50,12 +50,12 @@ struct DecodeLeaf {
   float o[kOwned][kEights][4];
   float row_max[kEights][2];  // of rows 2 (lane % 4) and the next, of every eight
   float row_sum[kEights][2];  // of the lane's keys
-  int exponent;               // o is in units of 2^exponent: see weigh()
+  int exponent[kEights][2];   // o is in units of 2^exponent: see weigh(). kHasFactors
 
   __device__ __forceinline__ void clear() {
-    exponent = kLeastExponent;
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
+      exponent[n][0] = exponent[n][1] = kLeastExponent;
       row_max[n][0] = row_max[n][1] = -kInfinity;
       row_sum[n][0] = row_sum[n][1] = 0.0f;
 #pragma unroll
@@ -147,48 +147,78 @@ struct DecodeLeaf {
     }
   }
 
-  // The largest exponent of the warp's values' factors, for the team.
-  static __device__ __forceinline__ void share_exponent(const float2* factors, int* exponents, const Role& role) {
-    const float of_lane = factors[role.lane % kWarpKeys].y;
-    const bool counts = of_lane != 0.0f && is_finite(of_lane);
-    const int own = counts ? static_cast<int>(__float_as_uint(of_lane) >> 23 & 0xff) - 126 : kLeastExponent;
-    const int top = __reduce_max_sync(kAllLanes, own);
-    if (role.lane == 0) exponents[role.warp] = top;
-  }
-
-  // p times the values' factors. 16 bits may not hold that: o and p are in units of a power of two as large as the
-  // largest factor of the leaf so far. A factor that is NaN is one for the rows that see its key.
-  __device__ __forceinline__ void weigh(float (&p)[kEights][4], const float2* factors, const int* exponents,
-                                        const DecodeRow* rows, bool all_visible, int first_key, int lane) {
-    int top = exponent;
+  // The largest exponent of the values' factors, over the warp's keys that a row sees, for the team. A row must not
+  // depend on factors that it does not see.
+  static __device__ __forceinline__ void share_exponents(const float (&s)[kEights][4], const float2* factors,
+                                                         bool all_visible, int* exponents, const Role& role) {
+    int of_keys[2];
 #pragma unroll
-    for (int warp = 0; warp < kTeamWarps; ++warp) top = max(top, exponents[warp]);
-    top = min(top, kMostExponent);
-    if (top != exponent) {
-      const float shrink = power_of_two(max(exponent - top, kLeastExponent));
+    for (int half = 0; half < 2; ++half) {
+      const float factor = factors[role.lane / 4 + half * 8].y;
+      const bool counts = factor != 0.0f && is_finite(factor);
+      of_keys[half] = counts ? static_cast<int>(__float_as_uint(factor) >> 23 & 0xff) - 126 : kLeastExponent;
+    }
+    const int of_all = __reduce_max_sync(kAllLanes, max(of_keys[0], of_keys[1]));
 #pragma unroll
-      for (int owned = 0; owned < kOwned; ++owned) {
+    for (int n = 0; n < kEights; ++n) {
+      int top[2] = {of_all, of_all};
+      if (!all_visible) {
 #pragma unroll
-        for (int n = 0; n < kEights; ++n) {
+        for (int row = 0; row < 2; ++row) {
+          top[row] = max(s[n][row] == -kInfinity ? kLeastExponent : of_keys[0],
+                         s[n][2 + row] == -kInfinity ? kLeastExponent : of_keys[1]);
 #pragma unroll
-          for (float& x : o[owned][n]) x *= shrink;
+          for (int distance = 4; distance < kWarpThreads; distance *= 2) {
+            top[row] = max(top[row], __shfl_xor_sync(kAllLanes, top[row], distance));
+          }
         }
       }
-      exponent = top;
+      if (role.lane < 4) pair_of<int2>(exponents, role.warp, n, role.lane) = {top[0], top[1]};
     }
-    const float unit = power_of_two(-exponent);
+  }
+
+  // p times the values' factors. 16 bits may not hold that: o and p of a row are in units of a power of two as large as
+  // the largest factor that the row has seen in the leaf so far. A factor that is NaN is one for the rows that see its
+  // key.
+  __device__ __forceinline__ void weigh(float (&p)[kEights][4], const float2* factors, const int* exponents,
+                                        const DecodeRow* rows, bool all_visible, int first_key, int lane) {
+    float unit[kEights][2];
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      int2 top = {exponent[n][0], exponent[n][1]};
+#pragma unroll
+      for (int warp = 0; warp < kTeamWarps; ++warp) {
+        const int2 of_warp = pair_of<int2>(exponents, warp, n, lane);
+        top = {max(top.x, of_warp.x), max(top.y, of_warp.y)};
+      }
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const int next = min(row == 0 ? top.x : top.y, kMostExponent);
+        if (next != exponent[n][row]) {
+          const int change = exponent[n][row] - next;
+          const float shrink = change < kLeastExponent ? 0.0f : power_of_two(change);
+#pragma unroll
+          for (int owned = 0; owned < kOwned; ++owned) o[owned][n][row] *= shrink, o[owned][n][2 + row] *= shrink;
+          exponent[n][row] = next;
+        }
+        unit[n][row] = power_of_two(-next);
+      }
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int in_warp = lane / 4 + half * 8;
       const float of_key = factors[in_warp].y;
-      const bool hides = !all_visible && !is_finite(of_key);
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
           float& x = p[n][half * 2 + row];
-          x *= of_key * unit;
-          if (hides && !sees(rows[n * 8 + lane % 4 * 2 + row], first_key + in_warp)) x = 0.0f;
+          const float weight = of_key * unit[n][row];
+          // Of keys that did not count the weight may be infinite, and 0 * infinity is NaN
+          const bool drops =
+              !all_visible && !is_finite(weight) &&
+              (is_finite(of_key) ? x == 0.0f : !sees(rows[n * 8 + lane % 4 * 2 + row], first_key + in_warp));
+          x = drops ? 0.0f : x * weight;
         }
       }
     }
@@ -231,14 +261,14 @@ struct DecodeLeaf {
   // The leaf's state, from the team's sums.
   [[nodiscard]] __device__ __forceinline__ State finished(float* sums, const Role& role) {
     State state;
-    const float unit = Sizes::kHasFactors ? power_of_two(exponent) : 1.0f;
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      float sum[2];
+      float sum[2], unit[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         state.row_max(n, row) = row_max[n][row];
         sum[row] = row_sum[n][row];
+        unit[row] = Sizes::kHasFactors ? power_of_two(exponent[n][row]) : 1.0f;
 #pragma unroll
         for (int distance = 4; distance < kWarpThreads; distance *= 2) {
           sum[row] += __shfl_xor_sync(kAllLanes, sum[row], distance);
@@ -248,7 +278,7 @@ struct DecodeLeaf {
 #pragma unroll
       for (int owned = 0; owned < kOwned; ++owned) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) state.o(owned, n, i) = o[owned][n][i] * unit;
+        for (int i = 0; i < 4; ++i) state.o(owned, n, i) = o[owned][n][i] * unit[i % 2];
       }
     }
     team_barrier(role);  // the warps' sums are there
@@ -274,8 +304,13 @@ struct DecodeLeaf {
     return __uint_as_float(static_cast<uint32>(exponent + 127) << 23);
   }
   // A warp's two numbers for the lane's rows of eight `n`.
-  [[nodiscard]] static __device__ __forceinline__ float2& pair_of(float* stats, int warp, int n, int lane) {
-    return *reinterpret_cast<float2*>(stats + warp * Config::kRows + n * 8 + lane % 4 * 2);
+  template <class Pair = float2, class Number>
+  [[nodiscard]] static __device__ __forceinline__ Pair& pair_of(Number* stats, int warp, int n, int lane) {
+    return *reinterpret_cast<Pair*>(stats + warp * Config::kRows + n * 8 + lane % 4 * 2);
+  }
+  template <class Pair>
+  [[nodiscard]] static __device__ __forceinline__ const Pair& pair_of(const int* stats, int warp, int n, int lane) {
+    return *reinterpret_cast<const Pair*>(stats + warp * Config::kRows + n * 8 + lane % 4 * 2);
   }
 
   // The lane's columns, of all those that are the warp's: visit(column).

@@ -60,6 +60,7 @@ struct DecodePaces {
       }
       end += before;
       before = __shfl_sync(kAllLanes, end, kWarpThreads - 1);
+      if (b < blocks) times()[b] = 0;  // a block without work leaves none
       if (b < blocks) bounds[b + 1] = b + 1 == blocks ? kAllPaces : static_cast<uint32>(end * scale);
     }
   }

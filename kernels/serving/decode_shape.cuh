@@ -108,7 +108,7 @@ struct DecodeSmem {
   s.maxima = s.p + t.rows * t.row_parts * decode_p_row(t);
   s.sums = s.maxima + stats;
   s.exponents = s.sums + stats;
-  s.rows = s.exponents + t.row_parts * kTeamWarps * 4;
+  s.rows = s.exponents + (t.cache_bytes == 1 ? stats : 0);
   s.totals = s.rows + t.rows * t.row_parts * kDecodeRowBytes;
   s.list = s.totals + kDecodeTotals * 8;
   s.cursors = s.list + kDecodeListedBytes * kDecodeListed;

@@ -21,6 +21,9 @@
 #define __shared__
 #define __restrict__
 
+struct alignas(8) int2 {
+  int x, y;
+};
 struct alignas(8) uint2 {
   unsigned x, y;
 };

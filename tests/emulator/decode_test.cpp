@@ -159,7 +159,7 @@ TEST_F(LongEmulatedEightBits, EveryElementAndFactor) {
   for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
     check_every_element(dtype, {64}, emulated_decode());
     check_shapes_of_factors(dtype, emulated_decode());
-    check_factors_that_are_not_finite(dtype, emulated_decode());
+    check_factors_of_some_rows(dtype, emulated_decode());
   }
 }
 

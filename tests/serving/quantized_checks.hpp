@@ -22,8 +22,9 @@ namespace attend::test {
 void check_every_element(DType dtype, const std::vector<std::int64_t>& columns, const Decode& decode);
 /// The same factor for everything, said in any way, gives the same bits.
 void check_shapes_of_factors(DType dtype, const Decode& decode);
-/// A factor that is NaN or infinite makes the rows NaN that see its key, and no others.
-void check_factors_that_are_not_finite(DType dtype, const Decode& decode);
+/// A factor that is NaN or infinite makes the rows NaN that see its key. Rows that do not see a key have the same bits
+/// whatever its factors are.
+void check_factors_of_some_rows(DType dtype, const Decode& decode);
 /// What is appended and decoded is what was given, but for the rounding of its elements.
 void check_eight_bits_in_one_call(DType dtype, const ServingCalls& calls);
 
