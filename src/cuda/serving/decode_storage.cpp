@@ -1,8 +1,11 @@
 #include "cuda/serving/decode_storage.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cuda/driver/driver.hpp"
@@ -26,9 +29,12 @@ struct Block {
   DeviceMemory nodes, stack;
 };
 
+/// Calls of the driver are made without its locks: some of them wait for streams.
 struct Registry {
   std::mutex mutex;
-  std::list<Block> blocks;             // the last used first
+  std::list<std::shared_ptr<Block>> blocks;  // the last used first
+
+  std::mutex orphan_mutex;
   std::vector<const Block*> orphaned;  // whose graph is gone
 };
 
@@ -37,19 +43,33 @@ Registry& registry() {
   return *kRegistry;
 }
 
-/// Called by the driver, which allows no call of its own here.
+/// Called by the driver in a thread of its own, which must not wait, and where no call of the driver is allowed.
 void orphan(void* block) {
-  const std::scoped_lock lock(registry().mutex);
+  const std::scoped_lock lock(registry().orphan_mutex);
   registry().orphaned.push_back(static_cast<const Block*>(block));
 }
 
-void free_orphans(Registry& all) {
-  if (all.orphaned.empty()) return;
-  const RelaxedCapture relaxed;
-  for (const Block* block : all.orphaned) {
-    all.blocks.remove_if([&](const Block& other) { return &other == block; });
+using Blocks = std::vector<std::shared_ptr<Block>>;
+
+/// Moves blocks out of the registry, whose mutex is held.
+template <class Predicate>
+void take_out(Registry& all, Blocks& out, const Predicate& is_wanted) {
+  std::erase_if(all.blocks, [&](const std::shared_ptr<Block>& block) {
+    const bool found = is_wanted(*block);
+    if (found) out.push_back(block);
+    return found;
+  });
+}
+
+void take_out_orphans(Registry& all, Blocks& out) {
+  std::vector<const Block*> orphaned;
+  {
+    const std::scoped_lock lock(all.orphan_mutex);
+    orphaned.swap(all.orphaned);
   }
-  all.orphaned.clear();
+  if (orphaned.empty()) return;
+  take_out(all, out,
+           [&](const Block& block) { return std::find(orphaned.begin(), orphaned.end(), &block) != orphaned.end(); });
 }
 
 /// Zeroed: the counter is at the first launch, and no packet of it has been written.
@@ -70,50 +90,72 @@ void make_graph_own(GraphHandle graph, Block& block) {
              "tying the storage of decode to a graph");
 }
 
-}  // namespace
-
-DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
+Owner owner_of(StreamHandle stream, GraphHandle& graph) {
   constexpr int kCapturing = 1;
-  constexpr std::size_t kMostStreams = 32;  // that keep their storage
   Owner owner;
   int status = 0;
-  GraphHandle graph = nullptr;
   const void* dependencies = nullptr;
   std::size_t num_dependencies = 0;
   std::uint64_t capture = 0;
   check_call(driver().context_device(&owner.device), "cuCtxGetDevice", "looking for the storage of decode");
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
              "cuStreamGetCaptureInfo", "looking for the storage of decode");
-  const bool captures = status == kCapturing;
-  if (captures) {  // then the driver does not tell the number, and the handle will do: the stream lives as long
+  if (status == kCapturing) {  // then the driver does not tell the number, and the handle will do: it lives as long
     owner.capture = capture;
     owner.stream = reinterpret_cast<std::uintptr_t>(stream);
   } else {
     check_call(driver().stream_number(stream, &owner.stream), "cuStreamGetId", "looking for the storage of decode");
   }
+  return owner;
+}
 
+DecodeStorage lease_of(const std::shared_ptr<Block>& block) {
+  return {reinterpret_cast<void*>(block->nodes.data()), reinterpret_cast<void*>(block->stack.data()), block};
+}
+
+/// Looks for a block that is large enough. Those that are not wanted any more come to `unwanted`.
+std::shared_ptr<Block> find(const Owner& owner, std::size_t node_bytes, std::size_t stack_bytes, Blocks& unwanted) {
+  constexpr std::size_t kMostStreams = 32;  // that keep their storage
   Registry& all = registry();
   const std::scoped_lock lock(all.mutex);
-  free_orphans(all);
-  for (auto block = all.blocks.begin(); block != all.blocks.end(); ++block) {
-    if (block->owner != owner || block->nodes.bytes() < node_bytes || block->stack.bytes() < stack_bytes) continue;
-    all.blocks.splice(all.blocks.begin(), all.blocks, block);
-    return {reinterpret_cast<void*>(block->nodes.data()), reinterpret_cast<void*>(block->stack.data())};
+  take_out_orphans(all, unwanted);
+  for (auto at = all.blocks.begin(); at != all.blocks.end(); ++at) {
+    const Block& block = **at;
+    if (block.owner != owner || block.nodes.bytes() < node_bytes || block.stack.bytes() < stack_bytes) continue;
+    all.blocks.splice(all.blocks.begin(), all.blocks, at);
+    return all.blocks.front();
+  }
+  if (owner.capture != 0) return nullptr;
+  take_out(all, unwanted, [&](const Block& block) { return block.owner == owner; });
+  std::size_t of_streams = 0;
+  take_out(all, unwanted, [&](const Block& block) {
+    return block.owner.capture == 0 && block.owner.device == owner.device && ++of_streams >= kMostStreams;
+  });
+  return nullptr;
+}
+
+}  // namespace
+
+DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
+  GraphHandle graph = nullptr;
+  const Owner owner = owner_of(stream, graph);
+  Blocks unwanted;
+  if (const std::shared_ptr<Block> found = find(owner, node_bytes, stack_bytes, unwanted); found != nullptr) {
+    const RelaxedCapture relaxed;
+    unwanted.clear();
+    return lease_of(found);
   }
   const RelaxedCapture relaxed;  // allocating is no part of a graph that this thread may be capturing
-  if (!captures) {               // a smaller one is of no use any more; freeing it waits for those that use it
-    all.blocks.remove_if([&](const Block& block) { return block.owner == owner; });
-    std::size_t of_streams = 0;
-    all.blocks.remove_if([&](const Block& block) {
-      return block.owner.capture == 0 && block.owner.device == owner.device && ++of_streams >= kMostStreams;
-    });
-  }
-  Block& block = all.blocks.emplace_front();
-  block.owner = owner;
-  block.nodes = fresh_nodes(node_bytes);
-  block.stack = DeviceMemory(stack_bytes);
-  if (captures) make_graph_own(graph, block);
-  return {reinterpret_cast<void*>(block.nodes.data()), reinterpret_cast<void*>(block.stack.data())};
+  unwanted.clear();              // freeing waits for the launches that use the memory
+  const auto block = std::make_shared<Block>();
+  block->owner = owner;
+  block->nodes = fresh_nodes(node_bytes);
+  block->stack = DeviceMemory(stack_bytes);
+  if (owner.capture != 0) make_graph_own(graph, *block);
+  Registry& all = registry();
+  const std::scoped_lock lock(all.mutex);
+  all.blocks.push_front(block);
+  return lease_of(block);
 }
 
 }  // namespace attend::cuda

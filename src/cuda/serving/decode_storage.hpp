@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "cuda/driver/driver_types.hpp"
 
@@ -11,6 +12,7 @@ namespace attend::cuda {
 struct DecodeStorage {
   void* nodes = nullptr;  ///< the counter of launches, then the nodes; zeroed when it was allocated
   void* stack = nullptr;
+  std::shared_ptr<const void> lease;  ///< keeps both until the launch, whatever other threads ask for meanwhile
 };
 
 /// The storage for launches on `stream`, whose device is current: of at least so many bytes each. Launches that may run
