@@ -42,15 +42,13 @@ class DecodeCompute {
         if (block_.cursor.number != block_.cursor.begin) {
           block_.cursor.start(block_.args, block_.schedule, block_.ends);
         }
-        merge_nodes();
-      } else {
-        compute();
       }
+      State last = merges ? merge_nodes() : compute();  // of the nodes, the others are on the stack
       if (merges || block_.cursor.piece.is_whole()) {
-        State all = stack_.take_all();
-        write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), all);
+        stack_.take_all(last);
+        write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last);
       } else {
-        leave_nodes();
+        leave_nodes(last);
       }
       if (merges) return;
       block_.cursor.advance(block_.args, block_.schedule, role_.lane);
@@ -70,7 +68,8 @@ class DecodeCompute {
     DecodePaces{block_.args.paces, static_cast<int>(gridDim.x)}.times()[blockIdx.x] = static_cast<uint32>(time / 16);
   }
 
-  __device__ __forceinline__ void compute() {
+  // The steps of a piece. Returns its last node, and leaves the others on the stack.
+  [[nodiscard]] __device__ __forceinline__ State compute() {
     const DecodePiece& piece = block_.cursor.piece;
     compute_barrier<Config>();  // all are done with the rows of the piece before
     load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
@@ -79,15 +78,18 @@ class DecodeCompute {
     const KeysOfAll of_all = keys_of_all<Config>(rows_, piece);
     const int first = piece.begins_item ? 0 : piece.begin;
     const int end = piece.end_step;
-    leaf_.clear();
+    int unit = piece.first_step;
+    if (unit >= end) return State::empty();
 #pragma unroll 1
-    for (int unit = piece.first_step; unit < end; ++unit) {
-      step(unit, of_all);
-      if (unit + 1 != leaf_end(unit) && unit + 1 != end) continue;
-      State state = leaf_.finished(sums_, role_);
-      const int level = leaf_level(unit);
-      stack_.push(state, unit >> level << level, level, first);
+    while (true) {
+      const int end_of_leaf = min(leaf_end(unit), end), level = leaf_level(unit), begin = unit >> level << level;
       leaf_.clear();
+#pragma unroll 1
+      for (; unit < end_of_leaf; ++unit) step(unit, of_all);
+      State state = leaf_.finished(sums_, role_);
+      const int begin_of_all = stack_.complete(state, begin, level, first);
+      if (unit == end) return state;
+      stack_.push(state, begin_of_all);
     }
   }
 
@@ -142,8 +144,9 @@ class DecodeCompute {
     arrive_as_warp(block_.ring.empty(slot));
   }
 
-  // The nodes of a part of an item, for the block that has its end. The last ones are on top of the stack.
-  __device__ __forceinline__ void leave_nodes() {
+  // The nodes of a part of an item, for the block that has its end. state: the last one. Those before it are on top of
+  // the stack.
+  __device__ __forceinline__ void leave_nodes(State& state) {
     const DecodePiece& piece = block_.cursor.piece;
     const Nodes nodes = {block_.args, launch_};
     const int most = piece.begins_item ? kDecodeLeadingNodes : kDecodeInnerNodes;
@@ -155,8 +158,9 @@ class DecodeCompute {
                                       [&](int n, int at, int) { begin = n == number && n > 0 ? at : begin; });
       if (count > most) __trap();
       if (number < count) {
-        State state = stack_.take(begin);
+        stack_.take(state, begin);
         if (is_live()) nodes.write(slot_of(piece.begins_item, number), state);
+        state = State::empty();
       } else {
         number = count;
       }
@@ -164,18 +168,21 @@ class DecodeCompute {
     }
   }
 
-  // All nodes of the cursor's item, whose end is the block's, onto the stack. A loading warp lists them: list_all().
-  __device__ __forceinline__ void merge_nodes() {
+  // Merges all nodes of the cursor's item, whose end is the block's. Returns the last one, and leaves on the stack what
+  // it is not complete with. A loading warp lists them: list_all().
+  [[nodiscard]] __device__ __forceinline__ State merge_nodes() {
     static_assert(Nodes::kAtOnce >= 1);
     const Nodes nodes = {block_.args, launch_};
     const ListedNode* list = reinterpret_cast<const ListedNode*>(block_.smem + kSmem.list);
     char* shared = block_.smem + kSmem.ring;
-    const auto& state = *reinterpret_cast<const DecodeListState*>(block_.smem + kSmem.totals);
+    const auto& told = *reinterpret_cast<const DecodeListState*>(block_.smem + kSmem.totals);
+    State state = State::empty();
+    bool is_first = true;
 #pragma unroll 1
     while (true) {
       barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
-      const int count = state.count;
-      const bool is_last = state.is_last;
+      const int count = told.count;
+      const bool is_last = told.is_last;
       if (is_live()) {
 #pragma unroll 1
         for (int i = 0; i < count; i += Nodes::kAtOnce) {
@@ -183,13 +190,15 @@ class DecodeCompute {
           nodes.gather(list + i, at_once, shared);
 #pragma unroll 1
           for (int j = 0; j < at_once; ++j) {
-            State state = nodes.gathered(shared, j);
-            stack_.push(state, list[i + j].merges);
+            if (!is_first) stack_.push(state);
+            is_first = false;
+            state = nodes.gathered(shared, j);
+            stack_.complete(state, list[i + j].merges);
           }
         }
       }
       __syncwarp();  // all lanes are done
-      if (is_last) return;
+      if (is_last) return state;
       barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be written again
     }
   }

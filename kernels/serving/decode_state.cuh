@@ -82,37 +82,47 @@ class DecodeStack {
   // device: of the block; those in shared memory have no room there.
   __device__ __forceinline__ DecodeStack(char* shared, char* device) : shared_(shared), device_(device) {}
 
-  // Adds the node that begins at `begin`, right of all that are there, and merges what is complete. first: nodes that
-  // begin before it lie in another block.
-  __device__ __forceinline__ void push(State& state, int begin, int level, int first) {
+  // Merges a node with its left neighbours on the stack, as far as they are complete. The node begins at `begin`, right
+  // of all that are there; the result at the number returned. first: nodes that begin before it lie in another block.
+  [[nodiscard]] __device__ __forceinline__ int complete(State& state, int begin, int level, int first) {
     for (; count_ > 0 && (begin >> level & 1) != 0; ++level) {
       const int left = begin - (1 << level);
       if (left < first || top_begin_ < left) break;
       merge_top(state);
       begin = left;
     }
-    store(state, begin);
+    return begin;
   }
-
-  // Likewise, but the caller knows how many nodes it completes. Not on one stack with the other: begins are not kept.
-  __device__ __forceinline__ void push(State& state, int merges) {
+  // Likewise with so many neighbours.
+  __device__ __forceinline__ void complete(State& state, int merges) {
 #pragma unroll 1
     for (; merges > 0; --merges) state.merge(popped());
-    store(state);
-  }
-  // Merges and removes all of them.
-  [[nodiscard]] __device__ __forceinline__ State take_all() {
-    State state = State::empty();
-#pragma unroll 1
-    while (count_ > 0) state.merge(popped());
-    return state;
   }
 
-  // Merges and removes all nodes from `begin` on.
-  [[nodiscard]] __device__ __forceinline__ State take(int begin) {
-    State state = State::empty();
+  // Puts a node on the stack. One that has nodes without a begin takes no others.
+  __device__ __forceinline__ void push(const State& state, int begin) {
+    begin_at(count_) = begin;
+    top_begin_ = begin;
+    push(state);
+  }
+  // A branch for each memory: a pointer that may be of either is slow.
+  __device__ __forceinline__ void push(const State& state) {
+    const int index = count_++;
+    if (index < Config::kStackNodes) {
+      write(shared_ + index * kBytes, state);
+    } else {
+      write(in_device(index), state);
+    }
+  }
+
+  // Merges a node with all that begin at `begin` or behind it, and removes them.
+  __device__ __forceinline__ void take(State& state, int begin) {
     while (count_ > 0 && top_begin_ >= begin) merge_top(state);
-    return state;
+  }
+  // With all of them.
+  __device__ __forceinline__ void take_all(State& state) {
+#pragma unroll 1
+    while (count_ > 0) state.merge(popped());
   }
 
  private:
@@ -143,21 +153,6 @@ class DecodeStack {
       state.value[4 * i] = x.x, state.value[4 * i + 1] = x.y;
       state.value[4 * i + 2] = x.z, state.value[4 * i + 3] = x.w;
     }
-  }
-
-  // A branch for each memory: a pointer that may be of either is slow.
-  __device__ __forceinline__ void store(const State& state) {
-    const int index = count_++;
-    if (index < Config::kStackNodes) {
-      write(shared_ + index * kBytes, state);
-    } else {
-      write(in_device(index), state);
-    }
-  }
-  __device__ __forceinline__ void store(const State& state, int begin) {
-    begin_at(count_) = begin;
-    top_begin_ = begin;
-    store(state);
   }
 
   [[nodiscard]] __device__ __forceinline__ State popped() {
