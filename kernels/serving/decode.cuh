@@ -15,7 +15,7 @@
 namespace attend {
 
 static_assert(sizeof(DecodeCursor) <= kDecodeCursorBytes && sizeof(DecodeSchedule) <= kDecodeCursorBytes &&
-              2 * sizeof(DecodeEnd) <= kDecodeCursorBytes && 2 * kScanWarps <= kDecodeTotals);
+              2 * sizeof(DecodeEnd) <= kDecodeCursorBytes && 2 * kScanWarps + 2 <= kDecodeTotals);
 
 template <class Config>
 __device__ void decode(const DecodeArgs& args) {

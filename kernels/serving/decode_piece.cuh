@@ -27,21 +27,22 @@ struct DecodePiece {
     piece.end = piece.ends_item ? span.end_unit : span.begin_unit + static_cast<int>(end - item.first);
     piece.head = item.index;
     piece.num_rows = span.seqlen_q * args.group;
-    int64 first_row = 0, end_row = span.seqlen_q;  // of the sequence
+    piece.first_key = span.begin_key;
+    piece.end_key = span.end_key;
     if (span.tiles > 1) {
       const uint32 index = static_cast<uint32>(item.index), head = index / static_cast<uint32>(span.tiles);
       piece.head = static_cast<int>(head);
       piece.row = static_cast<int64>(index - head * static_cast<uint32>(span.tiles)) << row_shift;
       piece.num_rows = min(piece.num_rows - piece.row, int64{1} << row_shift);
-      first_row = divide(piece.row, args.group).quotient;
-      end_row = divide(piece.row + piece.num_rows - 1, args.group).quotient + 1;
+      const int64 first_row = divide(piece.row, args.group).quotient;
+      const int64 end_row = divide(piece.row + piece.num_rows - 1, args.group).quotient + 1;
+      const KeyRange keys = span.keys_of_rows(args, first_row, end_row);
+      piece.first_key = static_cast<int>(keys.begin);
+      piece.end_key = static_cast<int>(keys.end);
     }
-    const KeyRange keys = span.keys_of_rows(args, first_row, end_row);
-    piece.first_key = static_cast<int>(keys.begin);
-    piece.end_key = static_cast<int>(keys.end);
-    piece.first_step = max(piece.begin, unit_of(keys.begin));
-    piece.end_step = min(piece.end, unit_of(keys.end + kStepKeys - 1));
-    if (keys.empty() || piece.end_step < piece.first_step) piece.end_step = piece.first_step;
+    piece.first_step = max(piece.begin, unit_of(piece.first_key));
+    piece.end_step = min(piece.end, unit_of(static_cast<int64>(piece.end_key) + kStepKeys - 1));
+    if (piece.end_key <= piece.first_key || piece.end_step < piece.first_step) piece.end_step = piece.first_step;
     return piece;
   }
 };

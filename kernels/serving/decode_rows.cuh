@@ -30,8 +30,10 @@ struct QueryRow {
 
   [[nodiscard]] static __device__ __forceinline__ QueryRow of(const DecodeArgs& args, const DecodePiece& piece,
                                                               int row) {
-    const Division d = divide(piece.row + row, args.group);
-    return {d.quotient, piece.head * static_cast<int64>(args.group) + d.rest};
+    const int64 first_head = piece.head * static_cast<int64>(args.group), packed = piece.row + row;
+    if (packed < args.group) return {0, first_head + packed};
+    const Division d = divide(packed, args.group);
+    return {d.quotient, first_head + d.rest};
   }
 };
 
@@ -61,9 +63,13 @@ template <class Config>
   DecodeRow row = {};
   if (number >= piece.num_rows) return row;
   const QueryRow at = QueryRow::of(args, piece, number);
-  const KeyRange keys = span.window(args).row(at.index);
-  row.low = static_cast<int>(keys.begin > span.first_key ? keys.begin : span.first_key);
-  row.high = static_cast<int>(keys.end);
+  row.low = span.begin_key;
+  row.high = span.end_key;
+  if (span.seqlen_q > 1) {
+    const KeyRange keys = span.window(args).row(at.index);
+    row.low = static_cast<int>(keys.begin > span.first_key ? keys.begin : span.first_key);
+    row.high = static_cast<int>(keys.end);
+  }
   row.position = static_cast<int>(at.index + span.seqlen_k - span.seqlen_q);
   row.tree = ~uint64{0};
   row.first_drawn = kMostKeys;

@@ -23,7 +23,9 @@ struct DecodeSpan {
   int64 seqlen_q;
   int64 seqlen_k;   // of a dead sequence 0
   int64 first_key;  // keys before it are not seen
-  int begin_unit;   // the units that its rows may see; one that has no key if they see none
+  int begin_key;    // the keys [begin_key, end_key) are those that its rows may see
+  int end_key;
+  int begin_unit;  // the units that its rows may see; one that has no key if they see none
   int end_unit;
   int tiles;  // of rows
   int items;  // 0: no rows
@@ -57,6 +59,8 @@ struct DecodeSpan {
     span.first_key = attend::first_key(args.cache, s);
     if (span.seqlen_q <= 0) return span;
     const KeyRange keys = span.keys_of_rows(args, 0, span.seqlen_q);
+    span.begin_key = static_cast<int>(keys.begin);
+    span.end_key = static_cast<int>(keys.end);
     if (!keys.empty()) {
       span.begin_unit = unit_of(keys.begin);
       span.end_unit = unit_of(keys.end + kStepKeys - 1);
