@@ -74,6 +74,10 @@ class DecodeCompute {
     compute_barrier<Config>();  // all are done with the rows of the piece before
     load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
     compute_barrier<Config>();  // the rows are there
+    if constexpr (kConvertsQueries<Config>) {
+      convert_queries(q_rows_, rows_ + role_.first_row(), role_);
+      team_barrier(role_);  // they are of f16
+    }
     products_.take_queries(q_rows_, role_.lane);
     const KeysOfAll of_all = keys_of_all<Config>(rows_, piece);
     const int first = piece.begins_item ? 0 : piece.begin;
@@ -106,7 +110,7 @@ class DecodeCompute {
     float s[Sizes::kEights][4];
     products_.scores(s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::kKRow, q_rows_, role_.lane);
     if constexpr (Sizes::kHasFactors) {
-      leaf_.multiply_keys(s, factors, role_.lane);
+      leaf_.multiply_keys(s, factors, rows, role_.lane);
     } else if constexpr (Sizes::kLoadsValues) {
       release(keys);
     }

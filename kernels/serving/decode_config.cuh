@@ -39,6 +39,17 @@ struct DecodeSizes {
   static_assert(Config::kRowParts <= 2 && 1 << kRowShift == kTileRows);
 };
 
+// What the tensor cores multiply beside a q of 16 bits: q's type, or f16 for elements of 8 bits, which they become by
+// fewer instructions.
+template <class Config>
+constexpr ElementType kProductElement =
+    Config::kElement == ElementType::kBF16&& Config::kCacheElement != CacheElement::kSame ? ElementType::kF16
+                                                                                          : Config::kElement;
+template <class Config>
+using ProductElementOf = typename ElementTraits<kProductElement<Config>>::Type;
+template <class Config>
+constexpr bool kConvertsQueries = kProductElement<Config> != Config::kElement;
+
 // Unsigned integers of the size of an element.
 template <int kBytes>
 struct StorageOfBytes;

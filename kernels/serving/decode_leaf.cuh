@@ -45,12 +45,13 @@ struct DecodeLeaf {
   using State = DecodeState<Config>;
   using Role = DecodeRole<Config>;
   static constexpr int kEights = Sizes::kEights, kOwned = Sizes::kOwned;
-  static constexpr int kLeastExponent = -126, kMostExponent = 126;
+  // Of factors. p reaches 2^kTopOfP, since f16 holds little below 1.
+  static constexpr int kTopOfP = 14, kLeastExponent = kTopOfP - 126;
 
   float o[kOwned][kEights][4];
   float row_max[kEights][2];  // of rows 2 (lane % 4) and the next, of every eight
   float row_sum[kEights][2];  // of the lane's keys
-  int exponent[kEights][2];   // o is in units of 2^exponent: see weigh(). kHasFactors
+  int exponent[kEights][2];   // o is in units of 2^(exponent - kTopOfP): see weigh(). kHasFactors
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -137,13 +138,18 @@ struct DecodeLeaf {
     }
   }
 
-  // Scores of a cache of 8 bits are products times the keys' factors. factors: of the warp's keys.
-  static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], const float2* factors, int lane) {
+  // Scores of a cache of 8 bits are products times the keys' factors and the rows' units. factors: of the warp's keys.
+  static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], const float2* factors,
+                                                       const DecodeRow* rows, int lane) {
     const float low = factors[lane / 4].x, high = factors[lane / 4 + 8].x;
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      s[n][0] *= low, s[n][1] *= low;
-      s[n][2] *= high, s[n][3] *= high;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float unit = kConvertsQueries<Config> ? rows[n * 8 + lane % 4 * 2 + row].unit : 1.0f;
+        s[n][row] = s[n][row] * unit * low;
+        s[n][2 + row] = s[n][2 + row] * unit * high;
+      }
     }
   }
 
@@ -156,7 +162,8 @@ struct DecodeLeaf {
     for (int half = 0; half < 2; ++half) {
       const float factor = factors[role.lane / 4 + half * 8].y;
       const bool counts = factor != 0.0f && is_finite(factor);
-      of_keys[half] = counts ? static_cast<int>(__float_as_uint(factor) >> 23 & 0xff) - 126 : kLeastExponent;
+      const int exponent = static_cast<int>(__float_as_uint(factor) >> 23 & 0xff) - 126;
+      of_keys[half] = counts ? max(exponent, kLeastExponent) : kLeastExponent;
     }
     const int of_all = __reduce_max_sync(kAllLanes, max(of_keys[0], of_keys[1]));
 #pragma unroll
@@ -193,15 +200,15 @@ struct DecodeLeaf {
       }
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const int next = min(row == 0 ? top.x : top.y, kMostExponent);
+        const int next = row == 0 ? top.x : top.y;  // at most 128
         if (next != exponent[n][row]) {
           const int change = exponent[n][row] - next;
-          const float shrink = change < kLeastExponent ? 0.0f : power_of_two(change);
+          const float shrink = change < -126 ? 0.0f : power_of_two(change);
 #pragma unroll
           for (int owned = 0; owned < kOwned; ++owned) o[owned][n][row] *= shrink, o[owned][n][2 + row] *= shrink;
           exponent[n][row] = next;
         }
-        unit[n][row] = power_of_two(-next);
+        unit[n][row] = power_of_two(kTopOfP - next);
       }
     }
 #pragma unroll
@@ -268,7 +275,7 @@ struct DecodeLeaf {
       for (int row = 0; row < 2; ++row) {
         state.row_max(n, row) = row_max[n][row];
         sum[row] = row_sum[n][row];
-        unit[row] = Sizes::kHasFactors ? power_of_two(exponent[n][row]) : 1.0f;
+        unit[row] = Sizes::kHasFactors ? power_of_two(exponent[n][row] - kTopOfP) : 1.0f;
 #pragma unroll
         for (int distance = 4; distance < kWarpThreads; distance *= 2) {
           sum[row] += __shfl_xor_sync(kAllLanes, sum[row], distance);
@@ -299,7 +306,7 @@ struct DecodeLeaf {
   [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
     return fabsf(x) < kInfinity;
   }
-  // In [kLeastExponent, kMostExponent].
+  // In [-126, 127].
   [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {
     return __uint_as_float(static_cast<uint32>(exponent + 127) << 23);
   }

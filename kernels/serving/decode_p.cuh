@@ -12,7 +12,7 @@ namespace attend {
 template <class Config>
 struct DecodeP {
   using Sizes = DecodeSizes<Config>;
-  using Element = ElementOf<Config>;
+  using Element = ProductElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
 
   // p: as the scores lie (decode_products.cuh).

@@ -1,11 +1,13 @@
 // DecodeProducts for caches of 8 bits beside a q of 16: elements become 16 bits in registers, exactly, and enter the
-// products of those. Factors are no matter here.
+// products of those. A q of bf16 becomes f16 too, each row times a power of two: exact but for elements that are 2^-28
+// of the row's largest and less. The caches' factors are no matter here.
 //
 // A register of four bytes has four neighbours of a row, where the tensor cores want two and two that lie eight apart.
 // So a product of 16 columns takes them in another order, and q alike; and columns of o are numbered in pairs.
 #pragma once
 
 #include "decode_products.cuh"
+#include "decode_rows.cuh"
 #include "eight_bits.cuh"
 
 namespace attend {
@@ -64,12 +66,32 @@ struct ElementPairs {
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ElementPairs widened(uint32 bytes) {
   using Bytes = CachedBytes<Config::kCacheElement>;
-  if constexpr (Config::kElement == ElementType::kF16) {
-    return {Bytes::halves(bytes), Bytes::halves(bytes >> 16)};
-  } else {
-    float x[4];
-    Bytes::to_floats(bytes, x);
-    return {BFloat16::pack(x[0], x[1]), BFloat16::pack(x[2], x[3])};
+  static_assert(kProductElement<Config> == ElementType::kF16);
+  return {Bytes::halves(bytes), Bytes::halves(bytes >> 16)};
+}
+
+// Rows of q from bf16 to f16, in place, with the largest element in [2^14, 2^15). DecodeRow::unit is what a row's scores have
+// to be multiplied with. By a team's warps, each of which has some rows, behind a barrier of theirs.
+template <class Config>
+__device__ __forceinline__ void convert_queries(char* q_rows, DecodeRow* rows, const DecodeRole<Config>& role) {
+  using Sizes = DecodeSizes<Config>;
+  constexpr int kPairs = round_up(Config::kHeadDim, 32) / 2;
+#pragma unroll 1
+  for (int row = role.warp; row < Config::kRows; row += kTeamWarps) {
+    auto* pairs = reinterpret_cast<uint32*>(q_rows + row * Sizes::kQRow);
+    float largest = 0.0f;
+    for (int pair = role.lane; pair < kPairs; pair += kWarpThreads) {
+      const float low = fabsf(BFloat16::low(pairs[pair])), high = fabsf(BFloat16::high(pairs[pair]));
+      if (low < kInfinity) largest = fmaxf(largest, low);
+      if (high < kInfinity) largest = fmaxf(largest, high);
+    }
+    const int exponent = static_cast<int>(__float_as_uint(warp_max(largest)) >> 23) - 127;
+    const int shift = min(max(14 - exponent, -126), 126);
+    const float unit = __uint_as_float(static_cast<uint32>(127 + shift) << 23);
+    for (int pair = role.lane; pair < kPairs; pair += kWarpThreads) {
+      pairs[pair] = Float16::pack(BFloat16::low(pairs[pair]) * unit, BFloat16::high(pairs[pair]) * unit);
+    }
+    if (role.lane == 0) rows[row].unit = __uint_as_float(static_cast<uint32>(127 - shift) << 23);
   }
 }
 
@@ -78,10 +100,10 @@ requires(Config::kElement != ElementType::kF32 &&
          Config::kCacheElement != CacheElement::kSame) struct DecodeProducts<Config> {
   using Sizes = DecodeSizes<Config>;
   using Role = DecodeRole<Config>;
-  using Element = ElementOf<Config>;
+  using Element = ProductElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
-  static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 64;
+  static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 48;
 
   uint2 q[kQInRegisters ? kEights : 1][kQInRegisters ? kDepths : 1];
 
@@ -100,7 +122,6 @@ requires(Config::kElement != ElementType::kF32 &&
   }
 
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
-    float odd[kEights][4] = {};
     const uint32 row = smem_address(keys + lane % 16 * Sizes::kKRow + lane / 16 * kChunkBytes);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
@@ -117,14 +138,9 @@ requires(Config::kElement != ElementType::kF32 &&
         for (int n = 0; n < kEights; ++n) {
           const uint2 b = kQInRegisters ? q[kQInRegisters ? n : 0][kQInRegisters ? depth + of_pair : 0]
                                         : load_q(q_rows, lane, n, depth + of_pair);
-          mma_add<Element>(of_pair == 0 ? s[n] : odd[n], a, {{b.x, b.y}});
+          mma_add<Element>(s[n], a, {{b.x, b.y}});
         }
       }
-    }
-#pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] += odd[n][i];
     }
   }
 

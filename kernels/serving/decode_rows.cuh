@@ -14,7 +14,7 @@ struct DecodeRow {
   int position;     // of the row among the keys: i + seqlen_k - seqlen_q
   int first_drawn;  // the tree is asked about keys from here on
   float slope;      // ALiBi
-  int padding;
+  float unit;       // of the scores: kConvertsQueries
 };
 static_assert(sizeof(DecodeRow) == kDecodeRowBytes);
 
