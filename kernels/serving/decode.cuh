@@ -15,7 +15,7 @@
 namespace attend {
 
 static_assert(sizeof(DecodeCursor) <= kDecodeCursorBytes && sizeof(DecodeSchedule) <= kDecodeCursorBytes &&
-              2 * sizeof(DecodeEnd) <= kDecodeCursorBytes && 2 * kScanWarps + 2 <= kDecodeTotals);
+              2 * sizeof(DecodeEnd) <= kDecodeCursorBytes && 2 * kScanWarps <= kDecodeTotals);
 
 template <class Config>
 __device__ void decode(const DecodeArgs& args) {
@@ -43,7 +43,7 @@ __device__ void decode(const DecodeArgs& args) {
       if (lists) list_all<Config>(block);
     }
   }
-  if (warp == 0) end_launch(args, schedule.is_long() && DecodePaces::measures(launch));
+  if (threadIdx.x == 0) end_launch(args);
 }
 
 }  // namespace attend

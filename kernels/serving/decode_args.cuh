@@ -1,7 +1,6 @@
 // What the decode kernels are told, and how their storage in device memory is laid out: shared by host and device.
 #pragma once
 
-#include "../common/tile_sizes.cuh"
 #include "cache_args.cuh"
 #include "stored_element.cuh"
 
@@ -19,7 +18,6 @@ struct DecodeArgs {
   const int* cu_seqlens_q;    // (num_sequences + 1): packed rows. Null: dense, max_seqlen_q rows a sequence
   const uint64* tree_mask;    // a word a query row; may be null
   void* storage;              // DecodeStorage; zeroed once, and kept from launch to launch
-  uint32* paces;              // DecodePaces of the grid; zeroed once, and kept too
   void* stack;                // of each block, stack_nodes nodes. Uninitialised
   TensorStrides q_stride;
   TensorStrides k_stride;
@@ -44,20 +42,16 @@ struct DecodeArgs {
   uint32 stack_nodes;
   uint32 unused;
 };
-static_assert(sizeof(DecodeArgs) == 12 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 8 * 4);
+static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 8 * 4);
 
-// Storage of the launches of one stream, one after another: a counter of launches, paces, and from
-// kDecodeHeaderBytes on the packets that blocks leave for each other.
+// Storage of the launches of one stream, one after another: a counter of launches, and from kDecodeHeaderBytes on the
+// packets that blocks leave for each other.
 //
 // The counter grows by kDecodeLaunch with every launch: every block adds its share when it has read all that it wants.
 // So a block that is still running finds the launch's number in the upper word, whoever has ended before.
+constexpr int kDecodeHeaderBytes = 256;
 constexpr uint64 kDecodeLaunch = uint64{1} << 32;
-constexpr int kMostDecodeBlocks = 1024;
-
-// In front of the packets: the counter, then DecodePaces of grids with one block on a multiprocessor, and with two.
-constexpr int kDecodeCounterBytes = 256;
-constexpr int kDecodePaceBytes = round_up((2 * kMostDecodeBlocks + 1) * 4, 256);
-constexpr int kDecodeHeaderBytes = kDecodeCounterBytes + 2 * kDecodePaceBytes;
+constexpr int kMostDecodeBlocks = 1 << 15;
 
 // Nodes that a block leaves at most: of a part of an item that begins inside of it, and of one that begins with it.
 constexpr int kDecodeInnerNodes = 12, kDecodeLeadingNodes = 8;

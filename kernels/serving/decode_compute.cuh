@@ -37,7 +37,6 @@ class DecodeCompute {
     while (true) {
       const bool merges = block_.cursor.is_done;
       if (merges) {
-        note_time();
         if (!block_.cursor.merges) return;
         if (block_.cursor.number != block_.cursor.begin) {
           block_.cursor.start(block_.args, block_.schedule, block_.ends);
@@ -59,13 +58,6 @@ class DecodeCompute {
   // Has the thread a row that exists? Of others no nodes are written or merged.
   [[nodiscard]] __device__ __forceinline__ bool is_live() const {
     return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
-  }
-
-  // How long the block's own work took.
-  __device__ __forceinline__ void note_time() const {
-    if (threadIdx.x != 0 || !block_.schedule.is_long() || !DecodePaces::measures(launch_)) return;
-    const int64 time = clock64() - block_.schedule.clock;
-    DecodePaces{block_.args.paces, static_cast<int>(gridDim.x)}.times()[blockIdx.x] = static_cast<uint32>(time / 16);
   }
 
   // The steps of a piece. Returns its last node, and leaves the others on the stack.
@@ -179,14 +171,13 @@ class DecodeCompute {
     const Nodes nodes = {block_.args, launch_};
     const ListedNode* list = reinterpret_cast<const ListedNode*>(block_.smem + kSmem.list);
     char* shared = block_.smem + kSmem.ring;
-    const auto& told = *reinterpret_cast<const DecodeListState*>(block_.smem + kSmem.totals);
+    int first = first_block_of(block_.schedule, block_.cursor.item);
     State state = State::empty();
     bool is_first = true;
 #pragma unroll 1
     while (true) {
       barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
-      const int count = told.count;
-      const bool is_last = told.is_last;
+      const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.totals);
       if (is_live()) {
 #pragma unroll 1
         for (int i = 0; i < count; i += Nodes::kAtOnce) {
@@ -202,7 +193,8 @@ class DecodeCompute {
         }
       }
       __syncwarp();  // all lanes are done
-      if (is_last) return state;
+      first += kWarpThreads;
+      if (first > static_cast<int>(blockIdx.x)) return state;
       barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be written again
     }
   }

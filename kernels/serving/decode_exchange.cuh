@@ -42,18 +42,10 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
   return static_cast<const volatile uint32*>(args.storage)[1];
 }
 
-// By one warp of every block, when the block has read all that it wants. measures: this launch is measured.
-__device__ __forceinline__ void end_launch(const DecodeArgs& args, bool measures) {
-  bool is_last = false;
-  if (threadIdx.x % kWarpThreads == 0) {
-    if (measures) __threadfence();  // the block's time is there
-    const uint64 share = blockIdx.x == 0 ? kDecodeLaunch - (gridDim.x - 1) : 1;
-    const uint64 before = atomicAdd(static_cast<unsigned long long*>(args.storage), share);
-    is_last = static_cast<uint32>(before + share) == 0;
-  }
-  if (!measures || !__shfl_sync(kAllLanes, is_last, 0)) return;
-  __threadfence();  // all blocks' times are there
-  DecodePaces{args.paces, static_cast<int>(gridDim.x)}.update();
+// By one thread of every block, when the block has read all that it wants.
+__device__ __forceinline__ void end_launch(const DecodeArgs& args) {
+  const uint64 share = blockIdx.x == 0 ? kDecodeLaunch - (gridDim.x - 1) : 1;
+  atomicAdd(static_cast<unsigned long long*>(args.storage), share);
 }
 
 // A node in the list of those that a block merges.
@@ -169,30 +161,19 @@ __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_ite
   return count;
 }
 
-// The block that has an item's first unit, not behind this one. By one warp.
-[[nodiscard]] __device__ __forceinline__ int first_block_of(const DecodeArgs& args, const DecodeSchedule& schedule,
-                                                            const DecodeItem& item) {
-  if (!schedule.is_paced) return static_cast<int>(divide(item.first, schedule.share).quotient);
-  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-#pragma unroll 1
-  for (int last = static_cast<int>(blockIdx.x);; last -= kWarpThreads) {
-    const int block = last - lane;
-    const bool begins_before = block <= 0 || schedule.ideal(block, args.paces[block]) <= item.first;
-    const uint32 found = __ballot_sync(kAllLanes, begins_before);
-    if (found != 0) return max(last - (__ffs(static_cast<int>(found)) - 1), 0);
-  }
+// The block that has an item's first unit.
+[[nodiscard]] __device__ __forceinline__ int first_block_of(const DecodeSchedule& schedule, const DecodeItem& item) {
+  return static_cast<int>(divide(item.first, schedule.share).quotient);
 }
 
 // Lists the nodes of an item that lie in 32 blocks from `first` on, up to this one. By one warp. Returns their number.
-__device__ __forceinline__ int list_nodes(const DecodeArgs& args, const DecodeSchedule& schedule,
-                                          const DecodeItem& item, int first, ListedNode* list) {
+__device__ __forceinline__ int list_nodes(const DecodeSchedule& schedule, const DecodeItem& item, int first,
+                                          ListedNode* list) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int block = first + lane;
   int begin = 0, end = 0;
   if (block <= static_cast<int>(blockIdx.x)) {
-    const bool paced = schedule.is_paced;
-    const int64 from = schedule.ideal(block, paced ? args.paces[block] : 0);
-    const int64 to = schedule.ideal(block + 1, paced ? args.paces[block + 1] : 0);
+    const int64 from = block * schedule.share, to = from + schedule.share;
     begin = item.span.begin_unit + (from <= item.first ? 0 : schedule.snapped(item, from));
     end = item.span.begin_unit + (to >= item.end() ? item.span.units() : schedule.snapped(item, to));
   }
@@ -221,28 +202,20 @@ __device__ __forceinline__ int list_nodes(const DecodeArgs& args, const DecodeSc
   return total;
 }
 
-// What the computing warps are told of a list.
-struct DecodeListState {
-  int count;
-  bool is_last;
-};
-
 // All lists of an item whose end is the block's, one after another, for the computing warps. By one loading warp.
 template <class Config>
 __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
   constexpr DecodeSmem kSmem = DecodeSizes<Config>::kSmem;
+  const int last = static_cast<int>(blockIdx.x);
   ListedNode* list = reinterpret_cast<ListedNode*>(block.smem + kSmem.list);
   block.cursor.start(block.args, block.schedule, block.ends);
-  DecodeListState& state = *reinterpret_cast<DecodeListState*>(block.smem + kSmem.totals);
 #pragma unroll 1
-  for (int first = first_block_of(block.args, block.schedule, block.cursor.item);; first += kWarpThreads) {
-    const int count = list_nodes(block.args, block.schedule, block.cursor.item, first, list);
-    const bool is_last = first + kWarpThreads > static_cast<int>(blockIdx.x);
-    if (threadIdx.x % kWarpThreads == 0) state = {count, is_last};
+  for (int first = first_block_of(block.schedule, block.cursor.item); first <= last; first += kWarpThreads) {
+    const int count = list_nodes(block.schedule, block.cursor.item, first, list);
+    if (threadIdx.x % kWarpThreads == 0) *reinterpret_cast<int*>(block.smem + kSmem.totals) = count;
     __syncwarp();                                        // it is there
     barrier_arrive<kListThreads<Config>>(kListBarrier);  // the computing warps may read the list
-    if (is_last) return;
-    barrier_wait<kListThreads<Config>>(kListReadBarrier);  // they have
+    if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);  // they have
   }
 }
 

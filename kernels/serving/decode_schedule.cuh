@@ -2,12 +2,11 @@
 //
 // Work is numbered: sequence by sequence, item by item, unit by unit. Block b has the numbers [boundary(b),
 // boundary(b + 1)). A boundary is near b * share, where few nodes of the tree (decode_tree.cuh) are cut: preferably
-// between two items, otherwise at the roundest unit. Shares of many units are larger for faster blocks. Every block
-// computes the same boundaries from the lengths, which are known on the device only.
+// between two items, otherwise at the roundest unit. Every block computes the same boundaries from the lengths, which
+// are known on the device only.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
-#include "decode_pace.cuh"
 #include "decode_span.cuh"
 #include "decode_tree.cuh"
 
@@ -34,11 +33,8 @@ constexpr int kScanWarps = 4;
 struct DecodeSchedule {
   int64 total;
   int64 share;
-  int64 slack;                    // a boundary may be so far from its ideal place
-  uint32 begin_bound, end_bound;  // of the block: see DecodePaces
-  bool is_paced;                  // shares follow paces
-  int row_shift;                  // of a tile: see DecodeSpan::of
-  int64 clock;                    // when the block began
+  int64 slack;    // a boundary may be so far from its ideal place
+  int row_shift;  // of a tile: see DecodeSpan::of
 
   // By all threads of the block: a thread counts some sequences, and the one whose sequences have an end of the block's
   // work tells which it is. In shared memory: where the schedule comes, its two ends, and room for 2 kScanWarps
@@ -46,11 +42,7 @@ struct DecodeSchedule {
   static __device__ __forceinline__ void make(const DecodeArgs& args, int row_shift, DecodeSchedule& shared,
                                               DecodeEnd* ends, int64* totals) {
     const int thread = static_cast<int>(threadIdx.x);
-    DecodeSchedule schedule = {};
-    schedule.row_shift = row_shift;
-    schedule.clock = clock64();
-    auto* bounds = reinterpret_cast<uint32*>(totals + 2 * kScanWarps);
-    if (thread < 3) bounds[thread] = args.paces[thread == 2 ? 1 : blockIdx.x + thread];
+    DecodeSchedule schedule = {0, 0, 0, row_shift};
     Run run = Run::of(args, row_shift, thread);
     int64 sum = run.numbers;
     int most = __reduce_max_sync(kAllLanes, run.most), least = __reduce_min_sync(kAllLanes, run.least);
@@ -73,8 +65,7 @@ struct DecodeSchedule {
       most = max(most, static_cast<int>(totals[kScanWarps + w] >> 32));
       least = min(least, static_cast<int>(totals[kScanWarps + w]));
     }
-    schedule.begin_bound = bounds[0], schedule.end_bound = bounds[1];
-    schedule.choose_share(most, most == least, bounds[2] != 0);
+    schedule.choose_share(most, most == least);
     if (thread == 0) shared = schedule;
     if (warp < kScanWarps) {
 #pragma unroll 1
@@ -86,18 +77,9 @@ struct DecodeSchedule {
     __syncthreads();  // the schedule and its ends are there
   }
 
-  // Where the block's work would begin, or end, if it could be cut anywhere.
+  // Where the block's work would begin, or end, with all shares alike.
   [[nodiscard]] __device__ __forceinline__ int64 ideal(int side) const {
-    return ideal(static_cast<int>(blockIdx.x) + side, side == 0 ? begin_bound : end_bound);
-  }
-  // Where a block's work would begin. bound: of the block, if shares follow paces.
-  [[nodiscard]] __device__ __forceinline__ int64 ideal(int block, uint32 bound) const {
-    if (!is_paced) return block * share;
-    return (total / kAllPaces) * bound + (total % kAllPaces) * bound / kAllPaces;
-  }
-  // Are the shares so large that their time is that of the memory?
-  [[nodiscard]] __device__ __forceinline__ bool is_long() const {
-    return share >= 32;
+    return (static_cast<int64>(blockIdx.x) + side) * share;
   }
 
   // The item that has number `at` of a sequence.
@@ -179,12 +161,11 @@ struct DecodeSchedule {
   }
 
   // most: units of the largest item.
-  __device__ __forceinline__ void choose_share(int64 most, bool all_alike, bool has_paces) {
+  __device__ __forceinline__ void choose_share(int64 most, bool all_alike) {
     const int64 blocks = gridDim.x;
     share = max(divide(total + blocks - 1, blocks).quotient, least_share(static_cast<int>(most)));
     slack = share / 32;
-    is_paced = has_paces && is_long();
-    if (total == 0 || is_paced) return;
+    if (total == 0) return;
     // A few blocks less keep the memory as busy
     const int64 largest = share + share / 24;
     if (all_alike) {  // whole items, if that is as good

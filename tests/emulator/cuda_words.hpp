@@ -172,14 +172,6 @@ inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long x
   *to += x;
   return before;
 }
-// Blocks run one after another.
-inline void __threadfence() {}
-// Any time: what kernels make of it may not change their results.
-inline long long clock64() {
-  static std::uint64_t state = 1;
-  state = state * 6364136223846793005u + 1442695040888963407u;
-  return static_cast<long long>(state >> 40);
-}
 inline std::size_t __cvta_generic_to_shared(const void* pointer) {
   return static_cast<std::size_t>(static_cast<const char*>(pointer) - attend::smem);
 }

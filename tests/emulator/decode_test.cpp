@@ -107,7 +107,7 @@ TEST_F(EmulatedGrid, BitsAreThoseOfAnyGridAndOrder) {
   CacheCase problem(facts, 7);
   const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
   for (const int n : {2, 7, 26}) {
-    const EmulatedGpu gpu = {.multiprocessors = n, .seed = static_cast<unsigned>(n), .launches = n == 2 ? 4 : 1};
+    const EmulatedGpu gpu = {.multiprocessors = n, .seed = static_cast<unsigned>(n)};
     const CacheCase::Result other = problem.run(emulated_decode(gpu));
     for (std::int64_t s = 0; s < 4; ++s) {
       EXPECT_EQ(problem.bytes_of_sequence(first, s), problem.bytes_of_sequence(other, s))
@@ -123,10 +123,7 @@ TEST_P(LongEmulatedBits, SequencesAloneAndInABatch) {
 }
 
 TEST_P(LongEmulatedBits, KeysThatBeginLate) {
-  for (const EmulatedGpu& gpu :
-       {EmulatedGpu{.multiprocessors = 5, .launches = 3}, EmulatedGpu{.multiprocessors = 23}}) {
-    check_keys_that_begin_late(GetParam(), emulated_decode(gpu));
-  }
+  for (const int n : {5, 23}) check_keys_that_begin_late(GetParam(), emulated_decode({.multiprocessors = n}));
 }
 
 TEST_P(LongEmulatedBits, PageSizes) {

@@ -36,9 +36,10 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   std::vector<Chunk> storage(grid.node_bytes / sizeof(Chunk) + 1), stack(grid.stack_bytes / sizeof(Chunk) + 1);
   std::memset(stack.data(), 0xff, grid.stack_bytes);
   DecodeArgs args = cuda::decode_args(p, {});
-  cuda::give_storage(args, variant, grid, storage.data(), stack.data());
-  // Some launches after one another with one storage: shares become uneven (DecodePaces)
-  for (int n = 0; n < gpu.launches; ++n) kernel.launch(&args, grid.blocks, gpu.seed + static_cast<unsigned>(n));
+  args.storage = storage.data();
+  args.stack = stack.data();
+  args.stack_nodes = grid.stack_nodes;
+  kernel.launch(&args, grid.blocks, gpu.seed);
 }
 
 }  // namespace

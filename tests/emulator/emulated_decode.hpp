@@ -11,7 +11,6 @@ struct EmulatedGpu {
   int max_smem = 232448;
   int multiprocessors = 3;
   unsigned seed = 1;  ///< of the order in which threads run
-  int launches = 1;   ///< of the call, the last of which counts
 };
 
 /// Kernels are compiled when they are first wanted, and kept.

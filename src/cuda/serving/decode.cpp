@@ -69,7 +69,9 @@ void decode(const core::DecodeProblem& p, const AddedKeys& added, Stream stream)
   const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);
   const DecodeStorage storage = decode_storage(grid.node_bytes, grid.stack_bytes, handle);
   DecodeArgs args = decode_args(p, added);
-  give_storage(args, variant, grid, storage.nodes, storage.stack);
+  args.storage = storage.nodes;
+  args.stack = storage.stack;
+  args.stack_nodes = grid.stack_nodes;
   kernel.launch({.x = grid.blocks}, &args, handle);
 }
 

@@ -69,12 +69,4 @@ DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int 
           of_blocks(nodes, decode_stack_bytes(tile))};
 }
 
-void give_storage(DecodeArgs& args, const DecodeVariant& variant, const DecodeGrid& grid, void* storage, void* stack) {
-  args.storage = storage;
-  args.paces = reinterpret_cast<uint32*>(static_cast<char*>(storage) + kDecodeCounterBytes +
-                                         (variant.blocks - 1) * kDecodePaceBytes);
-  args.stack = stack;
-  args.stack_nodes = grid.stack_nodes;
-}
-
 }  // namespace attend::cuda

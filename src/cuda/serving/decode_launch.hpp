@@ -11,7 +11,7 @@
 
 namespace attend::cuda {
 
-/// All but the storage, which give_storage() adds.
+/// All but the storage, which the launch has to bring: storage, stack and stack_nodes are 0.
 [[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const AddedKeys& added);
 
 struct DecodeGrid {
@@ -21,8 +21,5 @@ struct DecodeGrid {
   std::size_t stack_bytes;    ///< of DecodeArgs::stack
 };
 [[nodiscard]] DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int num_multiprocessors);
-
-/// Both are memory of the device: `storage` zeroed once and kept from launch to launch, `stack` with anything in it.
-void give_storage(DecodeArgs& args, const DecodeVariant& variant, const DecodeGrid& grid, void* storage, void* stack);
 
 }  // namespace attend::cuda
