@@ -14,32 +14,33 @@
 
 namespace attend {
 
-static_assert(sizeof(DecodeCursor) <= kDecodeCursorBytes && sizeof(DecodeSchedule) <= kDecodeCursorBytes &&
-              2 * sizeof(DecodeEnd) <= kDecodeCursorBytes && 2 * kScanWarps <= kDecodeTotals);
-
 template <class Config>
 __device__ void decode(const DecodeArgs& args) {
   using Sizes = DecodeSizes<Config>;
+  using Cursor = DecodeCursor<Config>;
+  using Schedule = DecodeSchedule<Config>;
+  static_assert(sizeof(Cursor) <= kDecodeCursorBytes && sizeof(Schedule) <= kDecodeCursorBytes);
   extern __shared__ __align__(128) char smem[];
   constexpr DecodeSmem kSmem = Sizes::kSmem;
   constexpr int kComputeWarps = Sizes::kComputeThreads / kWarpThreads;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads, lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   char* cursors = smem + kSmem.cursors;
-  DecodeSchedule& schedule = *reinterpret_cast<DecodeSchedule*>(cursors);
-  DecodeEnd* ends = reinterpret_cast<DecodeEnd*>(cursors + kDecodeCursorBytes);
-  DecodeCursor& cursor = *reinterpret_cast<DecodeCursor*>(cursors + (2 + warp) * kDecodeCursorBytes);
+  Schedule& schedule = *reinterpret_cast<Schedule*>(cursors);
+  Cursor& first = *reinterpret_cast<Cursor*>(cursors + kDecodeCursorBytes);
+  Cursor& cursor = *reinterpret_cast<Cursor*>(cursors + (2 + warp) * kDecodeCursorBytes);
   const DecodeRing<Config> ring = {smem};
   const uint32 launch = launch_number(args);
-  ring.init();
-  DecodeSchedule::make(args, Sizes::kRowShift, schedule, ends, reinterpret_cast<int64*>(smem + kSmem.totals));
-  cursor.start(args, schedule, ends);
-  if (!cursor.is_done) {
-    const DecodeContext<Config> block = {args, schedule, ends, cursor, ring, smem};
+  if (warp == 0) first.start(args, schedule);
+  if (warp == 1) ring.init(lane);
+  __syncthreads();  // the schedule, the block's first piece and the ring's barriers are there
+  if (!first.is_done) {
+    cursor.restart(first);
+    const DecodeContext<Config> block = {args, schedule, first, cursor, ring, smem};
     if (warp < kComputeWarps) {
       DecodeCompute<Config>(block, launch).run();
     } else {
-      const bool lists = cursor.merges && warp == kComputeWarps;
-      DecodeLoader<Config>(args, schedule, cursor, ring, warp - kComputeWarps, lane).run();
+      const bool lists = first.merges && warp == kComputeWarps;
+      DecodeLoader<Config>(args, cursor, ring, warp - kComputeWarps, lane).run();
       if (lists) list_all<Config>(block);
     }
   }

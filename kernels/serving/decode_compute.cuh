@@ -39,18 +39,18 @@ class DecodeCompute {
       if (merges) {
         if (!block_.cursor.merges) return;
         if (block_.cursor.number != block_.cursor.begin) {
-          block_.cursor.start(block_.args, block_.schedule, block_.ends);
+          block_.cursor.restart(block_.first);
         }
       }
       State last = merges ? merge_nodes() : compute();  // of the nodes, the others are on the stack
       if (merges || block_.cursor.piece.is_whole()) {
         stack_.take_all(last);
-        write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last);
+        write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last, sums_);
       } else {
         leave_nodes(last);
       }
       if (merges) return;
-      block_.cursor.advance(block_.args, block_.schedule, role_.lane);
+      block_.cursor.advance(block_.args, role_.lane);
     }
   }
 
@@ -82,7 +82,7 @@ class DecodeCompute {
       leaf_.clear();
 #pragma unroll 1
       for (; unit < end_of_leaf; ++unit) step(unit, of_all);
-      State state = leaf_.finished(sums_, role_);
+      State state = leaf_.finished();
       const int begin_of_all = stack_.complete(state, begin, level, first);
       if (unit == end) return state;
       stack_.push(state, begin_of_all);
@@ -154,9 +154,14 @@ class DecodeCompute {
                                       [&](int n, int at, int) { begin = n == number && n > 0 ? at : begin; });
       if (count > most) __trap();
       if (number < count) {
-        stack_.take(state, begin);
-        if (is_live()) nodes.write(slot_of(piece.begins_item, number), state);
-        state = State::empty();
+        const bool has_keys = number == 0 || begin < piece.end_step;  // rows of a tile may end before the item does
+        State node = State::empty();
+        if (has_keys) {
+          stack_.take(state, begin);
+          node = state;
+          state = State::empty();
+        }
+        if (is_live()) nodes.write(slot_of(piece.begins_item, number), node);
       } else {
         number = count;
       }
@@ -177,7 +182,7 @@ class DecodeCompute {
 #pragma unroll 1
     while (true) {
       barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
-      const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.totals);
+      const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.told);
       if (is_live()) {
 #pragma unroll 1
         for (int i = 0; i < count; i += Nodes::kAtOnce) {

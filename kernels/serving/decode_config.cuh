@@ -1,7 +1,8 @@
 // What follows from a decode kernel's Config.
 //
 // Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
-// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kThreads.
+// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kManyUnits (work is numbered
+// in 64 bits), kThreads.
 #pragma once
 
 #include "../common/element.cuh"
@@ -132,10 +133,10 @@ struct DecodeRing {
   }
   [[nodiscard]] __device__ __forceinline__ Mbarrier& empty(int number) const { return full(Config::kSlots + number); }
 
-  // By all threads, before a barrier of the block. Every loading thread arrives when its copies have landed, and its
-  // warp for what it has stored itself.
-  __device__ __forceinline__ void init() const {
-    const int number = static_cast<int>(threadIdx.x);
+  // By one warp, before a barrier of the block. Every loading thread arrives when its copies have landed, and its warp
+  // for what it has stored itself.
+  __device__ __forceinline__ void init(int number) const {
+    static_assert(Config::kSlots <= kWarpThreads);
     if (number < Config::kSlots) {
       full(number).init(kDecodeLoadWarps * kWarpThreads + arrivals_of_warps(kDecodeLoadWarps));
       empty(number).init(arrivals_of_warps(Sizes::kComputeThreads / kWarpThreads));

@@ -21,9 +21,9 @@ namespace attend {
 template <class Config>
 struct DecodeContext {
   const DecodeArgs& args;
-  const DecodeSchedule& schedule;
-  const DecodeEnd* ends;  // of the block's work
-  DecodeCursor& cursor;
+  const DecodeSchedule<Config>& schedule;
+  const DecodeCursor<Config>& first;  // at the block's first piece
+  DecodeCursor<Config>& cursor;
   DecodeRing<Config> ring;
   char* smem;  // of the block
 };
@@ -162,18 +162,21 @@ __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_ite
 }
 
 // The block that has an item's first unit.
-[[nodiscard]] __device__ __forceinline__ int first_block_of(const DecodeSchedule& schedule, const DecodeItem& item) {
-  return static_cast<int>(divide(item.first, schedule.share).quotient);
+template <class Schedule>
+[[nodiscard]] __device__ __forceinline__ int first_block_of(const Schedule& schedule,
+                                                            const typename Schedule::Item& item) {
+  return static_cast<int>(Schedule::Numbers::divide(item.first, schedule.share));
 }
 
 // Lists the nodes of an item that lie in 32 blocks from `first` on, up to this one. By one warp. Returns their number.
-__device__ __forceinline__ int list_nodes(const DecodeSchedule& schedule, const DecodeItem& item, int first,
+template <class Schedule>
+__device__ __forceinline__ int list_nodes(const Schedule& schedule, const typename Schedule::Item& item, int first,
                                           ListedNode* list) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int block = first + lane;
   int begin = 0, end = 0;
   if (block <= static_cast<int>(blockIdx.x)) {
-    const int64 from = block * schedule.share, to = from + schedule.share;
+    const typename Schedule::Number from = block * schedule.share, to = from + schedule.share;
     begin = item.span.begin_unit + (from <= item.first ? 0 : schedule.snapped(item, from));
     end = item.span.begin_unit + (to >= item.end() ? item.span.units() : schedule.snapped(item, to));
   }
@@ -208,11 +211,11 @@ __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
   constexpr DecodeSmem kSmem = DecodeSizes<Config>::kSmem;
   const int last = static_cast<int>(blockIdx.x);
   ListedNode* list = reinterpret_cast<ListedNode*>(block.smem + kSmem.list);
-  block.cursor.start(block.args, block.schedule, block.ends);
+  block.cursor.restart(block.first);
 #pragma unroll 1
   for (int first = first_block_of(block.schedule, block.cursor.item); first <= last; first += kWarpThreads) {
     const int count = list_nodes(block.schedule, block.cursor.item, first, list);
-    if (threadIdx.x % kWarpThreads == 0) *reinterpret_cast<int*>(block.smem + kSmem.totals) = count;
+    if (threadIdx.x % kWarpThreads == 0) *reinterpret_cast<int*>(block.smem + kSmem.told) = count;
     __syncwarp();                                        // it is there
     barrier_arrive<kListThreads<Config>>(kListBarrier);  // the computing warps may read the list
     if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);  // they have

@@ -1,6 +1,6 @@
 // A thread's share of the sums over a leaf's keys: o of its warp's columns, and the maxima and sums of its rows. All
-// warps of a team have the same maxima, so that columns of o need no merging. A row's sum is of the lane's own keys
-// until the end of the leaf.
+// warps of a team have the same maxima, so that columns of o need no merging. A row's sum is of the lane's own keys:
+// sums of lanes are added at the end of an item (decode_output.cuh).
 #pragma once
 
 #include "../attention/score_transform.cuh"
@@ -265,39 +265,22 @@ struct DecodeLeaf {
     __syncwarp();  // the zeros are there
   }
 
-  // The leaf's state, from the team's sums.
-  [[nodiscard]] __device__ __forceinline__ State finished(float* sums, const Role& role) {
+  // The leaf's state.
+  [[nodiscard]] __device__ __forceinline__ State finished() const {
     State state;
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      float sum[2], unit[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         state.row_max(n, row) = row_max[n][row];
-        sum[row] = row_sum[n][row];
-        unit[row] = Sizes::kHasFactors ? power_of_two(exponent[n][row] - kTopOfP) : 1.0f;
+        state.row_sum(n, row) = row_sum[n][row];
+        const float unit = Sizes::kHasFactors ? power_of_two(exponent[n][row] - kTopOfP) : 1.0f;
 #pragma unroll
-        for (int distance = 4; distance < kWarpThreads; distance *= 2) {
-          sum[row] += __shfl_xor_sync(kAllLanes, sum[row], distance);
+        for (int owned = 0; owned < kOwned; ++owned) {
+#pragma unroll
+          for (int half = 0; half < 4; half += 2) state.o(owned, n, half + row) = o[owned][n][half + row] * unit;
         }
       }
-      if (role.lane < 4) pair_of(sums, role.warp, n, role.lane) = {sum[0], sum[1]};
-#pragma unroll
-      for (int owned = 0; owned < kOwned; ++owned) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) state.o(owned, n, i) = o[owned][n][i] * unit[i % 2];
-      }
-    }
-    team_barrier(role);  // the warps' sums are there
-#pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-      float2 sum = {0.0f, 0.0f};
-#pragma unroll
-      for (int warp = 0; warp < kTeamWarps; ++warp) {
-        const float2 of_warp = pair_of(sums, warp, n, role.lane);
-        sum = {sum.x + of_warp.x, sum.y + of_warp.y};
-      }
-      state.row_sum(n, 0) = sum.x, state.row_sum(n, 1) = sum.y;
     }
     return state;
   }

@@ -16,15 +16,16 @@ template <class Config>
 class DecodeLoader {
  public:
   using Sizes = DecodeSizes<Config>;
+  using Cursor = DecodeCursor<Config>;
 
   // cursor: of the warp, at the block's first piece. warp: of the loading ones.
-  __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, const DecodeSchedule& schedule, DecodeCursor& cursor,
-                                          const DecodeRing<Config>& ring, int warp, int lane)
-      : args_(args), schedule_(schedule), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {}
+  __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, Cursor& cursor, const DecodeRing<Config>& ring,
+                                          int warp, int lane)
+      : args_(args), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {}
 
   // All steps of all pieces.
   __device__ __forceinline__ void run() {
-    unit_ = cursor_.piece.first_step;
+    take_piece();
     Asked asked = {};
     Found next = {};
 #pragma unroll 1
@@ -42,50 +43,56 @@ class DecodeLoader {
   }
 
  private:
+  // What a piece says of its keys.
+  struct Keys {
+    int end_step;
+    int begin, end;
+    int sequence, cache_row, head;
+  };
   // The lane's key of a step, and what the table says of its page.
   struct Asked {
-    bool has_step;    // false: there is no further one
-    bool has_key;     // that exists, as far as lengths tell, and that a row sees
-    int page;         // of a paged cache: nothing has looked at it yet
-    int64 cache_row;  // of others
-    int64 row;        // in the page, or in the cache's row
-    int64 sequence, head;
+    bool has_step;  // false: there is no further one
+    bool has_key;   // that exists, as far as lengths tell, and that a row sees
+    int page;       // of a paged cache: nothing has looked at it yet. Of others the cache's row
+    int row;        // in the page, or in the cache's row
+    int sequence, head;
   };
   struct Found {
     bool has_step;
     CachePlace row;
-    int64 head;
+    int head;
     float2 factors;  // kHasFactors
   };
 
+  __device__ __forceinline__ void take_piece() {
+    const DecodePiece& piece = cursor_.piece;
+    unit_ = piece.first_step;
+    keys_ = {piece.end_step, piece.first_key, piece.end_key, cursor_.item.span.index, cursor_.item.span.cache_row,
+             piece.head};
+  }
+
   // Step unit_ of the cursor's piece, or the first one of the next piece that has any.
   [[nodiscard]] __device__ __forceinline__ Asked ask() {
-    while (!cursor_.is_done && unit_ >= cursor_.piece.end_step) {
-      cursor_.advance(args_, schedule_, lane_);
-      unit_ = cursor_.piece.first_step;
+    while (!is_done_ && unit_ >= keys_.end_step) {
+      cursor_.advance(args_, lane_);
+      is_done_ = cursor_.is_done;
+      take_piece();
     }
     Asked asked = {};
-    if (cursor_.is_done) return asked;
-    const DecodeSpan& span = cursor_.item.span;
-    const int64 key = static_cast<int64>(unit_) * kStepKeys + warp_ * kWarpThreads + lane_;
-    asked.has_step = true;
-    asked.has_key = key >= cursor_.piece.first_key && key < cursor_.piece.end_key;
-    asked.sequence = span.index;
-    asked.head = cursor_.piece.head;
-    asked.cache_row = span.cache_row;
-    asked.row = key;
+    if (is_done_) return asked;
+    const int key = unit_ * kStepKeys + warp_ * kWarpThreads + lane_;
+    asked = {true, key >= keys_.begin && key < keys_.end, keys_.cache_row, key, keys_.sequence, keys_.head};
     if (args_.cache.is_paged != 0 && asked.has_key) {
       const CachePlace in_table = split_by_blocks(args_.cache, key);
-      asked.row = in_table.row;
-      asked.page = args_.cache.pages[span.cache_row * args_.cache.table_row_stride + in_table.block];
+      asked.row = static_cast<int>(in_table.row);
+      asked.page = args_.cache.pages[keys_.cache_row * args_.cache.table_row_stride + in_table.block];
     }
     return asked;
   }
   [[nodiscard]] __device__ __forceinline__ Found found(const Asked& asked) const {
     Found found = {asked.has_step, {-1, 0}, asked.head, {}};
     if (!asked.has_key) return found;
-    const int64 block = args_.cache.is_paged != 0 ? existing_page(args_.cache, asked.page) : asked.cache_row;
-    found.row = {block, asked.row};
+    found.row = {args_.cache.is_paged != 0 ? existing_page(args_.cache, asked.page) : asked.page, asked.row};
     if constexpr (Sizes::kHasFactors) {
       if (!found.row.exists()) return found;
       found.factors.x = factor(args_.cache.k_descale, asked.sequence, asked.head, found.row);
@@ -99,7 +106,7 @@ class DecodeLoader {
     const bool exists = key.row.exists();
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
     copy<Config::kHeadDim, Sizes::kKRow>(ring_.slot(number), static_cast<const char*>(args_.k),
-                                         offset(key, args_.k_stride));
+                                         offset(key, args_.k_stride), args_.k_stride.row);
     const uint32 existing = __ballot_sync(kAllLanes, exists);
     if (lane_ == 0) ring_.existing(number)[warp_] = existing;
     if constexpr (Sizes::kHasFactors) {
@@ -111,7 +118,7 @@ class DecodeLoader {
     const int number = place_.stage;
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
     copy<Config::kHeadDimV, Sizes::kVRow>(ring_.slot(number), static_cast<const char*>(args_.v),
-                                          offset(key, args_.v_stride));
+                                          offset(key, args_.v_stride), args_.v_stride.row);
     arrive();
   }
   // In elements; -1 if the key does not exist.
@@ -136,15 +143,23 @@ class DecodeLoader {
     return {multiplier(factors.x), multiplier(factors.y)};
   }
 
-  // The warp's rows, each from the address that its lane knows; from < 0: zeros. Columns that pad a row are zeros too.
+  // The warp's rows, each from the place that its lane knows, in elements; from < 0: zeros. Columns that pad a row are
+  // zeros too. stride: of neighbouring rows.
   template <int kColumns, int kRowBytes>
-  __device__ __forceinline__ void copy(char* slot, const char* base, int64 from) const {
+  __device__ __forceinline__ void copy(char* slot, const char* base, int64 from, int64 stride) const {
     slot += warp_ * kWarpThreads * kRowBytes;
     if constexpr (!Config::kAligned) {
       copy_elements<kColumns, kRowBytes>(slot, base, from);
     } else {
       constexpr int kChunks = round_up(kColumns, 16) * Sizes::kCacheBytes / kChunkBytes;
       constexpr bool kIsPadded = kColumns % 16 != 0;
+      const int64 first_row = __shfl_sync(kAllLanes, from, 0);
+      const bool are_neighbours = from >= 0 && from == first_row + lane_ * stride;
+      const int64 step = stride * Sizes::kCacheBytes;
+      if (!kIsPadded && __all_sync(kAllLanes, are_neighbours) && step == static_cast<int>(step)) {
+        copy_neighbours<kChunks, kRowBytes>(slot, base + first_row * Sizes::kCacheBytes, static_cast<int>(step));
+        return;
+      }
       if (!kIsPadded && __all_sync(kAllLanes, from >= 0)) {
         const uint64 own = reinterpret_cast<uint64>(base) + from * Sizes::kCacheBytes;
 #pragma unroll(kChunks <= 16 ? kChunks : 8)
@@ -169,7 +184,29 @@ class DecodeLoader {
     }
   }
 
-  // Likewise, where chunks do not lie on multiples of their size.
+  // Rows that lie `step` bytes apart: an address is one addition, where other rows take shuffles.
+  template <int kChunks, int kRowBytes>
+  __device__ __forceinline__ void copy_neighbours(char* slot, const char* source, int step) const {
+    if constexpr (kWarpThreads % kChunks == 0) {
+      constexpr int kRows = kWarpThreads / kChunks;  // at once
+      const int row = lane_ / kChunks, column = lane_ % kChunks * kChunkBytes;
+      const uint32 to = smem_address(slot) + row * kRowBytes + column;
+      source += row * static_cast<int64>(step) + column;
+#pragma unroll
+      for (int first = 0; first < kWarpThreads; first += kRows) {
+        cp_async_16_of_stream(to + first * kRowBytes, source + first * static_cast<int64>(step));
+      }
+    } else {
+#pragma unroll(kChunks <= 16 ? kChunks : 8)
+      for (int first = 0; first < kChunks; ++first) {
+        const int chunk = first * kWarpThreads + lane_, row = chunk / kChunks, column = chunk % kChunks;
+        cp_async_16_of_stream(smem_address(slot) + row * kRowBytes + column * kChunkBytes,
+                              source + row * static_cast<int64>(step) + column * kChunkBytes);
+      }
+    }
+  }
+
+  // The warp's rows as copy() takes them, where chunks do not lie on multiples of their size.
   template <int kColumns, int kRowBytes>
   __device__ __forceinline__ void copy_elements(char* slot, const char* base, int64 from) const {
     using Storage = StorageOf<Sizes::kCacheBytes>;
@@ -185,12 +222,13 @@ class DecodeLoader {
   }
 
   const DecodeArgs& args_;
-  const DecodeSchedule& schedule_;
-  DecodeCursor& cursor_;
+  Cursor& cursor_;
   DecodeRing<Config> ring_;
   typename DecodeRing<Config>::Place place_;
   int warp_, lane_;
   int unit_ = 0;
+  Keys keys_ = {};
+  bool is_done_ = false;
 };
 
 }  // namespace attend

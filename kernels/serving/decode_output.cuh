@@ -51,13 +51,44 @@ template <class Config>
   return {args.o_stride.offset(span.batch, at.head, q_row), factor, sum == 0.0f};
 }
 
-// The state over all keys of an item becomes o and lse.
+// Adds the sums of the team's threads, in one order: of a warp's lanes, then of the warps. By all threads of the team.
+// sums: the team's, in shared memory; a barrier separates two calls.
+template <class Config>
+__device__ __forceinline__ void add_sums(DecodeState<Config>& state, float* sums, const DecodeRole<Config>& role) {
+  const auto pair_of = [&](int warp, int n) -> float2& {
+    return *reinterpret_cast<float2*>(sums + warp * Config::kRows + n * 8 + role.lane % 4 * 2);
+  };
+#pragma unroll
+  for (int n = 0; n < DecodeSizes<Config>::kEights; ++n) {
+    float sum[2] = {state.row_sum(n, 0), state.row_sum(n, 1)};
+#pragma unroll
+    for (int distance = 4; distance < kWarpThreads; distance *= 2) {
+      sum[0] += __shfl_xor_sync(kAllLanes, sum[0], distance);
+      sum[1] += __shfl_xor_sync(kAllLanes, sum[1], distance);
+    }
+    if (role.lane < 4) pair_of(role.warp, n) = {sum[0], sum[1]};
+  }
+  team_barrier(role);  // the warps' sums are there
+#pragma unroll
+  for (int n = 0; n < DecodeSizes<Config>::kEights; ++n) {
+    float2 sum = {0.0f, 0.0f};
+#pragma unroll
+    for (int warp = 0; warp < kTeamWarps; ++warp) {
+      const float2 of_warp = pair_of(warp, n);
+      sum = {sum.x + of_warp.x, sum.y + of_warp.y};
+    }
+    state.row_sum(n, 0) = sum.x, state.row_sum(n, 1) = sum.y;
+  }
+}
+
+// The state over all keys of an item becomes o and lse. sums: see add_sums().
 template <class Config>
 __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
-                                           const DecodeRole<Config>& role, DecodeState<Config>& state) {
+                                           const DecodeRole<Config>& role, DecodeState<Config>& state, float* sums) {
   using Sizes = DecodeSizes<Config>;
   using Element = ElementOf<Config>;
   static_assert(Config::kRows <= kWarpThreads);
+  add_sums(state, sums, role);
   float row_max = 0.0f, sum = 0.0f;  // of row `lane`
 #pragma unroll
   for (int n = 0; n < Sizes::kEights; ++n) {

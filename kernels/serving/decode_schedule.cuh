@@ -4,92 +4,82 @@
 // boundary(b + 1)). A boundary is near b * share, where few nodes of the tree (decode_tree.cuh) are cut: preferably
 // between two items, otherwise at the roundest unit. Every block computes the same boundaries from the lengths, which
 // are known on the device only.
+//
+// All of this runs once in a block, when its instructions are in no cache: what counts is how many they are.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
+#include "decode_config.cuh"
 #include "decode_span.cuh"
 #include "decode_tree.cuh"
 
 namespace attend {
 
+// Work is numbered in 32 bits where they suffice: Config::kManyUnits.
+template <bool kMany>
+struct DecodeNumberOf {
+  using Type = int;
+  [[nodiscard]] static __device__ __forceinline__ int divide(int value, int divisor) {
+    return static_cast<int>(static_cast<uint32>(value) / static_cast<uint32>(divisor));
+  }
+};
+template <>
+struct DecodeNumberOf<true> {
+  using Type = int64;
+  [[nodiscard]] static __device__ __forceinline__ int64 divide(int64 value, int64 divisor) {
+    return attend::divide(value, divisor).quotient;
+  }
+};
+
 // Where an item begins in the numbers of the work.
+template <class Number>
 struct DecodeItem {
   DecodeSpan span;
-  int64 first;  // number of its first unit
-  int index;    // of the sequence's items
+  int index;     // of the sequence's items
+  Number first;  // number of its first unit
 
-  [[nodiscard]] __device__ __forceinline__ int64 end() const { return first + span.units(); }
+  [[nodiscard]] __device__ __forceinline__ Number end() const { return first + span.units(); }
 };
 
-// The sequence that has an end of a block's work, before the end's place is chosen.
-struct DecodeEnd {
-  DecodeSpan span;
-  int64 first;  // number of its first unit
-};
-
-// Warps that look at sequences.
-constexpr int kScanWarps = 4;
-
+template <class Config>
 struct DecodeSchedule {
-  int64 total;
-  int64 share;
-  int64 slack;    // a boundary may be so far from its ideal place
-  int row_shift;  // of a tile: see DecodeSpan::of
+  using Numbers = DecodeNumberOf<Config::kManyUnits>;
+  using Number = typename Numbers::Type;
+  using Item = DecodeItem<Number>;
+  static constexpr int kRowShift = DecodeSizes<Config>::kRowShift;
 
-  // By all threads of the block: a thread counts some sequences, and the one whose sequences have an end of the block's
-  // work tells which it is. In shared memory: where the schedule comes, its two ends, and room for 2 kScanWarps
-  // numbers.
-  static __device__ __forceinline__ void make(const DecodeArgs& args, int row_shift, DecodeSchedule& shared,
-                                              DecodeEnd* ends, int64* totals) {
-    const int thread = static_cast<int>(threadIdx.x);
-    DecodeSchedule schedule = {0, 0, 0, row_shift};
-    Run run = Run::of(args, row_shift, thread);
-    int64 sum = run.numbers;
-    int most = __reduce_max_sync(kAllLanes, run.most), least = __reduce_min_sync(kAllLanes, run.least);
+  Number total;
+  Number share;
+  Number slack;  // a boundary may be so far from its ideal place
+
+  // By one warp. Gives lane n the block's begin, n = 0, or its end, n = 1: the number, and in `item` the item that has
+  // it or ends there.
+  [[nodiscard]] __device__ __forceinline__ Number make(const DecodeArgs& args, Item& item) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+    const Run run = Run::of(args, lane);
+    Number sum = run.numbers;
+    const int most = __reduce_max_sync(kAllLanes, run.most), least = __reduce_min_sync(kAllLanes, run.least);
 #pragma unroll
     for (int distance = 1; distance < kWarpThreads; distance *= 2) {
-      const int64 before = __shfl_up_sync(kAllLanes, sum, distance);
-      if (thread % kWarpThreads >= distance) sum += before;
+      const Number before = __shfl_up_sync(kAllLanes, sum, distance);
+      if (lane >= distance) sum += before;
     }
-    const int warp = thread / kWarpThreads;
-    if (warp < kScanWarps && thread % kWarpThreads == kWarpThreads - 1) {
-      totals[warp] = sum;
-      totals[kScanWarps + warp] = static_cast<int64>(most) << 32 | least;
-    }
-    __syncthreads();  // the warps' sums and extremes are there
-    most = 0, least = kMostUnits;
-#pragma unroll
-    for (int w = 0; w < kScanWarps; ++w) {
-      if (w < warp) sum += totals[w];
-      schedule.total += totals[w];
-      most = max(most, static_cast<int>(totals[kScanWarps + w] >> 32));
-      least = min(least, static_cast<int>(totals[kScanWarps + w]));
-    }
-    schedule.choose_share(most, most == least);
-    if (thread == 0) shared = schedule;
-    if (warp < kScanWarps) {
-#pragma unroll 1
-      for (int side = 0; side < 2; ++side) {
-        const int64 ideal = schedule.ideal(side);
-        if (ideal < sum && ideal >= sum - run.numbers) ends[side] = run.find(args, row_shift, sum - run.numbers, ideal);
-      }
-    }
-    __syncthreads();  // the schedule and its ends are there
-  }
-
-  // Where the block's work would begin, or end, with all shares alike.
-  [[nodiscard]] __device__ __forceinline__ int64 ideal(int side) const {
-    return (static_cast<int64>(blockIdx.x) + side) * share;
-  }
-
-  // The item that has number `at` of a sequence.
-  [[nodiscard]] static __device__ __forceinline__ DecodeItem item_of(const DecodeEnd& end, int64 at) {
-    const int64 index = divide(at - end.first, end.span.units()).quotient;
-    return {end.span, end.first + index * end.span.units(), static_cast<int>(index)};
+    total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
+    choose_share(most, most == least);
+    const Number begin = static_cast<int>(blockIdx.x) * share, end = begin + share;
+    const uint32 with_begin = __ballot_sync(kAllLanes, begin < sum), with_end = __ballot_sync(kAllLanes, end < sum);
+    const uint32 owners = lane == 0 ? with_begin : with_end;
+    const int owner = max(__ffs(static_cast<int>(owners)) - 1, 0);
+    const Number first = __shfl_sync(kAllLanes, sum - run.numbers, owner);
+    const int sequence = __shfl_sync(kAllLanes, run.begin, owner);
+    if (lane > 1 || owners == 0) return total;
+    const Number ideal = lane == 0 ? begin : end;
+    find(args, sequence, first, ideal, item);
+    return item.first + snapped(item, ideal);
   }
 
   // The boundary as a distance from the item's first unit, of an ideal number near or in the item.
-  [[nodiscard]] __device__ __forceinline__ int snapped(const DecodeItem& item, int64 ideal) const {
+  [[nodiscard]] __device__ __forceinline__ int snapped(const Item& item, Number ideal) const {
     const int begin = item.span.begin_unit, units = item.span.units();
     if (ideal - slack <= item.first) return 0;
     if (ideal + slack >= item.end()) return units;
@@ -102,82 +92,81 @@ struct DecodeSchedule {
     return min(max(unit - begin, 0), units);
   }
 
-  // The item behind it, which begins before `end` <= total.
-  __device__ __forceinline__ void advance(const DecodeArgs& args, DecodeItem& item) const {
+  // The item behind it, which begins before `total`.
+  static __device__ __forceinline__ void advance(const DecodeArgs& args, Item& item) {
     item.first = item.end();
     if (++item.index < item.span.items) return;
     item.index = 0;
     do {
-      item.span = DecodeSpan::of(args, item.span.index + 1, row_shift);
+      item.span = DecodeSpan::of(args, item.span.index + 1, kRowShift);
     } while (item.span.items == 0);
   }
 
  private:
   static constexpr int kMostUnits = 0x7fffffff;
 
-  // The sequences that a thread counts.
+  // The sequences that a lane counts.
   struct Run {
-    int64 begin, end;
-    int64 numbers;    // of their work
+    int begin;
     int most, least;  // units of an item
-    DecodeSpan span;  // of the only one, or the last
+    Number numbers;   // of their work
 
-    [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, int row_shift, int thread) {
-      constexpr int kThreads = kScanWarps * kWarpThreads;
-      const int64 each = (args.num_sequences + kThreads - 1) / kThreads;
-      Run run = {thread * each, 0, 0, 0, kMostUnits, {}};
-      run.end = thread < kThreads ? min(run.begin + each, args.num_sequences) : run.begin;
-      for (int64 s = run.begin; s < run.end; ++s) {
-        run.span = DecodeSpan::of(args, s, row_shift);
-        if (run.span.items == 0) continue;
-        run.numbers += static_cast<int64>(run.span.items) * run.span.units();
-        run.most = max(run.most, run.span.units());
-        run.least = min(run.least, run.span.units());
+    [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, int lane) {
+      const int all = static_cast<int>(args.num_sequences), each = (all + kWarpThreads - 1) / kWarpThreads;
+      Run run = {lane * each, 0, kMostUnits, 0};
+      const int end = min(run.begin + each, all);
+#pragma unroll 1
+      for (int s = run.begin; s < end; ++s) {
+        const DecodeSpan span = DecodeSpan::of(args, s, kRowShift);
+        if (span.items == 0) continue;
+        run.numbers += static_cast<Number>(span.items) * span.units();
+        run.most = max(run.most, span.units());
+        run.least = min(run.least, span.units());
       }
       return run;
     }
-
-    // The sequence that has a number of theirs, the first of which is `first`.
-    [[nodiscard]] __device__ __forceinline__ DecodeEnd find(const DecodeArgs& args, int row_shift, int64 first,
-                                                            int64 number) const {
-      DecodeEnd found = {span, first};
-      if (end - begin == 1) return found;
-#pragma unroll 1
-      for (int64 s = begin;; ++s) {
-        found.span = DecodeSpan::of(args, s, row_shift);
-        const int64 of_sequence = static_cast<int64>(found.span.items) * found.span.units();
-        if (number < found.first + of_sequence) return found;
-        found.first += of_sequence;
-      }
-    }
   };
+
+  // The item that has a number, from a sequence on whose first number is `first`.
+  static __device__ __forceinline__ void find(const DecodeArgs& args, int sequence, Number first, Number number,
+                                              Item& item) {
+#pragma unroll 1
+    for (;; ++sequence) {
+      item.span = DecodeSpan::of(args, sequence, kRowShift);
+      const Number of_sequence = static_cast<Number>(item.span.items) * item.span.units();
+      if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
+      first += of_sequence;
+    }
+    item.index = static_cast<int>(Numbers::divide(number - first, item.span.units()));
+    item.first = first + static_cast<Number>(item.index) * item.span.units();
+  }
 
   // A node of another block takes about as long to merge as a fourth of a unit to compute: a share is not below the
   // root of that, 2^n with 4 4^n >= most, and not below a leaf.
-  [[nodiscard]] static __device__ __forceinline__ int64 least_share(int most) {
+  [[nodiscard]] static __device__ __forceinline__ int least_share(int most) {
     if (most <= 1) return 1;
     const int bits = 32 - __clz(most - 1);  // of the next power of two
-    return int64{1} << max((bits - 1) / 2, leaf_level(most - 1));
+    return 1 << max((bits - 1) / 2, leaf_level(most - 1));
   }
 
   // most: units of the largest item.
-  __device__ __forceinline__ void choose_share(int64 most, bool all_alike) {
-    const int64 blocks = gridDim.x;
-    share = max(divide(total + blocks - 1, blocks).quotient, least_share(static_cast<int>(most)));
+  __device__ __forceinline__ void choose_share(int most, bool all_alike) {
+    const int blocks = static_cast<int>(gridDim.x);
+    share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;
     if (total == 0) return;
     // A few blocks less keep the memory as busy
-    const int64 largest = share + share / 24;
+    const Number largest = share + static_cast<Number>(static_cast<uint64>(share) / 24);
     if (all_alike) {  // whole items, if that is as good
-      const int64 whole = divide(share + most - 1, most).quotient * most;
+      const Number whole = Numbers::divide(share + (most - 1), most) * most;
       if (whole <= largest) {
         share = whole;
         slack = 0;
         return;
       }
     }
-    const int64 low = share - 1, high = largest;
-    const int bits = 63 - __clzll(low ^ high);
+    const Number low = share - 1, high = largest;
+    const int bits = 63 - __clzll(static_cast<int64>(low) ^ static_cast<int64>(high));
     share = high >> bits << bits;
   }
 };

@@ -15,11 +15,11 @@ constexpr int kTeamWarps = 4;
 constexpr int kWarpKeys = 16;
 constexpr int kStepKeys = kTeamWarps * kWarpKeys;
 constexpr int kDecodeLoadWarps = 2;
-constexpr int kDecodeTotals = 8;       // numbers that the making of the schedule wants in shared memory
+constexpr int kDecodeToldBytes = 16;   // of what the loading warp tells of its list
 constexpr int kDecodeRowBytes = 32;    // of what a block knows of a query row
 constexpr int kDecodeListedBytes = 8;  // of a node in the list of those that a block merges
 constexpr int kDecodeListed = 32 * kDecodeInnerNodes;
-constexpr int kDecodeCursorBytes = 208;  // room for a cursor, the schedule, or its two ends
+constexpr int kDecodeCursorBytes = 160;  // room for a cursor, or the schedule
 
 struct DecodeTile {
   int q_bytes;      // of an element of q and o
@@ -95,7 +95,7 @@ struct DecodeTile {
 
 // Offsets of the parts of a block's shared memory. Each begins on a multiple of 16 bytes.
 struct DecodeSmem {
-  int ring, existing, factors, barriers, q, p, maxima, sums, exponents, rows, totals, list, cursors, stack, bytes;
+  int ring, existing, factors, barriers, q, p, maxima, sums, exponents, rows, told, list, cursors, stack, bytes;
 };
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr DecodeSmem decode_smem(const DecodeTile& t) {
   DecodeSmem s = {};
@@ -109,8 +109,8 @@ struct DecodeSmem {
   s.sums = s.maxima + stats;
   s.exponents = s.sums + stats;
   s.rows = s.exponents + (t.cache_bytes == 1 ? stats : 0);
-  s.totals = s.rows + t.rows * t.row_parts * kDecodeRowBytes;
-  s.list = s.totals + kDecodeTotals * 8;
+  s.told = s.rows + t.rows * t.row_parts * kDecodeRowBytes;
+  s.list = s.told + kDecodeToldBytes;
   s.cursors = s.list + kDecodeListedBytes * kDecodeListed;
   s.stack = s.cursors + (2 + decode_threads(t) / 32) * kDecodeCursorBytes;
   s.bytes = s.stack + t.stack_nodes * decode_stack_bytes(t);

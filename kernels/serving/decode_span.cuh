@@ -10,20 +10,23 @@
 
 namespace attend {
 
-// The unit that has a key.
-[[nodiscard]] __device__ __forceinline__ int unit_of(int64 key) {
-  return static_cast<int>(static_cast<uint64>(key) / kStepKeys);
+// The unit that has a key, and how many units the first `keys` keys fill.
+[[nodiscard]] __device__ __forceinline__ int unit_of(int key) {
+  return static_cast<int>(static_cast<uint32>(key) / kStepKeys);
+}
+[[nodiscard]] __device__ __forceinline__ int units_to(int keys) {
+  return static_cast<int>((static_cast<uint32>(keys) + kStepKeys - 1) / kStepKeys);
 }
 
 struct DecodeSpan {
-  int64 index;  // of the sequence
-  int64 cache_row;
-  int64 batch;    // of q, o and lse
-  int64 q_begin;  // its first row there
-  int64 seqlen_q;
-  int64 seqlen_k;   // of a dead sequence 0
-  int64 first_key;  // keys before it are not seen
-  int begin_key;    // the keys [begin_key, end_key) are those that its rows may see
+  int index;  // of the sequence
+  int cache_row;
+  int batch;    // of q, o and lse
+  int q_begin;  // its first row there
+  int seqlen_q;
+  int seqlen_k;   // of a dead sequence 0
+  int first_key;  // keys before it are not seen
+  int begin_key;  // the keys [begin_key, end_key) are those that its rows may see
   int end_key;
   int begin_unit;  // the units that its rows may see; one that has no key if they see none
   int end_unit;
@@ -43,31 +46,37 @@ struct DecodeSpan {
   }
 
   // A tile has 2^row_shift packed rows.
-  [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int64 s, int row_shift) {
+  [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int s, int row_shift) {
     DecodeSpan span = {};
     span.index = span.batch = s;
-    span.seqlen_q = args.max_seqlen_q;
+    span.seqlen_q = static_cast<int>(args.max_seqlen_q);
     if (args.cu_seqlens_q != nullptr) {
       span.batch = 0;
       span.q_begin = args.cu_seqlens_q[s];
-      span.seqlen_q = args.cu_seqlens_q[s + 1] - span.q_begin;
+      const int64 rows = static_cast<int64>(args.cu_seqlens_q[s + 1]) - span.q_begin;
+      span.seqlen_q = static_cast<int>(max(rows, int64{0}));
     }
     const CachedSequence in_cache = cached(args.cache, s);
-    span.cache_row = in_cache.cache_row;
-    span.seqlen_k = in_cache.length;
+    span.cache_row = static_cast<int>(in_cache.cache_row);
+    span.seqlen_k = static_cast<int>(in_cache.length);
     span.dead = in_cache.dead;
-    span.first_key = attend::first_key(args.cache, s);
+    span.first_key = static_cast<int>(attend::first_key(args.cache, s));
     if (span.seqlen_q <= 0) return span;
-    const KeyRange keys = span.keys_of_rows(args, 0, span.seqlen_q);
-    span.begin_key = static_cast<int>(keys.begin);
-    span.end_key = static_cast<int>(keys.end);
-    if (!keys.empty()) {
-      span.begin_unit = unit_of(keys.begin);
-      span.end_unit = unit_of(keys.end + kStepKeys - 1);
+    // The last row sees the last key: masks align bottom right. The first row sees farthest to the left
+    span.begin_key = span.first_key;
+    if (args.window_left >= 0) {
+      const int64 left = static_cast<int64>(span.seqlen_k) - span.seqlen_q - args.window_left;
+      if (left > span.begin_key) span.begin_key = static_cast<int>(left);
+    }
+    span.end_key = max(span.seqlen_k, span.begin_key);
+    if (span.end_key > span.begin_key) {
+      span.begin_unit = unit_of(span.begin_key);
+      span.end_unit = units_to(span.end_key);
     } else {
       span.end_unit = 1;
     }
-    span.tiles = static_cast<int>((span.seqlen_q * args.group + (1 << row_shift) - 1) >> row_shift);
+    const int64 rows = static_cast<int64>(span.seqlen_q) * args.group;
+    span.tiles = static_cast<int>((rows + (1 << row_shift) - 1) >> row_shift);
     span.items = span.tiles * static_cast<int>(args.num_heads_k);
     return span;
   }

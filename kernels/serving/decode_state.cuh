@@ -1,5 +1,6 @@
 // The result over some keys, of a tile of rows: o not yet divided by the row sums, and the rows' maxima and sums. It is
-// spread over the computing threads of a block, each of which merges its own share: no thread waits for another.
+// spread over the computing threads of a block, each of which merges its own share: no thread waits for another. A sum
+// is that of the keys whose scores the thread had: those of all threads are added when an item is done.
 //
 //   m = max(m_a, m_b),  l = 2^(m_a - m) l_a + 2^(m_b - m) l_b,  o = 2^(m_a - m) o_a + 2^(m_b - m) o_b
 //

@@ -3,7 +3,8 @@
 //
 // Positions count units of 64 keys. A leaf is a run of units whose softmax is computed online; leaves are the nodes of
 // a binary tree over positions: the node at level n that begins at a multiple b of 2^n has the units [b, b + 2^n).
-// Leaves are small where a sequence is short, since there they are spread over many blocks.
+// Leaves are small where a sequence is short, since there they are spread over many blocks: about as long as the least
+// share of a block that pays (decode_schedule.cuh).
 #pragma once
 
 #include "../common/portable.cuh"
@@ -12,7 +13,7 @@ namespace attend {
 
 // The level of the leaf that has a unit. Leaves of a level begin at a multiple of the next level's length.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int leaf_level(int unit) {
-  return unit < 16 ? 0 : unit < 32 ? 1 : unit < 128 ? 2 : 3;
+  return unit < 4 ? 0 : unit < 16 ? 1 : unit < 64 ? 2 : 3;
 }
 
 // The first unit after the leaf that has `unit`.

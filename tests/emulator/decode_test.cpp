@@ -98,22 +98,54 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LongEmulatedDecode,
                                          Kind{"f32_512", {512, 512, DType::kF32}}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
-class EmulatedGrid : public EmulatedTest {};
+class EmulatedGrid : public EmulatedTest {
+ protected:
+  /// The same bits on GPUs of these many multiprocessors as on one.
+  static void check_grids(const CacheFacts& facts, std::initializer_list<int> multiprocessors) {
+    CacheCase problem(facts, 7);
+    const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
+    for (const int n : multiprocessors) {
+      const EmulatedGpu gpu = {.multiprocessors = n, .seed = static_cast<unsigned>(n), .many_units = n == 7};
+      const CacheCase::Result other = problem.run(emulated_decode(gpu));
+      for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
+        EXPECT_EQ(problem.bytes_of_sequence(first, s), problem.bytes_of_sequence(other, s))
+            << n << " multiprocessors, sequence " << s;
+      }
+    }
+  }
+};
 
 /// The same call on GPUs of many sizes, in many orders of threads.
 TEST_F(EmulatedGrid, BitsAreThoseOfAnyGridAndOrder) {
   CacheFacts facts = long_facts(DType::kBF16);
   facts.lengths = {2500, 1, 70, 300};
-  CacheCase problem(facts, 7);
-  const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
-  for (const int n : {2, 7, 26}) {
-    const EmulatedGpu gpu = {.multiprocessors = n, .seed = static_cast<unsigned>(n)};
-    const CacheCase::Result other = problem.run(emulated_decode(gpu));
-    for (std::int64_t s = 0; s < 4; ++s) {
-      EXPECT_EQ(problem.bytes_of_sequence(first, s), problem.bytes_of_sequence(other, s))
-          << n << " multiprocessors, sequence " << s;
-    }
-  }
+  check_grids(facts, {2, 7, 26});
+}
+
+/// The keys of a causal tile end before those of the last one, so that a part's last nodes may have none.
+TEST_F(EmulatedGrid, BitsOfTilesThatEndEarly) {
+  CacheFacts facts;
+  facts.dtype = DType::kBF16;
+  facts.num_heads_k = 1;
+  facts.group = 8;
+  facts.packed = true;
+  facts.rows = {1, 16};
+  facts.lengths = {1, 257};
+  check_grids(facts, {3, 7, 26});
+}
+
+/// More than a warp looks at at once, and no multiple of it.
+TEST_F(EmulatedGrid, BitsOfManySequences) {
+  CacheFacts facts;
+  facts.dtype = DType::kBF16;
+  facts.num_heads_k = 2;
+  facts.group = 4;
+  facts.rows.assign(70, 1);
+  facts.leftpad = true;
+  facts.batch_idx = true;
+  facts.page_size = 16;
+  for (int s = 0; s < 70; ++s) facts.lengths.push_back(s % 9 == 3 ? -1 : s % 11 == 0 ? 0 : s * 97 % 700);
+  check_grids(facts, {3, 60, 400});
 }
 
 class LongEmulatedBits : public EmulatedTest, public testing::WithParamInterface<DType> {};

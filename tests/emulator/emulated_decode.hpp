@@ -10,7 +10,8 @@ namespace attend::test {
 struct EmulatedGpu {
   int max_smem = 232448;
   int multiprocessors = 3;
-  unsigned seed = 1;  ///< of the order in which threads run
+  unsigned seed = 1;        ///< of the order in which threads run
+  bool many_units = false;  ///< work is numbered in 64 bits, however little there is
 };
 
 /// Kernels are compiled when they are first wanted, and kept.

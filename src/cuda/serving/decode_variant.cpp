@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 
@@ -53,19 +54,31 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return found;
 }
 
-/// Slots that keep the memory busy, then nodes of the stack, then more slots.
+/// Slots that keep the memory busy, then nodes of the stack, then more slots. Nodes that find no room there go through
+/// device memory, which costs more than a shorter ring.
 void choose_slots(DecodeVariant& v, int max_smem) {
-  constexpr int kGoodSlots = 8, kGoodSlotsOfTwo = 4, kNodesOfTwo = 2;
+  constexpr int kGoodBytes = 96 * 1024, kGoodSlotsOfTwo = 4, kFewestNodesOfTwo = 2;
+  const int good_slots = std::clamp(ceil_div(kGoodBytes, decode_slot_bytes(v.tile())), kFewestSlots, kMostSlots);
   const int half = (max_smem + kReservedSmem) / 2 - kReservedSmem;
   const std::int64_t columns = v.head_dim + (v.values_are_keys != 0 ? 0 : v.head_dim_v);
   const bool is_slow = columns * v.tile().cache_bytes * kStepKeys < kBytesOfAStep;
-  v.blocks = is_slow && v.row_parts == 1 && fits(v, kGoodSlotsOfTwo, kNodesOfTwo, half) ? 2 : 1;
+  v.blocks = is_slow && v.row_parts == 1 && fits(v, kGoodSlotsOfTwo, kFewestNodesOfTwo, half) ? 2 : 1;
   const int smem = v.blocks == 2 ? half : max_smem;
-  int slots = v.blocks == 2 ? kGoodSlotsOfTwo : kGoodSlots, nodes = v.blocks == 2 ? kNodesOfTwo : 0;
+  int slots = v.blocks == 2 ? kGoodSlotsOfTwo : good_slots, nodes = 0;
   while (slots > 1 && !fits(v, slots, nodes, smem)) --slots;
-  while (v.blocks == 1 && nodes < kMostStackNodes && fits(v, slots, nodes + 1, smem)) ++nodes;
+  while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, smem)) ++nodes;
   while (slots < kMostSlots && fits(v, slots + 1, nodes, smem)) ++slots;
   (void)fits(v, slots, nodes, smem);
+}
+
+/// Does the work have so many units that numbers of 32 bits might not do? Lengths are on the device, so that of each
+/// sequence the capacity counts; half of the range is left to the schedule's arithmetic.
+[[nodiscard]] bool has_many_units(const core::DecodeProblem& p, const DecodeVariant& v) {
+  constexpr double kFew = 1 << 30;
+  const double rows = static_cast<double>(p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q);
+  const double tiles = rows * static_cast<double>(p.heads_per_group()) / (v.rows * v.row_parts);
+  const double items = (tiles + static_cast<double>(p.num_sequences)) * static_cast<double>(p.num_heads_k);
+  return items * static_cast<double>(p.capacity / kStepKeys + 1) > kFew;
 }
 
 [[nodiscard]] bool is_aligned(const Tensor& t) {
@@ -115,6 +128,7 @@ DecodeVariant decode_variant(const core::DecodeProblem& p, int max_smem) {
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), max_smem));
   }
   choose_slots(v, max_smem);
+  v.many_units = has_many_units(p, v) ? 1 : 0;
   return v;
 }
 
@@ -133,6 +147,7 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kRowParts", v.row_parts},
                      {"kSlots", v.slots},
                      {"kStackNodes", v.stack_nodes},
+                     {"kManyUnits", v.many_units != 0},
                      {"kThreads", decode_threads(v.tile())}},
           .arch = arch,
           .dynamic_smem_bytes = static_cast<unsigned>(decode_smem(v.tile()).bytes),
@@ -142,12 +157,13 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
 std::vector<KernelSpec> decode_specs(const Arch& arch) {
   std::vector<KernelSpec> specs;
   if (!arch.cp_async) return specs;
-  for (const auto& [element, rows, head_dim, head_dim_v, shares] :
-       {std::tuple{ElementType::kBF16, 8, 128, 128, 0}, std::tuple{ElementType::kF16, 16, 64, 64, 0},
-        std::tuple{ElementType::kBF16, 32, 128, 128, 0}, std::tuple{ElementType::kBF16, 64, 128, 128, 0},
-        std::tuple{ElementType::kBF16, 8, 72, 40, 0}, std::tuple{ElementType::kF32, 8, 128, 128, 0},
-        std::tuple{ElementType::kBF16, 16, 256, 256, 0}, std::tuple{ElementType::kBF16, 16, 576, 512, 1}}) {
+  for (const auto& [element, rows, head_dim, head_dim_v, shares, many_units] :
+       {std::tuple{ElementType::kBF16, 8, 128, 128, 0, 0}, std::tuple{ElementType::kF16, 16, 64, 64, 0, 0},
+        std::tuple{ElementType::kBF16, 32, 128, 128, 0, 0}, std::tuple{ElementType::kBF16, 64, 128, 128, 0, 0},
+        std::tuple{ElementType::kBF16, 8, 72, 40, 0, 1}, std::tuple{ElementType::kF32, 8, 128, 128, 0, 0},
+        std::tuple{ElementType::kBF16, 16, 256, 256, 0, 0}, std::tuple{ElementType::kBF16, 16, 576, 512, 1, 0}}) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
+    v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
     choose_slots(v, arch.max_smem_per_block);
     specs.push_back(decode_spec(v, arch.target));
