@@ -70,8 +70,8 @@ template <class Config>
   return {Bytes::halves(bytes), Bytes::halves(bytes >> 16)};
 }
 
-// Rows of q from bf16 to f16, in place, with the largest element in [2^14, 2^15). DecodeRow::unit is what a row's scores have
-// to be multiplied with. By a team's warps, each of which has some rows, behind a barrier of theirs.
+// Rows of q from bf16 to f16, in place, with the largest element in [2^14, 2^15). DecodeRow::unit is the factor of a
+// row's scores that this takes. By a team's warps, each of which has some rows, behind a barrier of theirs.
 template <class Config>
 __device__ __forceinline__ void convert_queries(char* q_rows, DecodeRow* rows, const DecodeRole<Config>& role) {
   using Sizes = DecodeSizes<Config>;
