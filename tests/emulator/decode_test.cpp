@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -124,28 +126,24 @@ TEST_F(EmulatedGrid, BitsAreThoseOfAnyGridAndOrder) {
 
 /// The keys of a causal tile end before those of the last one, so that a part's last nodes may have none.
 TEST_F(EmulatedGrid, BitsOfTilesThatEndEarly) {
-  CacheFacts facts;
-  facts.dtype = DType::kBF16;
-  facts.num_heads_k = 1;
-  facts.group = 8;
-  facts.packed = true;
-  facts.rows = {1, 16};
-  facts.lengths = {1, 257};
-  check_grids(facts, {3, 7, 26});
+  check_grids(
+      {.dtype = DType::kBF16, .num_heads_k = 1, .group = 8, .packed = true, .rows = {1, 16}, .lengths = {1, 257}},
+      {3, 7, 26});
 }
 
 /// More than a warp looks at at once, and no multiple of it.
 TEST_F(EmulatedGrid, BitsOfManySequences) {
-  CacheFacts facts;
-  facts.dtype = DType::kBF16;
-  facts.num_heads_k = 2;
-  facts.group = 4;
-  facts.rows.assign(70, 1);
-  facts.leftpad = true;
-  facts.batch_idx = true;
-  facts.page_size = 16;
-  for (int s = 0; s < 70; ++s) facts.lengths.push_back(s % 9 == 3 ? -1 : s % 11 == 0 ? 0 : s * 97 % 700);
-  check_grids(facts, {3, 60, 400});
+  constexpr int kSequences = 70;
+  std::vector<std::int64_t> lengths;
+  for (int s = 0; s < kSequences; ++s) lengths.push_back(s % 9 == 3 ? -1 : s % 11 == 0 ? 0 : s * 97 % 700);
+  check_grids({.dtype = DType::kBF16,
+               .group = 4,
+               .page_size = 16,
+               .rows = std::vector<std::int64_t>(kSequences, 1),
+               .lengths = lengths,
+               .batch_idx = true,
+               .leftpad = true},
+              {3, 7, 60, 400});
 }
 
 class LongEmulatedBits : public EmulatedTest, public testing::WithParamInterface<DType> {};
