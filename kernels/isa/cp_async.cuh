@@ -29,11 +29,6 @@ __device__ __forceinline__ void cp_async_16(uint32 smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
 }
 
-// Likewise for what is read once and in order: the memory is asked for 128 bytes at a time.
-__device__ __forceinline__ void cp_async_16_of_stream(uint32 smem, const void* gmem) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
-}
-
 // The copies issued since the last commit become one group.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -11,6 +11,7 @@
 #include "../isa/mbarrier.cuh"
 #include "../isa/named_barrier.cuh"
 #include "decode_shape.cuh"
+#include "decode_slot.cuh"
 
 namespace attend {
 
@@ -28,8 +29,10 @@ struct DecodeSizes {
   static constexpr int kTileRows = Config::kRows * Config::kRowParts;
   static constexpr int kColumnTiles = decode_column_tiles(kTile);
   static constexpr int kOwned = decode_owned_tiles(kTile);
-  static constexpr int kKRow = decode_row_bytes(Config::kHeadDim, kCacheBytes, 16);
-  static constexpr int kVRow = Config::kValuesAreKeys ? kKRow : decode_row_bytes(Config::kHeadDimV, kCacheBytes, 16);
+  static constexpr int kKRow = decode_slot_row_bytes(Config::kHeadDim, kCacheBytes);
+  static constexpr int kVRow = Config::kValuesAreKeys ? kKRow : decode_slot_row_bytes(Config::kHeadDimV, kCacheBytes);
+  using KRows = DecodeSlotRows<kKRow>;
+  using VRows = DecodeSlotRows<kVRow>;
   static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, kQBytes, 32);
   static constexpr int kPRow = decode_p_row(kTile);
   static constexpr int kSlotBytes = decode_slot_bytes(kTile);

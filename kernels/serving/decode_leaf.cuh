@@ -256,10 +256,10 @@ struct DecodeLeaf {
       compute_barrier<Config>();  // the other team has read them too
     }
     for (uint64 left = bad; left != 0; left &= left - 1) {
-      auto* of_key = reinterpret_cast<StorageOf<Sizes::kCacheBytes>*>(values + (__ffsll(static_cast<int64>(left)) - 1) *
-                                                                                   Sizes::kVRow);
+      const int key = __ffsll(static_cast<int64>(left)) - 1;
       for_each_column(role, [&](int column) {
-        if (!is_finite(Products::value(reinterpret_cast<const char*>(of_key), 0, column))) of_key[column] = 0;
+        char* at = values + Sizes::VRows::template place_of<Sizes::kCacheBytes>(key, column);
+        if (!is_finite(Products::value(values, key, column))) *reinterpret_cast<StorageOf<Sizes::kCacheBytes>*>(at) = 0;
       });
     }
     __syncwarp();  // the zeros are there

@@ -6,8 +6,7 @@
 // zeros: in a product of tiles 0 * NaN would reach rows that do not see them.
 #pragma once
 
-#include "../isa/cp_async.cuh"
-#include "decode_config.cuh"
+#include "decode_copy.cuh"
 #include "decode_piece.cuh"
 
 namespace attend {
@@ -105,8 +104,9 @@ class DecodeLoader {
     const int number = place_.stage;
     const bool exists = key.row.exists();
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
-    copy<Config::kHeadDim, Sizes::kKRow>(ring_.slot(number), static_cast<const char*>(args_.k),
-                                         offset(key, args_.k_stride), args_.k_stride.row);
+    DecodeCopy<Config, Config::kHeadDim, Sizes::kKRow>::rows(own_rows<Sizes::kKRow>(number),
+                                                             static_cast<const char*>(args_.k),
+                                                             offset(key, args_.k_stride), args_.k_stride.row, lane_);
     const uint32 existing = __ballot_sync(kAllLanes, exists);
     if (lane_ == 0) ring_.existing(number)[warp_] = existing;
     if constexpr (Sizes::kHasFactors) {
@@ -117,9 +117,15 @@ class DecodeLoader {
   __device__ __forceinline__ void load_values(const Found& key) {
     const int number = place_.stage;
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
-    copy<Config::kHeadDimV, Sizes::kVRow>(ring_.slot(number), static_cast<const char*>(args_.v),
-                                          offset(key, args_.v_stride), args_.v_stride.row);
+    DecodeCopy<Config, Config::kHeadDimV, Sizes::kVRow>::rows(own_rows<Sizes::kVRow>(number),
+                                                              static_cast<const char*>(args_.v),
+                                                              offset(key, args_.v_stride), args_.v_stride.row, lane_);
     arrive();
+  }
+  // The warp's in a slot.
+  template <int kRowBytes>
+  [[nodiscard]] __device__ __forceinline__ char* own_rows(int slot) const {
+    return ring_.slot(slot) + warp_ * kWarpThreads * kRowBytes;
   }
   // In elements; -1 if the key does not exist.
   [[nodiscard]] static __device__ __forceinline__ int64 offset(const Found& key, const TensorStrides& stride) {
@@ -141,84 +147,6 @@ class DecodeLoader {
   [[nodiscard]] static __device__ __forceinline__ float2 multipliers(const float2& factors) {
     const auto multiplier = [](float x) { return fabsf(x) == kInfinity ? __uint_as_float(0x7fc00000u) : x; };
     return {multiplier(factors.x), multiplier(factors.y)};
-  }
-
-  // The warp's rows, each from the place that its lane knows, in elements; from < 0: zeros. Columns that pad a row are
-  // zeros too. stride: of neighbouring rows.
-  template <int kColumns, int kRowBytes>
-  __device__ __forceinline__ void copy(char* slot, const char* base, int64 from, int64 stride) const {
-    slot += warp_ * kWarpThreads * kRowBytes;
-    if constexpr (!Config::kAligned) {
-      copy_elements<kColumns, kRowBytes>(slot, base, from);
-    } else {
-      constexpr int kChunks = round_up(kColumns, 16) * Sizes::kCacheBytes / kChunkBytes;
-      constexpr bool kIsPadded = kColumns % 16 != 0;
-      const int64 first_row = __shfl_sync(kAllLanes, from, 0);
-      const bool are_neighbours = from >= 0 && from == first_row + lane_ * stride;
-      const int64 step = stride * Sizes::kCacheBytes;
-      if (!kIsPadded && __all_sync(kAllLanes, are_neighbours) && step == static_cast<int>(step)) {
-        copy_neighbours<kChunks, kRowBytes>(slot, base + first_row * Sizes::kCacheBytes, static_cast<int>(step));
-        return;
-      }
-      if (!kIsPadded && __all_sync(kAllLanes, from >= 0)) {
-        const uint64 own = reinterpret_cast<uint64>(base) + from * Sizes::kCacheBytes;
-#pragma unroll(kChunks <= 16 ? kChunks : 8)
-        for (int first = 0; first < kChunks; ++first) {
-          const int chunk = first * kWarpThreads + lane_;
-          const int row = chunk / kChunks, column = chunk % kChunks;
-          const uint64 source = __shfl_sync(kAllLanes, own, row) + column * kChunkBytes;
-          cp_async_16_of_stream(smem_address(slot + row * kRowBytes + column * kChunkBytes),
-                                reinterpret_cast<const void*>(source));
-        }
-        return;
-      }
-#pragma unroll 1
-      for (int first = 0; first < kChunks; ++first) {
-        const int chunk = first * kWarpThreads + lane_;
-        const int row = chunk / kChunks, column = chunk % kChunks;
-        const int64 offset = __shfl_sync(kAllLanes, from, row);
-        const bool exists = offset >= 0 && (!kIsPadded || column < kColumns * Sizes::kCacheBytes / kChunkBytes);
-        const char* source = base + (exists ? offset * Sizes::kCacheBytes + column * kChunkBytes : 0);
-        cp_async_16(smem_address(slot + row * kRowBytes + column * kChunkBytes), source, exists);
-      }
-    }
-  }
-
-  // Rows that lie `step` bytes apart: an address is one addition, where other rows take shuffles.
-  template <int kChunks, int kRowBytes>
-  __device__ __forceinline__ void copy_neighbours(char* slot, const char* source, int step) const {
-    if constexpr (kWarpThreads % kChunks == 0) {
-      constexpr int kRows = kWarpThreads / kChunks;  // at once
-      const int row = lane_ / kChunks, column = lane_ % kChunks * kChunkBytes;
-      const uint32 to = smem_address(slot) + row * kRowBytes + column;
-      source += row * static_cast<int64>(step) + column;
-#pragma unroll
-      for (int first = 0; first < kWarpThreads; first += kRows) {
-        cp_async_16_of_stream(to + first * kRowBytes, source + first * static_cast<int64>(step));
-      }
-    } else {
-#pragma unroll(kChunks <= 16 ? kChunks : 8)
-      for (int first = 0; first < kChunks; ++first) {
-        const int chunk = first * kWarpThreads + lane_, row = chunk / kChunks, column = chunk % kChunks;
-        cp_async_16_of_stream(smem_address(slot) + row * kRowBytes + column * kChunkBytes,
-                              source + row * static_cast<int64>(step) + column * kChunkBytes);
-      }
-    }
-  }
-
-  // The warp's rows as copy() takes them, where chunks do not lie on multiples of their size.
-  template <int kColumns, int kRowBytes>
-  __device__ __forceinline__ void copy_elements(char* slot, const char* base, int64 from) const {
-    using Storage = StorageOf<Sizes::kCacheBytes>;
-#pragma unroll 1
-    for (int row = 0; row < kWarpThreads; ++row) {
-      const int64 offset = __shfl_sync(kAllLanes, from, row);
-      const Storage* source = reinterpret_cast<const Storage*>(base) + offset;
-      for (int column = lane_; column < round_up(kColumns, 16); column += kWarpThreads) {
-        const bool exists = offset >= 0 && column < kColumns;
-        reinterpret_cast<Storage*>(slot + row * kRowBytes)[column] = exists ? source[column] : Storage{};
-      }
-    }
   }
 
   const DecodeArgs& args_;

@@ -16,6 +16,8 @@ template <class Config>
 struct DecodeProducts {
   using Sizes = DecodeSizes<Config>;
   using Role = DecodeRole<Config>;
+  using KRows = typename Sizes::KRows;
+  using VRows = typename Sizes::VRows;
   using Element = ElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
@@ -43,12 +45,12 @@ struct DecodeProducts {
 
   // One sum of all depths, whatever the tile's rows are: so the bits of a score do not depend on the other rows.
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
-    const uint32 row = smem_address(keys + lane % 16 * Sizes::kKRow + lane / 16 * kChunkBytes);
+    const uint32 row = smem_address(keys) + KRows::place(lane % 16, lane / 16);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
     for (int depth = 0; depth < kDepths; ++depth) {
-      const LoadedMatrices k = ldmatrix_x4(row + depth * 2 * kChunkBytes);
+      const LoadedMatrices k = ldmatrix_x4(KRows::behind(row, depth * 2));
       const OperandA a = {{k.matrix[0], k.matrix[1], k.matrix[2], k.matrix[3]}};
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
@@ -62,8 +64,8 @@ struct DecodeProducts {
 
   __device__ __forceinline__ void add_values(float (&o)[Sizes::kOwned][kEights][4], const char* p_rows,
                                              const char* values, const Role& role) const {
-    const uint32 first =
-        smem_address(values + (role.lane % 8 + role.lane / 16 * 8) * Sizes::kVRow + role.lane / 8 % 2 * kChunkBytes);
+    const int key = role.lane % 8 + role.lane / 16 * 8, first_tile = role.column_tile(0);
+    const uint32 first = smem_address(values) + VRows::place(key, first_tile * 2 + role.lane / 8 % 2);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       LoadedMatrices p[kEights];
@@ -71,12 +73,11 @@ struct DecodeProducts {
       for (int n = 0; n < kEights; ++n) p[n] = DecodeP<Config>::load(p_rows, role.lane, n, half);
 #pragma unroll
       for (int owned = 0; owned < Sizes::kOwned; ++owned) {
-        const int tile = role.column_tile(owned);
-        if (Sizes::kColumnTiles % kTeamWarps != 0 && tile >= Sizes::kColumnTiles) continue;
+        if (Sizes::kColumnTiles % kTeamWarps != 0 && role.column_tile(owned) >= Sizes::kColumnTiles) continue;
+        const uint32 tile = VRows::behind(first, owned * kTeamWarps * 2);
 #pragma unroll
         for (int of_half = 0; of_half < 2; ++of_half) {
-          const LoadedMatrices v =
-              ldmatrix_x4_transposed(first + (half * 2 + of_half) * 16 * Sizes::kVRow + tile * 2 * kChunkBytes);
+          const LoadedMatrices v = ldmatrix_x4_transposed(tile + (half * 2 + of_half) * 16 * VRows::kRowBytes);
           const OperandA a = {{v.matrix[0], v.matrix[1], v.matrix[2], v.matrix[3]}};
 #pragma unroll
           for (int n = 0; n < kEights; ++n) {
@@ -93,7 +94,7 @@ struct DecodeProducts {
   }
   // An element of v in shared memory.
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
-    return Element::to_float(reinterpret_cast<const Bits16*>(values + key * Sizes::kVRow)[column]);
+    return Element::to_float(*reinterpret_cast<const Bits16*>(values + VRows::template place_of<2>(key, column)));
   }
 };
 

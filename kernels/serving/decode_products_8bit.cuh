@@ -100,6 +100,8 @@ requires(Config::kElement != ElementType::kF32 &&
          Config::kCacheElement != CacheElement::kSame) struct DecodeProducts<Config> {
   using Sizes = DecodeSizes<Config>;
   using Role = DecodeRole<Config>;
+  using KRows = typename Sizes::KRows;
+  using VRows = typename Sizes::VRows;
   using Element = ProductElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
@@ -122,12 +124,12 @@ requires(Config::kElement != ElementType::kF32 &&
   }
 
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
-    const uint32 row = smem_address(keys + lane % 16 * Sizes::kKRow + lane / 16 * kChunkBytes);
+    const uint32 row = smem_address(keys) + KRows::place(lane % 16, lane / 16);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
 #pragma unroll
     for (int depth = 0; depth < kDepths; depth += 2) {
-      const LoadedMatrices k = ldmatrix_x4(row + depth * kChunkBytes);  // a chunk is a depth
+      const LoadedMatrices k = ldmatrix_x4(KRows::behind(row, depth));  // a chunk is a depth
 #pragma unroll
       for (int of_pair = 0; of_pair < 2; ++of_pair) {
         if (depth + of_pair >= kDepths) continue;
@@ -146,7 +148,7 @@ requires(Config::kElement != ElementType::kF32 &&
 
   __device__ __forceinline__ void add_values(float (&o)[Sizes::kOwned][kEights][4], const char* p_rows,
                                              const char* values, const Role& role) const {
-    const uint32 first = smem_address(values + role.lane * Sizes::kVRow);
+    const uint32 first = smem_address(values) + VRows::place(role.lane, role.column_tile(0));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       LoadedMatrices p[kEights];
@@ -154,9 +156,9 @@ requires(Config::kElement != ElementType::kF32 &&
       for (int n = 0; n < kEights; ++n) p[n] = DecodeP<Config>::load(p_rows, role.lane, n, half);
 #pragma unroll
       for (int owned = 0; owned < Sizes::kOwned; ++owned) {
-        const int tile = role.column_tile(owned);
-        if (Sizes::kColumnTiles % kTeamWarps != 0 && tile >= Sizes::kColumnTiles) continue;
-        const LoadedMatrices v = ldmatrix_x4_transposed(first + half * 32 * Sizes::kVRow + tile * kChunkBytes);
+        if (Sizes::kColumnTiles % kTeamWarps != 0 && role.column_tile(owned) >= Sizes::kColumnTiles) continue;
+        const LoadedMatrices v =
+            ldmatrix_x4_transposed(VRows::behind(first, owned * kTeamWarps) + half * 32 * VRows::kRowBytes);
 #pragma unroll
         for (int of_half = 0; of_half < 2; ++of_half) {
           const ElementPairs low = widened<Config>(__byte_perm(v.matrix[of_half * 2], 0, 0x3120));
@@ -175,8 +177,8 @@ requires(Config::kElement != ElementType::kF32 &&
     return lane / 4 * 2 + element / 2;
   }
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
-    const char* row = values + key * Sizes::kVRow;
-    return CachedBytes<Config::kCacheElement>::to_float(reinterpret_cast<const unsigned char*>(row)[column]);
+    const char* at = values + VRows::template place_of<1>(key, column);
+    return CachedBytes<Config::kCacheElement>::to_float(*reinterpret_cast<const unsigned char*>(at));
   }
 };
 

@@ -16,11 +16,10 @@ requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
   __device__ __forceinline__ void scores(float (&s)[kEights][4], const char* keys, const char* q_rows, int lane) const {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
-    const char* of_key = keys + lane / 4 * Sizes::kKRow;
     const char* of_row = q_rows + lane % 4 * 2 * Sizes::kQRow;
 #pragma unroll 2
     for (int chunk = 0; chunk < ceil_div(Config::kHeadDim, 4); ++chunk) {
-      const float4 k[2] = {cached_chunk(of_key, chunk), cached_chunk(of_key + 8 * Sizes::kKRow, chunk)};
+      const float4 k[2] = {cached_chunk(keys, lane / 4, chunk), cached_chunk(keys, lane / 4 + 8, chunk)};
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
 #pragma unroll
@@ -77,11 +76,11 @@ requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
     return lane / 4 + element / 2 * 8;
   }
   [[nodiscard]] static __device__ __forceinline__ float value(const char* values, int key, int column) {
-    const char* row = values + key * Sizes::kVRow;
+    const char* at = values + Sizes::VRows::template place_of<Sizes::kCacheBytes>(key, column);
     if constexpr (Config::kCacheElement == CacheElement::kSame) {
-      return reinterpret_cast<const float*>(row)[column];
+      return *reinterpret_cast<const float*>(at);
     } else {
-      return CachedBytes<Config::kCacheElement>::to_float(reinterpret_cast<const unsigned char*>(row)[column]);
+      return CachedBytes<Config::kCacheElement>::to_float(*reinterpret_cast<const unsigned char*>(at));
     }
   }
 
@@ -89,12 +88,14 @@ requires(Config::kElement == ElementType::kF32) struct DecodeProducts<Config> {
   [[nodiscard]] static __device__ __forceinline__ float4 chunk_of(const char* row, int chunk) {
     return reinterpret_cast<const float4*>(row)[chunk];
   }
-  [[nodiscard]] static __device__ __forceinline__ float4 cached_chunk(const char* row, int chunk) {
+  // Four columns of a key.
+  [[nodiscard]] static __device__ __forceinline__ float4 cached_chunk(const char* keys, int key, int chunk) {
+    const char* at = keys + Sizes::KRows::template place_of<Sizes::kCacheBytes>(key, chunk * 4);
     if constexpr (Config::kCacheElement == CacheElement::kSame) {
-      return chunk_of(row, chunk);
+      return *reinterpret_cast<const float4*>(at);
     } else {
       float x[4];
-      CachedBytes<Config::kCacheElement>::to_floats(reinterpret_cast<const uint32*>(row)[chunk], x);
+      CachedBytes<Config::kCacheElement>::to_floats(*reinterpret_cast<const uint32*>(at), x);
       return {x[0], x[1], x[2], x[3]};
     }
   }

@@ -46,9 +46,13 @@ struct DecodeTile {
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_row_bytes(int columns, int bytes, int multiple) {
   return (ceil_div(round_up(columns, multiple) * bytes, 16) | 1) * 16;
 }
+// Likewise of keys or values, which lie without padding: decode_slot.cuh.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_row_bytes(int columns, int bytes) {
+  return round_up(columns, 16) * bytes;
+}
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_bytes(const DecodeTile& t) {
-  const int k_row = decode_row_bytes(t.head_dim, t.cache_bytes, 16);
-  const int v_row = decode_row_bytes(t.head_dim_v, t.cache_bytes, 16);
+  const int k_row = decode_slot_row_bytes(t.head_dim, t.cache_bytes);
+  const int v_row = decode_slot_row_bytes(t.head_dim_v, t.cache_bytes);
   return kStepKeys * (t.values_are_keys != 0 || k_row > v_row ? k_row : v_row);
 }
 // Of the rows of all teams: q, and the probabilities of a step.

@@ -1,0 +1,100 @@
+// Copies of a loading warp: 32 rows of keys or values from wherever they lie into a slot of the ring.
+#pragma once
+
+#include "../isa/cp_async.cuh"
+#include "decode_config.cuh"
+
+namespace attend {
+
+// kColumns: of a row. Columns that pad it to kRowBytes become zeros.
+template <class Config, int kColumns, int kRowBytes>
+struct DecodeCopy {
+  static constexpr int kCacheBytes = DecodeSizes<Config>::kCacheBytes;
+  using Rows = DecodeSlotRows<kRowBytes>;
+  static constexpr int kChunks = Rows::kChunks;
+  static constexpr bool kIsPadded = kColumns * kCacheBytes % kRowBytes != 0;
+  static constexpr int kRun = 16;  // rows
+
+  // to: where the first of the rows lies in shared memory. from: of each lane's row, in elements from `base`; below 0:
+  // zeros. stride: from a row to its neighbour.
+  static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {
+    if constexpr (!Config::kAligned) {
+      copy_elements(to, base, from, lane);
+    } else if (kIsPadded || !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
+      copy_some(to, base, from, lane);
+    }
+  }
+
+ private:
+  // The lane's chunk of each round, of all chunks of the rows.
+  template <class Visit>  // visit(address in shared memory, row, byte in the row, round)
+  static __device__ __forceinline__ void for_each_chunk(char* to, int lane, const Visit& visit) {
+    const int first_row = lane / kChunks, first_chunk = lane % kChunks;
+    const uint32 first = smem_address(to) + Rows::place(first_row, first_chunk);
+#pragma unroll(kChunks <= 16 ? kChunks : 8)
+    for (int round = 0; round < kChunks; ++round) {
+      if constexpr (kWarpThreads % kChunks == 0) {
+        const int further = round * (kWarpThreads / kChunks);
+        visit(Rows::below(first, further), first_row + further, first_chunk * Rows::kChunk);
+      } else {
+        const int number = round * kWarpThreads + lane, row = number / kChunks, chunk = number % kChunks;
+        visit(smem_address(to) + Rows::place(row, chunk), row, chunk * Rows::kChunk);
+      }
+    }
+  }
+
+  // Two runs of rows that are equally far apart, as pages of 16 rows and more have: an address is one addition, where
+  // other rows take a shuffle.
+  [[nodiscard]] static __device__ __forceinline__ bool copies_runs(char* to, const char* base, int64 from, int64 stride,
+                                                                   int lane) {
+    const int64 run = __shfl_sync(kAllLanes, from, lane / kRun * kRun), step = stride * kCacheBytes;
+    const bool is_in_run = from >= 0 && from == run + lane % kRun * stride;
+    if (!__all_sync(kAllLanes, is_in_run) || step != static_cast<int>(step)) return false;
+    const char* low = base + __shfl_sync(kAllLanes, run, 0) * kCacheBytes;
+    const char* high = base + __shfl_sync(kAllLanes, run, kRun) * kCacheBytes;
+    for_each_chunk(to, lane, [&](uint32 address, int row, int byte) {
+      cp_async_16(address, (row < kRun ? low : high) + row % kRun * static_cast<int64>(static_cast<int>(step)) + byte);
+    });
+    return true;
+  }
+
+  // All of them exist.
+  [[nodiscard]] static __device__ __forceinline__ bool copies_any(char* to, const char* base, int64 from, int lane) {
+    const uint64 chunks = static_cast<uint64>(from) * kCacheBytes / Rows::kChunk;
+    const uint32 own = static_cast<uint32>(chunks);
+    if (!__all_sync(kAllLanes, from >= 0 && chunks == own)) return false;
+    for_each_chunk(to, lane, [&](uint32 address, int row, int byte) {
+      const uint64 chunk = __shfl_sync(kAllLanes, own, row);
+      cp_async_16(address, base + chunk * Rows::kChunk + byte);
+    });
+    return true;
+  }
+
+  static __device__ __forceinline__ void copy_some(char* to, const char* base, int64 from, int lane) {
+#pragma unroll 1
+    for (int round = 0; round < kChunks; ++round) {
+      const int number = round * kWarpThreads + lane, row = number / kChunks, chunk = number % kChunks;
+      const int64 offset = __shfl_sync(kAllLanes, from, row);
+      const bool exists = offset >= 0 && (!kIsPadded || chunk * Rows::kChunk < kColumns * kCacheBytes);
+      const char* source = base + (exists ? offset * kCacheBytes + chunk * Rows::kChunk : 0);
+      cp_async_16(smem_address(to) + Rows::place(row, chunk), source, exists);
+    }
+  }
+
+  // Where chunks do not lie on multiples of their size.
+  static __device__ __forceinline__ void copy_elements(char* to, const char* base, int64 from, int lane) {
+    using Storage = StorageOf<kCacheBytes>;
+#pragma unroll 1
+    for (int row = 0; row < kWarpThreads; ++row) {
+      const int64 offset = __shfl_sync(kAllLanes, from, row);
+      const Storage* source = reinterpret_cast<const Storage*>(base) + offset;
+      for (int column = lane; column < kRowBytes / kCacheBytes; column += kWarpThreads) {
+        const bool exists = offset >= 0 && column < kColumns;
+        *reinterpret_cast<Storage*>(to + Rows::template place_of<kCacheBytes>(row, column)) =
+            exists ? source[column] : Storage{};
+      }
+    }
+  }
+};
+
+}  // namespace attend

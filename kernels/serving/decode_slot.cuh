@@ -1,0 +1,46 @@
+// Rows of keys or values in a slot of the decode kernels' ring.
+//
+// Rows lie one behind the other, without padding: chunks of 16 bytes change places inside of a row instead, so that the
+// same chunk of eight neighbouring rows lies in different banks. A copy then fills whole lines of 128 bytes of shared
+// memory from whole lines of device memory; where rows are padded it does not, and takes more requests.
+#pragma once
+
+#include "../common/portable.cuh"
+
+namespace attend {
+
+template <int kBytes>
+struct DecodeSlotRows {
+  static constexpr int kChunk = 16;
+  static constexpr int kRowBytes = kBytes;
+  static constexpr int kChunks = kBytes / kChunk;
+  // So many neighbouring chunks change places among each other.
+  static constexpr int kGroup = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;
+  static_assert(kBytes % kChunk == 0);
+
+  // A chunk lies where its number XOR the row's twist says. Rows that are a multiple of eight apart have the same one;
+  // and the twist of a sum of rows without a common bit is the XOR of theirs.
+  [[nodiscard]] static __device__ __forceinline__ constexpr int twist(int row) { return row / (8 / kGroup) % kGroup; }
+  // Where a chunk lies, in bytes from the slot's begin.
+  [[nodiscard]] static __device__ __forceinline__ constexpr int place(int row, int chunk) {
+    return row * kRowBytes + (chunk ^ twist(row)) * kChunk;
+  }
+  // Likewise an element of a size in bytes.
+  template <int kElementBytes>
+  [[nodiscard]] static __device__ __forceinline__ constexpr int place_of(int row, int column) {
+    const int byte = column * kElementBytes;
+    return place(row, byte / kChunk) + byte % kChunk;
+  }
+  // From the address of a chunk to that of the chunk `further` behind it in the same row, if the two numbers have no
+  // common bit below kGroup.
+  [[nodiscard]] static __device__ __forceinline__ constexpr uint32 behind(uint32 address, int further) {
+    return (address ^ static_cast<uint32>(further % kGroup * kChunk)) + further / kGroup * kGroup * kChunk;
+  }
+  // From the address of a row's chunk to that of the same chunk `further` rows behind it, likewise without a common
+  // bit of the two rows' numbers.
+  [[nodiscard]] static __device__ __forceinline__ constexpr uint32 below(uint32 address, int further) {
+    return (address ^ static_cast<uint32>(twist(further) * kChunk)) + further * kRowBytes;
+  }
+};
+
+}  // namespace attend
