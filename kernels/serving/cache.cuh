@@ -79,12 +79,15 @@ struct Division {
   return {page(cache, cache_row, in_table.block), in_table.row};
 }
 
-// The factor of a row that exists.
+// Where the factor of a row that exists lies, in floats from descale.data.
+[[nodiscard]] __device__ __forceinline__ int64 factor_offset(const DescaleArgs& descale, int64 s, int64 head,
+                                                             const CachePlace& at) {
+  return s * descale.sequence_stride + at.block * descale.block_stride + at.row * descale.row_stride +
+         head * descale.head_stride;
+}
 [[nodiscard]] __device__ __forceinline__ float factor(const DescaleArgs& descale, int64 s, int64 head,
                                                       const CachePlace& at) {
-  if (descale.data == nullptr) return 1.0f;
-  return descale.data[s * descale.sequence_stride + at.block * descale.block_stride + at.row * descale.row_stride +
-                      head * descale.head_stride];
+  return descale.data == nullptr ? 1.0f : descale.data[factor_offset(descale, s, head, at)];
 }
 
 // The sequence that owns row `token` of packed rows: the last one whose offset is not above it. num_sequences for rows

@@ -112,6 +112,15 @@ __device__ __forceinline__ void compute_barrier() {
 template <class Config>
 constexpr int kListThreads = DecodeSizes<Config>::kComputeThreads + kWarpThreads;
 
+// The key of a loading lane in a step to come.
+struct DecodeAskedKey {
+  int block;  // the row of a contiguous cache; of others what the table says, at which nothing has looked yet
+  int row;    // in the block; -1: none that exists, as far as lengths tell, and that a row sees
+  int sequence;
+  int head;  // of the keys; -1: there is no such step
+};
+static_assert(sizeof(DecodeAskedKey) == kDecodeAskedBytes);
+
 // The barriers of the ring's slots: one that its copies have landed, one that it has been read.
 template <class Config>
 struct DecodeRing {
@@ -130,6 +139,11 @@ struct DecodeRing {
   // Those of the step's keys and values, in the slot of the keys: kHasFactors.
   [[nodiscard]] __device__ __forceinline__ float2* factors(int number) const {
     return reinterpret_cast<float2*>(smem + Sizes::kSmem.factors) + number * kStepKeys;
+  }
+  // Steps to come, in turns: decode_asked_steps().
+  [[nodiscard]] __device__ __forceinline__ DecodeAskedKey* asked(int number, int warp, int lane) const {
+    return reinterpret_cast<DecodeAskedKey*>(smem + Sizes::kSmem.asked) +
+           (number * kDecodeLoadWarps + warp) * kWarpThreads + lane;
   }
   [[nodiscard]] __device__ __forceinline__ Mbarrier& full(int number) const {
     return reinterpret_cast<Mbarrier*>(smem + Sizes::kSmem.barriers)[number];

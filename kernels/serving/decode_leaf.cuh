@@ -141,7 +141,7 @@ struct DecodeLeaf {
   // Scores of a cache of 8 bits are products times the keys' factors and the rows' units. factors: of the warp's keys.
   static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], const float2* factors,
                                                        const DecodeRow* rows, int lane) {
-    const float low = factors[lane / 4].x, high = factors[lane / 4 + 8].x;
+    const float low = multiplier(factors[lane / 4].x), high = multiplier(factors[lane / 4 + 8].x);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
 #pragma unroll
@@ -214,7 +214,7 @@ struct DecodeLeaf {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int in_warp = lane / 4 + half * 8;
-      const float of_key = factors[in_warp].y;
+      const float of_key = multiplier(factors[in_warp].y);
 #pragma unroll
       for (int n = 0; n < kEights; ++n) {
 #pragma unroll
@@ -288,6 +288,11 @@ struct DecodeLeaf {
  private:
   [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
     return fabsf(x) < kInfinity;
+  }
+  // A factor as scores and p are multiplied by it. Infinity counts as NaN: infinity * 0 is NaN, and so is a sum of
+  // infinities of both signs, which infinity times a finished product would hide.
+  [[nodiscard]] static __device__ __forceinline__ float multiplier(float factor) {
+    return fabsf(factor) == kInfinity ? __uint_as_float(0x7fc00000u) : factor;
   }
   // In [-126, 127].
   [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {

@@ -1,9 +1,9 @@
 // Brings keys and values into the ring, as far ahead of the products as it has slots, across pieces.
 //
-// A loading warp has 32 keys of every step, a lane one of them. Where a key lies is found two steps ahead: first the
-// table of pages is asked, whose answer comes while the copies of the step before start; then the place and its factors
-// follow. Keys that do not exist (beyond the length, left of the padding, without a page) or that no row sees become
-// zeros: in a product of tiles 0 * NaN would reach rows that do not see them.
+// A loading warp has 32 keys of every step, a lane one of them. The table of pages is asked some steps ahead, by copies
+// in the background: behind a ring of copies that are under way, a load takes as long as all of them. Keys that do not
+// exist (beyond the length, left of the padding, without a page) or that no row sees become zeros: in a product of
+// tiles 0 * NaN would reach rows that do not see them.
 #pragma once
 
 #include "decode_copy.cuh"
@@ -24,43 +24,36 @@ class DecodeLoader {
 
   // All steps of all pieces.
   __device__ __forceinline__ void run() {
+    const bool is_paged = args_.cache.is_paged != 0;
+    const int ahead = is_paged ? kAhead : 1;
     take_piece();
-    Asked asked = {};
-    Found next = {};
 #pragma unroll 1
-    for (int round = 0;; ++round) {  // the first two have nothing to load yet
-      const Found now = next;
-      if (now.has_step) load_keys(now);
-      next = found(asked);
-      asked = ask();
-      ++unit_;
-      if (Sizes::kLoadsValues && now.has_step) load_values(now);
-      if (round > 0 && !next.has_step) break;
+    for (int i = 0; i < ahead; ++i) ask(i);
+    int place = 0;
+#pragma unroll 1
+    while (true) {
+      if (is_paged) cp_async_wait<kAhead - 1>();  // the table's answer for this step is there
+      const DecodeAskedKey asked = *ring_.asked(place, warp_, lane_);
+      if (asked.head == kNoStep) break;
+      const CachePlace row = found(asked);
+      load_keys(asked, row);
+      if constexpr (Sizes::kLoadsValues) load_values(asked, row);
+      ask(place);
+      if (++place == ahead) place = 0;
     }
     cp_async_commit();
     cp_async_wait<0>();  // a block's memory is not given back while copies may come
   }
 
  private:
+  static constexpr int kAhead = decode_asked_steps(Sizes::kTile);
+  static constexpr int kNoStep = -1, kNoKey = -1;
+
   // What a piece says of its keys.
   struct Keys {
     int end_step;
     int begin, end;
     int sequence, cache_row, head;
-  };
-  // The lane's key of a step, and what the table says of its page.
-  struct Asked {
-    bool has_step;  // false: there is no further one
-    bool has_key;   // that exists, as far as lengths tell, and that a row sees
-    int page;       // of a paged cache: nothing has looked at it yet. Of others the cache's row
-    int row;        // in the page, or in the cache's row
-    int sequence, head;
-  };
-  struct Found {
-    bool has_step;
-    CachePlace row;
-    int head;
-    float2 factors;  // kHasFactors
   };
 
   __device__ __forceinline__ void take_piece() {
@@ -70,56 +63,58 @@ class DecodeLoader {
              piece.head};
   }
 
-  // Step unit_ of the cursor's piece, or the first one of the next piece that has any.
-  [[nodiscard]] __device__ __forceinline__ Asked ask() {
+  // The lane's key of step unit_ of the cursor's piece, or of the first one of the next piece that has any. Each call
+  // commits one group of copies.
+  __device__ __forceinline__ void ask(int place) {
     while (!is_done_ && unit_ >= keys_.end_step) {
       cursor_.advance(args_, lane_);
       is_done_ = cursor_.is_done;
       take_piece();
     }
-    Asked asked = {};
-    if (is_done_) return asked;
+    DecodeAskedKey& asked = *ring_.asked(place, warp_, lane_);
     const int key = unit_ * kStepKeys + warp_ * kWarpThreads + lane_;
-    asked = {true, key >= keys_.begin && key < keys_.end, keys_.cache_row, key, keys_.sequence, keys_.head};
-    if (args_.cache.is_paged != 0 && asked.has_key) {
+    const bool has_key = !is_done_ && key >= keys_.begin && key < keys_.end;
+    ++unit_;
+    asked.sequence = keys_.sequence;
+    asked.head = is_done_ ? kNoStep : keys_.head;
+    asked.row = has_key ? key : kNoKey;
+    if (args_.cache.is_paged == 0) {
+      asked.block = keys_.cache_row;
+    } else if (has_key) {
       const CachePlace in_table = split_by_blocks(args_.cache, key);
       asked.row = static_cast<int>(in_table.row);
-      asked.page = args_.cache.pages[keys_.cache_row * args_.cache.table_row_stride + in_table.block];
+      const int64 entry = keys_.cache_row * args_.cache.table_row_stride + in_table.block;
+      cp_async_4(smem_address(&asked.block), args_.cache.pages + entry, true);
     }
-    return asked;
+    cp_async_commit();
   }
-  [[nodiscard]] __device__ __forceinline__ Found found(const Asked& asked) const {
-    Found found = {asked.has_step, {-1, 0}, asked.head, {}};
-    if (!asked.has_key) return found;
-    found.row = {args_.cache.is_paged != 0 ? existing_page(args_.cache, asked.page) : asked.page, asked.row};
-    if constexpr (Sizes::kHasFactors) {
-      if (!found.row.exists()) return found;
-      found.factors.x = factor(args_.cache.k_descale, asked.sequence, asked.head, found.row);
-      found.factors.y = factor(args_.cache.v_descale, asked.sequence, asked.head, found.row);
-    }
-    return found;
+  // Where the key lies, if it exists.
+  [[nodiscard]] __device__ __forceinline__ CachePlace found(const DecodeAskedKey& asked) const {
+    if (asked.row == kNoKey) return {-1, 0};
+    return {args_.cache.is_paged != 0 ? existing_page(args_.cache, asked.block) : asked.block, asked.row};
   }
 
-  __device__ __forceinline__ void load_keys(const Found& key) {
+  __device__ __forceinline__ void load_keys(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = place_.stage;
-    const bool exists = key.row.exists();
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
-    DecodeCopy<Config, Config::kHeadDim, Sizes::kKRow>::rows(own_rows<Sizes::kKRow>(number),
-                                                             static_cast<const char*>(args_.k),
-                                                             offset(key, args_.k_stride), args_.k_stride.row, lane_);
-    const uint32 existing = __ballot_sync(kAllLanes, exists);
+    DecodeCopy<Config, Config::kHeadDim, Sizes::kKRow>::rows(
+        own_rows<Sizes::kKRow>(number), static_cast<const char*>(args_.k), offset(asked, row, args_.k_stride),
+        args_.k_stride.row, lane_);
+    const uint32 existing = __ballot_sync(kAllLanes, row.exists());
     if (lane_ == 0) ring_.existing(number)[warp_] = existing;
     if constexpr (Sizes::kHasFactors) {
-      ring_.factors(number)[warp_ * kWarpThreads + lane_] = exists ? multipliers(key.factors) : float2{0.0f, 0.0f};
+      float2& factors = ring_.factors(number)[warp_ * kWarpThreads + lane_];
+      copy_factor(factors.x, args_.cache.k_descale, asked, row);
+      copy_factor(factors.y, args_.cache.v_descale, asked, row);
     }
     arrive();
   }
-  __device__ __forceinline__ void load_values(const Found& key) {
+  __device__ __forceinline__ void load_values(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = place_.stage;
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
-    DecodeCopy<Config, Config::kHeadDimV, Sizes::kVRow>::rows(own_rows<Sizes::kVRow>(number),
-                                                              static_cast<const char*>(args_.v),
-                                                              offset(key, args_.v_stride), args_.v_stride.row, lane_);
+    DecodeCopy<Config, Config::kHeadDimV, Sizes::kVRow>::rows(
+        own_rows<Sizes::kVRow>(number), static_cast<const char*>(args_.v), offset(asked, row, args_.v_stride),
+        args_.v_stride.row, lane_);
     arrive();
   }
   // The warp's in a slot.
@@ -128,9 +123,19 @@ class DecodeLoader {
     return ring_.slot(slot) + warp_ * kWarpThreads * kRowBytes;
   }
   // In elements; -1 if the key does not exist.
-  [[nodiscard]] static __device__ __forceinline__ int64 offset(const Found& key, const TensorStrides& stride) {
-    if (!key.row.exists()) return -1;
-    return key.row.block * stride.batch + key.row.row * stride.row + key.head * stride.head;
+  [[nodiscard]] static __device__ __forceinline__ int64 offset(const DecodeAskedKey& asked, const CachePlace& row,
+                                                               const TensorStrides& stride) {
+    if (!row.exists()) return -1;
+    return row.block * stride.batch + row.row * stride.row + asked.head * stride.head;
+  }
+  // 0 for a key that does not exist.
+  static __device__ __forceinline__ void copy_factor(float& to, const DescaleArgs& descale, const DecodeAskedKey& asked,
+                                                     const CachePlace& row) {
+    if (descale.data == nullptr || !row.exists()) {
+      to = row.exists() ? 1.0f : 0.0f;
+    } else {
+      cp_async_4(smem_address(&to), descale.data + factor_offset(descale, asked.sequence, asked.head, row), true);
+    }
   }
 
   // The slot is full when the copies have landed, and the warp's stores are done.
@@ -140,13 +145,6 @@ class DecodeLoader {
     __syncwarp();  // all lanes have stored
     arrive_as_warp(full);
     place_.advance();
-  }
-
-  // Infinity counts as NaN: infinity * 0 is NaN, and so is a sum of infinities of both signs, which infinity times a
-  // finished product would hide.
-  [[nodiscard]] static __device__ __forceinline__ float2 multipliers(const float2& factors) {
-    const auto multiplier = [](float x) { return fabsf(x) == kInfinity ? __uint_as_float(0x7fc00000u) : x; };
-    return {multiplier(factors.x), multiplier(factors.y)};
   }
 
   const DecodeArgs& args_;

@@ -19,6 +19,7 @@ constexpr int kDecodeToldBytes = 16;   // of what the loading warp tells of its 
 constexpr int kDecodeRowBytes = 32;    // of what a block knows of a query row
 constexpr int kDecodeListedBytes = 8;  // of a node in the list of those that a block merges
 constexpr int kDecodeListed = 32 * kDecodeInnerNodes;
+constexpr int kDecodeAskedBytes = 16;    // of what a loading lane knows of a key of a step to come
 constexpr int kDecodeCursorBytes = 160;  // room for a cursor, or the schedule
 
 struct DecodeTile {
@@ -92,6 +93,12 @@ struct DecodeTile {
   return slots > node ? slots : node;
 }
 
+// Steps ahead of its copies that a loading warp asks the table of pages. Not fewer than the ring has: then it never
+// waits for copies that are younger than those of which it needs the slots.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_asked_steps(const DecodeTile& t) {
+  return (t.values_are_keys != 0 ? t.slots : ceil_div(t.slots, 2)) + 1;
+}
+
 // What a team's warps tell each other of each row in a step: its maximum over each warp's keys, or its sum.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_team_stats(const DecodeTile& t) {
   return kTeamWarps * t.rows;
@@ -99,7 +106,7 @@ struct DecodeTile {
 
 // Offsets of the parts of a block's shared memory. Each begins on a multiple of 16 bytes.
 struct DecodeSmem {
-  int ring, existing, factors, barriers, q, p, maxima, sums, exponents, rows, told, list, cursors, stack, bytes;
+  int ring, existing, factors, barriers, q, p, maxima, sums, exponents, rows, told, list, asked, cursors, stack, bytes;
 };
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr DecodeSmem decode_smem(const DecodeTile& t) {
   DecodeSmem s = {};
@@ -115,7 +122,8 @@ struct DecodeSmem {
   s.rows = s.exponents + (t.cache_bytes == 1 ? stats : 0);
   s.told = s.rows + t.rows * t.row_parts * kDecodeRowBytes;
   s.list = s.told + kDecodeToldBytes;
-  s.cursors = s.list + kDecodeListedBytes * kDecodeListed;
+  s.asked = s.list + kDecodeListedBytes * kDecodeListed;
+  s.cursors = s.asked + decode_asked_steps(t) * kDecodeLoadWarps * 32 * kDecodeAskedBytes;
   s.stack = s.cursors + (2 + decode_threads(t) / 32) * kDecodeCursorBytes;
   s.bytes = s.stack + t.stack_nodes * decode_stack_bytes(t);
   return s;
