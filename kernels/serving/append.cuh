@@ -9,6 +9,7 @@
 // Called   by src/cuda/serving/append.cpp
 #pragma once
 
+#include "../isa/grid_dependency.cuh"
 #include "append_args.cuh"
 #include "append_row.cuh"
 #include "cache.cuh"
@@ -114,6 +115,8 @@ __device__ void append(const AppendArgs& args) {
   int kind = kAppendKeys;
   uint32 group = blockIdx.y;
   for (; group >= args.parts[kind].groups; ++kind) group -= args.parts[kind].groups;
+  wait_for_kernels_before();
+  let_next_kernel_start();
   AppendRow<Config> math(args, args.parts[kind]);
   const int64 first = static_cast<int64>(blockIdx.x) * kWarps + threadIdx.x / kWarpThreads;
   const int64 step = static_cast<int64>(gridDim.x) * kWarps, end = args.parts[kind].rows.num_tokens;

@@ -9,6 +9,7 @@
 // Source   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 #pragma once
 
+#include "../isa/grid_dependency.cuh"
 #include "decode_compute.cuh"
 #include "decode_loader.cuh"
 
@@ -29,9 +30,11 @@ __device__ void decode(const DecodeArgs& args) {
   Cursor& first = *reinterpret_cast<Cursor*>(cursors + kDecodeCursorBytes);
   Cursor& cursor = *reinterpret_cast<Cursor*>(cursors + (2 + warp) * kDecodeCursorBytes);
   const DecodeRing<Config> ring = {smem};
+  if (warp == 1) ring.init(lane);
+  wait_for_kernels_before();
+  let_next_kernel_start();
   const uint32 launch = launch_number(args);
   if (warp == 0) first.start(args, schedule);
-  if (warp == 1) ring.init(lane);
   __syncthreads();  // the schedule, the block's first piece and the ring's barriers are there
   if (!first.is_done) {
     cursor.restart(first);

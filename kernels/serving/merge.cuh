@@ -10,6 +10,7 @@
 #pragma once
 
 #include "../common/warp_reduce.cuh"
+#include "../isa/grid_dependency.cuh"
 #include "cache.cuh"
 #include "merge_args.cuh"
 #include "rows.cuh"
@@ -118,6 +119,8 @@ __device__ __forceinline__ void merge_columns(const MergeRow& row, double highes
 template <class Config>
 __device__ void merge(const MergeArgs& args) {
   static_assert(Config::kThreads == kMergeThreads);
+  wait_for_kernels_before();
+  let_next_kernel_start();
   constexpr int kWarps = kMergeThreads / kWarpThreads;
   const int64 first = static_cast<int64>(blockIdx.x) * kWarps + threadIdx.x / kWarpThreads;
   for (int64 at = first; at < args.num_rows; at += static_cast<int64>(gridDim.x) * kWarps) {
@@ -140,6 +143,8 @@ __device__ void merge(const MergeArgs& args) {
 // One block. Config: kThreads.
 template <class Config>
 __device__ void store_states(const StoreStatesArgs& args) {
+  wait_for_kernels_before();
+  let_next_kernel_start();
   for (uint32 n = threadIdx.x; n < args.num_states; n += Config::kThreads) args.to[n] = args.states[n];
 }
 

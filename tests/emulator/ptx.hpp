@@ -218,6 +218,9 @@ inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(unsigned at) {
   block->thread().copies.push_back({emulated::PendingCopy::kArrival, emulated::at_smem(at), nullptr, 0, 0});
 }
 
+inline void ptx_griddepcontrol_wait() {}
+inline void ptx_griddepcontrol_launch_dependents() {}
+
 inline void ptx_st_relaxed_gpu_global_b128(void* to, std::uint64_t low, std::uint64_t high) {
   const std::uint64_t words[2] = {low, high};
   std::memcpy(to, words, sizeof(words));

@@ -12,20 +12,29 @@
 #include <unordered_map>
 
 #include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
 #include "cuda/driver/kernel.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/jit/jit.hpp"
 
 namespace attend::cuda {
 
+/// May kernels start early there (kernels/isa/grid_dependency.cuh)? Graphs take that since CUDA 12.3.
+[[nodiscard]] inline bool may_start_early(const DeviceInfo& device) {
+  return device.major >= 9 && driver().version >= 12030;
+}
+
 struct LoadedVariant {
   std::shared_ptr<const Kernel> kernel;
   unsigned threads = 0;
-  unsigned smem_bytes = 0;  ///< dynamic
+  unsigned smem_bytes = 0;    ///< dynamic
+  bool starts_early = false;  ///< before the kernel before it in the stream has ended: it waits itself
 
   void launch(const Dim3& grid, void* args, StreamHandle stream) const {
     void* parameters[] = {args};
-    kernel->launch({.grid = grid, .block = {threads}, .dynamic_smem_bytes = smem_bytes}, parameters, stream);
+    kernel->launch(
+        {.grid = grid, .block = {threads}, .dynamic_smem_bytes = smem_bytes, .overlaps_previous = starts_early},
+        parameters, stream);
   }
 };
 
@@ -46,8 +55,9 @@ class KernelCache {
     const ContextGuard guard(device.index);
     const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
     const KernelSpec spec = make_spec(device.arch());
-    auto made = std::make_unique<const LoadedVariant>(LoadedVariant{
-        Jit::instance().load(spec, device.index), static_cast<unsigned>(threads_of(spec)), spec.dynamic_smem_bytes});
+    auto made = std::make_unique<const LoadedVariant>(LoadedVariant{Jit::instance().load(spec, device.index),
+                                                                    static_cast<unsigned>(threads_of(spec)),
+                                                                    spec.dynamic_smem_bytes, may_start_early(device)});
     const std::unique_lock lock(mutex_);
     return *variants_.try_emplace(entry, std::move(made)).first->second;
   }
