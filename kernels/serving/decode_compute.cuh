@@ -1,8 +1,8 @@
 // What the computing warps of a decode block do: its pieces, step by step, and what blocks leave for each other.
 #pragma once
 
-#include "decode_exchange.cuh"
 #include "decode_leaf.cuh"
+#include "decode_merge.cuh"
 #include "decode_output.cuh"
 
 namespace attend {
@@ -146,26 +146,21 @@ class DecodeCompute {
     const DecodePiece& piece = block_.cursor.piece;
     const Nodes nodes = {block_.args, launch_};
     const int most = piece.begins_item ? kDecodeLeadingNodes : kDecodeInnerNodes;
-    int number = most;  // of the node to write. None yet: the first round counts
+    int own_begin = 0;  // of node `lane`. The first one has what is left
+    const int count = for_each_node(piece.begin, piece.end, piece.begins_item, piece.ends_item,
+                                    [&](int n, int at, int) { own_begin = n == role_.lane && n > 0 ? at : own_begin; });
+    if (count > most) __trap();
 #pragma unroll 1
-    while (true) {
-      int begin = 0;  // the first node has what is left
-      const int count = for_each_node(piece.begin, piece.end, piece.begins_item, piece.ends_item,
-                                      [&](int n, int at, int) { begin = n == number && n > 0 ? at : begin; });
-      if (count > most) __trap();
-      if (number < count) {
-        const bool has_keys = number == 0 || begin < piece.end_step;  // rows of a tile may end before the item does
-        State node = State::empty();
-        if (has_keys) {
-          stack_.take(state, begin);
-          node = state;
-          state = State::empty();
-        }
-        if (is_live()) nodes.write(slot_of(piece.begins_item, number), node);
-      } else {
-        number = count;
+    for (int number = count - 1; number >= 0; --number) {
+      const int begin = __shfl_sync(kAllLanes, own_begin, number);
+      const bool has_keys = number == 0 || begin < piece.end_step;  // rows of a tile may end before the item does
+      State node = State::empty();
+      if (has_keys) {
+        stack_.take(state, begin);
+        node = state;
+        state = State::empty();
       }
-      if (--number < 0) break;
+      if (is_live()) nodes.write(slot_of(piece.begins_item, number), node);
     }
   }
 
@@ -183,19 +178,15 @@ class DecodeCompute {
     while (true) {
       barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
       const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.told);
-      if (is_live()) {
 #pragma unroll 1
-        for (int i = 0; i < count; i += Nodes::kAtOnce) {
-          const int at_once = min(count - i, Nodes::kAtOnce);
+      for (int i = 0; i < count; i += Nodes::kAtOnce) {
+        const int at_once = min(count - i, Nodes::kAtOnce);
+        if (is_live()) {
+          if (!is_first) stack_.push(state);
           nodes.gather(list + i, at_once, shared);
-#pragma unroll 1
-          for (int j = 0; j < at_once; ++j) {
-            if (!is_first) stack_.push(state);
-            is_first = false;
-            state = nodes.gathered(shared, j);
-            stack_.complete(state, list[i + j].merges);
-          }
         }
+        is_first = false;
+        state = DecodeMerge<Config>::run(list + i, at_once, shared, stack_, is_live());
       }
       __syncwarp();  // all lanes are done
       first += kWarpThreads;

@@ -51,7 +51,8 @@ __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
 // A node in the list of those that a block merges.
 struct ListedNode {
   uint32 place;  // number of its slot, of all blocks' slots
-  int merges;    // so many nodes on the stack are complete with it
+  short level;   // of the tree
+  short merges;  // so many nodes before it are complete with it, at this level and those above
 };
 static_assert(sizeof(ListedNode) == kDecodeListedBytes);
 
@@ -74,13 +75,12 @@ struct DecodeNodes {
            threadIdx.x * 16;
   }
 
-  __device__ __forceinline__ void write(int slot, State& state) const {
+  __device__ __forceinline__ void write(int slot, const State& state) const {
     char* to = at(blockIdx.x * kDecodeNodesOfBlock + slot);
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
-      const float z = 3 * i + 2 < State::kFloats ? state.value[min(3 * i + 2, State::kFloats - 1)] : 0.0f;
-      const float y = 3 * i + 1 < State::kFloats ? state.value[min(3 * i + 1, State::kFloats - 1)] : 0.0f;
-      store_packet(to + i * kPacketBytes, state.value[3 * i], y, z, tag());
+      const float4 x = packet_of(state, i);
+      store_packet(to + i * kPacketBytes, x.x, x.y, x.z, tag());
     }
   }
 
@@ -109,7 +109,7 @@ struct DecodeNodes {
     }
   }
   // The thread's share of one of them.
-  [[nodiscard]] __device__ __forceinline__ State gathered(char* shared, int node) const {
+  [[nodiscard]] static __device__ __forceinline__ State gathered(char* shared, int node) {
     State state;
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
@@ -120,6 +120,11 @@ struct DecodeNodes {
     }
     return state;
   }
+  // In its place.
+  static __device__ __forceinline__ void put(char* shared, int node, const State& state) {
+#pragma unroll
+    for (int i = 0; i < kPackets; ++i) packet(shared, node, i) = packet_of(state, i);
+  }
 
  private:
   static constexpr int kPacketBytes = Sizes::kComputeThreads * 16;  // from a packet of a thread to its next
@@ -128,6 +133,11 @@ struct DecodeNodes {
   // Packets that were never written have a tag of 0.
   [[nodiscard]] __device__ __forceinline__ uint32 tag() const {
     return launch | 0x80000000u;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float4 packet_of(const State& state, int i) {
+    const float z = 3 * i + 2 < State::kFloats ? state.value[min(3 * i + 2, State::kFloats - 1)] : 0.0f;
+    const float y = 3 * i + 1 < State::kFloats ? state.value[min(3 * i + 1, State::kFloats - 1)] : 0.0f;
+    return {state.value[3 * i], y, z, 0.0f};
   }
   [[nodiscard]] static __device__ __forceinline__ float4& packet(char* shared, int node, int i) {
     return reinterpret_cast<float4*>(shared + node * kBytes + i * kPacketBytes)[threadIdx.x];
@@ -198,7 +208,8 @@ __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typena
     count = for_each_node(begin, end, begins, ends, [&](int number, int at, int level) {
       if (!writes) return;
       list[before + number] = {static_cast<uint32>(block * kDecodeNodesOfBlock + slot_of(begins, number)),
-                               merges_at(at, level, item.span.begin_unit)};
+                               static_cast<short>(level),
+                               static_cast<short>(merges_at(at, level, item.span.begin_unit))};
     });
   }
   __syncwarp();  // the list is there

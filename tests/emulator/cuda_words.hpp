@@ -106,6 +106,12 @@ T __reduce_min_sync(unsigned, T own) {
   return own;
 }
 
+inline unsigned __reduce_or_sync(unsigned, unsigned own) {
+  const auto* all = emulated::exchange(own);
+  for (int lane = 0; lane < 32; ++lane) own |= emulated::words_of<unsigned>(all, lane);
+  return own;
+}
+
 inline unsigned __float_as_uint(float x) {
   return std::bit_cast<unsigned>(x);
 }

@@ -1,0 +1,99 @@
+// Merges nodes of an item that other blocks have left, in shared memory: level by level of the tree, so that several
+// merges, each of which is a chain of latencies, are under way at the same time.
+#pragma once
+
+#include "decode_exchange.cuh"
+
+namespace attend {
+
+template <class Config>
+class DecodeMerge {
+ public:
+  using Nodes = DecodeNodes<Config>;
+  using State = DecodeState<Config>;
+
+  // Nodes that Nodes::gather() has brought, in order, with those before them on the stack. By whole warps; a lane that
+  // is not live merges nothing. Returns the last node, and leaves on the stack what it is not complete with.
+  [[nodiscard]] static __device__ __forceinline__ State run(const ListedNode* list, int count, char* shared,
+                                                            DecodeStack<Config>& stack, bool is_live) {
+    if constexpr (kAtOnce == 1) return one_by_one(list, count, shared, stack, is_live);
+    const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+    const ListedNode own = lane < count ? list[lane] : ListedNode{0, kNoLevel, 0};
+    const int end = __reduce_max_sync(kAllLanes, lane < count ? own.level + own.merges : 0);
+    uint32 alive = kAllLanes >> (kWarpThreads - count);  // those that are not part of another one
+#pragma unroll 1
+    for (int level = __reduce_min_sync(kAllLanes, static_cast<int>(own.level)); level < end; ++level) {
+      // These become one with their left neighbours, which are complete at this level
+      const bool is_right = own.level <= level && level < own.level + own.merges;
+      const int left = 31 - __clz(static_cast<int>(alive & ((1u << lane) - 1)));  // -1: it lies on the stack
+      merge_level(__ballot_sync(kAllLanes, is_right), left, shared, stack, is_live);
+      alive &= ~__reduce_or_sync(kAllLanes, is_right && left >= 0 ? 1u << left : 0);
+    }
+    State state = State::empty();
+    if (!is_live) return state;
+#pragma unroll 1
+    while (true) {
+      state = Nodes::gathered(shared, __ffs(static_cast<int>(alive)) - 1);
+      alive &= alive - 1;
+      if (alive == 0) return state;
+      stack.push(state);
+    }
+  }
+
+ private:
+  static constexpr short kNoLevel = 0x7fff;
+  static constexpr int kAtOnce = State::kFloats <= 16 ? 2 : 1;  // registers do not hold several large states
+
+  [[nodiscard]] static __device__ __forceinline__ State one_by_one(const ListedNode* list, int count, char* shared,
+                                                                   DecodeStack<Config>& stack, bool is_live) {
+    State state = State::empty();
+    if (!is_live) return state;
+#pragma unroll 1
+    for (int node = 0; node < count; ++node) {
+      if (node > 0) stack.push(state);
+      state = Nodes::gathered(shared, node);
+      stack.complete(state, list[node].merges);
+    }
+    return state;
+  }
+
+  // left: of the node that has the lane's number.
+  static __device__ __forceinline__ void merge_level(uint32 right, int left, char* shared, DecodeStack<Config>& stack,
+                                                     bool is_live) {
+    const int first = __ffs(static_cast<int>(right)) - 1;
+    if (__shfl_sync(kAllLanes, left, max(first, 0)) < 0 && right != 0) {
+      if (is_live) {
+        State state = Nodes::gathered(shared, first);
+        stack.complete(state, 1);
+        Nodes::put(shared, first, state);
+      }
+      right &= right - 1;
+    }
+#pragma unroll 1
+    while (right != 0) {
+      int node[kAtOnce], before[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {  // where there are fewer, one of them again, to the same result
+        node[i] = __ffs(static_cast<int>(right)) - 1;
+        before[i] = __shfl_sync(kAllLanes, left, node[i]);
+        right = i + 1 < kAtOnce && (right & (right - 1)) == 0 ? right : right & (right - 1);
+      }
+      if (is_live) merge_pairs(node, before, shared);
+    }
+  }
+  static __device__ __forceinline__ void merge_pairs(const int (&node)[kAtOnce], const int (&before)[kAtOnce],
+                                                     char* shared) {
+    State state[kAtOnce], left[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      left[i] = Nodes::gathered(shared, before[i]);
+      state[i] = Nodes::gathered(shared, node[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) state[i].merge(left[i]);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) Nodes::put(shared, node[i], state[i]);
+  }
+};
+
+}  // namespace attend
