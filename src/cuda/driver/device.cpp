@@ -66,6 +66,8 @@ DeviceInfo query(int index) {
   info.max_smem_per_block = attribute(DeviceAttribute::kMaxSmemPerBlockOptin);
   info.max_smem_per_multiprocessor = attribute(DeviceAttribute::kMaxSmemPerMultiprocessor);
   info.l2_bytes = static_cast<std::size_t>(attribute(DeviceAttribute::kL2CacheBytes));
+  const double transfers = 2e3 * attribute(DeviceAttribute::kMemoryClockKiloHertz);  // two a clock
+  info.memory_bytes_per_s = transfers * attribute(DeviceAttribute::kMemoryBusBits) / 8;
   check_call(d.device_memory(&info.memory_bytes, device), "cuDeviceTotalMem", doing);
   return info;
 }

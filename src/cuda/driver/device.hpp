@@ -19,6 +19,7 @@ struct DeviceInfo {
   int max_smem_per_multiprocessor = 0;
   std::size_t l2_bytes = 0;
   std::size_t memory_bytes = 0;
+  double memory_bytes_per_s = 0;  ///< peak, from clock and bus; 0: the driver does not say
 
   /// Its row of the capability table; null where the table has none.
   [[nodiscard]] const Arch* known_arch() const noexcept { return find_capability(major, minor); }

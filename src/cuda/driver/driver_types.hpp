@@ -29,6 +29,8 @@ struct IpcHandle {
 enum class DeviceAttribute : int {
   kMaxSmemPerBlock = 8,
   kMultiprocessorCount = 16,
+  kMemoryClockKiloHertz = 36,
+  kMemoryBusBits = 37,
   kL2CacheBytes = 38,
   kComputeCapabilityMajor = 75,
   kComputeCapabilityMinor = 76,

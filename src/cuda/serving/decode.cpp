@@ -49,7 +49,7 @@ const DeviceInfo& device_for(const core::DecodeProblem& p) {
 
 void require_decode(const core::DecodeProblem& p, Stream stream) {
   const DeviceInfo& device = device_for(p);
-  (void)decode_variant(p, device.max_smem_per_block);
+  (void)decode_variant(p, DecodeGpu::of(device));
   if (!core::checks_caches()) return;
   const ContextGuard guard(device.index);
   check_arrays(p, static_cast<StreamHandle>(stream));
@@ -58,7 +58,7 @@ void require_decode(const core::DecodeProblem& p, Stream stream) {
 void decode(const core::DecodeProblem& p, const AddedKeys& added, Stream stream) {
   static auto* kernels = new KernelCache<DecodeVariant>();  // launches may go on while the process ends
   const DeviceInfo& device = device_for(p);
-  const DecodeVariant variant = decode_variant(p, device.max_smem_per_block);
+  const DecodeVariant variant = decode_variant(p, DecodeGpu::of(device));
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   if (core::checks_caches()) check_arrays(p, handle);

@@ -23,8 +23,12 @@ constexpr int kMostStateFloats = 72;
 /// What the hardware takes of shared memory for each block.
 constexpr int kReservedSmem = 1024;
 /// A block computes a step of so many bytes while the memory brings it. For smaller ones it takes two blocks on a
-/// multiprocessor, whose waits fill each other; otherwise one was faster (results/notes/decode_gpu.md).
+/// multiprocessor, whose waits fill each other. Otherwise one was faster (results/notes/decode_gpu.md), unless there
+/// are so many items for each multiprocessor that no item is spread over blocks: then two hide the ends of items.
 constexpr std::int64_t kBytesOfAStep = 32 * 1024;
+constexpr std::int64_t kManyItems = 3;
+/// The time from a request to its answer while the memory is busy.
+constexpr double kSecondsInFlight = 2.5e-6;
 
 struct RowsOfTile {
   std::int32_t rows, parts;
@@ -54,21 +58,39 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return found;
 }
 
+[[nodiscard]] std::int64_t items_of(const core::DecodeProblem& p, const DecodeVariant& v) {
+  const std::int64_t rows = p.heads_per_group() * p.max_seqlen_q;
+  return p.num_sequences * p.num_heads_k * ceil_div(rows, std::int64_t{v.rows} * v.row_parts);
+}
+
+/// Two blocks of a multiprocessor: as many slots as keep the memory busy, the rest for nodes of the stack. More slots
+/// were slower.
+[[nodiscard]] bool choose_two_blocks(DecodeVariant& v, const DecodeGpu& gpu) {
+  constexpr int kFewestNodesOfTwo = 4;
+  const int half = (gpu.max_smem + kReservedSmem) / 2 - kReservedSmem;
+  const int slot_bytes = decode_slot_bytes(v.tile());
+  int slots = std::clamp(ceil_div(gpu.bytes_in_flight / 2, slot_bytes), kFewestSlots, kMostSlots);
+  while (slots > kFewestSlots && !fits(v, slots, kFewestNodesOfTwo, half)) --slots;
+  if (v.row_parts > 1 || !fits(v, slots, kFewestNodesOfTwo, half)) return false;
+  v.blocks = 2;
+  int nodes = kFewestNodesOfTwo;
+  while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, half)) ++nodes;
+  return fits(v, slots, nodes, half);
+}
+
 /// Slots that keep the memory busy, then nodes of the stack, then more slots. Nodes that find no room there go through
 /// device memory, which costs more than a shorter ring.
-void choose_slots(DecodeVariant& v, int max_smem) {
-  constexpr int kGoodBytes = 96 * 1024, kGoodSlotsOfTwo = 4, kFewestNodesOfTwo = 2;
-  const int good_slots = std::clamp(ceil_div(kGoodBytes, decode_slot_bytes(v.tile())), kFewestSlots, kMostSlots);
-  const int half = (max_smem + kReservedSmem) / 2 - kReservedSmem;
+void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const std::int64_t columns = v.head_dim + (v.values_are_keys != 0 ? 0 : v.head_dim_v);
   const bool is_slow = columns * v.tile().cache_bytes * kStepKeys < kBytesOfAStep;
-  v.blocks = is_slow && v.row_parts == 1 && fits(v, kGoodSlotsOfTwo, kFewestNodesOfTwo, half) ? 2 : 1;
-  const int smem = v.blocks == 2 ? half : max_smem;
-  int slots = v.blocks == 2 ? kGoodSlotsOfTwo : good_slots, nodes = 0;
-  while (slots > 1 && !fits(v, slots, nodes, smem)) --slots;
-  while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, smem)) ++nodes;
-  while (slots < kMostSlots && fits(v, slots + 1, nodes, smem)) ++slots;
-  (void)fits(v, slots, nodes, smem);
+  if ((is_slow || items >= kManyItems * gpu.multiprocessors) && choose_two_blocks(v, gpu)) return;
+  v.blocks = 1;
+  int slots = std::clamp(ceil_div(gpu.bytes_in_flight, decode_slot_bytes(v.tile())), kFewestSlots, kMostSlots);
+  int nodes = 0;
+  while (slots > 1 && !fits(v, slots, nodes, gpu.max_smem)) --slots;
+  while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;
+  while (slots < kMostSlots && fits(v, slots + 1, nodes, gpu.max_smem)) ++slots;
+  (void)fits(v, slots, nodes, gpu.max_smem);
 }
 
 /// Does the work have so many units that numbers of 32 bits might not do? Lengths are on the device, so that of each
@@ -121,13 +143,20 @@ DecodeTile DecodeVariant::tile() const {
           .stack_nodes = stack_nodes};
 }
 
-DecodeVariant decode_variant(const core::DecodeProblem& p, int max_smem) {
+DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
+  DecodeGpu gpu = {.max_smem = device.max_smem_per_block, .multiprocessors = device.num_multiprocessors};
+  const double each = device.memory_bytes_per_s / device.num_multiprocessors;
+  if (each > 0) gpu.bytes_in_flight = static_cast<int>(each * kSecondsInFlight);
+  return gpu;
+}
+
+DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu) {
   DecodeVariant v = facts_of(p);
-  if (!choose_rows(v, p.heads_per_group() * p.max_seqlen_q, max_smem)) {
+  if (!choose_rows(v, p.heads_per_group() * p.max_seqlen_q, gpu.max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
-                       p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), max_smem));
+                       p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }
-  choose_slots(v, max_smem);
+  choose_slots(v, gpu, items_of(p, v));
   v.many_units = has_many_units(p, v) ? 1 : 0;
   return v;
 }
@@ -165,7 +194,7 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
     v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
-    choose_slots(v, arch.max_smem_per_block);
+    choose_slots(v, {.max_smem = arch.max_smem_per_block}, 0);
     specs.push_back(decode_spec(v, arch.target));
   }
   return specs;

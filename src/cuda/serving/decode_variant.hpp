@@ -6,6 +6,7 @@
 
 #include "core/decode_problem.hpp"
 #include "cuda/driver/arch.hpp"
+#include "cuda/driver/device.hpp"
 #include "cuda/jit/kernel_spec.hpp"
 #include "kernels/common/config_enums.cuh"
 #include "kernels/serving/decode_shape.cuh"
@@ -29,9 +30,18 @@ struct DecodeVariant {
   [[nodiscard]] DecodeTile tile() const;
 };
 
-/// @param max_smem  bytes that a block may have
+/// What the choice depends on, of a GPU.
+struct DecodeGpu {
+  int max_smem = 0;  ///< bytes that a block may have
+  int multiprocessors = 1;
+  /// Of a multiprocessor: so many bytes under way keep the memory busy.
+  int bytes_in_flight = 96 * 1024;
+
+  [[nodiscard]] static DecodeGpu of(const DeviceInfo& device);
+};
+
 /// @throws Error (kUnsupported) naming the first argument that no kernel takes.
-[[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, int max_smem);
+[[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu);
 
 [[nodiscard]] KernelSpec decode_spec(const DecodeVariant& variant, const char* arch);
 
