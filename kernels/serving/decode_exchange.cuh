@@ -120,7 +120,7 @@ struct DecodeNodes {
     }
     return state;
   }
-  // In its place.
+  // Over the thread's share of one of them. Its number is 0 then, not a launch's.
   static __device__ __forceinline__ void put(char* shared, int node, const State& state) {
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) packet(shared, node, i) = packet_of(state, i);

@@ -47,7 +47,7 @@ struct DecodeTile {
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_row_bytes(int columns, int bytes, int multiple) {
   return (ceil_div(round_up(columns, multiple) * bytes, 16) | 1) * 16;
 }
-// Likewise of keys or values, which lie without padding: decode_slot.cuh.
+// Of a row of keys or values in a slot, which has no padding between rows: decode_slot.cuh.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_row_bytes(int columns, int bytes) {
   return round_up(columns, 16) * bytes;
 }
@@ -93,8 +93,8 @@ struct DecodeTile {
   return slots > node ? slots : node;
 }
 
-// Steps ahead of its copies that a loading warp asks the table of pages. Not fewer than the ring has: then it never
-// waits for copies that are younger than those of which it needs the slots.
+// Steps ahead of its copies that a loading warp asks the table of pages: one more than the ring holds. Waiting for an
+// answer waits for copies of older steps too; those have landed before their slots can be filled again.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_asked_steps(const DecodeTile& t) {
   return (t.values_are_keys != 0 ? t.slots : ceil_div(t.slots, 2)) + 1;
 }

@@ -18,8 +18,8 @@ struct DecodeSlotRows {
   static constexpr int kGroup = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;
   static_assert(kBytes % kChunk == 0);
 
-  // A chunk lies where its number XOR the row's twist says. Rows that are a multiple of eight apart have the same one;
-  // and the twist of a sum of rows without a common bit is the XOR of theirs.
+  // A chunk lies where its number XOR the row's twist says. Rows that are a multiple of eight apart have the same. If
+  // two row numbers have no binary digit in common, the twist of their sum is the XOR of their twists.
   [[nodiscard]] static __device__ __forceinline__ constexpr int twist(int row) { return row / (8 / kGroup) % kGroup; }
   // Where a chunk lies, in bytes from the slot's begin.
   [[nodiscard]] static __device__ __forceinline__ constexpr int place(int row, int chunk) {
@@ -31,13 +31,13 @@ struct DecodeSlotRows {
     const int byte = column * kElementBytes;
     return place(row, byte / kChunk) + byte % kChunk;
   }
-  // From the address of a chunk to that of the chunk `further` behind it in the same row, if the two numbers have no
-  // common bit below kGroup.
+  // From the address of a chunk to that of the chunk `further` behind it in the same row, if the chunk's number and
+  // `further` have no binary digit below kGroup in common.
   [[nodiscard]] static __device__ __forceinline__ constexpr uint32 behind(uint32 address, int further) {
     return (address ^ static_cast<uint32>(further % kGroup * kChunk)) + further / kGroup * kGroup * kChunk;
   }
-  // From the address of a row's chunk to that of the same chunk `further` rows behind it, likewise without a common
-  // bit of the two rows' numbers.
+  // From the address of a row's chunk to that of the same chunk `further` rows behind it, if the row's number and
+  // `further` have no binary digit in common.
   [[nodiscard]] static __device__ __forceinline__ constexpr uint32 below(uint32 address, int further) {
     return (address ^ static_cast<uint32>(twist(further) * kChunk)) + further * kRowBytes;
   }

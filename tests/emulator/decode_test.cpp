@@ -107,7 +107,8 @@ class EmulatedGrid : public EmulatedTest {
     CacheCase problem(facts, 7);
     const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
     for (const int n : multiprocessors) {
-      const EmulatedGpu gpu = {.multiprocessors = n, .seed = static_cast<unsigned>(n), .many_units = n == 7};
+      const EmulatedGpu gpu = {
+          .multiprocessors = n, .seed = static_cast<unsigned>(n), .looks_large = n != 7, .many_units = n == 7};
       const CacheCase::Result other = problem.run(emulated_decode(gpu));
       for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
         EXPECT_EQ(problem.bytes_of_sequence(first, s), problem.bytes_of_sequence(other, s))

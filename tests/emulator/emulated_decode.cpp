@@ -30,8 +30,9 @@ const EmulatedKernel& kernel_of(const cuda::KernelSpec& spec) {
 void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   const core::DecodeProblem p = core::make_decode_problem(call);
   if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
-  cuda::DecodeVariant variant =
-      cuda::decode_variant(p, {.max_smem = gpu.max_smem, .multiprocessors = gpu.multiprocessors});
+  constexpr int kMany = 1 << 20;
+  cuda::DecodeVariant variant = cuda::decode_variant(
+      p, {.max_smem = gpu.max_smem, .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors});
   if (gpu.many_units) variant.many_units = 1;
   const EmulatedKernel& kernel = kernel_of(cuda::decode_spec(variant, "sm_90a"));
   const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);

@@ -11,6 +11,7 @@ struct EmulatedGpu {
   int max_smem = 232448;
   int multiprocessors = 3;
   unsigned seed = 1;        ///< of the order in which threads run
+  bool looks_large = true;  ///< to the choice of a kernel: there are few items for each multiprocessor
   bool many_units = false;  ///< work is numbered in 64 bits, however little there is
 };
 

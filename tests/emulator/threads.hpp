@@ -113,7 +113,7 @@ inline void arrive(std::uint64_t* barrier);
 
 inline void Block::land(Thread& thread, int groups_left) {
   int groups = 0;
-  for (const PendingCopy& copy : thread.copies) groups += copy.kind != PendingCopy::kCopy ? 1 : 0;
+  for (const PendingCopy& copy : thread.copies) groups += copy.kind == PendingCopy::kGroupEnd ? 1 : 0;
   std::size_t landed = 0;
   while (landed < thread.copies.size() && (groups > groups_left || groups_left == 0)) {
     const PendingCopy& copy = thread.copies[landed++];
@@ -122,7 +122,7 @@ inline void Block::land(Thread& thread, int groups_left) {
       if (copy.bytes > 0) std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
       continue;
     }
-    --groups;
+    if (copy.kind == PendingCopy::kGroupEnd) --groups;
     if (copy.kind == PendingCopy::kArrival) arrive(static_cast<std::uint64_t*>(copy.to));
   }
   thread.copies.erase(thread.copies.begin(), thread.copies.begin() + static_cast<std::ptrdiff_t>(landed));

@@ -24,7 +24,7 @@ constexpr int kMostStateFloats = 72;
 constexpr int kReservedSmem = 1024;
 /// A block computes a step of so many bytes while the memory brings it. For smaller ones it takes two blocks on a
 /// multiprocessor, whose waits fill each other. Otherwise one was faster (results/notes/decode_gpu.md), unless there
-/// are so many items for each multiprocessor that no item is spread over blocks: then two hide the ends of items.
+/// are so many items for each multiprocessor that few are spread over blocks: then two hide the ends of items.
 constexpr std::int64_t kBytesOfAStep = 32 * 1024;
 constexpr std::int64_t kManyItems = 3;
 /// The time from a request to its answer while the memory is busy.
@@ -186,15 +186,17 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
 std::vector<KernelSpec> decode_specs(const Arch& arch) {
   std::vector<KernelSpec> specs;
   if (!arch.cp_async) return specs;
-  for (const auto& [element, rows, head_dim, head_dim_v, shares, many_units] :
-       {std::tuple{ElementType::kBF16, 8, 128, 128, 0, 0}, std::tuple{ElementType::kF16, 16, 64, 64, 0, 0},
-        std::tuple{ElementType::kBF16, 32, 128, 128, 0, 0}, std::tuple{ElementType::kBF16, 64, 128, 128, 0, 0},
-        std::tuple{ElementType::kBF16, 8, 72, 40, 0, 1}, std::tuple{ElementType::kF32, 8, 128, 128, 0, 0},
-        std::tuple{ElementType::kBF16, 16, 256, 256, 0, 0}, std::tuple{ElementType::kBF16, 16, 576, 512, 1, 0}}) {
+  constexpr int kManySequences = 1 << 20;
+  for (const auto& [element, rows, head_dim, head_dim_v, shares, many_units, items] :
+       {std::tuple{ElementType::kBF16, 8, 128, 128, 0, 0, 0}, std::tuple{ElementType::kF16, 16, 64, 64, 0, 0, 0},
+        std::tuple{ElementType::kBF16, 32, 128, 128, 0, 0, 0}, std::tuple{ElementType::kBF16, 64, 128, 128, 0, 0, 0},
+        std::tuple{ElementType::kBF16, 8, 72, 40, 0, 1, 0}, std::tuple{ElementType::kF32, 8, 128, 128, 0, 0, 0},
+        std::tuple{ElementType::kBF16, 16, 256, 256, 0, 0, 0}, std::tuple{ElementType::kBF16, 16, 576, 512, 1, 0, 0},
+        std::tuple{ElementType::kBF16, 16, 128, 128, 0, 0, kManySequences}}) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
     v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
-    choose_slots(v, {.max_smem = arch.max_smem_per_block}, 0);
+    choose_slots(v, {.max_smem = arch.max_smem_per_block}, items);
     specs.push_back(decode_spec(v, arch.target));
   }
   return specs;
