@@ -15,6 +15,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// An embedded text as it was: cmake/embed_kernels.cmake puts a byte for the blanks that a line begins with.
+std::string original(std::string_view text) {
+  constexpr char kTwoBlanks = 14, kMostBlanks = 25;
+  std::string out;
+  for (const char c : text) {
+    if (c >= kTwoBlanks && c <= kMostBlanks) {
+      out.append(2 * static_cast<std::size_t>(c - kTwoBlanks + 1), ' ');
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 std::optional<std::string> read(const std::string& path, const fs::path& kernel_dir) {
   if (!kernel_dir.empty()) {
     std::ifstream file(kernel_dir / path, std::ios::binary);
@@ -22,7 +36,7 @@ std::optional<std::string> read(const std::string& path, const fs::path& kernel_
     return std::string(std::istreambuf_iterator<char>(file), {});
   }
   for (const EmbeddedSource& source : embedded_sources()) {
-    if (source.path == path) return std::string(source.text);
+    if (source.path == path) return original(source.text);
   }
   return std::nullopt;
 }
@@ -98,7 +112,7 @@ std::string kernel_digest() {
   Hasher hasher;
   for (const EmbeddedSource& source : embedded_sources()) {
     hasher.add(source.path);
-    hasher.add(source.text);
+    hasher.add(original(source.text));
   }
   return hex(hasher.digest());
 }

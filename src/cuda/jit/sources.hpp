@@ -14,7 +14,7 @@ namespace attend::cuda {
 /// A file of kernels/: its path there ("ladder/02_naive.cuh") and its text.
 struct EmbeddedSource {
   std::string_view path;
-  std::string_view text;
+  std::string_view text;  ///< with its indentation packed: cmake/embed_kernels.cmake
 };
 
 /// Every file of kernels/ as it was when the library was built, sorted by path.
