@@ -58,7 +58,7 @@ struct DecodeCopy {
     return true;
   }
 
-  // If all of them exist, less than 64 GB from the first: then half a shuffle says where a row lies.
+  // If all of them exist, less than 64 GB from `base`: then half a shuffle says where a row lies.
   [[nodiscard]] static __device__ __forceinline__ bool copies_any(char* to, const char* base, int64 from, int lane) {
     const uint64 chunks = static_cast<uint64>(from) * kCacheBytes / Rows::kChunk;
     const uint32 own = static_cast<uint32>(chunks);

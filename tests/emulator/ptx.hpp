@@ -202,9 +202,6 @@ inline void start_copy(unsigned to, const void* from, int bytes, int all_bytes) 
 inline void ptx_cp_async_cg_shared_global(unsigned to, const void* from, unsigned bytes = 16) {
   start_copy(to, from, static_cast<int>(bytes), 16);
 }
-inline void ptx_cp_async_cg_shared_global_L2__128B(unsigned to, const void* from) {
-  start_copy(to, from, 16, 16);
-}
 inline void ptx_cp_async_ca_shared_global(unsigned to, const void* from, unsigned bytes) {
   start_copy(to, from, static_cast<int>(bytes), 4);
 }
