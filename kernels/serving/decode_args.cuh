@@ -40,7 +40,7 @@ struct DecodeArgs {
   StoredElement sinks_element;
   uint32 lse_base2;
   uint32 stack_nodes;
-  uint32 unused;
+  uint32 most_rows;  // live sequences with more query rows are left to another kernel
 };
 static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 8 * 4);
 
@@ -49,7 +49,10 @@ static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) 
 //
 // The counter grows by kDecodeLaunch with every launch: every block adds its share when it has read all that it wants.
 // So a block that is still running finds the launch's number in the upper word, whoever has ended before.
-constexpr int kDecodeHeaderBytes = 256;
+//
+// Behind the counter the header has two numbers of a kernel for long rows, which that kernel leaves at 0
+// (../sm90/sm90_cached_args.cuh).
+constexpr int kDecodeHeaderBytes = 256, kDecodeLongRowsAt = 128;
 constexpr uint64 kDecodeLaunch = uint64{1} << 32;
 constexpr int kMostDecodeBlocks = 1 << 15;
 

@@ -2,7 +2,7 @@
 //
 // Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
 // kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kManyUnits (work is numbered
-// in 64 bits), kThreads.
+// in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
 #pragma once
 
 #include "../common/element.cuh"

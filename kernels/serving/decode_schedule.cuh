@@ -5,6 +5,10 @@
 // between two items, otherwise at the roundest unit. Every block computes the same boundaries from the lengths, which
 // are known on the device only.
 //
+// kLeavesRoom: sequences with many rows are left to another kernel, which runs beside this one. If they are much of the
+// work, the second half of the blocks has none, and ends: few multiprocessors keep the memory busy, and the other
+// kernel wants the rest.
+//
 // All of this runs once in a block, when its instructions are in no cache: what counts is how many they are.
 #pragma once
 
@@ -65,7 +69,9 @@ struct DecodeSchedule {
       if (lane >= distance) sum += before;
     }
     total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
-    choose_share(most, most == least);
+    int blocks = static_cast<int>(gridDim.x);
+    if (Config::kLeavesRoom && is_much(run.left)) blocks = (blocks + 1) / 2;
+    choose_share(blocks, most, most == least);
     const Number begin = static_cast<int>(blockIdx.x) * share, end = begin + share;
     const uint32 with_begin = __ballot_sync(kAllLanes, begin < sum), with_end = __ballot_sync(kAllLanes, end < sum);
     const uint32 owners = lane == 0 ? with_begin : with_end;
@@ -110,15 +116,19 @@ struct DecodeSchedule {
     int begin;
     int most, least;  // units of an item
     Number numbers;   // of their work
+    float left;       // kLeavesRoom: the work that another kernel does, in tiles of its rows times units
 
     [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, int lane) {
       const int all = static_cast<int>(args.num_sequences), each = (all + kWarpThreads - 1) / kWarpThreads;
-      Run run = {lane * each, 0, kMostUnits, 0};
+      Run run = {lane * each, 0, kMostUnits, 0, 0.0f};
       const int end = min(run.begin + each, all);
 #pragma unroll 1
       for (int s = run.begin; s < end; ++s) {
         const DecodeSpan span = DecodeSpan::of(args, s, kRowShift);
-        if (span.items == 0) continue;
+        if (span.items == 0) {
+          if constexpr (Config::kLeavesRoom) run.left += work_of_rows(args, span);
+          continue;
+        }
         run.numbers += static_cast<Number>(span.items) * span.units();
         run.most = max(run.most, span.units());
         run.least = min(run.least, span.units());
@@ -126,6 +136,22 @@ struct DecodeSchedule {
       return run;
     }
   };
+
+  // Of a sequence that is left to the other kernel, whose tiles have 128 rows of one head.
+  [[nodiscard]] static __device__ __forceinline__ float work_of_rows(const DecodeArgs& args, const DecodeSpan& span) {
+    if (span.seqlen_q <= 0) return 0.0f;
+    const float tiles = ceilf(static_cast<float>(span.seqlen_q) / 128.0f);
+    return tiles * static_cast<float>(args.num_heads_k * args.group) * static_cast<float>(units_to(span.seqlen_k));
+  }
+  // A unit of such a tile takes about as long to compute as a unit of this kernel to load.
+  [[nodiscard]] __device__ __forceinline__ bool is_much(float left_of_lane) const {
+    float left = left_of_lane;
+#pragma unroll
+    for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
+      left += __shfl_xor_sync(kAllLanes, left, distance);
+    }
+    return 3.0f * left > static_cast<float>(total);
+  }
 
   // The item that has a number, from a sequence on whose first number is `first`.
   static __device__ __forceinline__ void find(const DecodeArgs& args, int sequence, Number first, Number number,
@@ -150,8 +176,7 @@ struct DecodeSchedule {
   }
 
   // most: units of the largest item.
-  __device__ __forceinline__ void choose_share(int most, bool all_alike) {
-    const int blocks = static_cast<int>(gridDim.x);
+  __device__ __forceinline__ void choose_share(int blocks, int most, bool all_alike) {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;
     if (total == 0) return;

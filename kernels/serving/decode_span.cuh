@@ -31,7 +31,7 @@ struct DecodeSpan {
   int begin_unit;  // the units that its rows may see; one that has no key if they see none
   int end_unit;
   int tiles;  // of rows
-  int items;  // 0: no rows
+  int items;  // 0: no rows, or more than DecodeArgs::most_rows
   bool dead;
 
   [[nodiscard]] __device__ __forceinline__ int units() const { return end_unit - begin_unit; }
@@ -61,7 +61,7 @@ struct DecodeSpan {
     span.seqlen_k = static_cast<int>(in_cache.length);
     span.dead = in_cache.dead;
     span.first_key = static_cast<int>(attend::first_key(args.cache, s));
-    if (span.seqlen_q <= 0) return span;
+    if (span.seqlen_q <= 0 || (static_cast<uint32>(span.seqlen_q) > args.most_rows && !span.dead)) return span;
     // The last row sees the last key: masks align bottom right. The first row sees farthest to the left
     span.begin_key = span.first_key;
     if (args.window_left >= 0) {

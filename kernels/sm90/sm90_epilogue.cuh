@@ -36,6 +36,13 @@ struct Sm90Rows {
   }
 };
 
+// What lse is multiplied by: 1, but for a cache's callers that want logarithms to the base of 2.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float lse_unit(const Sm90ForwardArgs& args) {
+  if constexpr (Config::kIsCached) return static_cast<const Sm90CachedArgs&>(args).lse_base2 != 0 ? kLog2E : 1.0f;
+  return 1.0f;
+}
+
 template <class Config>
 __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                           const float (&lse)[kRowsOfThread]) {
@@ -44,7 +51,8 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int row = rows.mine + h * kRowHalf;
     if (row >= work.seqlen_q) continue;
-    args.base.lse[work.template span<Config>().query_offset(args.base.lse_stride, work.head, row)] = lse[h];
+    args.base.lse[work.template span<Config>().query_offset(args.base.lse_stride, work.head, row)] =
+        lse[h] * lse_unit<Config>(args);
   }
 }
 

@@ -148,6 +148,7 @@ struct Sm90Consumer {
     take_products(rows.scores, s);
     if (is_last) release_q();
     rows.scores.template finish<false>(s, n, has_terms, terms);
+    rows.scores.hide(s, smem, at.count);
     float factor[kRowsOfThread];
     const bool rescales = rows.softmax.update_under_products(s, rows.scores.multiplier(), p_next, factor);
     wgmma_wait<0>(rows.o);  // o may be scaled, p overwritten
@@ -171,6 +172,7 @@ struct Sm90Consumer {
     arrive_as_warp(smem.v_empty[v_at.buffer()]);
     if (is_last) release_q();
     rows.scores.template finish<false>(s, n, has_terms, terms);
+    rows.scores.hide(s, smem, at.count);
     float factor[kRowsOfThread];
     const bool rescales = rows.softmax.update(s, rows.scores.multiplier(), p, factor);
     prepare_sums(rows, n, rescales, factor);
@@ -202,7 +204,7 @@ struct Sm90Consumer {
   // o and softmax of the rows for the tiles of keys, last to first. At least one.
   __device__ __forceinline__ void attend_keys(const Sm90Scores<Config>& scores, Sm90KeyTiles tiles, uint32 q_smem,
                                               Sm90Softmax<Config>& softmax, float (&o)[Fragments::kOutputs]) {
-    Sm90LongSum<Config> long_sum = {args};
+    Sm90LongSum<Config> long_sum = {args, scores.work.seqlen_k};
     RowState rows = {scores, q_smem, softmax, long_sum, o};
     uint32 p[Fragments::kPairs];
     int n = tiles.end - 1;
@@ -221,6 +223,7 @@ struct Sm90Consumer {
       take_products(scores, s);
       if (n == tiles.begin) release_q();
       scores.template finish<true>(s, n, has_terms, terms);
+      scores.hide(s, smem, at.count);
       softmax.begin(s, scores.multiplier(), p);
       scores.drop(p, kept);
     }
@@ -244,7 +247,7 @@ struct Sm90Consumer {
   // One tile of query rows.
   __device__ __forceinline__ void consume(const Sm90Work& work) {
     const WindowMask mask = sm90_mask<Config>(args.options, work);
-    const Sm90KeyTiles all = key_tiles_of_rows<Config, Shape::kBlockM>(mask, work.row);
+    const Sm90KeyTiles all = key_tiles_of_rows<Config, Shape::kBlockM>(mask, work, work.row);
     const int first = work.row + turn.consumer * kWarpgroupRows;
     if (all.begin >= all.end) {
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
@@ -252,7 +255,7 @@ struct Sm90Consumer {
       return;
     }
     const uint32 q_smem = smem_address(smem.q[q_at.buffer()]) + turn.consumer * kWarpgroupRows * kSwizzleBytes;
-    const Sm90KeyTiles seen = key_tiles_of_rows<Config, kWarpgroupRows>(mask, first);
+    const Sm90KeyTiles seen = key_tiles_of_rows<Config, kWarpgroupRows>(mask, work, first);
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));

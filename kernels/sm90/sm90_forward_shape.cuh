@@ -15,6 +15,8 @@ constexpr int kSm90ConsumerRows = 64;
 constexpr int kSm90WarpgroupThreads = 128;
 constexpr int kSm90WorkSlots = 4;  // tiles that the producer has announced and a consumer has not left
 constexpr int kSm90WorkBytes = 32;
+constexpr int kSm90HiddenTiles = 2;   // kIsCached: tiles whose hidden keys are kept, for each buffer of k
+constexpr int kSm90HiddenBytes = 16;  // of a tile: a bit a key
 constexpr int kSm90LargestHeadDim = 256;
 
 // The choices of a Config, with the names of its constants.
@@ -62,13 +64,15 @@ struct Sm90ForwardTile {
 // kSmemBytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_smem_bytes(int consumers, int block_n, int stages,
                                                                        int q_buffers, int head_dim, int head_dim_v,
-                                                                       bool terms_tiles, bool drops) {
+                                                                       bool terms_tiles, bool drops, bool is_cached) {
   const int q = sm90_panels_q(q_buffers, head_dim, head_dim_v) * consumers * kSm90ConsumerRows * kSwizzleBytes;
   const int k_and_v = (sm90_panels(head_dim) + sm90_panels(sm90_columns_v(head_dim_v))) * block_n * kSwizzleBytes;
   const int barriers = 8 * (2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + 1);
   const int terms = terms_tiles ? sm90_forward_terms_bytes(consumers, block_n) : 0;
   const int quads = drops ? sm90_forward_quad_bytes(block_n) : 0;
-  const int bytes = q_buffers * q + stages * (k_and_v + terms + quads) + kSm90WorkSlots * kSm90WorkBytes + barriers;
+  const int hidden = is_cached ? kSm90HiddenTiles * kSm90HiddenBytes : 0;
+  const int bytes =
+      q_buffers * q + stages * (k_and_v + terms + quads + hidden) + kSm90WorkSlots * kSm90WorkBytes + barriers;
   return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
 }
 
@@ -97,7 +101,7 @@ struct Sm90Shape {
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
   static constexpr int kSmemBytes =
       sm90_forward_smem_bytes(kConsumers, Config::kBlockN, Config::kStages, Config::kQBuffers, Config::kHeadDim,
-                              Config::kHeadDimV, Config::kTermsTiles, Score<Config>::kDrops);
+                              Config::kHeadDimV, Config::kTermsTiles, Score<Config>::kDrops, Config::kIsCached);
   static constexpr int kTermsBytes = sm90_forward_terms_bytes(kConsumers, Config::kBlockN);
 };
 

@@ -16,6 +16,7 @@ struct Sm90LongSum {
   static constexpr int kThreads = Config::kConsumers * kWarpgroup;
   static constexpr int kOutputs = Sm90Fragments<Config>::kOutputs;
   const Sm90ForwardArgs& args;
+  int seqlen_k;
   bool has_any = false;
 
   [[nodiscard]] __device__ __forceinline__ float* mine() const {
@@ -27,6 +28,8 @@ struct Sm90LongSum {
   __device__ __forceinline__ void move_to_memory(float (&o)[kOutputs], int n) {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;
+      // The bits of a sequence do not depend on how many keys others may have
+      if (Config::kIsCached && !puts_sums_aside(Config::kElement, seqlen_k)) return;
       float* sum = mine();
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) {

@@ -1,11 +1,12 @@
-// The warp that loads. One of its lanes asks the copy engine. The others help to find packed sequences and to clear
-// rows behind their ends.
+// The warp that loads. One of its lanes asks the copy engine; where keys are cached, a lane for each box. All of them
+// find packed sequences, and clear values that nothing may see.
 #pragma once
 
 #include "../attention/terms.cuh"
+#include "../isa/grid_dependency.cuh"
 #include "../isa/wgmma.cuh"
 #include "../tiles/tma_panel.cuh"
-#include "sm90_work.cuh"
+#include "sm90_cached_copies.cuh"
 
 namespace attend {
 
@@ -20,6 +21,7 @@ struct Sm90Producer {
   RingPlace<Config::kStages> v_at = {};
   RingPlace<kSm90WorkSlots> work_at = {};
   uint32 tails = 0;  // tiles of v that were cleared
+  Sm90CachedCopies<Config> copies = {};
 
   [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
 
@@ -43,11 +45,11 @@ struct Sm90Producer {
     }
     q_at.advance();
   }
-  __device__ __forceinline__ void load_k(const Sm90Work& work, const SequenceSpan& span, int n, int head) {
+  __device__ __forceinline__ void load_k(const Sm90Work& work, const KeySource& keys, int n, int head) {
     if (is_loader()) {
       smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
       load<Shape::kPanelsQk>(smem.k[k_at.buffer()], Shape::kPanelBytesK, Shape::kKBytes, args.k_map,
-                             smem.k_full[k_at.buffer()], span.keys().place(n * Config::kBlockN), head);
+                             smem.k_full[k_at.buffer()], keys.place(n * Config::kBlockN), head);
       if constexpr (Config::kTermsTiles) load_terms(work, n);
     }
     k_at.advance();
@@ -64,16 +66,58 @@ struct Sm90Producer {
                       stride.batch == 0 ? 0 : work.sequence});
     }
   }
-  __device__ __forceinline__ void load_v(const Sm90Work& work, const SequenceSpan& span, int n, int head) {
-    const int keys = work.seqlen_k - n * Config::kBlockN;
-    const bool has_tail = Config::kIsVarlen && keys < Config::kBlockN;
+  __device__ __forceinline__ void load_v(const Sm90Work& work, const KeySource& keys, int n, int head) {
+    const int left = work.seqlen_k - n * Config::kBlockN;
+    const bool has_tail = Config::kIsVarlen && left < Config::kBlockN;
     Mbarrier& full = has_tail ? smem.v_tail : smem.v_full[v_at.buffer()];
     if (is_loader()) {
       smem.v_empty[v_at.buffer()].wait(v_at.parity() ^ 1);
       load<Shape::kPanelsV>(smem.v[v_at.buffer()], Shape::kPanelBytesK, Shape::kVBytes, args.v_map, full,
-                            span.keys().place(n * Config::kBlockN), head);
+                            keys.place(n * Config::kBlockN), head);
     }
-    if (has_tail) clear_tail(smem.v[v_at.buffer()], keys, smem.v_full[v_at.buffer()]);
+    if (has_tail) clear_tail(smem.v[v_at.buffer()], left, smem.v_full[v_at.buffer()]);
+    v_at.advance();
+  }
+
+  // The same for keys in a cache.
+  __device__ __forceinline__ void load_k(const Sm90Work& /*work*/, const Sm90CachedKeys<Config>& keys, int n,
+                                         int head) {
+    Mbarrier &empty = smem.k_empty[k_at.buffer()], &full = smem.k_full[k_at.buffer()];
+    auto& hidden = smem.hidden.of_tile[k_at.count % smem.hidden.kTiles];
+    if constexpr (Config::kHasBoxes) {
+      const CachePlace box = keys.box(n);
+      const uint32 existing = __ballot_sync(kAllLanes, box.exists());
+      if (is_loader()) empty.wait(k_at.parity() ^ 1);
+      keys.hide(hidden, keys.hidden(n, existing));
+      keys.template load<Shape::kPanelsQk>(smem.k[k_at.buffer()], args.k_map, full, box, existing, head);
+    } else {
+      copies.wait_for(empty, k_at.parity() ^ 1);
+      copies.template copy<Config::kHeadDim>(keys, args.base.k, args.base.k_stride, n, head, smem.k[k_at.buffer()],
+                                             full, &hidden);
+    }
+    k_at.advance();
+  }
+  __device__ __forceinline__ void load_v(const Sm90Work& /*work*/, const Sm90CachedKeys<Config>& keys, int n,
+                                         int head) {
+    unsigned char* v = smem.v[v_at.buffer()];
+    Mbarrier &empty = smem.v_empty[v_at.buffer()], &full = smem.v_full[v_at.buffer()];
+    if constexpr (Config::kHasBoxes) {
+      const CachePlace box = keys.box(n);
+      const uint32 existing = __ballot_sync(kAllLanes, box.exists());
+      const auto unseen = keys.without_values(n, existing);
+      if (is_loader()) empty.wait(v_at.parity() ^ 1);
+      keys.template load<Shape::kPanelsV>(v, args.v_map, unseen.any() ? smem.v_tail : full, box, existing, head);
+      if (unseen.any()) {
+        smem.v_tail.wait(tails++ % 2);  // the tile has landed: the copy engine overwrites no zeros
+        keys.clear_values(v, unseen);
+        fence_smem_for_async();
+        __syncwarp();  // all zeros are there, also for the tensor cores: the tile may be announced
+        if (is_loader()) full.arrive();
+      }
+    } else {
+      copies.wait_for(empty, v_at.parity() ^ 1);
+      copies.template copy<Config::kHeadDimV>(keys, args.base.v, args.base.v_stride, n, head, v, full, nullptr);
+    }
     v_at.advance();
   }
 
@@ -94,21 +138,31 @@ struct Sm90Producer {
     if (is_loader()) full.arrive();
   }
 
+  // Where the keys of the tile's sequence are.
+  [[nodiscard]] __device__ __forceinline__ auto keys_of(const Sm90Work& work) const {
+    if constexpr (Config::kIsCached) {
+      return Sm90CachedKeys<Config>::of(args, work);
+    } else {
+      return work.template span<Config>().keys();
+    }
+  }
+
   // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next.
   __device__ __forceinline__ void load_tile(const Sm90Work& work) {
     const Sm90KeyTiles tiles =
-        key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
+        key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
     if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-    const SequenceSpan span = work.template span<Config>();
-    load_k(work, span, tiles.end - 1, head);
-    load_q(work, span);
+    const auto keys = keys_of(work);
+    load_k(work, keys, tiles.end - 1, head);
+    load_q(work, work.template span<Config>());
 #pragma unroll 1
     for (int n = tiles.end - 2; n >= tiles.begin; --n) {
-      load_k(work, span, n, head);
-      load_v(work, span, n + 1, head);
+      load_k(work, keys, n, head);
+      load_v(work, keys, n + 1, head);
     }
-    load_v(work, span, tiles.begin, head);
+    load_v(work, keys, tiles.begin, head);
+    if constexpr (Config::kIsCached) copies.announce();
   }
 
   // By one warp.
@@ -122,12 +176,25 @@ struct Sm90Producer {
         smem.work_full[work_at.buffer()].arrive();
       }
       work_at.advance();
-      if (work.sequence == Sm90Work::kNoWork) return;
+      if (work.sequence == Sm90Work::kNoWork) break;
       walk.take();  // the answer comes while this tile is loaded
       load_tile(work);
       __syncwarp();
       walk.advance();
     }
+    if constexpr (Config::kIsCached) leave_launch();
+  }
+
+  // Nobody zeroes the counter of tiles between launches: the last block to leave does. Its kernel may have started
+  // while the one before still ran, and ends after that one: whoever waits for this kernel waits for both.
+  __device__ __forceinline__ void leave_launch() {
+    if (!is_loader()) return;
+    const auto& cached_args = static_cast<const Sm90CachedArgs&>(args);
+    if (atomicAdd(cached_args.blocks_done, 1u) == gridDim.x - 1) {  // no block takes another tile
+      *args.next_tile = 0;
+      *cached_args.blocks_done = 0;
+    }
+    wait_for_kernels_before();
   }
 };
 

@@ -116,6 +116,19 @@ struct Sm90Scores {
     }
   }
 
+  // kIsCached: s of hidden keys becomes -inf. count: of the place in the ring of k.
+  __device__ __forceinline__ void hide(float (&s)[kScores], const Sm90Storage<Config>& smem, uint32 count) const {
+    if constexpr (Config::kIsCached) {
+      const Sm90KeyBits<Config>& hidden = smem.hidden.of_tile[count % smem.hidden.kTiles];
+      if (!hidden.any()) return;
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) {
+        const int key = i / 4 * kColumnsOfTile + accumulator_column(thread()) + i % 2;
+        if ((hidden.word[i / 4 * kColumnsOfTile / kWarpThreads] >> key % kWarpThreads & 1) != 0) s[i] = -kInfinity;
+      }
+    }
+  }
+
   // Products become scores with the term from memory, whose tile lies at `tile`.
   __device__ __forceinline__ void add_terms_tile(float (&s)[kScores], uint32 tile) const {
     if constexpr (Config::kTermsTiles) {

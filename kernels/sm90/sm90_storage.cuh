@@ -4,6 +4,7 @@
 #include "../attention/score_mods.cuh"
 #include "../attention/sequence.cuh"
 #include "../common/element.cuh"
+#include "../common/warp_reduce.cuh"
 #include "../isa/mbarrier.cuh"
 #include "../isa/wgmma.cuh"
 #include "factored_philox.cuh"
@@ -18,20 +19,46 @@ struct alignas(16) Sm90Work {
   int head;      // of q
   int row;       // first, in the sequence
   int q_begin;   // the sequence's first row in q and o
-  int k_begin;   // and in k and v
+  int k_begin;   // and in k and v; kIsCached: keys before it are not seen
   int seqlen_q;
   int seqlen_k;
-  int unused;
+  int batch;  // kIsCached: of q and o
 
   static constexpr int kNoWork = -1;
 
   // Where the sequence lies in the tensors.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ SequenceSpan span() const {
-    return {Config::kIsVarlen ? 0 : static_cast<uint32>(sequence), q_begin, k_begin, seqlen_q, seqlen_k};
+    const int in_tensors = Config::kIsCached ? batch : Config::kIsVarlen ? 0 : sequence;
+    return {static_cast<uint32>(in_tensors), q_begin, k_begin, seqlen_q, seqlen_k};
   }
 };
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
+
+// A bit for each key of a tile.
+template <class Config>
+struct Sm90KeyBits {
+  static constexpr int kWords = (Config::kBlockN + kWarpThreads - 1) / kWarpThreads;
+  alignas(kSm90HiddenBytes) uint32 word[kWords];
+
+  [[nodiscard]] __device__ __forceinline__ bool any() const {
+    uint32 all = 0;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) all |= word[i];
+    return all != 0;
+  }
+};
+
+// kIsCached: the hidden keys of the tiles (sm90_cached_keys.cuh). They are announced with k, and read behind its
+// release, but before the next k is taken: so there are more of them than buffers of k.
+template <class Config, bool kIsCached = Config::kIsCached>
+struct Sm90Hidden {
+  static constexpr int kTiles = kSm90HiddenTiles * Config::kStages;
+  Sm90KeyBits<Config> of_tile[kTiles];
+  static_assert(sizeof(of_tile) == kTiles * kSm90HiddenBytes);
+};
+template <class Config>
+struct Sm90Hidden<Config, false> {};
 
 // The per-key part of the Philox state for the tiles of keys. It is announced and released with k.
 template <class Config, bool kDrops = Score<Config>::kDrops>
@@ -52,6 +79,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
   unsigned char k[Config::kStages][Shape::kKBytes];
   unsigned char v[Config::kStages][Shape::kVBytes];
   [[no_unique_address]] Sm90Quads<Config> quads;
+  [[no_unique_address]] Sm90Hidden<Config> hidden;
   Sm90Work work[kSm90WorkSlots];
   Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
   Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it, and the warp of Sm90RandomWords
@@ -59,7 +87,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
   Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left the place of q; or its warps have read q
   Mbarrier k_full[Config::kStages];     // k, its term from memory and its quads are there
   Mbarrier v_full[Config::kStages];
-  Mbarrier v_tail;                    // kIsVarlen: a tile has landed whose end is cleared before it is announced
+  Mbarrier v_tail;                    // kIsVarlen: a tile has landed of which rows are cleared before it is announced
   Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: the buffer may be filled
   Mbarrier v_empty[Config::kStages];
 

@@ -8,7 +8,8 @@
 #include "../common/args.cuh"
 #include "../common/config_enums.cuh"
 #include "../common/warp_reduce.cuh"
-#include "sm90_forward_args.cuh"
+#include "../serving/cache.cuh"
+#include "sm90_cached_args.cuh"
 #include "sm90_storage.cuh"
 
 namespace attend {
@@ -32,13 +33,16 @@ template <class Config>
                                   args.base.num_heads_q);
 }
 
-// The tiles with a key that one of kRows rows from `row` on sees.
+// The tiles with a key that one of kRows rows from `row` on sees. work: kIsCached: of the rows.
 template <class Config, int kRows>
-[[nodiscard]] __device__ __forceinline__ Sm90KeyTiles key_tiles_of_rows(const WindowMask& mask, int row) {
+[[nodiscard]] __device__ __forceinline__ Sm90KeyTiles key_tiles_of_rows(const WindowMask& mask, const Sm90Work& work,
+                                                                        int row) {
   if (row >= mask.seqlen_q) return {0, 0};
-  const KeyRange keys = mask.rows(row, min(static_cast<int64>(row + kRows), mask.seqlen_q));
+  KeyRange keys = mask.rows(row, min(static_cast<int64>(row + kRows), mask.seqlen_q));
+  if constexpr (Config::kIsCached) keys.begin = max(keys.begin, static_cast<int64>(work.k_begin));
   if (keys.empty()) return {0, 0};
-  return {Config::kMask == MaskKind::kWindow ? static_cast<int>(keys.begin) / Config::kBlockN : 0,
+  constexpr bool kBeginsLate = Config::kMask == MaskKind::kWindow || Config::kIsCached;
+  return {kBeginsLate ? static_cast<int>(keys.begin) / Config::kBlockN : 0,
           (static_cast<int>(keys.end) + Config::kBlockN - 1) / Config::kBlockN};
 }
 
@@ -48,6 +52,27 @@ template <class Config, int kRows>
   const int64 last_row = min(static_cast<int64>(row + kRows), mask.seqlen_q) - 1;
   return {(static_cast<int>(mask.row(last_row).begin) + Config::kBlockN - 1) / Config::kBlockN,
           static_cast<int>(mask.row(row).end) / Config::kBlockN};
+}
+
+// Where a sequence lies. kIsCached: without rows if they are none of this kernel's; k_begin is the first key.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ SequenceSpan sm90_span(const Sm90ForwardArgs& forward_args, uint32 sequence) {
+  if constexpr (Config::kIsCached) {
+    const auto& args = static_cast<const Sm90CachedArgs&>(forward_args);
+    const CachedSequence in_cache = cached(args.cache, sequence);
+    SequenceSpan span = {sequence, 0, first_key(args.cache, sequence), args.base.seqlen_q, in_cache.length};
+    if (args.options.cu_seqlens_q != nullptr) {
+      const int* cu_q = args.options.cu_seqlens_q + sequence;
+      const PackedTokens q = PackedTokens::of(cu_q[0], cu_q[1], args.options.total_q, kFar);
+      span.batch = 0;
+      span.q_begin = q.begin;
+      span.seqlen_q = q.length;
+    }
+    if (in_cache.dead || span.seqlen_q < args.least_rows) span.seqlen_q = 0;
+    return span;
+  } else {
+    return sequence_span<Config>(forward_args.base, forward_args.options, sequence);
+  }
 }
 
 // A block's tiles of query rows, one after the other. By one warp; all lanes have the same values.
@@ -104,7 +129,7 @@ class Sm90TileWalk {
     const uint32 rest = queue_.index() - first_index_;
     const int lane = __ffs(static_cast<int>(__ballot_sync(kAllLanes, rest < tiles_until_))) - 1;
     const uint32 sequence = first_sequence_ + lane;
-    const SequenceSpan span = sequence_span<Config>(args_.base, args_.options, sequence);
+    const SequenceSpan span = sm90_span<Config>(args_, sequence);
     const auto tiles = static_cast<uint32>(num_tiles(span.seqlen_q, kBlockM));
     const uint32 of_sequence = rest - (__shfl_sync(kAllLanes, tiles_until_, lane) - tiles * args_.base.num_heads_q);
     const uint32 head = of_sequence / tiles;
@@ -112,7 +137,7 @@ class Sm90TileWalk {
     return {static_cast<int>(sequence),       static_cast<int>(head),
             static_cast<int>(tile) * kBlockM, static_cast<int>(span.q_begin),
             static_cast<int>(span.k_begin),   static_cast<int>(span.seqlen_q),
-            static_cast<int>(span.seqlen_k),  0};
+            static_cast<int>(span.seqlen_k),  static_cast<int>(span.batch)};
   }
 
   // Sets tiles_until_: tiles of all heads of the sequences from first_sequence_ to the lane's.
@@ -121,7 +146,7 @@ class Sm90TileWalk {
     const uint32 sequence = first_sequence_ + lane;
     tiles_until_ = 0;
     if (sequence < args_.base.batch) {
-      const SequenceSpan span = sequence_span<Config>(args_.base, args_.options, sequence);
+      const SequenceSpan span = sm90_span<Config>(args_, sequence);
       tiles_until_ = static_cast<uint32>(num_tiles(span.seqlen_q, kBlockM)) * args_.base.num_heads_q;
     }
 #pragma unroll

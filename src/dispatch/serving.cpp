@@ -83,11 +83,12 @@ std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   return lengths;
 }
 
-/// A GPU has one way to decode.
-void require_auto(std::string_view compute) {
-  if (compute == "auto") return;
+/// On a GPU: are the rows of all sequences computed by the same kernels?
+bool is_one_way(std::string_view compute) {
+  if (compute == "auto") return false;
+  if (compute == "decode") return true;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("compute: '{}', decode of tensors on CUDA allows auto", compute));
+              fmt::format("compute: '{}', decode of tensors on CUDA allows auto, decode", compute));
 }
 
 /// Both calls of an append and a decode behind it, checked.
@@ -116,14 +117,14 @@ void run_on_cpu(AppendedDecode& calls, std::string_view compute) {
 }
 
 void run_on_gpu(AppendedDecode& calls, std::string_view compute, Stream stream) {
-  require_auto(compute);
+  const bool one_way = is_one_way(compute);
   const cuda::ContextGuard guard(cuda::device_of("q", calls.reads.q).index);
   const cuda::Scratch q(calls.query_bytes(), static_cast<cuda::StreamHandle>(stream));
   calls.take_queries(reinterpret_cast<void*>(q.data()));  // NOLINT(performance-no-int-to-ptr)
-  cuda::require_decode(calls.reads, stream);
+  cuda::require_decode(calls.reads, one_way, stream);
   cuda::append(calls.writes, stream);
   const core::SequenceRows& rows = calls.writes.new_rows;
-  cuda::decode(calls.reads, {.offsets = rows.offsets, .each = rows.seqlen}, stream);
+  cuda::decode(calls.reads, {.offsets = rows.offsets, .each = rows.seqlen}, one_way, stream);
 }
 
 }  // namespace
@@ -135,8 +136,7 @@ void decode(const DecodeCall& call) {
   });
   const core::DecodeProblem problem = core::make_decode_problem(call);
   if (problem.q.device.type == DeviceType::kCUDA) {
-    require_auto(call.params.compute);
-    return cuda::decode(problem, {}, call.stream);
+    return cuda::decode(problem, {}, is_one_way(call.params.compute), call.stream);
   }
   choose(call.params.compute, problem).run(problem);
 }

@@ -6,6 +6,7 @@
 #include "cuda/jit_fixture.hpp"
 #include "cuda/serving/append.hpp"
 #include "cuda/serving/decode_variant.hpp"
+#include "cuda/serving/long_rows.hpp"
 #include "cuda/serving/merge.hpp"
 
 namespace attend::test {
@@ -41,6 +42,16 @@ TEST_F(ServingKernels, OfDecodeCompile) {
     EXPECT_LE(r.static_smem_bytes + spec.dynamic_smem_bytes, 227U * 1024) << cuda::describe(spec);
   }
   EXPECT_EQ(jit.compile(specs.front())->resources.spill_store_bytes, 0);
+}
+
+TEST_F(ServingKernels, OfLongRowsCompileWithoutSpills) {
+  cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
+  EXPECT_TRUE(cuda::long_rows_specs(cuda::find_arch("sm_80")).empty());
+  for (const cuda::KernelSpec& spec : cuda::long_rows_specs(cuda::find_arch("sm_90a"))) {
+    const cuda::Resources r = jit.compile(spec)->resources;
+    EXPECT_EQ(r.spill_store_bytes + r.spill_load_bytes + r.stack_bytes, 0) << cuda::describe(spec);
+    EXPECT_LE(r.static_smem_bytes + spec.dynamic_smem_bytes, 227U * 1024) << cuda::describe(spec);
+  }
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
   constexpr int kMany = 1 << 20;
   cuda::DecodeVariant variant = cuda::decode_variant(
-      p, {.max_smem = gpu.max_smem, .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors});
+      p, {.max_smem = gpu.max_smem, .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors}, false);
   if (gpu.many_units) variant.many_units = 1;
   const EmulatedKernel& kernel = kernel_of(cuda::decode_spec(variant, "sm_90a"));
   const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);

@@ -111,6 +111,11 @@ float made_up_scale(const core::Problem& p, bool folds_scale) {
   return kernel_scale(p.scale * made_up_for_cut_off(p), folds_scale);
 }
 
+float sm90_folded_scale(const core::Problem& p) {
+  constexpr double kLog2E = 1.4426950408889634, kLeast = 0x1p-100, kMost = std::numeric_limits<float>::max();
+  return static_cast<float>(std::clamp(std::abs(p.scale * made_up_for_cut_off(p)) * kLog2E, kLeast, kMost));
+}
+
 OptionArgs option_args_of(const core::Problem& p) {
   OptionArgs args = {};
   if (p.bias) {

@@ -23,6 +23,9 @@ namespace attend::cuda {
 /// The scale of ForwardArgs and BackwardArgs with that, rounded once: a product of two floats would be off by as much.
 [[nodiscard]] float made_up_scale(const core::Problem& p, bool folds_scale);
 
+/// Sm90ForwardArgs::scale_log2: never so small that a masked score's -inf times it is NaN.
+[[nodiscard]] float sm90_folded_scale(const core::Problem& p);
+
 [[nodiscard]] OptionArgs option_args_of(const core::Problem& p);
 [[nodiscard]] BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Problem& p);
 

@@ -82,14 +82,7 @@ class Sm90Forward final : public Family {
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
-    const auto v = variant.as<Sm90ForwardVariant>();
-    return {{.name = name,
-             .source = "sm90/sm90_forward.cuh",
-             .function = name,
-             .args = Sm90ForwardArgs::kTypeName,
-             .config = config_of<Sm90ForwardVariant>(v, takes, kSm90ForwardFields, v),
-             .arch = arch.target,
-             .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes())}};
+    return {sm90_forward_spec(variant.as<Sm90ForwardVariant>(), takes, arch.target)};
   }
 
   [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& choice) const override {
@@ -117,7 +110,7 @@ class Sm90Forward final : public Family {
         .total_tiles = grid.total_tiles,
         .row_tiles = grid.row_tiles,
         .section_heads = grid.section_heads,
-        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
+        .scale_log2 = sm90_folded_scale(p),
         .base = forward_args(p, launch.region(1), true),
         .options = option_args_of(p)};
     args.base.scale = made_up_scale(p, true);
@@ -153,11 +146,6 @@ class Sm90Forward final : public Family {
     const std::int64_t bytes_per_key = (p.head_dim + p.head_dim_v) * dtype_bytes(p.q.dtype);
     return Sm90ForwardGrid::of(p.num_sequences, p.num_heads_q, p.num_heads_k, p.max_seqlen_q, p.max_seqlen_k,
                                bytes_per_key, v.tile.block_m(), blocks);
-  }
-  /// The scale in the exponent of 2, never so small that a masked score's -inf times it is NaN.
-  static float folded_scale(double scale) {
-    constexpr double kLog2E = 1.4426950408889634, kLeast = 0x1p-100, kMost = std::numeric_limits<float>::max();
-    return static_cast<float>(std::clamp(std::abs(scale) * kLog2E, kLeast, kMost));
   }
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/common/element_info.cuh"
+#include "kernels/sm90/sm90_cached_args.cuh"
 
 namespace attend::cuda {
 namespace {
@@ -76,6 +77,27 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   }
   if (widest <= 192) return with(facts, {.block_n = 112, .overlaps = plain});
   return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
+}
+
+Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity) {
+  Sm90ForwardVariant v = sm90_forward_tall(facts, capacity, false);
+  v.tile.schedule = Schedule::kDynamic;
+  v.puts_aside = puts_sums_aside(facts.element, capacity) ? 1 : 0;
+  v.is_cached = 1;
+  // The warp that loads looks up pages
+  v.tile.producer_registers += 8 * v.tile.consumers;
+  v.tile.consumer_registers -= 8;
+  return v;
+}
+
+KernelSpec sm90_forward_spec(const Sm90ForwardVariant& v, std::int32_t taken, const char* arch) {
+  return {.name = v.is_cached != 0 ? "sm90_forward_cached" : "sm90_forward",
+          .source = "sm90/sm90_forward.cuh",
+          .function = "sm90_forward",
+          .args = v.is_cached != 0 ? Sm90CachedArgs::kTypeName : Sm90ForwardArgs::kTypeName,
+          .config = config_of<Sm90ForwardVariant>(v, taken, kSm90ForwardFields, v),
+          .arch = arch,
+          .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes())};
 }
 
 Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {

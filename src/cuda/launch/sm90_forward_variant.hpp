@@ -12,10 +12,12 @@ struct Sm90ForwardVariant : Facts {
   Sm90ForwardTile tile = {};
   std::int32_t puts_aside = 0;  ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
   std::int32_t bias_tiles = 0;  ///< the copy engine brings the bias
+  std::int32_t is_cached = 0;   ///< keys lie in a cache: kernels/sm90/sm90_cached_args.cuh
+  std::int32_t has_boxes = 0;   ///< is_cached: the copy engine brings keys
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
-                                   bias_tiles != 0, has(option::kDropout));
+                                   bias_tiles != 0, has(option::kDropout), is_cached != 0);
   }
 };
 
@@ -35,6 +37,8 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
     {"speculate", "kSpeculate", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::speculates>},
     {"puts_aside", "kPutsAside", flag<&Sm90ForwardVariant::puts_aside>},
     {nullptr, "kTermsTiles", flag<&Sm90ForwardVariant::bias_tiles>},
+    {nullptr, "kIsCached", flag<&Sm90ForwardVariant::is_cached>},
+    {nullptr, "kHasBoxes", flag<&Sm90ForwardVariant::has_boxes>},
     {"dynamic", "kSchedule", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::schedule>},
     {nullptr, "kSmemBytes", number<&Sm90ForwardVariant::smem_bytes>},
 };
@@ -52,6 +56,12 @@ constexpr int kSm90MostCrowdedHeadDim = 192;
 /// Row tiles as tall as registers allow; docs/hopper_forward.md has the measurements behind it.
 /// @param bias_tiles  the copy engine brings the bias
 [[nodiscard]] Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles);
+
+/// For rows over a cache, of sequences of any number and length: what is summed in which order depends on the facts only.
+[[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity);
+
+/// The kernel, for the family or for a cache.
+[[nodiscard]] KernelSpec sm90_forward_spec(const Sm90ForwardVariant& variant, std::int32_t taken, const char* arch);
 
 /// One consumer: for heads with few rows.
 [[nodiscard]] Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <optional>
+
 #include "attend/error.hpp"
 #include "core/cache_checks.hpp"
 #include "core/problem_checks.hpp"
@@ -11,6 +14,7 @@
 #include "cuda/serving/device_of.hpp"
 #include "cuda/serving/host_copies.hpp"
 #include "cuda/serving/kernel_cache.hpp"
+#include "cuda/serving/long_rows.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -45,34 +49,81 @@ const DeviceInfo& device_for(const core::DecodeProblem& p) {
   return device;
 }
 
+/// The kernels of a call: for few rows, and, where there are long ones, for those.
+struct Variants {
+  DecodeVariant few_rows;
+  std::optional<Sm90ForwardVariant> long_rows;
+
+  [[nodiscard]] static Variants of(const core::DecodeProblem& p, const DeviceInfo& device, bool one_way) {
+    Variants variants;
+    if (!one_way) variants.long_rows = long_rows_variant(p, device.arch());
+    variants.few_rows = decode_variant(p, DecodeGpu::of(device), variants.long_rows.has_value());
+    return variants;
+  }
+};
+
+/// Launches of one call. The storage is that of the stream.
+struct DecodeLaunch {
+  const core::DecodeProblem& p;
+  const AddedKeys& added;
+  const DeviceInfo& device;
+  StreamHandle stream;
+
+  DecodeStorage few_rows(const DecodeVariant& variant, bool leaves_long_rows) const {
+    static auto* kernels = new KernelCache<DecodeVariant>();  // launches may go on while the process ends
+    const LoadedVariant& kernel =
+        kernels->get(device, variant, [&](const Arch& arch) { return decode_spec(variant, arch.target); });
+    const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);
+    DecodeStorage storage = decode_storage(grid.node_bytes, grid.stack_bytes, stream);
+    DecodeArgs args = decode_args(p, added);
+    args.storage = storage.nodes;
+    args.stack = storage.stack;
+    args.stack_nodes = grid.stack_nodes;
+    if (leaves_long_rows) args.most_rows = kMostDecodeRows;
+    kernel.launch({.x = grid.blocks}, &args, stream);
+    return storage;
+  }
+
+  /// Directly behind the kernel for few rows: it may start when that has passed its own wait, and counts on that.
+  void long_rows(const Sm90ForwardVariant& variant, const LoadedVariant& kernel, std::uint32_t blocks,
+                 const Scratch& scratch, const DecodeStorage& storage) const {
+    auto* const counters = reinterpret_cast<uint32*>(static_cast<std::byte*>(storage.nodes) + kDecodeLongRowsAt);
+    Sm90CachedArgs args = long_rows_args(p, variant, added, counters,
+                                         reinterpret_cast<void*>(scratch.data()));  // NOLINT(performance-no-int-to-ptr)
+    kernel.launch({.x = blocks}, &args, stream);
+  }
+};
+
 }  // namespace
 
-void require_decode(const core::DecodeProblem& p, Stream stream) {
+void require_decode(const core::DecodeProblem& p, bool one_way, Stream stream) {
   const DeviceInfo& device = device_for(p);
-  (void)decode_variant(p, DecodeGpu::of(device));
+  (void)Variants::of(p, device, one_way);
   if (!core::checks_caches()) return;
   const ContextGuard guard(device.index);
   check_arrays(p, static_cast<StreamHandle>(stream));
 }
 
-void decode(const core::DecodeProblem& p, const AddedKeys& added, Stream stream) {
-  static auto* kernels = new KernelCache<DecodeVariant>();  // launches may go on while the process ends
+void decode(const core::DecodeProblem& p, const AddedKeys& added, bool one_way, Stream stream) {
+  static auto* kernels = new KernelCache<Sm90ForwardVariant>();  // launches may go on while the process ends
   const DeviceInfo& device = device_for(p);
-  const DecodeVariant variant = decode_variant(p, DecodeGpu::of(device));
+  const Variants variants = Variants::of(p, device, one_way);
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   if (core::checks_caches()) check_arrays(p, handle);
   if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
+  const DecodeLaunch launch = {p, added, device, handle};
+  if (!variants.long_rows) {
+    launch.few_rows(variants.few_rows, false);
+    return;
+  }
+  const Sm90ForwardVariant& variant = *variants.long_rows;
   const LoadedVariant& kernel =
-      kernels->get(device, variant, [&](const Arch& arch) { return decode_spec(variant, arch.target); });
-
-  const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);
-  const DecodeStorage storage = decode_storage(grid.node_bytes, grid.stack_bytes, handle);
-  DecodeArgs args = decode_args(p, added);
-  args.storage = storage.nodes;
-  args.stack = storage.stack;
-  args.stack_nodes = grid.stack_nodes;
-  kernel.launch({.x = grid.blocks}, &args, handle);
+      kernels->get(device, variant, [&](const Arch& arch) { return long_rows_spec(variant, arch.target); });
+  const std::uint32_t blocks = long_rows_blocks(p, variant, device.num_multiprocessors);
+  const Scratch scratch(long_rows_scratch_bytes(variant, blocks), handle);
+  const DecodeStorage storage = launch.few_rows(variants.few_rows, true);
+  launch.long_rows(variant, kernel, blocks, scratch, storage);
 }
 
 }  // namespace attend::cuda

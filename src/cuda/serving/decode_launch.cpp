@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace attend::cuda {
 namespace {
@@ -54,6 +55,7 @@ DecodeArgs decode_args(const core::DecodeProblem& p, const AddedKeys& added) {
   args.scale = static_cast<float>(p.scale);
   args.transform_cap = static_cast<float>(p.transform_cap);
   args.lse_base2 = p.lse_base2 ? 1 : 0;
+  args.most_rows = std::numeric_limits<uint32>::max();
   return args;
 }
 

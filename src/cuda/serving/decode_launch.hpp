@@ -11,7 +11,7 @@
 
 namespace attend::cuda {
 
-/// All but the storage, which the launch has to bring: storage, stack and stack_nodes are 0.
+/// All but the storage, which the launch has to bring: storage, stack and stack_nodes are 0. All rows are computed.
 [[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const AddedKeys& added);
 
 struct DecodeGrid {

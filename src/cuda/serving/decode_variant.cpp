@@ -27,6 +27,7 @@ constexpr int kReservedSmem = 1024;
 /// are so many items for each multiprocessor that few are spread over blocks: then two hide the ends of items.
 constexpr std::int64_t kBytesOfAStep = 32 * 1024;
 constexpr std::int64_t kManyItems = 3;
+constexpr std::int64_t kRowsBesideLongOnes = 16;
 /// The time from a request to its answer while the memory is busy.
 constexpr double kSecondsInFlight = 2.5e-6;
 
@@ -83,9 +84,11 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
 void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const std::int64_t columns = v.head_dim + (v.values_are_keys != 0 ? 0 : v.head_dim_v);
   const bool is_slow = columns * v.tile().cache_bytes * kStepKeys < kBytesOfAStep;
-  if ((is_slow || items >= kManyItems * gpu.multiprocessors) && choose_two_blocks(v, gpu)) return;
+  const bool wants_two = is_slow || items >= kManyItems * gpu.multiprocessors;
+  if (wants_two && v.leaves_room == 0 && choose_two_blocks(v, gpu)) return;
   v.blocks = 1;
-  int slots = std::clamp(ceil_div(gpu.bytes_in_flight, decode_slot_bytes(v.tile())), kFewestSlots, kMostSlots);
+  const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);  // on half of the multiprocessors
+  int slots = std::clamp(ceil_div(in_flight, decode_slot_bytes(v.tile())), kFewestSlots, kMostSlots);
   int nodes = 0;
   while (slots > 1 && !fits(v, slots, nodes, gpu.max_smem)) --slots;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;
@@ -150,9 +153,13 @@ DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
   return gpu;
 }
 
-DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu) {
+DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows) {
   DecodeVariant v = facts_of(p);
-  if (!choose_rows(v, p.heads_per_group() * p.max_seqlen_q, gpu.max_smem)) {
+  v.leaves_room = leaves_long_rows ? 1 : 0;
+  // Beside long rows most sequences have one
+  const std::int64_t rows = leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes)
+                                             : p.heads_per_group() * p.max_seqlen_q;
+  if (!choose_rows(v, rows, gpu.max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }
@@ -177,6 +184,7 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kSlots", v.slots},
                      {"kStackNodes", v.stack_nodes},
                      {"kManyUnits", v.many_units != 0},
+                     {"kLeavesRoom", v.leaves_room != 0},
                      {"kThreads", decode_threads(v.tile())}},
           .arch = arch,
           .dynamic_smem_bytes = static_cast<unsigned>(decode_smem(v.tile()).bytes),

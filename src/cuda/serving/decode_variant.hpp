@@ -26,6 +26,7 @@ struct DecodeVariant {
   std::int32_t stack_nodes = 0;
   std::int32_t blocks = 1;      ///< of a multiprocessor
   std::int32_t many_units = 0;  ///< work is numbered in 64 bits
+  std::int32_t leaves_room = 0;  ///< long rows are left to another kernel, which runs beside this one
 
   [[nodiscard]] DecodeTile tile() const;
 };
@@ -40,8 +41,9 @@ struct DecodeGpu {
   [[nodiscard]] static DecodeGpu of(const DeviceInfo& device);
 };
 
+/// @param leaves_long_rows  sequences with more than kMostDecodeRows rows are another kernel's
 /// @throws Error (kUnsupported) naming the first argument that no kernel takes.
-[[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu);
+[[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows);
 
 [[nodiscard]] KernelSpec decode_spec(const DecodeVariant& variant, const char* arch);
 

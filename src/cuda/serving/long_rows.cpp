@@ -1,0 +1,141 @@
+#include "cuda/serving/long_rows.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "core/dtype_traits.hpp"
+#include "cuda/launch/kernel_args.hpp"
+#include "cuda/launch/tensor_maps.hpp"
+#include "kernels/attention/work.cuh"
+
+namespace attend::cuda {
+namespace {
+
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
+
+/// The problem as the forward knows it: packed sequences whose keys are not where k and v say.
+core::Problem as_packed(const core::DecodeProblem& p) {
+  core::Problem packed;
+  packed.q = p.q;
+  packed.k = p.k;
+  packed.v = p.v;
+  packed.o = p.o;
+  packed.lse = p.lse;
+  packed.alibi_slopes = p.alibi_slopes;
+  packed.sinks = p.sinks;
+  packed.varlen = Varlen{.cu_seqlens_q = p.cu_seqlens_q,
+                         .num_sequences = p.num_sequences,
+                         .max_seqlen_q = p.max_seqlen_q,
+                         .max_seqlen_k = p.capacity};
+  packed.num_sequences = p.num_sequences;
+  packed.num_heads_q = p.num_heads_q;
+  packed.num_heads_k = p.num_heads_k;
+  packed.max_seqlen_q = p.max_seqlen_q;
+  packed.max_seqlen_k = p.capacity;
+  packed.head_dim = p.head_dim;
+  packed.head_dim_v = p.head_dim_v;
+  packed.scale = p.scale;
+  packed.transform_cap = p.transform_cap;
+  packed.window_left = p.window_left;
+  packed.window_right = p.window_right;
+  return packed;
+}
+
+/// Rows of a box: a power of two, of which pages and tiles are multiples.
+std::int64_t box_rows(const core::DecodeProblem& p, int block_n) {
+  const std::int64_t of_tile = block_n & -block_n;
+  if (!p.cache.page_table) return of_tile;
+  return std::min(of_tile, p.block_size & -p.block_size);
+}
+
+constexpr std::int32_t kTaken = option::kAll | option::kRing;
+
+}  // namespace
+
+std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p, const Arch& arch) {
+  constexpr double kLargestCap = 1e18;
+  const bool is_long = p.max_seqlen_q > kMostDecodeRows && p.tree_mask == nullptr;
+  if (!is_long || !arch.wgmma || !core::is_narrow(p.q.dtype) || p.k.dtype != p.q.dtype) return std::nullopt;
+  if (std::max(p.head_dim, p.head_dim_v) > kSm90LargestHeadDim || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
+    return std::nullopt;
+  }
+  if (p.capacity > kMostLength || p.transform_cap > kLargestCap) return std::nullopt;
+  if (p.sinks && !core::dtype_traits(p.sinks->dtype).element) return std::nullopt;
+  const core::Problem packed = as_packed(p);
+  if (tensor_map_lack(packed)) return std::nullopt;
+  Sm90ForwardVariant v = sm90_forward_cached(facts_of(packed, true), p.capacity);
+  v.has_boxes = box_rows(p, v.tile.block_n) >= kSm90LeastBoxRows ? 1 : 0;
+  return v;
+}
+
+KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch) {
+  return sm90_forward_spec(variant, kTaken, arch);
+}
+
+std::uint32_t long_rows_blocks(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
+                               int num_multiprocessors) {
+  // Packed rows have no more tiles than full ones and one for each sequence
+  const std::int64_t rows = p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q;
+  const std::int64_t tiles = num_tiles(rows, variant.tile.block_m()) + p.num_sequences;
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(tiles * p.num_heads_q, num_multiprocessors));
+}
+
+std::size_t long_rows_scratch_bytes(const Sm90ForwardVariant& variant, std::uint32_t blocks) {
+  if (variant.puts_aside == 0) return 0;
+  return static_cast<std::size_t>(sm90_aside_bytes(blocks, variant.tile.consumers, variant.head_dim_v));
+}
+
+Sm90CachedArgs long_rows_args(const core::DecodeProblem& p, const Sm90ForwardVariant& variant, const AddedKeys& added,
+                              uint32* counters, void* scratch) {
+  const core::Problem packed = as_packed(p);
+  const std::int64_t keys = box_rows(p, variant.tile.block_n);
+  Sm90CachedArgs args = {};
+  args.q_map = row_map(p.q, variant.tile.block_m(), p.q.data);
+  if (variant.has_boxes != 0) {
+    args.k_map = row_map(p.k, static_cast<int>(keys), p.q.data);
+    args.v_map = row_map(p.v, static_cast<int>(keys), p.q.data);
+  }
+  args.o_map = row_map(p.o, kSm90ConsumerRows, p.q.data);
+  args.next_tile = counters;
+  args.blocks_done = counters + 1;
+  args.scale_log2 = sm90_folded_scale(packed);
+  args.base = forward_args(packed, scratch, true);
+  args.base.scale = made_up_scale(packed, true);
+  args.options = option_args_of(packed);
+  args.cache = cache_args(p, added);
+  args.box_shift = static_cast<uint32>(std::countr_zero(static_cast<std::uint64_t>(keys)));
+  args.least_rows = kMostDecodeRows + 1;
+  args.lse_base2 = p.lse_base2 ? 1 : 0;
+  return args;
+}
+
+std::vector<KernelSpec> long_rows_specs(const Arch& arch) {
+  std::vector<KernelSpec> specs;
+  if (!arch.wgmma) return specs;
+  constexpr std::int64_t kCapacity = 4096, kManyKeys = std::int64_t{1} << 20;
+  const auto add = [&](std::int32_t head_dim, std::int32_t head_dim_v, MaskKind mask, std::int32_t options,
+                       std::int64_t capacity, bool has_boxes = true) {
+    const Facts facts = {.element = ElementType::kBF16,
+                         .head_dim = head_dim,
+                         .head_dim_v = head_dim_v,
+                         .mask = mask,
+                         .options = option::kVarlen | options};
+    Sm90ForwardVariant v = sm90_forward_cached(facts, capacity);
+    v.has_boxes = has_boxes ? 1 : 0;
+    specs.push_back(long_rows_spec(v, arch.target));
+  };
+  for (const std::int32_t head_dim : {64, 80, 96, 128, 192, 256}) {
+    add(head_dim, head_dim, MaskKind::kCausal, 0, kCapacity);
+    add(head_dim, head_dim, MaskKind::kWindow, option::kTransform | option::kAlibi, kCapacity);
+    add(head_dim, head_dim, MaskKind::kCausal, 0, kCapacity, false);
+  }
+  add(128, 128, MaskKind::kFull, 0, kCapacity);
+  add(192, 128, MaskKind::kCausal, 0, kCapacity);
+  add(64, 64, MaskKind::kWindow, option::bit_of(ScoreMod::kSinks), kCapacity);
+  add(128, 128, MaskKind::kCausal, option::kTransform, kCapacity);
+  add(128, 128, MaskKind::kCausal, option::kAlibi, kManyKeys);
+  return specs;
+}
+
+}  // namespace attend::cuda

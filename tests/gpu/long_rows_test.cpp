@@ -1,0 +1,251 @@
+// decode() of sequences with many query rows on a GPU: against float64, bit for bit, and beside sequences with few. On
+// Hopper they are the work of a kernel of their own, on other GPUs of the kernels for few rows.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "core/decode_problem.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
+#include "cuda/serving/long_rows.hpp"
+#include "gpu/serving.hpp"
+#include "serving/decode_cases.hpp"
+#include "serving/invariance_checks.hpp"
+
+namespace attend::test {
+namespace {
+
+constexpr int kParts = 4;
+constexpr int kLeastCases = 160;
+
+const DecodeValues& values() {
+  using enum DType;
+  using enum DecodeValues::Rows::Kind;
+  static const DecodeValues all = {
+      .columns = {{128, 128, kBF16},
+                  {64, 64, kF16},
+                  {192, 128, kBF16},
+                  {72, 72, kBF16},
+                  {256, 256, kBF16},
+                  {80, 40, kF16},
+                  {96, 96, kBF16},
+                  {128, 128, kF16}},
+      .groups = {1, 2, 4, 7},
+      .page_sizes = {0, 0, 16, 64, 1, 256, 3, 24},
+      .layouts = {Layout::kBHSD, Layout::kBSHD, Layout::kSliced},
+      .rows = {{65}, {130}, {70, kPacked}, {200, kPacked}, {260}},
+      .long_capacity = 2000,
+      .most_rows = 300,
+  };
+  return all;
+}
+
+class GpuLongRows : public GpuTest, public testing::WithParamInterface<int> {};
+
+TEST_P(GpuLongRows, CoveringArrayAgainstFloat64) {
+  const std::vector<DecodeCase> cases = decode_cases(values(), kLeastCases, 7);
+  DecodeErrors errors;
+  for (std::size_t n = 0; n < cases.size(); n += ATTEND_TEST_STRIDE) {
+    if (cases[n].columns % kParts == GetParam()) {
+      check_decode(cases[n], gpu_calls().decode, errors, Products::kHalf);
+    }
+  }
+  fmt::print("{}", errors.text());
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, GpuLongRows, testing::Range(0, kParts),
+                         [](const auto& of) { return fmt::format("{}", of.param); });
+
+CacheFacts mixed_facts() {
+  CacheFacts f = invariance_facts(DType::kBF16);
+  f.head_dim = f.head_dim_v = 128;
+  f.num_heads_k = 2;
+  f.group = 4;
+  f.packed = true;
+  f.rows = {1, 200, 0, 64, 65, 3, 90, 1};
+  f.lengths = {900, 1000, 40, 64, 300, 0, -1, 1500};
+  f.sinks = true;
+  f.page_size = 16;
+  return f;
+}
+
+/// For sanitizers, and so that the tests below are about what they say.
+class SliceLongRows : public GpuTest {};
+
+TEST_F(SliceLongRows, FewAndManyInOneCall) {
+  CacheFacts facts = mixed_facts();
+  DecodeErrors errors;
+  for (const std::int64_t page_size : {0, 1, 16}) {
+    facts.page_size = page_size;
+    facts.leftpad = page_size == 16;
+    facts.missing_pages = page_size == 16;
+    check_decode({facts, 3, 0}, gpu_calls().decode, errors, Products::kHalf);
+  }
+  fmt::print("{}", errors.text());
+}
+
+class GpuLongRowsBits : public GpuTest {
+ protected:
+  /// Bytes of all sequences, each alone.
+  static std::vector<std::vector<std::byte>> alone(const CacheCase& problem, const Decode& decode) {
+    std::vector<std::vector<std::byte>> bytes;
+    for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
+      bytes.push_back(decode_some(problem, {s}, decode)[0]);
+    }
+    return bytes;
+  }
+};
+
+TEST_F(GpuLongRowsBits, HopperHasAKernelForThem) {
+  const CacheCase problem(mixed_facts(), 1);
+  DecodeCall call = problem.call();
+  const TensorBuffer o(DType::kBF16, problem.q.shape());
+  call.o = o.view();
+  const cuda::Arch arch = cuda::device_info(0).arch();
+  EXPECT_EQ(cuda::long_rows_variant(core::make_decode_problem(call), arch).has_value(), arch.wgmma);
+}
+
+TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
+  for (const std::int64_t rows : {65, 300}) {
+    CacheFacts facts = long_facts(DType::kBF16);
+    facts.head_dim = facts.head_dim_v = 128;
+    facts.rows = {rows, rows, rows, rows};
+    facts.lengths = {2500, 65, 700, 1024};
+    const CacheCase problem(facts, 5);
+    const CacheCase::Result batch = problem.run(gpu_calls().decode);
+    const auto of_each = alone(problem, gpu_calls().decode);
+    for (std::int64_t s = 0; s < 4; ++s) {
+      EXPECT_EQ(of_each[static_cast<std::size_t>(s)], problem.bytes_of_sequence(batch, s)) << s << " of rows " << rows;
+    }
+  }
+}
+
+TEST_F(GpuLongRowsBits, PageSizes) {
+  for (const std::int64_t head_dim : {64, 80, 128, 256}) {
+    CacheFacts facts = long_facts(DType::kF16);
+    facts.head_dim = facts.head_dim_v = head_dim;
+    facts.rows.assign(4, 140);
+    facts.lengths = {1500, 140, 700, 1024};
+    check_page_sizes(facts, gpu_calls().decode);
+  }
+}
+
+TEST_F(GpuLongRowsBits, NeighboursThatChange) {
+  CacheFacts facts = mixed_facts();
+  facts.lengths = {900, 1000, 40, 64, 300, 20, 500, 1500};
+  CacheCase problem(facts, 32);
+  const CacheCase::Result before = problem.run(gpu_calls().decode);
+  problem.seqlens[0] = 129;
+  problem.seqlens[1] = 700;
+  problem.seqlens[6] = -1;
+  for (std::int64_t i = 0; i < 64; ++i) problem.q.set(0, 3, 201 + i, 0, std::nan(""));  // of sequence 3
+  const CacheCase::Result after = problem.run(gpu_calls().decode);
+  for (const std::int64_t s : {4, 5, 7}) {
+    EXPECT_EQ(problem.bytes_of_sequence(before, s), problem.bytes_of_sequence(after, s)) << "sequence " << s;
+  }
+  for (const std::int64_t s : {0, 1, 3, 6}) {
+    EXPECT_NE(problem.bytes_of_sequence(before, s), problem.bytes_of_sequence(after, s)) << "sequence " << s;
+  }
+}
+
+/// compute "decode": a row's bits do not depend on how many rows the call has.
+TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
+  CacheFacts facts = mixed_facts();
+  facts.packed = false;
+  facts.num_heads_k = 1;
+  facts.rows = {150};
+  facts.lengths = {400};
+  facts.page_size = 0;
+  const CacheCase whole(facts, 9);
+  const Decode decode = [](DecodeCall call) {
+    call.params.compute = "decode";
+    gpu_calls().decode(call);
+  };
+  const CacheCase::Result wanted = whole.run(decode);
+  const std::int64_t columns = facts.head_dim_v, heads = whole.q.shape()[1];
+  for (const std::int64_t rows : {1, 30, 100}) {  // the last ones
+    DecodeCall call = whole.call();
+    const TensorBuffer q(facts.dtype, {1, heads, rows, facts.head_dim}), o(facts.dtype, {1, heads, rows, columns});
+    q.generate([&](auto n, auto h, auto i, auto c) { return whole.q.at(n, h, 150 - rows + i, c); });
+    call.q = q.view();
+    call.o = o.view();
+    decode(call);
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        const std::size_t at = static_cast<std::size_t>((h * 150 + 150 - rows) * columns + i);
+        ASSERT_EQ(o.at(0, h, i / columns, i % columns), wanted.o[at]) << rows << " rows, head " << h;
+      }
+    }
+  }
+}
+
+/// One graph, while sequences become long and short.
+TEST_F(GpuLongRowsBits, ACapturedGraphFollowsTheMixture) {
+  CacheFacts facts = mixed_facts();
+  facts.lengths = {900, 1000, 400, 640, 300, 700, 90, 1500};
+  CacheCase problem(facts, 33);
+  const GpuDecode replayed(problem), direct(problem);
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  direct.submit(stream.get());  // the warm call that compiles and loads
+  cuda::synchronize(stream.get());
+  CapturedGraph graph(stream.get(), [&] { replayed.submit(stream.get()); });
+  const auto expect_same = [&](const char* what) {
+    for (int round = 0; round < 3; ++round) {
+      replayed.poison(), direct.poison();
+      graph.launch();
+      graph.launch();
+      cuda::synchronize(stream.get());
+      direct.submit(stream.get());
+      cuda::synchronize(stream.get());
+      EXPECT_EQ(replayed.bytes(), direct.bytes()) << what;
+    }
+  };
+  const auto change_rows = [&](std::initializer_list<int> rows) {
+    std::size_t s = 0;
+    for (const int count : rows) problem.cu_seqlens_q[s + 1] = problem.cu_seqlens_q[s] + count, ++s;
+  };
+  expect_same("as captured");
+  change_rows({1, 1, 1, 1, 1, 1, 1, 1});
+  expect_same("one row each");
+  change_rows({100, 100, 0, 0, 0, 100, 100, 0});
+  expect_same("long ones only");
+  change_rows({0, 0, 0, 0, 0, 0, 0, 424});
+  expect_same("one sequence has all");
+  problem.seqlens[7] = 600;
+  std::reverse(problem.pages.begin() + 7 * problem.pages_per_row,
+               problem.pages.begin() + 7 * problem.pages_per_row + 38);
+  expect_same("other lengths and pages");
+}
+
+/// Calls of both kinds one after the other, and on two streams: counters and storage are used again at once.
+TEST_F(GpuLongRowsBits, CallsInARow) {
+  CacheFacts facts = mixed_facts();
+  const CacheCase mixed(facts, 34);
+  facts.rows = {300, 0, 0, 0, 0, 0, 0, 500};
+  facts.lengths = {900, 1000, 40, 64, 300, 0, -1, 1500};
+  const CacheCase many(facts, 35);
+  facts.rows.assign(8, 1);
+  const CacheCase few(facts, 36);
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream one, two;
+  std::vector<GpuDecode> calls;
+  std::vector<std::vector<std::byte>> wanted;
+  for (const CacheCase* problem : {&mixed, &many, &few}) {
+    const GpuDecode alone(*problem);
+    alone.submit(one.get());
+    cuda::synchronize(one.get());
+    wanted.push_back(alone.bytes());
+  }
+  for (int n = 0; n < 90; ++n) calls.emplace_back(n % 3 == 0 ? mixed : n % 3 == 1 ? many : few);
+  for (std::size_t n = 0; n < calls.size(); ++n) calls[n].submit((n / 5 % 2 == 0 ? one : two).get());
+  cuda::synchronize(one.get());
+  cuda::synchronize(two.get());
+  for (std::size_t n = 0; n < calls.size(); ++n) EXPECT_EQ(calls[n].bytes(), wanted[n % 3]) << "call " << n;
+}
+
+}  // namespace
+}  // namespace attend::test
