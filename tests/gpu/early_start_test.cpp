@@ -248,6 +248,22 @@ TEST_P(GpuEarlyStart, AppendAndDecodeInOneCallWait) {
   expect_same_in_a_row(memory(), {late(), calls.append_and_decode_step()});
 }
 
+/// Half of the inputs is written on another stream, which the call's stream waits for by an event.
+TEST_P(GpuEarlyStart, DecodeWaitsForTwoStreams) {
+  const LateCalls calls(memory(), facts_of(GetParam()), 64);
+  const cuda::OwnStream side;
+  cuda::Event fork, join;
+  const Step written = [&](cuda::StreamHandle stream) {
+    fork.record(stream);
+    fork.make_wait(side.get());
+    memory().write_half_late(0, stream);
+    memory().write_half_late(1, side.get());
+    join.record(side.get());
+    join.make_wait(stream);
+  };
+  expect_same_in_a_row(memory(), {written, calls.decode_step()});
+}
+
 /// decode reads the cache and the query rows that append has just written.
 TEST_P(GpuEarlyStart, DecodeWaitsForAppend) {
   LateCalls calls(memory(), facts_of(GetParam()), 56);

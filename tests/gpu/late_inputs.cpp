@@ -167,6 +167,17 @@ void LateInputs::write_late(cuda::StreamHandle stream) const {
          stream);
 }
 
+void LateInputs::write_half_late(std::size_t half, cuda::StreamHandle stream) const {
+  const std::size_t middle = inputs_.size() / kAlignment / 2 * kAlignment;
+  const std::size_t first = half == 0 ? 0 : middle;
+  launch({.to = live_.data() + first,
+          .from = written_on_gpu_.data() + first,
+          .bytes = half == 0 ? middle : inputs_.size() - middle,
+          .late_ns = kLateNs,
+          .lets_next_start = true},
+         stream);
+}
+
 void LateInputs::overwrite(cuda::StreamHandle stream) const {
   launch({.to = live_.data(), .from = poison_on_gpu_.data(), .bytes = inputs_.size()}, stream);
 }

@@ -45,6 +45,8 @@ class LateInputs {
 
   /// Writes the inputs, late: by a kernel that lets the next one start at its beginning.
   void write_late(cuda::StreamHandle stream) const;
+  /// Half of them, 0 or 1, in the same way.
+  void write_half_late(std::size_t half, cuda::StreamHandle stream) const;
   /// Poisons the inputs, by a kernel that is launched as any other: it has to come after all before it.
   void overwrite(cuda::StreamHandle stream) const;
   /// Copies the inputs as they are to seen(): with `early` by a kernel that starts early and does not wait, else by one
