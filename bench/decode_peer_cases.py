@@ -41,6 +41,11 @@ def sets() -> dict[str, list[Shape]]:
         "rows": [shape(64, 4096), *(shape(64, 4096, rows=rows) for rows in (2, 4, 16))],
         "groups": [shape(**large), *(shape(**large, heads=8 * group) for group in (5, 7, 16))],
         "dims": [shape(**large), *(shape(**large, head_dim=d) for d in (80, 96, 256))],
+        "prefill": [
+            shape(1, 8192, rows=2048), shape(4, 4096, rows=1024), shape(16, 2048, rows=512), shape(1, 32768, rows=512),
+            shape(8, 4096, rows=128), shape(1, 32768, rows=128), shape(1, 131072, rows=2048),
+            shape(1, 16384, heads=64, head_dim=64, rows=2048), shape(1, 8192, head_dim=256, rows=2048),
+        ],
         "mla": [shape(32, 4096, heads=heads, heads_k=1, head_dim=576, head_dim_v=512) for heads in (16, 128)],
     }  # fmt: skip
 

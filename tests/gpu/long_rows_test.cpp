@@ -160,9 +160,12 @@ TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
   facts.lengths = {400};
   facts.page_size = 0;
   const CacheCase whole(facts, 9);
-  const Decode decode = [](DecodeCall call) {
-    call.params.compute = "decode";
-    gpu_calls().decode(call);
+  const Decode decode = [](const DecodeCall& call) {
+    DecodeCall moved = on_gpu(call);
+    moved.params.compute = "decode";
+    attend::decode(moved);
+    const cuda::ContextGuard guard(0);
+    cuda::synchronize(nullptr);
   };
   const CacheCase::Result wanted = whole.run(decode);
   const std::int64_t columns = facts.head_dim_v, heads = whole.q.shape()[1];

@@ -48,9 +48,10 @@ class Shape:
         return sum(self.lengths) * self.heads_k * columns
 
     def flops(self) -> float:
-        """Of the products, without what a causal mask hides of the last few keys."""
+        """Of the products, for the keys that rows see."""
         columns = self.head_dim + (self.head_dim_v or self.head_dim)
-        return 2.0 * sum(self.lengths) * self.rows * self.heads * columns
+        pairs = sum(self.rows * length - self.rows * (self.rows - 1) // 2 for length in self.lengths)
+        return 2.0 * pairs * self.heads * columns
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Times what a server puts into one call of attend.decode, against the same in calls of their own, on this GPU.
+
+    python3 bench/serving_calls.py --json results/h100/serving_calls.json
+
+  mixed    decoding of many sequences and the prefill of one, in one packed call; each part alone; FlashAttention-3's
+           flash_attn_with_kvcache with the same packed call, where flash_attn_interface is importable
+  append   one new key of each sequence, rotated, in the call that decodes; decoding alone
+  host     what a call costs the thread that makes it, while the GPU has less to do than the thread
+
+GPU times are medians of CUDA graphs in turns (python/attend/_measure/decode_turns.py), warm, in microseconds. Needs
+attend's package and torch.
+"""
+
+import argparse
+import pathlib
+import statistics
+import time
+
+import torch
+
+import attend
+import peer_cases
+from attend._measure import files
+from attend._measure.decode_turns import Graph, in_turns
+from attend._measure.differences import relative_difference
+
+HEADS, HEADS_K, HEAD_DIM = 32, 8, 128
+# (sequences that decode, their length, rows of the prefill, its length)
+MIXED = ((63, 4096, 2048, 4096), (128, 1024, 4096, 4096), (16, 8192, 1024, 16384), (32, 2048, 512, 2048))
+APPEND = ((1, 1024), (1, 16384), (16, 8192), (64, 4096))
+HOST_CALLS, HOST_ROUNDS = 300, 7
+
+
+def normal(*sizes):
+    return torch.randn(sizes, device="cuda", dtype=torch.bfloat16)
+
+
+def int32(values):
+    return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+
+def pages(lengths, page_size):
+    """(table, number of pages), in random order."""
+    counts = [-(-length // page_size) for length in lengths]
+    order = torch.randperm(sum(counts), device="cuda", dtype=torch.int32)
+    table = torch.zeros((len(lengths), max(counts)), dtype=torch.int32, device="cuda")
+    for row, ids in zip(table, order.split(counts)):
+        row[: len(ids)] = ids
+    return table, sum(counts)
+
+
+def times(sides, rounds, sample_ms=1.0):
+    """{name: us} of functions without arguments."""
+    graphs = {}
+    for name, side in sides.items():
+        side()
+        rough = min(Graph(lambda _, run=side: run(), [None], 4).us() for _ in range(3))
+        graphs[name] = Graph(lambda _, run=side: run(), [None], max(1, min(128, int(sample_ms * 1e3 / rough))))
+    return {name: statistics.median(us) for name, us in in_turns(graphs, rounds).items()}
+
+
+def mixed(sequences, length, rows, long_length, page_size, rounds):
+    lengths = [length] * sequences + [long_length]
+    table, count = pages(lengths, page_size)
+    k, v = normal(2, count, page_size, HEADS_K, HEAD_DIM)
+    q = normal(sequences + rows, HEADS, HEAD_DIM)
+    offsets, seqlens = int32([*range(sequences + 1), sequences + rows]), int32(lengths)
+
+    def call(first, last):
+        own = offsets[first : last + 1] - offsets[first]
+        packed = q[offsets[first] : offsets[last]]
+        longest = int((own[1:] - own[:-1]).max())
+        arrays = seqlens[first:last].clone(), table[first:last].clone()
+        return lambda: attend.decode(packed, k, v, layout="bshd", seqlens_k=arrays[0], page_table=arrays[1],
+                                     cu_seqlens_q=own, max_seqlen_q=longest)  # fmt: skip
+
+    sides = {"decode": call(0, sequences), "prefill": call(sequences, sequences + 1), "mixed": call(0, sequences + 1)}
+    module = peer_cases.flash_attention_3()
+    found = {}
+    if hasattr(module, "flash_attn_with_kvcache"):
+        def fa3():
+            o = module.flash_attn_with_kvcache(
+                q, k, v, cache_seqlens=seqlens, page_table=table, cu_seqlens_q=offsets, max_seqlen_q=rows, causal=True)
+            return o[0] if isinstance(o, tuple) else o
+        sides["fa3_mixed"] = fa3
+        found["fa3_difference"] = relative_difference(fa3(), sides["mixed"]())
+    us = times(sides, rounds)
+    pairs = rows * long_length - rows * (rows - 1) // 2
+    return {"case": f"{sequences}x{length}+{rows}of{long_length}", "page_size": page_size, "us": us,
+            "share": us["mixed"] / (us["decode"] + us["prefill"]),
+            "prefill_tflops": 4e-6 * pairs * HEADS * HEAD_DIM / us["prefill"], **found}  # fmt: skip
+
+
+def append(sequences, length, rounds):
+    k_cache, v_cache = normal(2, sequences, length + 1, HEADS_K, HEAD_DIM)
+    q, o = normal(2, sequences, 1, HEADS, HEAD_DIM)
+    k, v = normal(2, sequences, 1, HEADS_K, HEAD_DIM)
+    before, after = int32([length] * sequences), int32([length + 1] * sequences)
+    cos, sin = torch.randn((2, length + 1, HEAD_DIM // 2), device="cuda")
+    rotary = attend.Rotary(cos, sin)
+    common = {"layout": "bshd", "out": o}
+    sides = {
+        "decode": lambda: attend.decode(q, k_cache, v_cache, seqlens_k=after, **common),
+        "append_and_decode": lambda: attend.decode(q, k_cache, v_cache, seqlens_k=before, k=k, v=v, rotary=rotary,
+                                                   **common),
+    }  # fmt: skip
+    us = times(sides, rounds)
+    return {"case": f"{sequences}x{length}", "us": us, "append_us": us["append_and_decode"] - us["decode"]}
+
+
+def host(what):
+    """Microseconds of the host: the least of some rounds, since all that disturbs adds to it."""
+    taken = []
+    for _ in range(HOST_ROUNDS):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            what()
+        taken.append((time.perf_counter() - start) * 1e6 / HOST_CALLS)
+        torch.cuda.synchronize()
+    return min(taken)
+
+
+def host_times():
+    q, o = normal(2, 1, 1, HEADS, HEAD_DIM)
+    k, v = normal(2, 1, 64, HEADS_K, HEAD_DIM)
+    lengths, table = int32([40]), int32([[0, 1, 2, 3]])
+    paged = [x.view(4, 16, HEADS_K, HEAD_DIM) for x in (k, v)]
+    return {
+        "decode": host(lambda: attend.decode(q, k, v, layout="bshd", seqlens_k=lengths, out=o)),
+        "decode_paged": host(lambda: attend.decode(q, *paged, layout="bshd", seqlens_k=lengths, page_table=table,
+                                                   out=o)),
+        "torch_add": host(lambda: torch.add(q, q, out=o)),
+    }  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--page-size", type=int, default=64)
+    options = parser.parse_args()
+    torch.manual_seed(1)
+    torch.set_grad_enabled(False)
+    rows = {"gpu": torch.cuda.get_device_name(), "mixed": [], "append": []}
+    for case in MIXED:
+        one = mixed(*case, options.page_size, options.rounds)
+        rows["mixed"].append(one)
+        print(f"{one['case']:>24}  share {one['share']:.2f}  {one['prefill_tflops']:.0f} TFLOP/s ",
+              "  ".join(f"{name} {us:.1f}" for name, us in one["us"].items()), one.get("fa3_difference", ""))  # fmt: skip
+    for case in APPEND:
+        one = append(*case, options.rounds)
+        rows["append"].append(one)
+        print(f"{one['case']:>24}  append {one['append_us']:.2f} us more than {one['us']['decode']:.1f}")
+    rows["host_us"] = host_times()
+    print("host us:", "  ".join(f"{name} {us:.1f}" for name, us in rows["host_us"].items()))
+    if options.json:
+        files.write_json(options.json, rows)
+
+
+if __name__ == "__main__":
+    main()
