@@ -318,6 +318,11 @@ __device__ void sm90_forward(const Sm90ForwardArgs& args) {
     if constexpr (Score<Config>::kDrops) {
       if (warp == 1) Sm90RandomWords<Config>{smem, args}.run();
     }
+    if constexpr (Config::kIsCached) {
+      static_assert(!Score<Config>::kDrops);
+      const auto& cached_args = static_cast<const Sm90CachedArgs&>(args);
+      if (warp > 0 && warp < Shape::kKeyLoaders) Sm90CachedHelper<Config>{smem, cached_args}.run(warp);
+    }
   } else {
     take_registers<Config::kConsumerRegisters>();
     Sm90Consumer<Config>{smem, args, {group - 1}}.run();

@@ -61,13 +61,19 @@ struct Sm90ForwardTile {
   return block_n / kKeysOfQuad * kQuadBytes;
 }
 
+// kIsCached: the warps that load keys.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_cached_loaders(int block_n) {
+  return (block_n + 31) / 32;
+}
+
 // kSmemBytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_smem_bytes(int consumers, int block_n, int stages,
                                                                        int q_buffers, int head_dim, int head_dim_v,
                                                                        bool terms_tiles, bool drops, bool is_cached) {
   const int q = sm90_panels_q(q_buffers, head_dim, head_dim_v) * consumers * kSm90ConsumerRows * kSwizzleBytes;
   const int k_and_v = (sm90_panels(head_dim) + sm90_panels(sm90_columns_v(head_dim_v))) * block_n * kSwizzleBytes;
-  const int barriers = 8 * (2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + 1);
+  const int tails = is_cached ? sm90_cached_loaders(block_n) : 1;
+  const int barriers = 8 * (2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + tails);
   const int terms = terms_tiles ? sm90_forward_terms_bytes(consumers, block_n) : 0;
   const int quads = drops ? sm90_forward_quad_bytes(block_n) : 0;
   const int hidden = is_cached ? kSm90HiddenTiles * kSm90HiddenBytes : 0;
@@ -94,6 +100,8 @@ struct Sm90Shape {
   // With two buffers of q, the copy engine stores o from the place of its q. With one, threads store o, so that the
   // next q can come as soon as the last scores are made.
   static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs;
+  static constexpr int kKeyLoaders = Config::kIsCached ? sm90_cached_loaders(Config::kBlockN) : 1;
+  static constexpr int kTails = kKeyLoaders;
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
   static constexpr int kQBytes = sm90_panels_q(Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV) * kPanelBytesQ;

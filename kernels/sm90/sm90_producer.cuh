@@ -1,12 +1,12 @@
-// The warp that loads. One of its lanes asks the copy engine; where keys are cached, a lane for each box. All of them
-// find packed sequences, and clear values that nothing may see.
+// The warp that loads. One of its lanes asks the copy engine. The others help to find packed sequences and to clear
+// rows behind their ends. If keys are cached, its warpgroup brings them (sm90_cached_loader.cuh).
 #pragma once
 
 #include "../attention/terms.cuh"
 #include "../isa/grid_dependency.cuh"
 #include "../isa/wgmma.cuh"
 #include "../tiles/tma_panel.cuh"
-#include "sm90_cached_copies.cuh"
+#include "sm90_cached_loader.cuh"
 
 namespace attend {
 
@@ -21,7 +21,6 @@ struct Sm90Producer {
   RingPlace<Config::kStages> v_at = {};
   RingPlace<kSm90WorkSlots> work_at = {};
   uint32 tails = 0;  // tiles of v that were cleared
-  Sm90CachedCopies<Config> copies = {};
 
   [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
 
@@ -69,7 +68,7 @@ struct Sm90Producer {
   __device__ __forceinline__ void load_v(const Sm90Work& work, const KeySource& keys, int n, int head) {
     const int left = work.seqlen_k - n * Config::kBlockN;
     const bool has_tail = Config::kIsVarlen && left < Config::kBlockN;
-    Mbarrier& full = has_tail ? smem.v_tail : smem.v_full[v_at.buffer()];
+    Mbarrier& full = has_tail ? smem.v_tail[0] : smem.v_full[v_at.buffer()];
     if (is_loader()) {
       smem.v_empty[v_at.buffer()].wait(v_at.parity() ^ 1);
       load<Shape::kPanelsV>(smem.v[v_at.buffer()], Shape::kPanelBytesK, Shape::kVBytes, args.v_map, full,
@@ -79,53 +78,11 @@ struct Sm90Producer {
     v_at.advance();
   }
 
-  // The same for keys in a cache.
-  __device__ __forceinline__ void load_k(const Sm90Work& /*work*/, const Sm90CachedKeys<Config>& keys, int n,
-                                         int head) {
-    Mbarrier &empty = smem.k_empty[k_at.buffer()], &full = smem.k_full[k_at.buffer()];
-    auto& hidden = smem.hidden.of_tile[k_at.count % smem.hidden.kTiles];
-    if constexpr (Config::kHasBoxes) {
-      const CachePlace box = keys.box(n);
-      const uint32 existing = __ballot_sync(kAllLanes, box.exists());
-      if (is_loader()) empty.wait(k_at.parity() ^ 1);
-      keys.hide(hidden, keys.hidden(n, existing));
-      keys.template load<Shape::kPanelsQk>(smem.k[k_at.buffer()], args.k_map, full, box, existing, head);
-    } else {
-      copies.wait_for(empty, k_at.parity() ^ 1);
-      copies.template copy<Config::kHeadDim>(keys, args.base.k, args.base.k_stride, n, head, smem.k[k_at.buffer()],
-                                             full, &hidden);
-    }
-    k_at.advance();
-  }
-  __device__ __forceinline__ void load_v(const Sm90Work& /*work*/, const Sm90CachedKeys<Config>& keys, int n,
-                                         int head) {
-    unsigned char* v = smem.v[v_at.buffer()];
-    Mbarrier &empty = smem.v_empty[v_at.buffer()], &full = smem.v_full[v_at.buffer()];
-    if constexpr (Config::kHasBoxes) {
-      const CachePlace box = keys.box(n);
-      const uint32 existing = __ballot_sync(kAllLanes, box.exists());
-      const auto unseen = keys.without_values(n, existing);
-      if (is_loader()) empty.wait(v_at.parity() ^ 1);
-      keys.template load<Shape::kPanelsV>(v, args.v_map, unseen.any() ? smem.v_tail : full, box, existing, head);
-      if (unseen.any()) {
-        smem.v_tail.wait(tails++ % 2);  // the tile has landed: the copy engine overwrites no zeros
-        keys.clear_values(v, unseen);
-        fence_smem_for_async();
-        __syncwarp();  // all zeros are there, also for the tensor cores: the tile may be announced
-        if (is_loader()) full.arrive();
-      }
-    } else {
-      copies.wait_for(empty, v_at.parity() ^ 1);
-      copies.template copy<Config::kHeadDimV>(keys, args.base.v, args.base.v_stride, n, head, v, full, nullptr);
-    }
-    v_at.advance();
-  }
-
   // The rows behind a packed sequence belong to another one. p is 0 there, but 0 * NaN would be NaN.
   __device__ __forceinline__ void clear_tail(unsigned char* v, int keys, Mbarrier& full) {
     constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel; zeros need no swizzle
     __syncwarp();
-    smem.v_tail.wait(tails++ % 2);  // the tile has landed: the copy engine overwrites no zeros
+    smem.v_tail[0].wait(tails++ % 2);  // the tile has landed: the copy engine overwrites no zeros
     for (int i = static_cast<int>(threadIdx.x) % 32; i < (Config::kBlockN - keys) * kChunks; i += 32) {
 #pragma unroll
       for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
@@ -138,35 +95,39 @@ struct Sm90Producer {
     if (is_loader()) full.arrive();
   }
 
-  // Where the keys of the tile's sequence are.
-  [[nodiscard]] __device__ __forceinline__ auto keys_of(const Sm90Work& work) const {
-    if constexpr (Config::kIsCached) {
-      return Sm90CachedKeys<Config>::of(args, work);
-    } else {
-      return work.template span<Config>().keys();
-    }
-  }
-
   // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next.
   __device__ __forceinline__ void load_tile(const Sm90Work& work) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
     if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
-    const auto keys = keys_of(work);
+    const SequenceSpan span = work.template span<Config>();
+    const KeySource keys = span.keys();
     load_k(work, keys, tiles.end - 1, head);
-    load_q(work, work.template span<Config>());
+    load_q(work, span);
 #pragma unroll 1
     for (int n = tiles.end - 2; n >= tiles.begin; --n) {
       load_k(work, keys, n, head);
       load_v(work, keys, n + 1, head);
     }
     load_v(work, keys, tiles.begin, head);
-    if constexpr (Config::kIsCached) copies.announce();
   }
 
   // By one warp.
   __device__ __forceinline__ void run() {
+    if constexpr (Config::kIsCached) {
+      Sm90CachedLoader<Config> loader = {smem, static_cast<const Sm90CachedArgs&>(args), 0};
+      announce_tiles([&](const Sm90Work& work) {
+        loader.load(work, [&] { load_q(work, work.template span<Config>()); });
+      });
+      leave_launch();
+    } else {
+      announce_tiles([&](const Sm90Work& work) { load_tile(work); });
+    }
+  }
+
+  template <class LoadTile>
+  __device__ __forceinline__ void announce_tiles(const LoadTile& load) {
     Sm90TileWalk<Config> walk(args);
     for (;;) {
       const Sm90Work work = walk.tile();
@@ -176,13 +137,12 @@ struct Sm90Producer {
         smem.work_full[work_at.buffer()].arrive();
       }
       work_at.advance();
-      if (work.sequence == Sm90Work::kNoWork) break;
+      if (work.sequence == Sm90Work::kNoWork) return;
       walk.take();  // the answer comes while this tile is loaded
-      load_tile(work);
+      load(work);
       __syncwarp();
       walk.advance();
     }
-    if constexpr (Config::kIsCached) leave_launch();
   }
 
   // Nobody zeroes the counter of tiles between launches: the last block to leave does. Its kernel may have started

@@ -87,7 +87,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
   Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left the place of q; or its warps have read q
   Mbarrier k_full[Config::kStages];     // k, its term from memory and its quads are there
   Mbarrier v_full[Config::kStages];
-  Mbarrier v_tail;                    // kIsVarlen: a tile has landed of which rows are cleared before it is announced
+  Mbarrier v_tail[Shape::kTails];     // kIsVarlen: rows have landed some of which are cleared before they are announced
   Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: the buffer may be filled
   Mbarrier v_empty[Config::kStages];
 
@@ -96,19 +96,20 @@ struct alignas(kSwizzleAtom) Sm90Storage
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
       work_full[slot].init(1);
-      work_empty[slot].init(arrivals_of_warps(kReaders + (Score<Config>::kDrops ? 1 : 0)));
+      work_empty[slot].init(arrivals_of_warps(kReaders + (Score<Config>::kDrops ? 1 : 0) + Shape::kKeyLoaders - 1));
     }
     for (int buffer = 0; buffer < Config::kQBuffers; ++buffer) {
       q_full[buffer].init(1);
       q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : arrivals_of_warps(kReaders));
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      k_full[stage].init((Config::kTermsTiles ? 2 : 1) + (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
-      v_full[stage].init(1);
+      k_full[stage].init(Shape::kKeyLoaders + (Config::kTermsTiles ? 1 : 0) +
+                         (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
+      v_full[stage].init(Shape::kKeyLoaders);
       k_empty[stage].init(arrivals_of_warps(kReaders));
       v_empty[stage].init(arrivals_of_warps(kReaders));
     }
-    v_tail.init(1);
+    for (Mbarrier& tail : v_tail) tail.init(1);
     mbarrier_init_fence();
   }
 };

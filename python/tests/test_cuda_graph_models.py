@@ -122,8 +122,8 @@ class Server:
         self.lengths.add_(alive.int())
 
     def captured_step(self):
-        """step() as a graph. It is warmed up with dead sequences, which changes no cache."""
-        lengths = self.lengths.clone()
+        """step() as a graph. It is warmed up with dead sequences, which changes no cache and no token."""
+        lengths, logits = self.lengths.clone(), self.logits.clone()
         self.lengths.fill_(-1)
         side = torch_here.cuda.Stream()
         side.wait_stream(torch_here.cuda.current_stream())
@@ -135,6 +135,7 @@ class Server:
         with torch_here.cuda.graph(graph):
             self.step()
         self.lengths.copy_(lengths)
+        self.logits.copy_(logits)
         self.graph = graph  # lives as long as the server
         return graph.replay
 

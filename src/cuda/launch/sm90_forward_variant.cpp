@@ -79,14 +79,16 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
 }
 
-Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity) {
+Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, bool has_boxes) {
   Sm90ForwardVariant v = sm90_forward_tall(facts, capacity, false);
   v.tile.schedule = Schedule::kDynamic;
   v.puts_aside = puts_sums_aside(facts.element, capacity) ? 1 : 0;
   v.is_cached = 1;
-  // The warp that loads looks up pages
-  v.tile.producer_registers += 8 * v.tile.consumers;
-  v.tile.consumer_registers -= 8;
+  v.has_boxes = has_boxes ? 1 : 0;
+  // The warps that load look up pages, and where there are no boxes addresses
+  const int taken = has_boxes ? 8 : 16;
+  v.tile.producer_registers += taken * v.tile.consumers;
+  v.tile.consumer_registers -= taken;
   return v;
 }
 

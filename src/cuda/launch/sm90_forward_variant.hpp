@@ -58,7 +58,7 @@ constexpr int kSm90MostCrowdedHeadDim = 192;
 [[nodiscard]] Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles);
 
 /// For rows over a cache, of sequences of any number and length: what is summed in which order depends on the facts only.
-[[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity);
+[[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, bool has_boxes);
 
 /// The kernel, for the family or for a cache.
 [[nodiscard]] KernelSpec sm90_forward_spec(const Sm90ForwardVariant& variant, std::int32_t taken, const char* arch);

@@ -42,9 +42,9 @@ core::Problem as_packed(const core::DecodeProblem& p) {
   return packed;
 }
 
-/// Rows of a box: a power of two, of which pages and tiles are multiples.
+/// Rows of a box: a power of two, of which pages and tiles are multiples, and not above what a warp loads.
 std::int64_t box_rows(const core::DecodeProblem& p, int block_n) {
-  const std::int64_t of_tile = block_n & -block_n;
+  const std::int64_t of_tile = std::min(block_n & -block_n, kSm90RowsOfLoader);
   if (!p.cache.page_table) return of_tile;
   return std::min(of_tile, p.block_size & -p.block_size);
 }
@@ -64,9 +64,8 @@ std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p
   if (p.sinks && !core::dtype_traits(p.sinks->dtype).element) return std::nullopt;
   const core::Problem packed = as_packed(p);
   if (tensor_map_lack(packed)) return std::nullopt;
-  Sm90ForwardVariant v = sm90_forward_cached(facts_of(packed, true), p.capacity);
-  v.has_boxes = box_rows(p, v.tile.block_n) >= kSm90LeastBoxRows ? 1 : 0;
-  return v;
+  const bool has_boxes = box_rows(p, kSm90LeastBoxRows) >= kSm90LeastBoxRows;
+  return sm90_forward_cached(facts_of(packed, true), p.capacity, has_boxes);
 }
 
 KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch) {
@@ -121,9 +120,7 @@ std::vector<KernelSpec> long_rows_specs(const Arch& arch) {
                          .head_dim_v = head_dim_v,
                          .mask = mask,
                          .options = option::kVarlen | options};
-    Sm90ForwardVariant v = sm90_forward_cached(facts, capacity);
-    v.has_boxes = has_boxes ? 1 : 0;
-    specs.push_back(long_rows_spec(v, arch.target));
+    specs.push_back(long_rows_spec(sm90_forward_cached(facts, capacity, has_boxes), arch.target));
   };
   for (const std::int32_t head_dim : {64, 80, 96, 128, 192, 256}) {
     add(head_dim, head_dim, MaskKind::kCausal, 0, kCapacity);

@@ -1,0 +1,240 @@
+// Tiles of keys and values from a cache, Config::kIsCached. Each warp of the loading warpgroup has 32 rows of every tile:
+// it looks up their pages, asks for them, and announces them. So a page's number is there before it is wanted, and
+// requests, of which a warp makes one in some 60 clocks, are spread over the warps.
+//
+//   kHasBoxes   the copy engine brings boxes of rows, each of which lies in one page
+//   otherwise   cp.async brings row by row what the boxes would
+//
+// A key is hidden if it lies in front of the first key (cache_leftpad), or in a page that does not exist. Consumers mask
+// its score. Its value and those of keys that the sequence does not have are zeros: p is 0 there, but 0 * NaN is NaN.
+#pragma once
+
+#include "../isa/cp_async.cuh"
+#include "../isa/wgmma.cuh"
+#include "../serving/cache.cuh"
+#include "../tiles/tma_panel.cuh"
+#include "sm90_cached_args.cuh"
+#include "sm90_work.cuh"
+
+namespace attend {
+
+// The keys of a sequence, for the tiles of its rows.
+struct Sm90CachedKeys {
+  int64 cache_row;
+  int first_key;
+  int begin_key, end_key;  // those that a row of the sequence may see
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm90CachedKeys of(const Sm90CachedArgs& args, const Sm90Work& work) {
+    const KeyRange seen = sm90_mask<Config>(args.options, work).rows(0, work.seqlen_q);
+    const int begin = max(static_cast<int>(seen.begin), work.k_begin);
+    return {cached(args.cache, work.sequence).cache_row, work.k_begin, begin, max(begin, static_cast<int>(seen.end))};
+  }
+};
+
+// Where the lane's row of a tile lies. It is one of the warp's.
+struct Sm90CachedRow {
+  int block;    // -1: in no page, or nothing of its box may be seen
+  int row;      // of the block
+  bool exists;  // and may be seen
+  bool hidden;
+};
+
+// A warp of the loading warpgroup. Its places in the rings go on from tile to tile.
+template <class Config>
+struct Sm90CachedLoader {
+  using Shape = Sm90Shape<Config>;
+  Sm90Storage<Config>& smem;
+  const Sm90CachedArgs& args;
+  int warp;
+  RingPlace<Config::kStages> k_at = {};
+  RingPlace<Config::kStages> v_at = {};
+  uint32 tails = 0;             // tiles of v of which rows were cleared
+  Mbarrier* pending = nullptr;  // without boxes: of the tile whose copies were asked for last
+
+  // k and v of all tiles that the rows see, in the order of their use. load_q comes behind the first k.
+  template <class LoadQ>
+  __device__ __forceinline__ void load(const Sm90Work& work, const LoadQ& load_q) {
+    const Sm90KeyTiles tiles =
+        key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
+    if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
+    const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+    const Sm90CachedKeys keys = Sm90CachedKeys::of<Config>(args, work);
+    int n = tiles.end - 1;
+    Sm90CachedRow row = find(keys, n), next = find(keys, n - 1);
+    load_k(row, head);
+    load_q();
+#pragma unroll 1
+    for (--n; n >= tiles.begin; --n) {
+      const Sm90CachedRow behind = find(keys, n - 1);  // is looked up while the tiles before it are waited for
+      load_k(next, head);
+      load_v(row, head);
+      row = next;
+      next = behind;
+    }
+    load_v(row, head);
+    if constexpr (!Config::kHasBoxes) announce();
+  }
+
+ private:
+  [[nodiscard]] static __device__ __forceinline__ int lane() {
+    return static_cast<int>(threadIdx.x) % kWarpThreads;
+  }
+  [[nodiscard]] __device__ __forceinline__ int in_tile() const { return warp * kWarpThreads + lane(); }
+
+  // Pages are looked up for boxes of which a key may be seen, and for no others.
+  [[nodiscard]] __device__ __forceinline__ Sm90CachedRow find(const Sm90CachedKeys& keys, int n) const {
+    const int key = n * Config::kBlockN + in_tile();
+    const int box = Config::kHasBoxes ? 1 << args.box_shift : 1, first = key & -box;
+    Sm90CachedRow found = {-1, 0, false, false};
+    if (n < 0 || in_tile() >= Config::kBlockN || first >= keys.end_key || first + box <= keys.begin_key) return found;
+    const CachePlace at = place(args.cache, keys.cache_row, key);
+    const bool may_be_seen = key >= keys.begin_key && key < keys.end_key;
+    found.block = static_cast<int>(at.block);
+    found.row = static_cast<int>(at.row);
+    found.exists = may_be_seen && at.exists();
+    found.hidden = key < keys.first_key || (may_be_seen && !at.exists());
+    return found;
+  }
+
+  // The warp's rows of a tile of k, and which of them are hidden.
+  __device__ __forceinline__ void load_k(const Sm90CachedRow& row, int head) {
+    Mbarrier& full = smem.k_full[k_at.buffer()];
+    wait_for(smem.k_empty[k_at.buffer()], k_at.parity() ^ 1);
+    const uint32 hidden = __ballot_sync(kAllLanes, row.hidden);
+    if (lane() == 0) smem.hidden.of_tile[k_at.count % smem.hidden.kTiles].word[warp] = hidden;
+    if constexpr (Config::kHasBoxes) {
+      ask_for_boxes<Shape::kPanelsQk>(smem.k[k_at.buffer()], args.k_map, full, row, head);
+    } else {
+      ask_for_rows<Config::kHeadDim>(smem.k[k_at.buffer()], args.base.k, args.base.k_stride, full, row, head);
+    }
+    k_at.advance();
+  }
+  __device__ __forceinline__ void load_v(const Sm90CachedRow& row, int head) {
+    unsigned char* v = smem.v[v_at.buffer()];
+    Mbarrier& full = smem.v_full[v_at.buffer()];
+    wait_for(smem.v_empty[v_at.buffer()], v_at.parity() ^ 1);
+    if constexpr (Config::kHasBoxes) {
+      const bool is_empty = in_tile() < Config::kBlockN && !row.exists;
+      const bool clears = __any_sync(kAllLanes, is_empty);
+      ask_for_boxes<Shape::kPanelsV>(v, args.v_map, clears ? smem.v_tail[warp] : full, row, head);
+      if (clears) clear_rows(v, is_empty, full);
+    } else {
+      ask_for_rows<Config::kHeadDimV>(v, args.base.v, args.base.v_stride, full, row, head);
+    }
+    v_at.advance();
+  }
+
+  // Waits until the buffer is free. The consumers may have to see the last tile first.
+  __device__ __forceinline__ void wait_for(Mbarrier& empty, uint32 parity) {
+    if constexpr (Config::kHasBoxes) {
+      if (lane() == 0) empty.wait(parity);
+      __syncwarp();  // the buffer is free: all lanes may ask for its rows
+    } else {
+      if (!__all_sync(kAllLanes, empty.has_ended(parity))) announce();
+      empty.wait(parity);
+    }
+  }
+
+  // Asks for the warp's boxes that exist, and announces their bytes to `full`.
+  template <int kPanels>
+  __device__ __forceinline__ void ask_for_boxes(unsigned char* to, const TensorMapArg& map, Mbarrier& full,
+                                                const Sm90CachedRow& row, int head) const {
+    const uint32 box_bytes = static_cast<uint32>(kSwizzleBytes) << args.box_shift;
+    const bool begins_box = (lane() & ((1 << args.box_shift) - 1)) == 0 && row.block >= 0;
+    const uint32 boxes = static_cast<uint32>(__popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box))));
+    if (lane() == 0) full.arrive_expect_bytes(kPanels * boxes * box_bytes);
+    __syncwarp();  // the bytes are announced
+    if (!begins_box) return;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      tma_load_panel(smem_address(to) + panel * Shape::kPanelBytesK + in_tile() * kSwizzleBytes, map, full,
+                     {panel * kPanelColumns, row.row, head, row.block});
+    }
+  }
+
+  // Rows of v that nothing may see become zeros. The copy engine tells v_tail when it has brought the warp's boxes.
+  __device__ __forceinline__ void clear_rows(unsigned char* v, bool is_empty, Mbarrier& full) {
+    smem.v_tail[warp].wait(tails++ % 2);  // the boxes have landed: the copy engine overwrites no zeros
+    if (is_empty) {
+      uint4* const row = reinterpret_cast<uint4*>(v + in_tile() * kSwizzleBytes);  // zeros need no swizzle
+#pragma unroll
+      for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
+#pragma unroll 1
+        for (int chunk = 0; chunk < kSwizzleBytes / kChunkBytes; ++chunk) {
+          row[panel * (Shape::kPanelBytesK / kChunkBytes) + chunk] = make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
+    arrive(full);
+  }
+
+  // Asks for the warp's rows. Those that do not exist, and columns behind the last, become zeros. They are announced
+  // when those of the next tile have been asked for, or when there is nothing else to do.
+  template <int kColumns>
+  __device__ __forceinline__ void ask_for_rows(unsigned char* to, const void* tensor, const TensorStrides& stride,
+                                               Mbarrier& full, const Sm90CachedRow& row, int head) {
+    constexpr int kChunks = kSwizzleBytes / kChunkBytes, kRowsAtOnce = kWarpThreads / kChunks;
+    const Bits16* of_lane = static_cast<const Bits16*>(tensor) + stride.offset(row.block, head, row.row);
+    const uint64 from = row.exists ? reinterpret_cast<uint64>(of_lane) : 0;
+    const int chunk = lane() % kChunks;
+#pragma unroll 2
+    for (int at = lane() / kChunks; at < kWarpThreads; at += kRowsAtOnce) {
+      const uint64 of_row = __shfl_sync(kAllLanes, from, at);
+      const int to_row = warp * kWarpThreads + at;
+      if (to_row >= Config::kBlockN) continue;
+      // Chunks change places inside of a row, as the 128-byte swizzle has them
+      const uint32 place = smem_address(to) + to_row * kSwizzleBytes + (chunk ^ at % kChunks) * kChunkBytes;
+#pragma unroll
+      for (int panel = 0; panel < sm90_panels(kColumns); ++panel) {
+        const int column = panel * kPanelColumns + chunk * 8;
+        const bool exists = of_row != 0 && column < kColumns;
+        const auto* source = reinterpret_cast<const Bits16*>(of_row) + column;
+        cp_async_16(place + panel * Shape::kPanelBytesK, exists ? source : tensor, exists);
+      }
+    }
+    cp_async_commit();
+    if (pending != nullptr) {
+      cp_async_wait<1>();  // the rows asked for before these are there
+      arrive(*pending);
+    }
+    pending = &full;
+  }
+  // Announces the last rows when they are there.
+  __device__ __forceinline__ void announce() {
+    if (pending == nullptr) return;
+    cp_async_wait<0>();
+    arrive(*pending);
+    pending = nullptr;
+  }
+
+  // What all lanes wrote is there, also for the tensor cores: the warp's rows may be announced.
+  static __device__ __forceinline__ void arrive(Mbarrier& full) {
+    fence_smem_for_async();
+    __syncwarp();
+    if (lane() == 0) full.arrive();
+  }
+};
+
+// Loading warps but the first, which announces tiles of query rows (sm90_producer.cuh).
+template <class Config>
+struct Sm90CachedHelper {
+  Sm90Storage<Config>& smem;
+  const Sm90CachedArgs& args;
+
+  __device__ __forceinline__ void run(int warp) {
+    Sm90CachedLoader<Config> loader = {smem, args, warp};
+    RingPlace<kSm90WorkSlots> work_at;
+    for (;;) {
+      smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
+      const Sm90Work work = smem.work[work_at.buffer()];
+      __syncwarp();  // all lanes have read it: it may be overwritten
+      arrive_as_warp(smem.work_empty[work_at.buffer()]);
+      if (work.sequence == Sm90Work::kNoWork) return;
+      loader.load(work, [] {});
+      work_at.advance();
+    }
+  }
+};
+
+}  // namespace attend
