@@ -13,7 +13,10 @@ class DecodeCompute {
   using Sizes = DecodeSizes<Config>;
   using State = DecodeState<Config>;
   using Nodes = DecodeNodes<Config>;
+  using Place = typename DecodeRing<Config>::Place;
   static constexpr DecodeSmem kSmem = Sizes::kSmem;
+  // Nobody wants the slot of the keys when they have been multiplied: neither values nor factors lie there.
+  static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kHasFactors;
 
   // launch: its number.
   __device__ __forceinline__ DecodeCompute(const DecodeContext<Config>& block, uint32 launch)
@@ -76,12 +79,13 @@ class DecodeCompute {
     const int end = piece.end_step;
     int unit = piece.first_step;
     if (unit >= end) return State::empty();
+    if constexpr (Sizes::kAhead) take_keys();
 #pragma unroll 1
     while (true) {
       const int end_of_leaf = min(leaf_end(unit), end), level = leaf_level(unit), begin = unit >> level << level;
       leaf_.clear();
 #pragma unroll 1
-      for (; unit < end_of_leaf; ++unit) step(unit, of_all);
+      for (; unit < end_of_leaf; ++unit) step(unit, of_all, unit + 1 < end);
       State state = leaf_.finished();
       const int begin_of_all = stack_.complete(state, begin, level, first);
       if (unit == end) return state;
@@ -89,23 +93,39 @@ class DecodeCompute {
     }
   }
 
-  __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all) {
-    const int first_key = unit * kStepKeys, own_key = first_key + role_.warp * kWarpKeys;
-    const DecodeRow* rows = rows_ + role_.first_row();
+  // The products of q with the keys in a slot, for the step that is next.
+  __device__ __forceinline__ void multiply(int keys) {
+    products_.scores(next_.s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::kKRow, q_rows_, role_.lane);
+    const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
+    next_.existing = static_cast<uint64>(words.y) << 32 | words.x;
+    next_.keys = keys;
+  }
+  // The same when there is nothing else to do.
+  __device__ __forceinline__ void take_keys() {
     const int keys = place_.stage;
     block_.ring.full(keys).wait(place_.parity);  // the keys are in their slot
-    const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
-    const uint64 existing = static_cast<uint64>(words.y) << 32 | words.x;
+    multiply(keys);
+    if constexpr (kLeavesKeys) release(keys);
+    place_.advance();
+  }
+
+  // kAhead: the products with the keys of the next step run beside what is done with those of this one. has_next: there
+  // is one; otherwise whatever lies in the slot of the values is multiplied, for nothing.
+  __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all, bool has_next) {
+    const int first_key = unit * kStepKeys, own_key = first_key + role_.warp * kWarpKeys;
+    const DecodeRow* rows = rows_ + role_.first_row();
+    if constexpr (!Sizes::kAhead) take_keys();
+    const int keys = next_.keys;
+    const uint64 existing = next_.existing;
+    const Place values = Sizes::kLoadsValues ? place_ : Place{keys, 0};
+    if constexpr (Sizes::kLoadsValues) place_.advance();
     const uint64 seen_by_all = of_all.of_step(first_key);
     const bool all_visible = (existing & seen_by_all) == ~uint64{0};
     const float2* factors = block_.ring.factors(keys) + role_.warp * kWarpKeys;
     float s[Sizes::kEights][4];
-    products_.scores(s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::kKRow, q_rows_, role_.lane);
-    if constexpr (Sizes::kHasFactors) {
-      leaf_.multiply_keys(s, factors, rows, role_.lane);
-    } else if constexpr (Sizes::kLoadsValues) {
-      release(keys);
-    }
+#pragma unroll
+    for (int i = 0; i < Sizes::kEights * 4; ++i) s[i / 4][i % 4] = next_.s[i / 4][i % 4];
+    if constexpr (Sizes::kHasFactors) leaf_.multiply_keys(s, factors, rows, role_.lane);
     scale_.template apply<Config>(s);
     const bool has_slopes = block_.args.alibi_slopes != nullptr;
     if (has_slopes || !all_visible) {
@@ -114,24 +134,30 @@ class DecodeCompute {
     }
     leaf_.share_maxima(s, maxima_, role_);
     if constexpr (Sizes::kHasFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
+    const Place ahead = has_next ? place_ : values;
+    if constexpr (Sizes::kAhead) {  // the next keys, or the values, are in their slot
+      if (has_next || Sizes::kLoadsValues) block_.ring.full(ahead.stage).wait(ahead.parity);
+    }
     team_barrier(role_);  // the maxima are there, and P of the step before has been read
     leaf_.take_maxima(s, maxima_, role_);
     if constexpr (Sizes::kHasFactors) {
       leaf_.weigh(s, factors, exponents_, rows, all_visible, own_key, role_.lane);
       if constexpr (Sizes::kLoadsValues) release(keys);
     }
+    if constexpr (Sizes::kAhead) multiply(ahead.stage);
     DecodeP<Config>::store(s, p_rows_, role_);
     team_barrier(role_);  // P is there, and the maxima have been read
-    if constexpr (Sizes::kLoadsValues) place_.advance();
-    const int values = place_.stage;
-    if constexpr (Sizes::kLoadsValues) block_.ring.full(values).wait(place_.parity);  // the values are in their slot
-    char* of_values = block_.ring.slot(values);
+    if (Sizes::kAhead && has_next) {
+      if constexpr (kLeavesKeys) release(ahead.stage);
+      place_.advance();
+    }
+    if constexpr (Sizes::kLoadsValues) block_.ring.full(values.stage).wait(values.parity);  // the values are in their slot
+    char* of_values = block_.ring.slot(values.stage);
     if ((existing & ~seen_by_all) != 0) {
       leaf_.add_nonfinite(p_rows_, rows, of_values, existing, first_key, role_.again());
     }
     products_.add_values(leaf_.o, p_rows_, of_values, role_);
-    release(values);
-    place_.advance();
+    release(values.stage);
   }
 
   // The warp has read the slot.
@@ -208,7 +234,12 @@ class DecodeCompute {
   DecodeStack<Config> stack_;
   DecodeProducts<Config> products_;
   DecodeLeaf<Config> leaf_;
-  typename DecodeRing<Config>::Place place_;
+  Place place_;
+  struct {
+    float s[Sizes::kEights][4];
+    uint64 existing;
+    int keys;  // the slot
+  } next_;     // the products of a step that has not begun
 };
 
 }  // namespace attend

@@ -37,6 +37,8 @@ struct DecodeSizes {
   static constexpr int kPRow = decode_p_row(kTile);
   static constexpr int kSlotBytes = decode_slot_bytes(kTile);
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
+  // The products of a step with its keys run beside the step before: chains of few products leave the tensor cores idle.
+  static constexpr bool kAhead = decode_works_ahead(kTile);
   static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
   static_assert(decode_threads(kTile) == Config::kThreads);
   static constexpr int kRowShift = kTileRows == 8 ? 3 : kTileRows == 16 ? 4 : kTileRows == 32 ? 5 : 6;

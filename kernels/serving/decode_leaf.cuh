@@ -127,7 +127,9 @@ struct DecodeLeaf {
         row_sum[n][row] = factor[n][row] * row_sum[n][row] + (s[n][row] + s[n][2 + row]);
       }
     }
-    if (!__any_sync(kAllLanes, grows)) return;
+    // Few products cost less than a branch, which would part the instructions beside them
+    constexpr bool kAsks = kOwned * kEights > 8;
+    if (kAsks && !__any_sync(kAllLanes, grows)) return;
 #pragma unroll
     for (int owned = 0; owned < kOwned; ++owned) {
 #pragma unroll

@@ -34,6 +34,11 @@ struct DecodeTile {
   int stack_nodes;      // of the stack, that lie in shared memory
 };
 
+// Does a step multiply the keys of the next one? Then three slots are in use at once.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_works_ahead(const DecodeTile& t) {
+  return t.q_bytes == 2 && t.rows <= 16 && t.slots >= 3;
+}
+
 // Of the computing warps, which come first in a block.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_compute_threads(const DecodeTile& t) {
   return kTeamWarps * t.row_parts * 32;

@@ -17,6 +17,8 @@ namespace {
 
 /// Slots of the ring: so many at least, if there is room, and at most.
 constexpr int kFewestSlots = 2, kMostSlots = 12;
+/// So many let a step work ahead (decode_works_ahead()): rather than fewer, if there is room.
+constexpr int kWantedSlots = 3;
 constexpr int kMostStackNodes = 8;
 /// Of a thread's share of a state: more does not fit into registers.
 constexpr int kMostStateFloats = 72;
@@ -70,7 +72,7 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   constexpr int kFewestNodesOfTwo = 4;
   const int half = (gpu.max_smem + kReservedSmem) / 2 - kReservedSmem;
   const int slot_bytes = decode_slot_bytes(v.tile());
-  int slots = std::clamp(ceil_div(gpu.bytes_in_flight / 2, slot_bytes), kFewestSlots, kMostSlots);
+  int slots = std::clamp(ceil_div(gpu.bytes_in_flight / 2, slot_bytes), kWantedSlots, kMostSlots);
   while (slots > kFewestSlots && !fits(v, slots, kFewestNodesOfTwo, half)) --slots;
   if (v.row_parts > 1 || !fits(v, slots, kFewestNodesOfTwo, half)) return false;
   v.blocks = 2;
@@ -88,7 +90,7 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   if (wants_two && v.leaves_room == 0 && choose_two_blocks(v, gpu)) return;
   v.blocks = 1;
   const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);  // on half of the multiprocessors
-  int slots = std::clamp(ceil_div(in_flight, decode_slot_bytes(v.tile())), kFewestSlots, kMostSlots);
+  int slots = std::clamp(ceil_div(in_flight, decode_slot_bytes(v.tile())), kWantedSlots, kMostSlots);
   int nodes = 0;
   while (slots > 1 && !fits(v, slots, nodes, gpu.max_smem)) --slots;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;
