@@ -48,19 +48,6 @@ struct alignas(8) Mbarrier {
     return done != 0;
   }
 
-  // The same, and the answer comes at once.
-  [[nodiscard]] __device__ __forceinline__ bool has_ended(uint32 parity) {
-    uint32 done;
-    asm volatile(
-        "{\n.reg .pred done;\n"
-        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, done;\n}\n"
-        : "=r"(done)
-        : "r"(smem_address(this)), "r"(parity)
-        : "memory");
-    return done != 0;
-  }
-
   __device__ __forceinline__ void wait(uint32 parity) {
     while (!try_wait(parity)) {
     }

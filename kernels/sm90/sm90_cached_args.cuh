@@ -8,7 +8,6 @@ namespace attend {
 
 // A box of fewer rows has not the whole pattern of the 128-byte swizzle.
 constexpr int kSm90LeastBoxRows = 8;
-constexpr int kSm90RowsOfLoader = 32;  // of a tile, that a warp loads
 
 // k_map and v_map: (head_dim, block_size, heads_k, blocks) of the cache, boxes of (64, 2^box_shift, 1, 1). Without
 // kHasBoxes they are not read: base.k, base.v and their strides say where the cache is. options: packed rows have

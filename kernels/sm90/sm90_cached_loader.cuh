@@ -1,8 +1,9 @@
 // Tiles of keys and values from a cache, Config::kIsCached. Each warp of the loading warpgroup has 32 rows of every tile:
-// it looks up their pages, asks for them, and announces them. So a page's number is there before it is wanted, and
-// requests, of which a warp makes one in some 60 clocks, are spread over the warps.
+// it looks up their pages, a tile ahead, and asks for them. A warp makes a request in some 60 clocks: small pages want
+// several.
 //
-//   kHasBoxes   the copy engine brings boxes of rows, each of which lies in one page
+//   kHasBoxes   the copy engine brings boxes of rows, each of which lies in one page. The warp that has a box's first row
+//               asks for all of it
 //   otherwise   cp.async brings row by row what the boxes would
 //
 // A key is hidden if it lies in front of the first key (cache_leftpad), or in a page that does not exist. Consumers mask
@@ -34,6 +35,7 @@ struct Sm90CachedKeys {
 
 // Where the lane's row of a tile lies. It is one of the warp's.
 struct Sm90CachedRow {
+  int key;
   int block;    // -1: in no page, or nothing of its box may be seen
   int row;      // of the block
   bool exists;  // and may be seen
@@ -49,8 +51,7 @@ struct Sm90CachedLoader {
   int warp;
   RingPlace<Config::kStages> k_at = {};
   RingPlace<Config::kStages> v_at = {};
-  uint32 tails = 0;             // tiles of v of which rows were cleared
-  Mbarrier* pending = nullptr;  // without boxes: of the tile whose copies were asked for last
+  uint32 tails = 0;  // tiles of v of which rows were cleared
 
   // k and v of all tiles that the rows see, in the order of their use. load_q comes behind the first k.
   template <class LoadQ>
@@ -68,12 +69,11 @@ struct Sm90CachedLoader {
     for (--n; n >= tiles.begin; --n) {
       const Sm90CachedRow behind = find(keys, n - 1);  // is looked up while the tiles before it are waited for
       load_k(next, head);
-      load_v(row, head);
+      load_v(keys, row, head);
       row = next;
       next = behind;
     }
-    load_v(row, head);
-    if constexpr (!Config::kHasBoxes) announce();
+    load_v(keys, row, head);
   }
 
  private:
@@ -86,14 +86,14 @@ struct Sm90CachedLoader {
   [[nodiscard]] __device__ __forceinline__ Sm90CachedRow find(const Sm90CachedKeys& keys, int n) const {
     const int key = n * Config::kBlockN + in_tile();
     const int box = Config::kHasBoxes ? 1 << args.box_shift : 1, first = key & -box;
-    Sm90CachedRow found = {-1, 0, false, false};
+    Sm90CachedRow found = {key, -1, 0, false, key < keys.first_key};
     if (n < 0 || in_tile() >= Config::kBlockN || first >= keys.end_key || first + box <= keys.begin_key) return found;
     const CachePlace at = place(args.cache, keys.cache_row, key);
     const bool may_be_seen = key >= keys.begin_key && key < keys.end_key;
     found.block = static_cast<int>(at.block);
     found.row = static_cast<int>(at.row);
     found.exists = may_be_seen && at.exists();
-    found.hidden = key < keys.first_key || (may_be_seen && !at.exists());
+    found.hidden |= may_be_seen && !at.exists();
     return found;
   }
 
@@ -110,30 +110,23 @@ struct Sm90CachedLoader {
     }
     k_at.advance();
   }
-  __device__ __forceinline__ void load_v(const Sm90CachedRow& row, int head) {
+  __device__ __forceinline__ void load_v(const Sm90CachedKeys& keys, const Sm90CachedRow& row, int head) {
     unsigned char* v = smem.v[v_at.buffer()];
     Mbarrier& full = smem.v_full[v_at.buffer()];
     wait_for(smem.v_empty[v_at.buffer()], v_at.parity() ^ 1);
     if constexpr (Config::kHasBoxes) {
-      const bool is_empty = in_tile() < Config::kBlockN && !row.exists;
-      const bool clears = __any_sync(kAllLanes, is_empty);
+      const bool clears = __any_sync(kAllLanes, has_empty_rows(keys, row));
       ask_for_boxes<Shape::kPanelsV>(v, args.v_map, clears ? smem.v_tail[warp] : full, row, head);
-      if (clears) clear_rows(v, is_empty, full);
+      if (clears) clear_rows(keys, row, v, full);
     } else {
       ask_for_rows<Config::kHeadDimV>(v, args.base.v, args.base.v_stride, full, row, head);
     }
     v_at.advance();
   }
 
-  // Waits until the buffer is free. The consumers may have to see the last tile first.
-  __device__ __forceinline__ void wait_for(Mbarrier& empty, uint32 parity) {
-    if constexpr (Config::kHasBoxes) {
-      if (lane() == 0) empty.wait(parity);
-      __syncwarp();  // the buffer is free: all lanes may ask for its rows
-    } else {
-      if (!__all_sync(kAllLanes, empty.has_ended(parity))) announce();
-      empty.wait(parity);
-    }
+  static __device__ __forceinline__ void wait_for(Mbarrier& empty, uint32 parity) {
+    if (lane() == 0) empty.wait(parity);
+    __syncwarp();  // the buffer is free: all lanes may ask for its rows
   }
 
   // Asks for the warp's boxes that exist, and announces their bytes to `full`.
@@ -153,27 +146,54 @@ struct Sm90CachedLoader {
     }
   }
 
-  // Rows of v that nothing may see become zeros. The copy engine tells v_tail when it has brought the warp's boxes.
-  __device__ __forceinline__ void clear_rows(unsigned char* v, bool is_empty, Mbarrier& full) {
+  // The rows of the warp's boxes. A box of more than 32 rows is that of the warp that has its first.
+  [[nodiscard]] __device__ __forceinline__ int rows_of_boxes() const {
+    const int box = 1 << args.box_shift;
+    return box <= kWarpThreads ? kWarpThreads : (warp * kWarpThreads & (box - 1)) == 0 ? box : 0;
+  }
+  // visit(row): the lane's rows of those, from the lane's own on, that nothing may see.
+  template <class Visit>
+  __device__ __forceinline__ void for_each_empty_row(const Sm90CachedKeys& keys, const Sm90CachedRow& row,
+                                                     const Visit& visit) const {
+    const int rows = rows_of_boxes();
+    const int block = args.box_shift <= 5 ? row.block : __shfl_sync(kAllLanes, row.block, 0);
+#pragma unroll 1
+    for (int further = 0; further < rows; further += kWarpThreads) {
+      const int key = row.key + further;
+      const bool exists = block >= 0 && key >= keys.begin_key && key < keys.end_key;
+      if (in_tile() + further < Config::kBlockN && !exists) visit(in_tile() + further);
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ bool has_empty_rows(const Sm90CachedKeys& keys,
+                                                               const Sm90CachedRow& row) const {
+    bool has = false;
+    for_each_empty_row(keys, row, [&](int) { has = true; });
+    return has;
+  }
+  // Such rows of v become zeros. The copy engine tells v_tail when it has brought the warp's boxes.
+  __device__ __forceinline__ void clear_rows(const Sm90CachedKeys& keys, const Sm90CachedRow& row, unsigned char* v,
+                                             Mbarrier& full) {
     smem.v_tail[warp].wait(tails++ % 2);  // the boxes have landed: the copy engine overwrites no zeros
-    if (is_empty) {
-      uint4* const row = reinterpret_cast<uint4*>(v + in_tile() * kSwizzleBytes);  // zeros need no swizzle
+    for_each_empty_row(keys, row, [&](int empty) {
+      uint4* const to = reinterpret_cast<uint4*>(v + empty * kSwizzleBytes);  // zeros need no swizzle
 #pragma unroll
       for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
 #pragma unroll 1
         for (int chunk = 0; chunk < kSwizzleBytes / kChunkBytes; ++chunk) {
-          row[panel * (Shape::kPanelBytesK / kChunkBytes) + chunk] = make_uint4(0, 0, 0, 0);
+          to[panel * (Shape::kPanelBytesK / kChunkBytes) + chunk] = make_uint4(0, 0, 0, 0);
         }
       }
-    }
-    arrive(full);
+    });
+    fence_smem_for_async();
+    __syncwarp();  // all zeros are there, also for the tensor cores: the rows may be announced
+    if (lane() == 0) full.arrive();
   }
 
-  // Asks for the warp's rows. Those that do not exist, and columns behind the last, become zeros. They are announced
-  // when those of the next tile have been asked for, or when there is nothing else to do.
+  // Asks for the warp's rows. Those that do not exist, and columns behind the last, become zeros. `full` hears of them
+  // when they have landed; what they are for the tensor cores is the consumers' business (Sm90Consumer::wait_for).
   template <int kColumns>
   __device__ __forceinline__ void ask_for_rows(unsigned char* to, const void* tensor, const TensorStrides& stride,
-                                               Mbarrier& full, const Sm90CachedRow& row, int head) {
+                                               Mbarrier& full, const Sm90CachedRow& row, int head) const {
     constexpr int kChunks = kSwizzleBytes / kChunkBytes, kRowsAtOnce = kWarpThreads / kChunks;
     const Bits16* of_lane = static_cast<const Bits16*>(tensor) + stride.offset(row.block, head, row.row);
     const uint64 from = row.exists ? reinterpret_cast<uint64>(of_lane) : 0;
@@ -193,26 +213,9 @@ struct Sm90CachedLoader {
         cp_async_16(place + panel * Shape::kPanelBytesK, exists ? source : tensor, exists);
       }
     }
-    cp_async_commit();
-    if (pending != nullptr) {
-      cp_async_wait<1>();  // the rows asked for before these are there
-      arrive(*pending);
-    }
-    pending = &full;
-  }
-  // Announces the last rows when they are there.
-  __device__ __forceinline__ void announce() {
-    if (pending == nullptr) return;
-    cp_async_wait<0>();
-    arrive(*pending);
-    pending = nullptr;
-  }
-
-  // What all lanes wrote is there, also for the tensor cores: the warp's rows may be announced.
-  static __device__ __forceinline__ void arrive(Mbarrier& full) {
-    fence_smem_for_async();
-    __syncwarp();
-    if (lane() == 0) full.arrive();
+    cp_async_arrive(full);
+    __syncwarp();  // all lanes have written what they write themselves
+    arrive_as_warp(full);
   }
 };
 

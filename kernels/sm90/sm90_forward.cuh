@@ -75,6 +75,12 @@ struct Sm90Consumer {
   Place at = {};    // of k, and of v between tiles of rows; inside of one, v is one behind
   int stored = -1;  // buffer of q from which a store may still read; only in the thread that stores
 
+  // Until a tile of keys or values is there, also for the tensor cores: what lanes copied came by another way.
+  static __device__ __forceinline__ void wait_for(Mbarrier& full, Place place) {
+    full.wait(place.parity());
+    if constexpr (Config::kIsCached && !Config::kHasBoxes) fence_smem_for_async();
+  }
+
   // Says that o has left the place of q. By the thread that stores.
   __device__ __forceinline__ void release_stored() {
     if constexpr (Shape::kStagesO) {
@@ -115,10 +121,10 @@ struct Sm90Consumer {
                                                                 const uint32 (&p)[Fragments::kPairs]) {
     const Place v_at = at;
     at.advance();
-    smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has landed
+    wait_for(smem.k_full[at.buffer()], at);  // k of tile n has landed
     turn.wait();
     sm90_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
-    smem.v_full[v_at.buffer()].wait(v_at.parity());  // v of tile n + 1 has landed
+    wait_for(smem.v_full[v_at.buffer()], v_at);  // v of tile n + 1 has landed
     sm90_begin_pv<Config>(rows.o, p, smem_address(smem.v[v_at.buffer()]));
     turn.pass();
     return v_at;
@@ -194,7 +200,7 @@ struct Sm90Consumer {
 
   // o += p v of the first tile of keys, which comes last.
   __device__ __forceinline__ void finish_products(RowState& rows, const uint32 (&p)[Fragments::kPairs]) {
-    smem.v_full[at.buffer()].wait(at.parity());  // its v has landed
+    wait_for(smem.v_full[at.buffer()], at);  // its v has landed
     sm90_begin_pv<Config>(rows.o, p, smem_address(smem.v[at.buffer()]));
     wgmma_wait<0>(rows.o);
     arrive_as_warp(smem.v_empty[at.buffer()]);
@@ -210,7 +216,7 @@ struct Sm90Consumer {
     int n = tiles.end - 1;
     {  // the first tile: there is no p v yet
       float s[Fragments::kScores];
-      smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has landed
+      wait_for(smem.k_full[at.buffer()], at);  // k of tile n has landed
       turn.wait();
       sm90_begin_qk<Config>(s, q_smem, smem_address(smem.k[at.buffer()]));
       turn.pass();

@@ -103,9 +103,9 @@ struct alignas(kSwizzleAtom) Sm90Storage
       q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : arrivals_of_warps(kReaders));
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      k_full[stage].init(Shape::kKeyLoaders + (Config::kTermsTiles ? 1 : 0) +
+      k_full[stage].init(Shape::kKeyArrivals + (Config::kTermsTiles ? 1 : 0) +
                          (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
-      v_full[stage].init(Shape::kKeyLoaders);
+      v_full[stage].init(Shape::kKeyArrivals);
       k_empty[stage].init(arrivals_of_warps(kReaders));
       v_empty[stage].init(arrivals_of_warps(kReaders));
     }

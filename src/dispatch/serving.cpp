@@ -18,9 +18,9 @@
 #include "cpu/serving/decode_backends.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/nvtx.hpp"
-#include "cuda/driver/stream.hpp"
 #include "cuda/serving/append.hpp"
 #include "cuda/serving/decode.hpp"
+#include "cuda/serving/decode_storage.hpp"
 #include "cuda/serving/device_of.hpp"
 
 namespace attend {
@@ -119,8 +119,8 @@ void run_on_cpu(AppendedDecode& calls, std::string_view compute) {
 void run_on_gpu(AppendedDecode& calls, std::string_view compute, Stream stream) {
   const bool one_way = is_one_way(compute);
   const cuda::ContextGuard guard(cuda::device_of("q", calls.reads.q).index);
-  const cuda::Scratch q(calls.query_bytes(), static_cast<cuda::StreamHandle>(stream));
-  calls.take_queries(reinterpret_cast<void*>(q.data()));  // NOLINT(performance-no-int-to-ptr)
+  const cuda::QueryStorage q = cuda::query_storage(calls.query_bytes(), static_cast<cuda::StreamHandle>(stream));
+  calls.take_queries(q.rows);
   cuda::require_decode(calls.reads, one_way, stream);
   cuda::append(calls.writes, stream);
   const core::SequenceRows& rows = calls.writes.new_rows;

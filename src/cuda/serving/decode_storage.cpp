@@ -1,6 +1,7 @@
 #include "cuda/serving/decode_storage.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -15,8 +16,11 @@
 namespace attend::cuda {
 namespace {
 
+enum class Purpose : std::uint8_t { kNodes, kQueries };
+
 /// Who may use a block of memory: the calls on a stream, or those of a graph that were captured on a stream.
 struct Owner {
+  Purpose purpose = Purpose::kNodes;
   DeviceIndex device = 0;
   unsigned long long stream = 0;  // the driver's number, which no other stream gets
   std::uint64_t capture = 0;      // 0: none
@@ -90,9 +94,9 @@ void make_graph_own(GraphHandle graph, Block& block) {
              "tying the storage of decode to a graph");
 }
 
-Owner owner_of(StreamHandle stream, GraphHandle& graph) {
+Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
   constexpr int kCapturing = 1;
-  Owner owner;
+  Owner owner = {.purpose = purpose};
   int status = 0;
   const void* dependencies = nullptr;
   std::size_t num_dependencies = 0;
@@ -107,10 +111,6 @@ Owner owner_of(StreamHandle stream, GraphHandle& graph) {
     check_call(driver().stream_number(stream, &owner.stream), "cuStreamGetId", "looking for the storage of decode");
   }
   return owner;
-}
-
-DecodeStorage lease_of(const std::shared_ptr<Block>& block) {
-  return {reinterpret_cast<void*>(block->nodes.data()), reinterpret_cast<void*>(block->stack.data()), block};
 }
 
 /// Looks for a block that is large enough. Those that are not wanted any more come to `unwanted`.
@@ -129,21 +129,22 @@ std::shared_ptr<Block> find(const Owner& owner, std::size_t node_bytes, std::siz
   take_out(all, unwanted, [&](const Block& block) { return block.owner == owner; });
   std::size_t of_streams = 0;
   take_out(all, unwanted, [&](const Block& block) {
-    return block.owner.capture == 0 && block.owner.device == owner.device && ++of_streams >= kMostStreams;
+    return block.owner.capture == 0 && block.owner.device == owner.device && block.owner.purpose == owner.purpose &&
+           ++of_streams >= kMostStreams;
   });
   return nullptr;
 }
 
-}  // namespace
-
-DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
+/// A block of at least so many bytes each.
+std::shared_ptr<Block> block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack_bytes,
+                                 StreamHandle stream) {
   GraphHandle graph = nullptr;
-  const Owner owner = owner_of(stream, graph);
+  const Owner owner = owner_of(purpose, stream, graph);
   Blocks unwanted;
-  if (const std::shared_ptr<Block> found = find(owner, node_bytes, stack_bytes, unwanted); found != nullptr) {
+  if (std::shared_ptr<Block> found = find(owner, node_bytes, stack_bytes, unwanted); found != nullptr) {
     const RelaxedCapture relaxed;
     unwanted.clear();
-    return lease_of(found);
+    return found;
   }
   const RelaxedCapture relaxed;  // allocating is no part of a graph that this thread may be capturing
   unwanted.clear();              // freeing waits for the launches that use the memory
@@ -155,7 +156,22 @@ DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, St
   Registry& all = registry();
   const std::scoped_lock lock(all.mutex);
   all.blocks.push_front(block);
-  return lease_of(block);
+  return block;
+}
+
+}  // namespace
+
+DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
+  const std::shared_ptr<Block> block = block_for(Purpose::kNodes, node_bytes, stack_bytes, stream);
+  return {reinterpret_cast<void*>(block->nodes.data()), reinterpret_cast<void*>(block->stack.data()), block};
+}
+
+QueryStorage query_storage(std::size_t bytes, StreamHandle stream) {
+  constexpr std::size_t kLeast = std::size_t{1} << 20;
+  if (bytes == 0) return {};
+  const std::shared_ptr<Block> block =
+      block_for(Purpose::kQueries, std::bit_ceil(std::max(bytes, kLeast)), 0, stream);
+  return {reinterpret_cast<void*>(block->nodes.data()), block};
 }
 
 }  // namespace attend::cuda

@@ -1,5 +1,5 @@
 // Device memory that decode keeps from call to call: nodes that the blocks of a launch leave for each other, and their
-// stacks (kernels/serving/decode_args.cuh).
+// stacks (kernels/serving/decode_args.cuh); and rows of q that append leaves for the decode of the same call.
 #pragma once
 
 #include <cstddef>
@@ -20,5 +20,12 @@ struct DecodeStorage {
 /// gives it back when it is destroyed; so a graph may be replayed on any stream, but two graphs instantiated from one
 /// may not run at the same time. Thread-safe.
 [[nodiscard]] DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream);
+
+/// The same for rows of q. An allocation in a captured graph would be a node of its own, which takes microseconds.
+struct QueryStorage {
+  void* rows = nullptr;
+  std::shared_ptr<const void> lease;
+};
+[[nodiscard]] QueryStorage query_storage(std::size_t bytes, StreamHandle stream);
 
 }  // namespace attend::cuda

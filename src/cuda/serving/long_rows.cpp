@@ -42,9 +42,9 @@ core::Problem as_packed(const core::DecodeProblem& p) {
   return packed;
 }
 
-/// Rows of a box: a power of two, of which pages and tiles are multiples, and not above what a warp loads.
+/// Rows of a box: a power of two, of which pages and tiles are multiples.
 std::int64_t box_rows(const core::DecodeProblem& p, int block_n) {
-  const std::int64_t of_tile = std::min(block_n & -block_n, kSm90RowsOfLoader);
+  const std::int64_t of_tile = block_n & -block_n;
   if (!p.cache.page_table) return of_tile;
   return std::min(of_tile, p.block_size & -p.block_size);
 }
