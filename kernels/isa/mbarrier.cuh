@@ -30,6 +30,12 @@ struct alignas(8) Mbarrier {
                  : "memory");
   }
 
+  // Says so and does not arrive.
+  __device__ __forceinline__ void expect_bytes(uint32 bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(smem_address(this)), "r"(bytes)
+                 : "memory");
+  }
+
   // Has the phase ended? The hardware may hold the thread for a while before it says no. "memory": reads of what was
   // waited for stay after it.
   [[nodiscard]] __device__ __forceinline__ bool try_wait(uint32 parity) {

@@ -21,7 +21,7 @@ __device__ void decode(const DecodeArgs& args) {
   using Cursor = DecodeCursor<Config>;
   using Schedule = DecodeSchedule<Config>;
   static_assert(sizeof(Cursor) <= kDecodeCursorBytes && sizeof(Schedule) <= kDecodeCursorBytes);
-  extern __shared__ __align__(128) char smem[];
+  extern __shared__ __align__(kSwizzleAtom) char smem[];
   constexpr DecodeSmem kSmem = Sizes::kSmem;
   constexpr int kComputeWarps = Sizes::kComputeThreads / kWarpThreads;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads, lane = static_cast<int>(threadIdx.x) % kWarpThreads;

@@ -8,6 +8,10 @@ namespace attend {
 
 struct DecodeArgs {
   static constexpr const char* kTypeName = "DecodeArgs";
+  // kHasBoxes: (columns, block_size, num_heads_k, blocks) of k and v, boxes of (128 bytes, box_rows, 1, 1), the 128-byte
+  // swizzle
+  TensorMapArg k_map;
+  TensorMapArg v_map;
   const void* q;              // Element (batch, num_heads_q, rows, kHeadDim)
   const void* k;              // (blocks, num_heads_k, block_size, kHeadDim)
   const void* v;              // (blocks, num_heads_k, block_size, kHeadDimV)
@@ -41,8 +45,11 @@ struct DecodeArgs {
   uint32 lse_base2;
   uint32 stack_nodes;
   uint32 most_rows;  // live sequences with more query rows are left to another kernel
+  uint32 box_rows;   // a power of two, at most 32; boxes lie in one block of the cache
+  uint32 unused;
 };
-static_assert(sizeof(DecodeArgs) == 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 8 * 4);
+static_assert(sizeof(DecodeArgs) ==
+              (2 * sizeof(TensorMapArg) + 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 10 * 4 + 63) / 64 * 64);
 
 // Storage of the launches of one stream, one after another: a counter of launches, and from kDecodeHeaderBytes on the
 // packets that blocks leave for each other.

@@ -95,7 +95,7 @@ class DecodeCompute {
 
   // The products of q with the keys in a slot, for the step that is next.
   __device__ __forceinline__ void multiply(int keys) {
-    products_.scores(next_.s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::kKRow, q_rows_, role_.lane);
+    products_.scores(next_.s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::KRows::kPitch, q_rows_, role_.lane);
     const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
     next_.existing = static_cast<uint64>(words.y) << 32 | words.x;
     next_.keys = keys;

@@ -1,8 +1,8 @@
 // What follows from a decode kernel's Config.
 //
 // Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
-// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kManyUnits (work is numbered
-// in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
+// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kHasBoxes (the copy engine
+// brings keys and values), kManyUnits (work is numbered in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
 #pragma once
 
 #include "../common/element.cuh"
@@ -14,6 +14,17 @@
 #include "decode_slot.cuh"
 
 namespace attend {
+
+template <bool kHasBoxes, int kRowBytes>
+struct DecodeRowsFor {
+  using Type = DecodeSlotRows<kRowBytes>;
+};
+template <int kRowBytes>
+struct DecodeRowsFor<true, kRowBytes> {
+  using Type = DecodeSlotPanels<kRowBytes>;
+};
+template <bool kHasBoxes, int kRowBytes>
+using DecodeRowsOf = typename DecodeRowsFor<kHasBoxes, kRowBytes>::Type;
 
 template <class Config>
 struct DecodeSizes {
@@ -31,8 +42,8 @@ struct DecodeSizes {
   static constexpr int kOwned = decode_owned_tiles(kTile);
   static constexpr int kKRow = decode_slot_row_bytes(Config::kHeadDim, kCacheBytes);
   static constexpr int kVRow = Config::kValuesAreKeys ? kKRow : decode_slot_row_bytes(Config::kHeadDimV, kCacheBytes);
-  using KRows = DecodeSlotRows<kKRow>;
-  using VRows = DecodeSlotRows<kVRow>;
+  using KRows = DecodeRowsOf<Config::kHasBoxes, kKRow>;
+  using VRows = DecodeRowsOf<Config::kHasBoxes, kVRow>;
   static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, kQBytes, 32);
   static constexpr int kPRow = decode_p_row(kTile);
   static constexpr int kSlotBytes = decode_slot_bytes(kTile);

@@ -2,25 +2,41 @@
 #pragma once
 
 #include "../isa/cp_async.cuh"
+#include "../isa/wgmma.cuh"
+#include "../tiles/tma_panel.cuh"
 #include "decode_config.cuh"
 
 namespace attend {
 
-// kColumns: of a row. Columns that pad it to kRowBytes become zeros.
-template <class Config, int kColumns, int kRowBytes>
+// kColumns: of a row. Columns that pad it become zeros. Rows: how they lie in the slot.
+template <class Config, int kColumns, class Rows>
 struct DecodeCopy {
   static constexpr int kCacheBytes = DecodeSizes<Config>::kCacheBytes;
-  using Rows = DecodeSlotRows<kRowBytes>;
-  static constexpr int kChunks = Rows::kChunks;
+  static constexpr int kChunks = Rows::kChunks, kRowBytes = kChunks * Rows::kChunk;
   static constexpr bool kIsPadded = kColumns * kCacheBytes % kRowBytes != 0;
   static constexpr int kRun = 16;  // rows
+
+  // kHasBoxes: the boxes of a tensor in the place of the rows, all of which exist: lane n's row is `row` of `block`. The
+  // bytes are announced to `full`.
+  static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, int head, int block,
+                                               int row, int box_rows, int lane) {
+    if (lane == 0) full.expect_bytes(kWarpThreads * kRowBytes);
+    __syncwarp();  // the bytes are announced
+    if ((lane & (box_rows - 1)) != 0) return;
+    fence_smem_for_async();  // rows were written here otherwise, and read
+#pragma unroll
+    for (int panel = 0; panel < Rows::kPanels; ++panel) {
+      tma_load_panel(smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch, map, full,
+                     {panel * (Rows::kPitch / kCacheBytes), row, head, block});
+    }
+  }
 
   // to: where the first of the rows lies in shared memory. from: of each lane's row, in elements from `base`; below 0:
   // zeros. stride: from a row to its neighbour.
   static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {
     if constexpr (!Config::kAligned) {
       copy_elements(to, base, from, lane);
-    } else if (kIsPadded || !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
+    } else if (Config::kHasBoxes || kIsPadded || !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
       copy_some(to, base, from, lane);
     }
   }

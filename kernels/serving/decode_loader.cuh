@@ -97,10 +97,8 @@ class DecodeLoader {
   __device__ __forceinline__ void load_keys(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = place_.stage;
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
-    DecodeCopy<Config, Config::kHeadDim, Sizes::kKRow>::rows(
-        own_rows<Sizes::kKRow>(number), static_cast<const char*>(args_.k), offset(asked, row, args_.k_stride),
-        args_.k_stride.row, lane_);
     const uint32 existing = __ballot_sync(kAllLanes, row.exists());
+    copy<Config::kHeadDim, typename Sizes::KRows>(args_.k, args_.k_stride, args_.k_map, asked, row, existing);
     if (lane_ == 0) ring_.existing(number)[warp_] = existing;
     if constexpr (Sizes::kHasFactors) {
       float2& factors = ring_.factors(number)[warp_ * kWarpThreads + lane_];
@@ -112,15 +110,24 @@ class DecodeLoader {
   __device__ __forceinline__ void load_values(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = place_.stage;
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
-    DecodeCopy<Config, Config::kHeadDimV, Sizes::kVRow>::rows(
-        own_rows<Sizes::kVRow>(number), static_cast<const char*>(args_.v), offset(asked, row, args_.v_stride),
-        args_.v_stride.row, lane_);
+    copy<Config::kHeadDimV, typename Sizes::VRows>(args_.v, args_.v_stride, args_.v_map, asked, row,
+                                                   __ballot_sync(kAllLanes, row.exists()));
     arrive();
   }
-  // The warp's in a slot.
-  template <int kRowBytes>
-  [[nodiscard]] __device__ __forceinline__ char* own_rows(int slot) const {
-    return ring_.slot(slot) + warp_ * kWarpThreads * kRowBytes;
+  // The warp's rows of a tensor, to their place in the slot. The copy engine would not leave out those that do not exist.
+  template <int kColumns, class Rows>
+  __device__ __forceinline__ void copy(const void* tensor, const TensorStrides& stride, const TensorMapArg& map,
+                                       const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
+    using Copy = DecodeCopy<Config, kColumns, Rows>;
+    char* to = ring_.slot(place_.stage) + warp_ * kWarpThreads * Rows::kPitch;
+    if constexpr (Config::kHasBoxes) {
+      if (existing == kAllLanes) {
+        Copy::boxes(to, map, ring_.full(place_.stage), asked.head, static_cast<int>(row.block),
+                    static_cast<int>(row.row), static_cast<int>(args_.box_rows), lane_);
+        return;
+      }
+    }
+    Copy::rows(to, static_cast<const char*>(tensor), offset(asked, row, stride), stride.row, lane_);
   }
   // In elements; -1 if the key does not exist.
   [[nodiscard]] static __device__ __forceinline__ int64 offset(const DecodeAskedKey& asked, const CachePlace& row,

@@ -77,7 +77,7 @@ struct DecodeProducts {
         const uint32 tile = VRows::behind(first, owned * kTeamWarps * 2);
 #pragma unroll
         for (int of_half = 0; of_half < 2; ++of_half) {
-          const LoadedMatrices v = ldmatrix_x4_transposed(tile + (half * 2 + of_half) * 16 * VRows::kRowBytes);
+          const LoadedMatrices v = ldmatrix_x4_transposed(tile + (half * 2 + of_half) * 16 * VRows::kPitch);
           const OperandA a = {{v.matrix[0], v.matrix[1], v.matrix[2], v.matrix[3]}};
 #pragma unroll
           for (int n = 0; n < kEights; ++n) {

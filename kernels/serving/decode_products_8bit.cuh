@@ -158,7 +158,7 @@ requires(Config::kElement != ElementType::kF32 &&
       for (int owned = 0; owned < Sizes::kOwned; ++owned) {
         if (Sizes::kColumnTiles % kTeamWarps != 0 && role.column_tile(owned) >= Sizes::kColumnTiles) continue;
         const LoadedMatrices v =
-            ldmatrix_x4_transposed(VRows::behind(first, owned * kTeamWarps) + half * 32 * VRows::kRowBytes);
+            ldmatrix_x4_transposed(VRows::behind(first, owned * kTeamWarps) + half * 32 * VRows::kPitch);
 #pragma unroll
         for (int of_half = 0; of_half < 2; ++of_half) {
           const ElementPairs low = widened<Config>(__byte_perm(v.matrix[of_half * 2], 0, 0x3120));

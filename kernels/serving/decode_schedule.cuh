@@ -6,8 +6,8 @@
 // are known on the device only.
 //
 // kLeavesRoom: sequences with many rows are left to another kernel, which runs beside this one. If they are much of the
-// work, the second half of the blocks has none, and ends: few multiprocessors keep the memory busy, and the other
-// kernel wants the rest.
+// work, the last blocks have none, and end: kBusyBlocks of kBusyOf keep the memory busy, and the other kernel wants the
+// rest.
 //
 // All of this runs once in a block, when its instructions are in no cache: what counts is how many they are.
 #pragma once
@@ -70,7 +70,7 @@ struct DecodeSchedule {
     }
     total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
     int blocks = static_cast<int>(gridDim.x);
-    if (Config::kLeavesRoom && is_much(run.left)) blocks = (blocks + 1) / 2;
+    if (Config::kLeavesRoom && is_much(run.left)) blocks = (blocks * kBusyBlocks + kBusyOf - 1) / kBusyOf;
     choose_share(blocks, most, most == least);
     const Number begin = static_cast<int>(blockIdx.x) * share, end = begin + share;
     const uint32 with_begin = __ballot_sync(kAllLanes, begin < sum), with_end = __ballot_sync(kAllLanes, end < sum);
@@ -109,6 +109,7 @@ struct DecodeSchedule {
   }
 
  private:
+  static constexpr int kBusyBlocks = 1, kBusyOf = 2;
   static constexpr int kMostUnits = 0x7fffffff;
 
   // The sequences that a lane counts.

@@ -77,6 +77,10 @@ struct Sm90CachedLoader {
   }
 
  private:
+  static constexpr int kRowChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel
+  static constexpr int kElementsOfChunk = kPanelColumns / kRowChunks;
+  static constexpr int kRowsAtOnce = kWarpThreads / kRowChunks, kRowsOfLoop = kWarpThreads / kRowsAtOnce;
+
   [[nodiscard]] static __device__ __forceinline__ int lane() {
     return static_cast<int>(threadIdx.x) % kWarpThreads;
   }
@@ -134,7 +138,7 @@ struct Sm90CachedLoader {
   __device__ __forceinline__ void ask_for_boxes(unsigned char* to, const TensorMapArg& map, Mbarrier& full,
                                                 const Sm90CachedRow& row, int head) const {
     const uint32 box_bytes = static_cast<uint32>(kSwizzleBytes) << args.box_shift;
-    const bool begins_box = (lane() & ((1 << args.box_shift) - 1)) == 0 && row.block >= 0;
+    const bool begins_box = (in_tile() & ((1 << args.box_shift) - 1)) == 0 && row.block >= 0;
     const uint32 boxes = static_cast<uint32>(__popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box))));
     if (lane() == 0) full.arrive_expect_bytes(kPanels * boxes * box_bytes);
     __syncwarp();  // the bytes are announced
@@ -189,29 +193,48 @@ struct Sm90CachedLoader {
     if (lane() == 0) full.arrive();
   }
 
+  // visit(row of the warp's, place of the lane's chunk in the panel): a lane has one of eight chunks of every fourth row.
+  template <int kUnroll, class Visit>
+  __device__ __forceinline__ void for_each_row(const Visit& visit) const {
+#pragma unroll kUnroll
+    for (int first = 0; first < kWarpThreads; first += kRowsAtOnce) {
+      const int at = first + lane() / kRowChunks, in_tile = warp * kWarpThreads + at;
+      // Chunks change places inside of a row, as the 128-byte swizzle has them
+      const int chunk = lane() % kRowChunks ^ at % kRowChunks;
+      if (Config::kBlockN % kWarpThreads != 0 && warp * kWarpThreads + first >= Config::kBlockN) return;
+      visit(at, static_cast<uint32>(in_tile * kSwizzleBytes + chunk * kChunkBytes));
+    }
+  }
+
   // Asks for the warp's rows. Those that do not exist, and columns behind the last, become zeros. `full` hears of them
   // when they have landed; what they are for the tensor cores is the consumers' business (Sm90Consumer::wait_for).
   template <int kColumns>
   __device__ __forceinline__ void ask_for_rows(unsigned char* to, const void* tensor, const TensorStrides& stride,
                                                Mbarrier& full, const Sm90CachedRow& row, int head) const {
-    constexpr int kChunks = kSwizzleBytes / kChunkBytes, kRowsAtOnce = kWarpThreads / kChunks;
-    const Bits16* of_lane = static_cast<const Bits16*>(tensor) + stride.offset(row.block, head, row.row);
-    const uint64 from = row.exists ? reinterpret_cast<uint64>(of_lane) : 0;
-    const int chunk = lane() % kChunks;
-#pragma unroll 2
-    for (int at = lane() / kChunks; at < kWarpThreads; at += kRowsAtOnce) {
-      const uint64 of_row = __shfl_sync(kAllLanes, from, at);
-      const int to_row = warp * kWarpThreads + at;
-      if (to_row >= Config::kBlockN) continue;
-      // Chunks change places inside of a row, as the 128-byte swizzle has them
-      const uint32 place = smem_address(to) + to_row * kSwizzleBytes + (chunk ^ at % kChunks) * kChunkBytes;
+    const int64 offset = row.exists ? stride.offset(row.block, head, row.row) : -1;
+    const uint64 chunks = static_cast<uint64>(offset) / kElementsOfChunk;
+    const uint32 near = static_cast<uint32>(chunks);
+    // If all rows exist, less than 64 GB from the tensor's begin, half a shuffle says where a row lies
+    if (kColumns % kPanelColumns == 0 && __all_sync(kAllLanes, offset >= 0 && chunks == near)) {
+      for_each_row<kRowsOfLoop>([&](int at, uint32 place) {
+        const uint64 chunk = __shfl_sync(kAllLanes, near, at) + lane() % kRowChunks;
 #pragma unroll
-      for (int panel = 0; panel < sm90_panels(kColumns); ++panel) {
-        const int column = panel * kPanelColumns + chunk * 8;
-        const bool exists = of_row != 0 && column < kColumns;
-        const auto* source = reinterpret_cast<const Bits16*>(of_row) + column;
-        cp_async_16(place + panel * Shape::kPanelBytesK, exists ? source : tensor, exists);
-      }
+        for (int panel = 0; panel < sm90_panels(kColumns); ++panel) {
+          cp_async_16(smem_address(to) + place + panel * Shape::kPanelBytesK,
+                      static_cast<const uint4*>(tensor) + chunk + panel * kRowChunks);
+        }
+      });
+    } else {
+      for_each_row<1>([&](int at, uint32 place) {
+        const int64 of_row = __shfl_sync(kAllLanes, offset, at);
+#pragma unroll
+        for (int panel = 0; panel < sm90_panels(kColumns); ++panel) {
+          const int column = panel * kPanelColumns + lane() % kRowChunks * kElementsOfChunk;
+          const bool exists = of_row >= 0 && column < kColumns;
+          cp_async_16(smem_address(to) + place + panel * Shape::kPanelBytesK,
+                      static_cast<const Bits16*>(tensor) + (exists ? of_row + column : 0), exists);
+        }
+      });
     }
     cp_async_arrive(full);
     __syncwarp();  // all lanes have written what they write themselves

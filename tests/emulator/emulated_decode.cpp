@@ -38,7 +38,7 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);
   std::vector<Chunk> storage(grid.node_bytes / sizeof(Chunk) + 1), stack(grid.stack_bytes / sizeof(Chunk) + 1);
   std::memset(stack.data(), 0xff, grid.stack_bytes);
-  DecodeArgs args = cuda::decode_args(p, {});
+  DecodeArgs args = cuda::decode_args(p, variant, {});
   args.storage = storage.data();
   args.stack = stack.data();
   args.stack_nodes = grid.stack_nodes;

@@ -19,16 +19,20 @@ constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes: cuTensorM
 
 static_assert(kPanelBytes == kSwizzleBytes);
 
-TensorMapType map_type(ElementType element) {
-  switch (element) {
-    case ElementType::kF32:
+TensorMapType map_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
       return TensorMapType::kFloat32;
-    case ElementType::kF16:
+    case DType::kF16:
       return TensorMapType::kFloat16;
-    case ElementType::kBF16:
+    case DType::kBF16:
       return TensorMapType::kBfloat16;
+    case DType::kF8E4M3:
+    case DType::kI8:
+      return TensorMapType::kUint8;
+    default:
+      throw Error(ErrorCode::kInternal, fmt::format("tensor map: no type {}", dtype_name(dtype)));
   }
-  throw Error(ErrorCode::kInternal, fmt::format("tensor map: no type {}", static_cast<int>(element)));
 }
 
 struct MapSource {
@@ -38,9 +42,8 @@ struct MapSource {
   [[nodiscard]] DevicePointer address() const {
     return reinterpret_cast<DevicePointer>(t.numel() == 0 ? somewhere : t.data);
   }
-  [[nodiscard]] ElementType element() const { return element_of(t.dtype); }
   [[nodiscard]] std::uint32_t panel_columns() const {
-    return static_cast<std::uint32_t>(element_info(element()).panel_columns());
+    return static_cast<std::uint32_t>(kPanelBytes / dtype_bytes(t.dtype));
   }
   [[nodiscard]] std::uint64_t size(std::size_t dim) const {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim]));
@@ -55,7 +58,9 @@ struct MapSource {
 
 constexpr const char* kAllowed = "multiples of 16 bytes, none of them 0";
 
-bool has_map(const Tensor& t) {
+}  // namespace
+
+bool has_row_map(const Tensor& t) {
   if (t.numel() == 0) return true;  // never loaded
   const std::int64_t bytes = dtype_bytes(t.dtype);
   if (reinterpret_cast<std::intptr_t>(t.data) % kMultiple != 0) return false;
@@ -67,11 +72,9 @@ bool has_map(const Tensor& t) {
   return true;
 }
 
-}  // namespace
-
 TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere) {
   const MapSource source = {t, somewhere};
-  const TensorMapSpec spec = {.type = map_type(source.element()),
+  const TensorMapSpec spec = {.type = map_type(t.dtype),
                               .rank = 4,
                               .address = source.address(),
                               .dims = {source.size(3), source.size(2), source.size(1), source.size(0)},
@@ -85,7 +88,7 @@ TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
   const std::uint32_t columns = source.panel_columns();
   const std::uint64_t panels = source.size(3) / columns;
   const TensorMapSpec spec = {
-      .type = map_type(source.element()),
+      .type = map_type(t.dtype),
       .rank = 5,
       .address = source.address(),
       .dims = {columns, source.size(2), panels, source.size(1), source.size(0)},
@@ -96,7 +99,7 @@ TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere) {
 
 std::optional<core::Lack> tensor_map_lack(const core::Problem& p) {
   for (const auto& [name, tensor] : core::NamedTensors(p)) {
-    if (!has_map(*tensor)) return core::Lack{name, "address", tensor, kAllowed};
+    if (!has_row_map(*tensor)) return core::Lack{name, "address", tensor, kAllowed};
   }
   return std::nullopt;
 }
@@ -110,12 +113,12 @@ Tensor stored_bias(const core::Problem& p) {
 }
 
 std::optional<core::Lack> bias_map_lack(const core::Problem& p) {
-  if (has_map(stored_bias(p))) return std::nullopt;
+  if (has_row_map(stored_bias(p))) return std::nullopt;
   return core::Lack{"bias", "address", &*p.bias, kAllowed};
 }
 
 std::optional<core::Lack> dbias_map_lack(const core::Problem& p) {
-  if (has_map(*p.dbias)) return std::nullopt;
+  if (has_row_map(*p.dbias)) return std::nullopt;
   return core::Lack{"dbias", "address", &*p.dbias, kAllowed};
 }
 

@@ -9,10 +9,13 @@
 
 namespace attend::cuda {
 
-/// The map of a tensor of 16-bit elements as (head_dim, seqlen, heads, batch), with boxes of 64 columns and `rows`
-/// rows, swizzled in rows of 128 bytes. Elements outside read as 0.
+/// The map of a tensor as (head_dim, seqlen, heads, batch), with boxes of 128 bytes of columns and `rows` rows, swizzled
+/// in rows of 128 bytes. Elements outside read as 0.
 /// @param somewhere  any address of the device's, for a tensor without elements, which may have none
 [[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere);
+
+/// Has the tensor such a map? Its address and strides have to be as tensor_map_lack() says.
+[[nodiscard]] bool has_row_map(const Tensor& t);
 
 /// The same with dimensions (64, seqlen, head_dim / 64, heads, batch): one copy brings all columns, panel after panel.
 [[nodiscard]] TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere);

@@ -75,7 +75,7 @@ struct DecodeLaunch {
         kernels->get(device, variant, [&](const Arch& arch) { return decode_spec(variant, arch.target); });
     const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);
     DecodeStorage storage = decode_storage(grid.node_bytes, grid.stack_bytes, stream);
-    DecodeArgs args = decode_args(p, added);
+    DecodeArgs args = decode_args(p, variant, added);
     args.storage = storage.nodes;
     args.stack = storage.stack;
     args.stack_nodes = grid.stack_nodes;

@@ -4,6 +4,8 @@
 #include <bit>
 #include <limits>
 
+#include "cuda/launch/tensor_maps.hpp"
+
 namespace attend::cuda {
 namespace {
 
@@ -18,8 +20,14 @@ int tree_levels(std::int64_t capacity) {
 
 }  // namespace
 
-DecodeArgs decode_args(const core::DecodeProblem& p, const AddedKeys& added) {
+DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& variant, const AddedKeys& added) {
   DecodeArgs args = {};
+  if (variant.has_boxes != 0) {
+    const std::int64_t rows = decode_box_rows(p);
+    args.k_map = row_map(p.k, static_cast<int>(rows), p.q.data);
+    args.v_map = row_map(p.v, static_cast<int>(rows), p.q.data);
+    args.box_rows = static_cast<uint32>(rows);
+  }
   args.q = p.q.data;
   args.k = p.k.data;
   args.v = p.v.data;

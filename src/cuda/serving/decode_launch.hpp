@@ -11,8 +11,10 @@
 
 namespace attend::cuda {
 
-/// All but the storage, which the launch has to bring: storage, stack and stack_nodes are 0. All rows are computed.
-[[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const AddedKeys& added);
+/// All but the storage, which the launch has to bring: storage, stack and stack_nodes are 0. All rows are computed. The
+/// maps of a variant with boxes are made by the driver.
+[[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& variant,
+                                     const AddedKeys& added);
 
 struct DecodeGrid {
   std::uint32_t blocks;

@@ -11,6 +11,8 @@
 #include "core/lack.hpp"
 #include "cuda/launch/config_enums.hpp"
 #include "cuda/launch/facts.hpp"
+#include "cuda/launch/tensor_maps.hpp"
+#include "kernels/isa/smem_address.cuh"
 
 namespace attend::cuda {
 namespace {
@@ -133,7 +135,20 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
   return v;
 }
 
+/// Are rows of keys and values whole panels, in tensors that the copy engine takes?
+[[nodiscard]] bool takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
+  constexpr std::int64_t kLeastRows = 8;  // those of a swizzle's pattern
+  const auto is_panels = [](const Tensor& t) { return t.shape[3] * dtype_bytes(t.dtype) % kSwizzleBytes == 0; };
+  return v.aligned != 0 && is_panels(p.k) && (v.values_are_keys != 0 || is_panels(p.v)) && has_row_map(p.k) &&
+         has_row_map(p.v) && decode_box_rows(p) >= kLeastRows;
+}
+
 }  // namespace
+
+std::int64_t decode_box_rows(const core::DecodeProblem& p) {
+  constexpr std::int64_t kMost = 32;  // what a warp loads of a step
+  return p.cache.page_table ? std::min(kMost, p.block_size & -p.block_size) : kMost;
+}
 
 DecodeTile DecodeVariant::tile() const {
   const int q_bytes = element == ElementType::kF32 ? 4 : 2;
@@ -149,7 +164,9 @@ DecodeTile DecodeVariant::tile() const {
 }
 
 DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
-  DecodeGpu gpu = {.max_smem = device.max_smem_per_block, .multiprocessors = device.num_multiprocessors};
+  DecodeGpu gpu = {.max_smem = device.max_smem_per_block,
+                   .multiprocessors = device.num_multiprocessors,
+                   .has_copy_engine = device.arch().tma};
   const double each = device.memory_bytes_per_s / device.num_multiprocessors;
   if (each > 0) gpu.bytes_in_flight = static_cast<int>(each * kSecondsInFlight);
   return gpu;
@@ -157,6 +174,7 @@ DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
 
 DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows) {
   DecodeVariant v = facts_of(p);
+  v.has_boxes = gpu.has_copy_engine && takes_boxes(p, v) ? 1 : 0;
   v.leaves_room = leaves_long_rows ? 1 : 0;
   // Beside long rows most sequences have one
   const std::int64_t rows = leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes)
@@ -181,6 +199,7 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kHeadDimV", v.head_dim_v},
                      {"kValuesAreKeys", v.values_are_keys != 0},
                      {"kAligned", v.aligned != 0},
+                     {"kHasBoxes", v.has_boxes != 0},
                      {"kRows", v.rows},
                      {"kRowParts", v.row_parts},
                      {"kSlots", v.slots},
@@ -206,6 +225,7 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
     v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
+    v.has_boxes = arch.tma && head_dim % 64 == 0 ? 1 : 0;
     choose_slots(v, {.max_smem = arch.max_smem_per_block}, items);
     specs.push_back(decode_spec(v, arch.target));
   }

@@ -20,6 +20,7 @@ struct DecodeVariant {
   std::int32_t head_dim_v = 128;
   std::int32_t values_are_keys = 0;
   std::int32_t aligned = 1;
+  std::int32_t has_boxes = 0;  ///< the copy engine brings keys and values
   std::int32_t rows = 8;
   std::int32_t row_parts = 1;
   std::int32_t slots = 2;
@@ -35,6 +36,7 @@ struct DecodeVariant {
 struct DecodeGpu {
   int max_smem = 0;  ///< bytes that a block may have
   int multiprocessors = 1;
+  bool has_copy_engine = false;  ///< that brings boxes
   /// Of a multiprocessor: so many bytes under way keep the memory busy.
   int bytes_in_flight = 96 * 1024;
 
@@ -44,6 +46,9 @@ struct DecodeGpu {
 /// @param leaves_long_rows  sequences with more than kMostDecodeRows rows are another kernel's
 /// @throws Error (kUnsupported) naming the first argument that no kernel takes.
 [[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows);
+
+/// Rows of a box of keys: a power of two, of which pages are multiples.
+[[nodiscard]] std::int64_t decode_box_rows(const core::DecodeProblem& p);
 
 [[nodiscard]] KernelSpec decode_spec(const DecodeVariant& variant, const char* arch);
 
