@@ -26,8 +26,13 @@ struct DecodeCopy {
     fence_smem_for_async();  // rows were written here otherwise, and read
 #pragma unroll
     for (int panel = 0; panel < Rows::kPanels; ++panel) {
-      tma_load_panel(smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch, map, full,
-                     {panel * (Rows::kPitch / kCacheBytes), row, head, block});
+      const uint32 of_panel = smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch;
+      const PanelPlace at = {panel * (Rows::kPitch / kCacheBytes), row, head, block};
+      if constexpr (Config::kLeavesRoom) {  // the other kernel reads its keys again and again
+        tma_load_panel_once(of_panel, map, full, at);
+      } else {
+        tma_load_panel(of_panel, map, full, at);
+      }
     }
   }
 

@@ -5,9 +5,8 @@
 // between two items, otherwise at the roundest unit. Every block computes the same boundaries from the lengths, which
 // are known on the device only.
 //
-// kLeavesRoom: sequences with many rows are left to another kernel, which runs beside this one. If they are much of the
-// work, the last blocks have none, and end: kBusyBlocks of kBusyOf keep the memory busy, and the other kernel wants the
-// rest.
+// kLeavesRoom: sequences with many rows are left to another kernel, which runs beside this one. Some of the blocks have no
+// work then, and end: half of them keep the memory busy, and the other kernel wants their multiprocessors.
 //
 // All of this runs once in a block, when its instructions are in no cache: what counts is how many they are.
 #pragma once
@@ -69,9 +68,7 @@ struct DecodeSchedule {
       if (lane >= distance) sum += before;
     }
     total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
-    int blocks = static_cast<int>(gridDim.x);
-    if (Config::kLeavesRoom && is_much(run.left)) blocks = (blocks * kBusyBlocks + kBusyOf - 1) / kBusyOf;
-    choose_share(blocks, most, most == least);
+    choose_share(Config::kLeavesRoom ? busy_blocks(run.left) : static_cast<int>(gridDim.x), most, most == least);
     const Number begin = static_cast<int>(blockIdx.x) * share, end = begin + share;
     const uint32 with_begin = __ballot_sync(kAllLanes, begin < sum), with_end = __ballot_sync(kAllLanes, end < sum);
     const uint32 owners = lane == 0 ? with_begin : with_end;
@@ -109,7 +106,6 @@ struct DecodeSchedule {
   }
 
  private:
-  static constexpr int kBusyBlocks = 1, kBusyOf = 2;
   static constexpr int kMostUnits = 0x7fffffff;
 
   // The sequences that a lane counts.
@@ -144,14 +140,17 @@ struct DecodeSchedule {
     const float tiles = ceilf(static_cast<float>(span.seqlen_q) / 128.0f);
     return tiles * static_cast<float>(args.num_heads_k * args.group) * static_cast<float>(units_to(span.seqlen_k));
   }
-  // A unit of such a tile takes about as long to compute as a unit of this kernel to load.
-  [[nodiscard]] __device__ __forceinline__ bool is_much(float left_of_lane) const {
+  // So many that both kernels end together, but enough to keep the memory busy. The whole GPU takes about two thirds as
+  // long for a unit of the other kernel as for one of this.
+  [[nodiscard]] __device__ __forceinline__ int busy_blocks(float left_of_lane) const {
+    constexpr float kUnit = 0.65f, kLeast = 0.55f;
     float left = left_of_lane;
 #pragma unroll
     for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
       left += __shfl_xor_sync(kAllLanes, left, distance);
     }
-    return 3.0f * left > static_cast<float>(total);
+    const float wanted = 1.0f - kUnit * left / fmaxf(static_cast<float>(total), 1.0f);
+    return max(static_cast<int>(static_cast<float>(gridDim.x) * fmaxf(wanted, kLeast)), 1);
   }
 
   // The item that has a number, from a sequence on whose first number is `first`.

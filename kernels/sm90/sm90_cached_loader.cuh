@@ -1,10 +1,9 @@
-// Tiles of keys and values from a cache, Config::kIsCached. Each warp of the loading warpgroup has 32 rows of every tile:
-// it looks up their pages, a tile ahead, and asks for them. A warp makes a request in some 60 clocks: small pages want
-// several.
+// Tiles of keys and values from a cache, Config::kIsCached. A loading warp looks up the pages of its rows of every tile,
+// a tile ahead, and asks for them. A warp makes a request in some 60 clocks: small pages want several warps.
 //
-//   kHasBoxes   the copy engine brings boxes of rows, each of which lies in one page. The warp that has a box's first row
-//               asks for all of it
-//   otherwise   cp.async brings row by row what the boxes would
+//   kKeyLoaders == 1   each tile lies in one page, or keys in no page at all: the copy engine brings it in one box
+//   kHasBoxes          each warp has 32 rows. The copy engine brings boxes of them, each of which lies in one page
+//   otherwise          each warp has 32 rows. cp.async brings one by one what the boxes would
 //
 // A key is hidden if it lies in front of the first key (cache_leftpad), or in a page that does not exist. Consumers mask
 // its score. Its value and those of keys that the sequence does not have are zeros: p is 0 there, but 0 * NaN is NaN.
@@ -33,13 +32,12 @@ struct Sm90CachedKeys {
   }
 };
 
-// Where the lane's row of a tile lies. It is one of the warp's.
+// Where the lane's row of a tile lies, the first of its rows.
 struct Sm90CachedRow {
   int key;
   int block;    // -1: in no page, or nothing of its box may be seen
-  int row;      // of the block
+  int row;      // of the block; kKeyLoaders == 1: that of the tile's first row
   bool exists;  // and may be seen
-  bool hidden;
 };
 
 // A warp of the loading warpgroup. Its places in the rings go on from tile to tile.
@@ -63,12 +61,12 @@ struct Sm90CachedLoader {
     const Sm90CachedKeys keys = Sm90CachedKeys::of<Config>(args, work);
     int n = tiles.end - 1;
     Sm90CachedRow row = find(keys, n), next = find(keys, n - 1);
-    load_k(row, head);
+    load_k(keys, row, head);
     load_q();
 #pragma unroll 1
     for (--n; n >= tiles.begin; --n) {
       const Sm90CachedRow behind = find(keys, n - 1);  // is looked up while the tiles before it are waited for
-      load_k(next, head);
+      load_k(keys, next, head);
       load_v(keys, row, head);
       row = next;
       next = behind;
@@ -85,28 +83,30 @@ struct Sm90CachedLoader {
     return static_cast<int>(threadIdx.x) % kWarpThreads;
   }
   [[nodiscard]] __device__ __forceinline__ int in_tile() const { return warp * kWarpThreads + lane(); }
+  // Of the warp, and of one box.
+  static constexpr int kRows = Config::kKeyLoaders == 1 ? Config::kBlockN : kWarpThreads;
+  [[nodiscard]] __device__ __forceinline__ int box_rows() const {
+    return Config::kKeyLoaders == 1 ? Config::kBlockN : Config::kHasBoxes ? 1 << args.box_shift : 1;
+  }
 
   // Pages are looked up for boxes of which a key may be seen, and for no others.
   [[nodiscard]] __device__ __forceinline__ Sm90CachedRow find(const Sm90CachedKeys& keys, int n) const {
-    const int key = n * Config::kBlockN + in_tile();
-    const int box = Config::kHasBoxes ? 1 << args.box_shift : 1, first = key & -box;
-    Sm90CachedRow found = {key, -1, 0, false, key < keys.first_key};
+    const int key = n * Config::kBlockN + in_tile(), box = box_rows();
+    const int first = Config::kKeyLoaders == 1 ? n * Config::kBlockN : key & -box;
+    Sm90CachedRow found = {key, -1, 0, false};
     if (n < 0 || in_tile() >= Config::kBlockN || first >= keys.end_key || first + box <= keys.begin_key) return found;
-    const CachePlace at = place(args.cache, keys.cache_row, key);
-    const bool may_be_seen = key >= keys.begin_key && key < keys.end_key;
+    const CachePlace at = place(args.cache, keys.cache_row, Config::kKeyLoaders == 1 ? first : key);
     found.block = static_cast<int>(at.block);
     found.row = static_cast<int>(at.row);
-    found.exists = may_be_seen && at.exists();
-    found.hidden |= may_be_seen && !at.exists();
+    found.exists = at.exists() && key >= keys.begin_key && key < keys.end_key;
     return found;
   }
 
   // The warp's rows of a tile of k, and which of them are hidden.
-  __device__ __forceinline__ void load_k(const Sm90CachedRow& row, int head) {
+  __device__ __forceinline__ void load_k(const Sm90CachedKeys& keys, const Sm90CachedRow& row, int head) {
     Mbarrier& full = smem.k_full[k_at.buffer()];
     wait_for(smem.k_empty[k_at.buffer()], k_at.parity() ^ 1);
-    const uint32 hidden = __ballot_sync(kAllLanes, row.hidden);
-    if (lane() == 0) smem.hidden.of_tile[k_at.count % smem.hidden.kTiles].word[warp] = hidden;
+    hide(keys, row);
     if constexpr (Config::kHasBoxes) {
       ask_for_boxes<Shape::kPanelsQk>(smem.k[k_at.buffer()], args.k_map, full, row, head);
     } else {
@@ -128,6 +128,17 @@ struct Sm90CachedLoader {
     v_at.advance();
   }
 
+  // Tells the consumers which of the warp's rows are hidden, with the tile.
+  __device__ __forceinline__ void hide(const Sm90CachedKeys& keys, const Sm90CachedRow& row) const {
+    auto& word = smem.hidden.of_tile[k_at.count % smem.hidden.kTiles].word;
+#pragma unroll
+    for (int further = 0; further < kRows; further += kWarpThreads) {
+      const int key = row.key + further;
+      const bool is_missing = row.block < 0 && key >= keys.begin_key && key < keys.end_key;
+      const uint32 hidden = __ballot_sync(kAllLanes, key < keys.first_key || is_missing);
+      if (lane() == 0) word[warp + further / kWarpThreads] = hidden;
+    }
+  }
   static __device__ __forceinline__ void wait_for(Mbarrier& empty, uint32 parity) {
     if (lane() == 0) empty.wait(parity);
     __syncwarp();  // the buffer is free: all lanes may ask for its rows
@@ -137,8 +148,9 @@ struct Sm90CachedLoader {
   template <int kPanels>
   __device__ __forceinline__ void ask_for_boxes(unsigned char* to, const TensorMapArg& map, Mbarrier& full,
                                                 const Sm90CachedRow& row, int head) const {
-    const uint32 box_bytes = static_cast<uint32>(kSwizzleBytes) << args.box_shift;
-    const bool begins_box = (in_tile() & ((1 << args.box_shift) - 1)) == 0 && row.block >= 0;
+    const uint32 box_bytes = static_cast<uint32>(kSwizzleBytes * box_rows());
+    const bool is_first = Config::kKeyLoaders == 1 ? lane() == 0 : (lane() & (box_rows() - 1)) == 0;
+    const bool begins_box = is_first && row.block >= 0 && in_tile() < Config::kBlockN;
     const uint32 boxes = static_cast<uint32>(__popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box))));
     if (lane() == 0) full.arrive_expect_bytes(kPanels * boxes * box_bytes);
     __syncwarp();  // the bytes are announced
@@ -150,21 +162,14 @@ struct Sm90CachedLoader {
     }
   }
 
-  // The rows of the warp's boxes. A box of more than 32 rows is that of the warp that has its first.
-  [[nodiscard]] __device__ __forceinline__ int rows_of_boxes() const {
-    const int box = 1 << args.box_shift;
-    return box <= kWarpThreads ? kWarpThreads : (warp * kWarpThreads & (box - 1)) == 0 ? box : 0;
-  }
-  // visit(row): the lane's rows of those, from the lane's own on, that nothing may see.
+  // visit(row): the lane's rows that nothing may see.
   template <class Visit>
   __device__ __forceinline__ void for_each_empty_row(const Sm90CachedKeys& keys, const Sm90CachedRow& row,
                                                      const Visit& visit) const {
-    const int rows = rows_of_boxes();
-    const int block = args.box_shift <= 5 ? row.block : __shfl_sync(kAllLanes, row.block, 0);
-#pragma unroll 1
-    for (int further = 0; further < rows; further += kWarpThreads) {
+#pragma unroll
+    for (int further = 0; further < kRows; further += kWarpThreads) {
       const int key = row.key + further;
-      const bool exists = block >= 0 && key >= keys.begin_key && key < keys.end_key;
+      const bool exists = row.block >= 0 && key >= keys.begin_key && key < keys.end_key;
       if (in_tile() + further < Config::kBlockN && !exists) visit(in_tile() + further);
     }
   }
@@ -216,7 +221,7 @@ struct Sm90CachedLoader {
     const uint32 near = static_cast<uint32>(chunks);
     // If all rows exist, less than 64 GB from the tensor's begin, half a shuffle says where a row lies
     if (kColumns % kPanelColumns == 0 && __all_sync(kAllLanes, offset >= 0 && chunks == near)) {
-      for_each_row<kRowsOfLoop>([&](int at, uint32 place) {
+      for_each_row<sm90_panels(kColumns) <= 2 ? kRowsOfLoop : 2>([&](int at, uint32 place) {
         const uint64 chunk = __shfl_sync(kAllLanes, near, at) + lane() % kRowChunks;
 #pragma unroll
         for (int panel = 0; panel < sm90_panels(kColumns); ++panel) {

@@ -61,7 +61,7 @@ struct Sm90ForwardTile {
   return block_n / kKeysOfQuad * kQuadBytes;
 }
 
-// kIsCached: the warps that load keys.
+// kIsCached: the warps that load keys, if each has 32 rows of a tile.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_cached_loaders(int block_n) {
   return (block_n + 31) / 32;
 }
@@ -69,10 +69,11 @@ struct Sm90ForwardTile {
 // kSmemBytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_forward_smem_bytes(int consumers, int block_n, int stages,
                                                                        int q_buffers, int head_dim, int head_dim_v,
-                                                                       bool terms_tiles, bool drops, bool is_cached) {
+                                                                       bool terms_tiles, bool drops, bool is_cached,
+                                                                       int key_loaders) {
   const int q = sm90_panels_q(q_buffers, head_dim, head_dim_v) * consumers * kSm90ConsumerRows * kSwizzleBytes;
   const int k_and_v = (sm90_panels(head_dim) + sm90_panels(sm90_columns_v(head_dim_v))) * block_n * kSwizzleBytes;
-  const int tails = is_cached ? sm90_cached_loaders(block_n) : 1;
+  const int tails = is_cached ? key_loaders : 1;
   const int barriers = 8 * (2 * q_buffers + 4 * stages + 2 * kSm90WorkSlots + tails);
   const int terms = terms_tiles ? sm90_forward_terms_bytes(consumers, block_n) : 0;
   const int quads = drops ? sm90_forward_quad_bytes(block_n) : 0;
@@ -100,7 +101,7 @@ struct Sm90Shape {
   // With two buffers of q, the copy engine stores o from the place of its q. With one, threads store o, so that the
   // next q can come as soon as the last scores are made.
   static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs;
-  static constexpr int kKeyLoaders = Config::kIsCached ? sm90_cached_loaders(Config::kBlockN) : 1;
+  static constexpr int kKeyLoaders = Config::kIsCached ? Config::kKeyLoaders : 1;
   static constexpr int kTails = kKeyLoaders;
   // Arrivals at the barrier of a tile of keys: of each loading warp, and of its lanes where their copies arrive.
   static constexpr int kKeyArrivals = kKeyLoaders * (Config::kIsCached && !Config::kHasBoxes ? 33 : 1);
@@ -111,7 +112,8 @@ struct Sm90Shape {
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
   static constexpr int kSmemBytes =
       sm90_forward_smem_bytes(kConsumers, Config::kBlockN, Config::kStages, Config::kQBuffers, Config::kHeadDim,
-                              Config::kHeadDimV, Config::kTermsTiles, Score<Config>::kDrops, Config::kIsCached);
+                              Config::kHeadDimV, Config::kTermsTiles, Score<Config>::kDrops, Config::kIsCached,
+                              Config::kKeyLoaders);
   static constexpr int kTermsBytes = sm90_forward_terms_bytes(kConsumers, Config::kBlockN);
 };
 

@@ -34,6 +34,18 @@ __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& 
       : "memory");
 }
 
+// The same of what is read once: it leaves the L2 cache before anything else does.
+__device__ __forceinline__ void tma_load_panel_once(uint32 smem, const TensorMapArg& map, Mbarrier& full,
+                                                    const PanelPlace& at) {
+  asm volatile(
+      "{\n.reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], policy;\n}\n" ::"r"(smem),
+      "l"(&map), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(smem_address(&full))
+      : "memory");
+}
+
 // From `smem`. The threads that wrote there have fenced their writes for the copy engine (fence_smem_for_async), and a
 // barrier has been passed since.
 __device__ __forceinline__ void tma_store_panel(const TensorMapArg& map, uint32 smem, const PanelPlace& at) {

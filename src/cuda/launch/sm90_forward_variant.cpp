@@ -79,14 +79,23 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
 }
 
-Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, bool has_boxes) {
+int sm90_forward_box_rows(const Sm90ForwardVariant& v, std::int64_t page_size) {
+  const std::int64_t block_n = v.tile.block_n;
+  if (page_size % block_n == 0) return v.tile.block_n;
+  const std::int64_t rows = std::min({std::int64_t{32}, block_n & -block_n, page_size & -page_size});
+  return rows < kSm90LeastBoxRows ? 0 : static_cast<int>(rows);
+}
+
+Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, std::int64_t page_size) {
   Sm90ForwardVariant v = sm90_forward_tall(facts, capacity, false);
   v.tile.schedule = Schedule::kDynamic;
   v.puts_aside = puts_sums_aside(facts.element, capacity) ? 1 : 0;
   v.is_cached = 1;
-  v.has_boxes = has_boxes ? 1 : 0;
+  const int box_rows = sm90_forward_box_rows(v, page_size);
+  v.has_boxes = box_rows > 0 ? 1 : 0;
+  v.key_loaders = box_rows == v.tile.block_n ? 1 : sm90_cached_loaders(v.tile.block_n);
   // The warps that load look up pages, and where there are no boxes addresses
-  const int taken = has_boxes ? 8 : 16;
+  const int taken = v.has_boxes != 0 ? 8 : 16;
   v.tile.producer_registers += taken * v.tile.consumers;
   v.tile.consumer_registers -= taken;
   return v;

@@ -14,10 +14,12 @@ struct Sm90ForwardVariant : Facts {
   std::int32_t bias_tiles = 0;  ///< the copy engine brings the bias
   std::int32_t is_cached = 0;   ///< keys lie in a cache: kernels/sm90/sm90_cached_args.cuh
   std::int32_t has_boxes = 0;   ///< is_cached: the copy engine brings keys
+  std::int32_t key_loaders = 0;  ///< is_cached: warps that load keys
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
-                                   bias_tiles != 0, has(option::kDropout), is_cached != 0);
+                                   bias_tiles != 0, has(option::kDropout), is_cached != 0,
+                                   key_loaders);
   }
 };
 
@@ -39,6 +41,7 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
     {nullptr, "kTermsTiles", flag<&Sm90ForwardVariant::bias_tiles>},
     {nullptr, "kIsCached", flag<&Sm90ForwardVariant::is_cached>},
     {nullptr, "kHasBoxes", flag<&Sm90ForwardVariant::has_boxes>},
+    {nullptr, "kKeyLoaders", number<&Sm90ForwardVariant::key_loaders>},
     {"dynamic", "kSchedule", number<&Sm90ForwardVariant::tile, &Sm90ForwardTile::schedule>},
     {nullptr, "kSmemBytes", number<&Sm90ForwardVariant::smem_bytes>},
 };
@@ -58,7 +61,11 @@ constexpr int kSm90MostCrowdedHeadDim = 192;
 [[nodiscard]] Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles);
 
 /// For rows over a cache, of sequences of any number and length: what is summed in which order depends on the facts only.
-[[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, bool has_boxes);
+/// @param page_size  keys that lie together; 0: all
+[[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, std::int64_t page_size);
+
+/// Rows of a box of keys there; 0: keys do not come in boxes.
+[[nodiscard]] int sm90_forward_box_rows(const Sm90ForwardVariant& variant, std::int64_t page_size);
 
 /// The kernel, for the family or for a cache.
 [[nodiscard]] KernelSpec sm90_forward_spec(const Sm90ForwardVariant& variant, std::int32_t taken, const char* arch);

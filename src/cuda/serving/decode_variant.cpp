@@ -31,7 +31,7 @@ constexpr int kReservedSmem = 1024;
 /// are so many items for each multiprocessor that few are spread over blocks: then two hide the ends of items.
 constexpr std::int64_t kBytesOfAStep = 32 * 1024;
 constexpr std::int64_t kManyItems = 3;
-constexpr std::int64_t kRowsBesideLongOnes = 16;
+constexpr std::int64_t kRowsBesideLongOnes = 8;
 /// The time from a request to its answer while the memory is busy.
 constexpr double kSecondsInFlight = 2.5e-6;
 

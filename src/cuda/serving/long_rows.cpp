@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 
 #include "core/dtype_traits.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -42,11 +41,9 @@ core::Problem as_packed(const core::DecodeProblem& p) {
   return packed;
 }
 
-/// Rows of a box: a power of two, of which pages and tiles are multiples.
-std::int64_t box_rows(const core::DecodeProblem& p, int block_n) {
-  const std::int64_t of_tile = block_n & -block_n;
-  if (!p.cache.page_table) return of_tile;
-  return std::min(of_tile, p.block_size & -p.block_size);
+/// Keys that lie together in memory; 0: all.
+std::int64_t page_size(const core::DecodeProblem& p) {
+  return p.cache.page_table ? p.block_size : 0;
 }
 
 constexpr std::int32_t kTaken = option::kAll | option::kRing;
@@ -64,8 +61,7 @@ std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p
   if (p.sinks && !core::dtype_traits(p.sinks->dtype).element) return std::nullopt;
   const core::Problem packed = as_packed(p);
   if (tensor_map_lack(packed)) return std::nullopt;
-  const bool has_boxes = box_rows(p, kSm90LeastBoxRows) >= kSm90LeastBoxRows;
-  return sm90_forward_cached(facts_of(packed, true), p.capacity, has_boxes);
+  return sm90_forward_cached(facts_of(packed, true), p.capacity, page_size(p));
 }
 
 KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch) {
@@ -88,12 +84,13 @@ std::size_t long_rows_scratch_bytes(const Sm90ForwardVariant& variant, std::uint
 Sm90CachedArgs long_rows_args(const core::DecodeProblem& p, const Sm90ForwardVariant& variant, const AddedKeys& added,
                               uint32* counters, void* scratch) {
   const core::Problem packed = as_packed(p);
-  const std::int64_t keys = box_rows(p, variant.tile.block_n);
+  const int keys = sm90_forward_box_rows(variant, page_size(p));
   Sm90CachedArgs args = {};
   args.q_map = row_map(p.q, variant.tile.block_m(), p.q.data);
   if (variant.has_boxes != 0) {
-    args.k_map = row_map(p.k, static_cast<int>(keys), p.q.data);
-    args.v_map = row_map(p.v, static_cast<int>(keys), p.q.data);
+    args.k_map = row_map(p.k, keys, p.q.data);
+    args.v_map = row_map(p.v, keys, p.q.data);
+    args.box_shift = static_cast<uint32>(std::bit_width(static_cast<unsigned>(keys)) - 1);
   }
   args.o_map = row_map(p.o, kSm90ConsumerRows, p.q.data);
   args.next_tile = counters;
@@ -103,7 +100,6 @@ Sm90CachedArgs long_rows_args(const core::DecodeProblem& p, const Sm90ForwardVar
   args.base.scale = made_up_scale(packed, true);
   args.options = option_args_of(packed);
   args.cache = cache_args(p, added);
-  args.box_shift = static_cast<uint32>(std::countr_zero(static_cast<std::uint64_t>(keys)));
   args.least_rows = kMostDecodeRows + 1;
   args.lse_base2 = p.lse_base2 ? 1 : 0;
   return args;
@@ -114,18 +110,19 @@ std::vector<KernelSpec> long_rows_specs(const Arch& arch) {
   if (!arch.wgmma) return specs;
   constexpr std::int64_t kCapacity = 4096, kManyKeys = std::int64_t{1} << 20;
   const auto add = [&](std::int32_t head_dim, std::int32_t head_dim_v, MaskKind mask, std::int32_t options,
-                       std::int64_t capacity, bool has_boxes = true) {
+                       std::int64_t capacity, std::int64_t page_size = 0) {
     const Facts facts = {.element = ElementType::kBF16,
                          .head_dim = head_dim,
                          .head_dim_v = head_dim_v,
                          .mask = mask,
                          .options = option::kVarlen | options};
-    specs.push_back(long_rows_spec(sm90_forward_cached(facts, capacity, has_boxes), arch.target));
+    specs.push_back(long_rows_spec(sm90_forward_cached(facts, capacity, page_size), arch.target));
   };
   for (const std::int32_t head_dim : {64, 80, 96, 128, 192, 256}) {
     add(head_dim, head_dim, MaskKind::kCausal, 0, kCapacity);
-    add(head_dim, head_dim, MaskKind::kWindow, option::kTransform | option::kAlibi, kCapacity);
-    add(head_dim, head_dim, MaskKind::kCausal, 0, kCapacity, false);
+    add(head_dim, head_dim, MaskKind::kWindow, option::kTransform | option::kAlibi, kCapacity, 16);
+    add(head_dim, head_dim, MaskKind::kCausal, 0, kCapacity, 1);
+    add(head_dim, head_dim, MaskKind::kCausal, 0, kCapacity, 16);
   }
   add(128, 128, MaskKind::kFull, 0, kCapacity);
   add(192, 128, MaskKind::kCausal, 0, kCapacity);
