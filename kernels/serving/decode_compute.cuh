@@ -95,7 +95,8 @@ class DecodeCompute {
 
   // The products of q with the keys in a slot, for the step that is next.
   __device__ __forceinline__ void multiply(int keys) {
-    products_.scores(next_.s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::KRows::kPitch, q_rows_, role_.lane);
+    products_.scores(next_.s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::KRows::kPitch, q_rows_,
+                     role_.lane);
     const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
     next_.existing = static_cast<uint64>(words.y) << 32 | words.x;
     next_.keys = keys;
@@ -151,7 +152,8 @@ class DecodeCompute {
       if constexpr (kLeavesKeys) release(ahead.stage);
       place_.advance();
     }
-    if constexpr (Sizes::kLoadsValues) block_.ring.full(values.stage).wait(values.parity);  // the values are in their slot
+    if constexpr (Sizes::kLoadsValues)
+      block_.ring.full(values.stage).wait(values.parity);  // the values are in their slot
     char* of_values = block_.ring.slot(values.stage);
     if ((existing & ~seen_by_all) != 0) {
       leaf_.add_nonfinite(p_rows_, rows, of_values, existing, first_key, role_.again());
@@ -193,7 +195,7 @@ class DecodeCompute {
   // Merges all nodes of the cursor's item, whose end is the block's. Returns the last one, and leaves on the stack what
   // it is not complete with. A loading warp lists them: list_all().
   [[nodiscard]] __device__ __forceinline__ State merge_nodes() {
-    static_assert(Nodes::kAtOnce >= 1);
+    static_assert(Nodes::kMostGathered >= 1);
     const Nodes nodes = {block_.args, launch_};
     const ListedNode* list = reinterpret_cast<const ListedNode*>(block_.smem + kSmem.list);
     char* shared = block_.smem + kSmem.ring;
@@ -205,8 +207,8 @@ class DecodeCompute {
       barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
       const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.told);
 #pragma unroll 1
-      for (int i = 0; i < count; i += Nodes::kAtOnce) {
-        const int at_once = min(count - i, Nodes::kAtOnce);
+      for (int i = 0; i < count; i += Nodes::kMostGathered) {
+        const int at_once = min(count - i, Nodes::kMostGathered);
         if (is_live()) {
           if (!is_first) stack_.push(state);
           nodes.gather(list + i, at_once, shared);

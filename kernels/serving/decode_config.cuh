@@ -127,10 +127,10 @@ constexpr int kListThreads = DecodeSizes<Config>::kComputeThreads + kWarpThreads
 
 // The key of a loading lane in a step to come.
 struct DecodeAskedKey {
-  int block;  // the row of a contiguous cache; of others what the table says, at which nothing has looked yet
-  int row;    // in the block; -1: none that exists, as far as lengths tell, and that a row sees
+  int block;  // the row of a contiguous cache; of a paged one what the table says, whether or not there is such a page
+  int row;    // in the block; -1: the sequence has no such key, or no row sees it
   int sequence;
-  int head;  // of the keys; -1: there is no such step
+  int head;  // of the keys; -1: there are no more steps
 };
 static_assert(sizeof(DecodeAskedKey) == kDecodeAskedBytes);
 

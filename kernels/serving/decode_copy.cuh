@@ -41,14 +41,15 @@ struct DecodeCopy {
   static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {
     if constexpr (!Config::kAligned) {
       copy_elements(to, base, from, lane);
-    } else if (Config::kHasBoxes || kIsPadded || !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
+    } else if (Config::kHasBoxes || kIsPadded ||
+               !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
       copy_some(to, base, from, lane);
     }
   }
 
  private:
   // The lane's chunk of each round, of all chunks of the rows.
-  template <class Visit>  // visit(address in shared memory, row, byte in the row, round)
+  template <class Visit>  // visit(address in shared memory, row, byte in the row)
   static __device__ __forceinline__ void for_each_chunk(char* to, int lane, const Visit& visit) {
     const int first_row = lane / kChunks, first_chunk = lane % kChunks;
     const uint32 first = smem_address(to) + Rows::place(first_row, first_chunk);

@@ -64,7 +64,7 @@ struct DecodeNodes {
   static constexpr int kBytes = decode_node_bytes(Sizes::kTile);
 
   // That are in shared memory at the same time.
-  static constexpr int kAtOnce =
+  static constexpr int kMostGathered =
       decode_ring_bytes(Sizes::kTile) / kBytes < 16 ? decode_ring_bytes(Sizes::kTile) / kBytes : 16;
 
   const DecodeArgs& args;
@@ -85,7 +85,7 @@ struct DecodeNodes {
   }
 
   // Copies nodes into shared memory, one behind the other: all at once, so that they come together. Waits until the
-  // thread's share is there. kNodesAtOnce at most.
+  // thread's share is there. At most kMostGathered.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char* shared) const {
     const uint32 own = smem_address(shared) + threadIdx.x * 16;
     for (uint32 missing = (2u << (count - 1)) - 1; missing != 0;) {

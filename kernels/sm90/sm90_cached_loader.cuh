@@ -82,7 +82,9 @@ struct Sm90CachedLoader {
   [[nodiscard]] static __device__ __forceinline__ int lane() {
     return static_cast<int>(threadIdx.x) % kWarpThreads;
   }
-  [[nodiscard]] __device__ __forceinline__ int in_tile() const { return warp * kWarpThreads + lane(); }
+  [[nodiscard]] __device__ __forceinline__ int in_tile() const {
+    return warp * kWarpThreads + lane();
+  }
   // Of the warp, and of one box.
   static constexpr int kRows = Config::kKeyLoaders == 1 ? Config::kBlockN : kWarpThreads;
   [[nodiscard]] __device__ __forceinline__ int box_rows() const {

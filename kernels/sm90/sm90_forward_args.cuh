@@ -15,12 +15,12 @@ struct Sm90ForwardArgs {
   TensorMapArg o_map;      // 64 rows, head_dim_v columns
   TensorMapArg terms_map;  // kTermsTiles: kBlockM rows, seqlen_k columns; 1 head or batch entry if it is broadcast
   // What the loop over tiles reads, at offsets that no option moves.
-  uint32* next_tile;       // kSchedule == kDynamic: one number, 0 before each launch; otherwise null
-  uint32 total_tiles;      // Sm90ForwardGrid::total_tiles
-  uint32 row_tiles;        // of a head: Sm90ForwardGrid::row_tiles
-  uint32 section_heads;    // query heads whose tiles run side by side: Sm90ForwardGrid::section_heads
-  float scale_log2;        // |scale| * log2(e), not below 2^-100: 0 * -inf would be NaN
-  ForwardArgs base;        // q, k, v are not read: the maps have them. kNegateScores: scale is |scale|
+  uint32* next_tile;     // kSchedule == kDynamic: one number, 0 before each launch; otherwise null
+  uint32 total_tiles;    // Sm90ForwardGrid::total_tiles
+  uint32 row_tiles;      // of a head: Sm90ForwardGrid::row_tiles
+  uint32 section_heads;  // query heads whose tiles run side by side: Sm90ForwardGrid::section_heads
+  float scale_log2;      // |scale| * log2(e), not below 2^-100: 0 * -inf would be NaN
+  ForwardArgs base;      // q, k, v are not read: the maps have them. kNegateScores: scale is |scale|
   OptionArgs options;
 };
 static_assert(sizeof(Sm90ForwardArgs) ==

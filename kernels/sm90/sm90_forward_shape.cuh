@@ -110,10 +110,9 @@ struct Sm90Shape {
   static constexpr int kQBytes = sm90_panels_q(Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV) * kPanelBytesQ;
   static constexpr int kKBytes = kPanelsQk * kPanelBytesK;
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
-  static constexpr int kSmemBytes =
-      sm90_forward_smem_bytes(kConsumers, Config::kBlockN, Config::kStages, Config::kQBuffers, Config::kHeadDim,
-                              Config::kHeadDimV, Config::kTermsTiles, Score<Config>::kDrops, Config::kIsCached,
-                              Config::kKeyLoaders);
+  static constexpr int kSmemBytes = sm90_forward_smem_bytes(
+      kConsumers, Config::kBlockN, Config::kStages, Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV,
+      Config::kTermsTiles, Score<Config>::kDrops, Config::kIsCached, Config::kKeyLoaders);
   static constexpr int kTermsBytes = sm90_forward_terms_bytes(kConsumers, Config::kBlockN);
 };
 

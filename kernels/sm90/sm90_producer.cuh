@@ -117,9 +117,8 @@ struct Sm90Producer {
   __device__ __forceinline__ void run() {
     if constexpr (Config::kIsCached) {
       Sm90CachedLoader<Config> loader = {smem, static_cast<const Sm90CachedArgs&>(args), 0};
-      announce_tiles([&](const Sm90Work& work) {
-        loader.load(work, [&] { load_q(work, work.template span<Config>()); });
-      });
+      announce_tiles(
+          [&](const Sm90Work& work) { loader.load(work, [&] { load_q(work, work.template span<Config>()); }); });
       leave_launch();
     } else {
       announce_tiles([&](const Sm90Work& work) { load_tile(work); });

@@ -134,10 +134,9 @@ class Sm90TileWalk {
     const uint32 of_sequence = rest - (__shfl_sync(kAllLanes, tiles_until_, lane) - tiles * args_.base.num_heads_q);
     const uint32 head = of_sequence / tiles;
     const uint32 tile = tiles - 1 - (of_sequence - head * tiles);  // the longest first
-    return {static_cast<int>(sequence),       static_cast<int>(head),
-            static_cast<int>(tile) * kBlockM, static_cast<int>(span.q_begin),
-            static_cast<int>(span.k_begin),   static_cast<int>(span.seqlen_q),
-            static_cast<int>(span.seqlen_k),  static_cast<int>(span.batch)};
+    return {static_cast<int>(sequence),      static_cast<int>(head),         static_cast<int>(tile) * kBlockM,
+            static_cast<int>(span.q_begin),  static_cast<int>(span.k_begin), static_cast<int>(span.seqlen_q),
+            static_cast<int>(span.seqlen_k), static_cast<int>(span.batch)};
   }
 
   // Sets tiles_until_: tiles of all heads of the sequences from first_sequence_ to the lane's.

@@ -10,16 +10,15 @@ namespace attend::cuda {
 
 struct Sm90ForwardVariant : Facts {
   Sm90ForwardTile tile = {};
-  std::int32_t puts_aside = 0;  ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
-  std::int32_t bias_tiles = 0;  ///< the copy engine brings the bias
-  std::int32_t is_cached = 0;   ///< keys lie in a cache: kernels/sm90/sm90_cached_args.cuh
-  std::int32_t has_boxes = 0;   ///< is_cached: the copy engine brings keys
+  std::int32_t puts_aside = 0;   ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
+  std::int32_t bias_tiles = 0;   ///< the copy engine brings the bias
+  std::int32_t is_cached = 0;    ///< keys lie in a cache: kernels/sm90/sm90_cached_args.cuh
+  std::int32_t has_boxes = 0;    ///< is_cached: the copy engine brings keys
   std::int32_t key_loaders = 0;  ///< is_cached: warps that load keys
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
-                                   bias_tiles != 0, has(option::kDropout), is_cached != 0,
-                                   key_loaders);
+                                   bias_tiles != 0, has(option::kDropout), is_cached != 0, key_loaders);
   }
 };
 

@@ -169,8 +169,7 @@ DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, St
 QueryStorage query_storage(std::size_t bytes, StreamHandle stream) {
   constexpr std::size_t kLeast = std::size_t{1} << 20;
   if (bytes == 0) return {};
-  const std::shared_ptr<Block> block =
-      block_for(Purpose::kQueries, std::bit_ceil(std::max(bytes, kLeast)), 0, stream);
+  const std::shared_ptr<Block> block = block_for(Purpose::kQueries, std::bit_ceil(std::max(bytes, kLeast)), 0, stream);
   return {reinterpret_cast<void*>(block->nodes.data()), block};
 }
 

@@ -177,8 +177,8 @@ DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu,
   v.has_boxes = gpu.has_copy_engine && takes_boxes(p, v) ? 1 : 0;
   v.leaves_room = leaves_long_rows ? 1 : 0;
   // Beside long rows most sequences have one
-  const std::int64_t rows = leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes)
-                                             : p.heads_per_group() * p.max_seqlen_q;
+  const std::int64_t rows =
+      leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes) : p.heads_per_group() * p.max_seqlen_q;
   if (!choose_rows(v, rows, gpu.max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));

@@ -25,8 +25,8 @@ struct DecodeVariant {
   std::int32_t row_parts = 1;
   std::int32_t slots = 2;
   std::int32_t stack_nodes = 0;
-  std::int32_t blocks = 1;      ///< of a multiprocessor
-  std::int32_t many_units = 0;  ///< work is numbered in 64 bits
+  std::int32_t blocks = 1;       ///< of a multiprocessor
+  std::int32_t many_units = 0;   ///< work is numbered in 64 bits
   std::int32_t leaves_room = 0;  ///< long rows are left to another kernel, which runs beside this one
 
   [[nodiscard]] DecodeTile tile() const;
