@@ -8,8 +8,8 @@ namespace attend {
 
 struct DecodeArgs {
   static constexpr const char* kTypeName = "DecodeArgs";
-  // kHasBoxes: (columns, block_size, num_heads_k, blocks) of k and v, boxes of (128 bytes, box_rows, 1, 1), the 128-byte
-  // swizzle
+  // kHasBoxes: (columns, block_size, num_heads_k, blocks) of k and v, boxes of (128 bytes, box_rows, 1, 1) with the
+  // 128-byte swizzle
   TensorMapArg k_map;
   TensorMapArg v_map;
   const void* q;              // Element (batch, num_heads_q, rows, kHeadDim)

@@ -2,7 +2,8 @@
 //
 // Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
 // kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kHasBoxes (the copy engine
-// brings keys and values), kManyUnits (work is numbered in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
+// brings keys and values), kManyUnits (work is numbered in 64 bits), kLeavesRoom (another kernel runs beside this one:
+// decode_schedule.cuh), kThreads.
 #pragma once
 
 #include "../common/element.cuh"
@@ -48,8 +49,9 @@ struct DecodeSizes {
   static constexpr int kPRow = decode_p_row(kTile);
   static constexpr int kSlotBytes = decode_slot_bytes(kTile);
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
-  // The products of a step with its keys run beside the step before: chains of few products leave the tensor cores idle.
-  static constexpr bool kAhead = decode_works_ahead(kTile);
+  // The products of a step with its keys run beside the step before.
+  static constexpr bool kAhead =
+      decode_wants_to_work_ahead(kTile, Config::kLeavesRoom) && Config::kSlots >= kDecodeSlotsAhead;
   static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
   static_assert(decode_threads(kTile) == Config::kThreads);
   static constexpr int kRowShift = kTileRows == 8 ? 3 : kTileRows == 16 ? 4 : kTileRows == 32 ? 5 : 6;

@@ -16,8 +16,8 @@ struct DecodeCopy {
   static constexpr bool kIsPadded = kColumns * kCacheBytes % kRowBytes != 0;
   static constexpr int kRun = 16;  // rows
 
-  // kHasBoxes: the boxes of a tensor in the place of the rows, all of which exist: lane n's row is `row` of `block`. The
-  // bytes are announced to `full`.
+  // kHasBoxes: the boxes of a tensor in the place of the rows, all of which exist: lane n's row is `row` of `block`.
+  // The bytes are announced to `full`.
   static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, int head, int block,
                                                int row, int box_rows, int lane) {
     if (lane == 0) full.expect_bytes(kWarpThreads * kRowBytes);

@@ -114,7 +114,7 @@ class DecodeLoader {
                                                    __ballot_sync(kAllLanes, row.exists()));
     arrive();
   }
-  // The warp's rows of a tensor, to their place in the slot. The copy engine would not leave out those that do not exist.
+  // The warp's rows of a tensor, to their place in the slot. The copy engine would bring rows that do not exist, too.
   template <int kColumns, class Rows>
   __device__ __forceinline__ void copy(const void* tensor, const TensorStrides& stride, const TensorMapArg& map,
                                        const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {

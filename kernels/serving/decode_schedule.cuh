@@ -5,8 +5,8 @@
 // between two items, otherwise at the roundest unit. Every block computes the same boundaries from the lengths, which
 // are known on the device only.
 //
-// kLeavesRoom: sequences with many rows are left to another kernel, which runs beside this one. Some of the blocks have no
-// work then, and end: half of them keep the memory busy, and the other kernel wants their multiprocessors.
+// kLeavesRoom: sequences with many rows are left to another kernel, which runs beside this one. Some of the blocks have
+// no work then, and end: half of them keep the memory busy, and the other kernel wants their multiprocessors.
 //
 // All of this runs once in a block, when its instructions are in no cache: what counts is how many they are.
 #pragma once

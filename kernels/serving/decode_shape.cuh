@@ -34,9 +34,18 @@ struct DecodeTile {
   int stack_nodes;      // of the stack, that lie in shared memory
 };
 
-// Does a step multiply the keys of the next one? Then three slots are in use at once.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_works_ahead(const DecodeTile& t) {
-  return t.q_bytes == 2 && t.rows <= 16 && t.slots >= 3;
+// What the memory brings for a step.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_step_bytes(const DecodeTile& t) {
+  return (t.head_dim + (t.values_are_keys != 0 ? 0 : t.head_dim_v)) * t.cache_bytes * kStepKeys;
+}
+// A block computes a step of so many bytes while the memory brings it.
+constexpr int kDecodeEvenStep = 32 * 1024;
+
+// Does a step multiply the keys of the next one? Then three slots are in use at once. It pays where blocks compute more
+// slowly than the memory brings: small steps, or with few blocks (leaves_room). Otherwise a slot is worth more.
+constexpr int kDecodeSlotsAhead = 3;
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_wants_to_work_ahead(const DecodeTile& t, bool leaves_room) {
+  return t.q_bytes == 2 && t.rows <= 16 && (leaves_room || decode_step_bytes(t) < kDecodeEvenStep);
 }
 
 // Of the computing warps, which come first in a block.

@@ -10,8 +10,8 @@ namespace attend {
 constexpr int kSm90LeastBoxRows = 8;
 
 // k_map and v_map: (head_dim, block_size, heads_k, blocks) of the cache, boxes of (64, rows, 1, 1): kBlockN rows if
-// kKeyLoaders is 1, otherwise 2^box_shift. Without kHasBoxes they are not read: base.k, base.v and their strides say where the cache is. options: packed rows have
-// cu_seqlens_q and total_q; without cu_seqlens_q rows are dense.
+// kKeyLoaders is 1, otherwise 2^box_shift. Without kHasBoxes they are not read: base.k, base.v and their strides say
+// where the cache is. options: packed rows have cu_seqlens_q and total_q; without cu_seqlens_q rows are dense.
 struct Sm90CachedArgs : Sm90ForwardArgs {
   static constexpr const char* kTypeName = "Sm90CachedArgs";
   CacheArgs cache;

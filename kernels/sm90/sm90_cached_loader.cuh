@@ -1,12 +1,12 @@
-// Tiles of keys and values from a cache, Config::kIsCached. A loading warp looks up the pages of its rows of every tile,
-// a tile ahead, and asks for them. A warp makes a request in some 60 clocks: small pages want several warps.
+// Tiles of keys and values from a cache, Config::kIsCached. A loading warp looks up the pages of its rows of every
+// tile, a tile ahead, and asks for them. A warp makes a request in some 60 clocks: small pages want several warps.
 //
 //   kKeyLoaders == 1   each tile lies in one page, or keys in no page at all: the copy engine brings it in one box
 //   kHasBoxes          each warp has 32 rows. The copy engine brings boxes of them, each of which lies in one page
 //   otherwise          each warp has 32 rows. cp.async brings one by one what the boxes would
 //
-// A key is hidden if it lies in front of the first key (cache_leftpad), or in a page that does not exist. Consumers mask
-// its score. Its value and those of keys that the sequence does not have are zeros: p is 0 there, but 0 * NaN is NaN.
+// A key is hidden if it lies in front of the first key (cache_leftpad), or in a page that does not exist. Consumers
+// mask its score. Its value and those of keys that the sequence does not have are zeros: p is 0, but 0 * NaN is NaN.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -200,7 +200,8 @@ struct Sm90CachedLoader {
     if (lane() == 0) full.arrive();
   }
 
-  // visit(row of the warp's, place of the lane's chunk in the panel): a lane has one of eight chunks of every fourth row.
+  // visit(row of the warp's, place of the lane's chunk in the panel): a lane has one of the eight chunks of every
+  // fourth row.
   template <int kUnroll, class Visit>
   __device__ __forceinline__ void for_each_row(const Visit& visit) const {
 #pragma unroll kUnroll

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -133,6 +134,33 @@ TEST_F(EmulatedGrid, BitsOfTilesThatEndEarly) {
 }
 
 /// More than a warp looks at at once, and no multiple of it.
+/// Short sequences have the bits that they have without long ones, of which nothing is written.
+TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
+  CacheFacts facts = invariance_facts(DType::kBF16);
+  facts.head_dim = facts.head_dim_v = 64;
+  facts.packed = true;
+  facts.rows = {1, 70, 0, 64, 3, 90, 66};
+  facts.lengths = {900, 300, 40, 64, 1500, 20, -1};
+  const CacheCase problem(facts, 12);
+  const CacheCase::Result wanted = problem.run(emulated_decode());
+  for (const int multiprocessors : {1, 2, 7, 40}) {
+    const EmulatedGpu gpu = {.multiprocessors = multiprocessors, .leaves_long_rows = true};
+    const CacheCase::Result result = problem.run(emulated_decode(gpu));
+    for (const std::int64_t s : {0, 3, 4, 6}) {
+      EXPECT_EQ(problem.bytes_of_sequence(result, s), problem.bytes_of_sequence(wanted, s)) << "sequence " << s;
+    }
+    const std::int64_t rows = problem.q.shape()[2], columns = facts.head_dim_v;
+    for (const std::int64_t s : {1, 5}) {
+      for (std::int64_t i = problem.cu_seqlens_q[s]; i < problem.cu_seqlens_q[s + 1]; ++i) {
+        for (std::int64_t h = 0; h < problem.q.shape()[1]; ++h) {
+          EXPECT_TRUE(std::isnan(result.o[static_cast<std::size_t>((h * rows + i) * columns)])) << s << " row " << i;
+          EXPECT_TRUE(std::isnan(result.lse[static_cast<std::size_t>(h * rows + i)])) << s << " row " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(EmulatedGrid, BitsOfManySequences) {
   constexpr int kSequences = 70;
   std::vector<std::int64_t> lengths;

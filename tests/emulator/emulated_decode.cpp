@@ -32,7 +32,8 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
   constexpr int kMany = 1 << 20;
   cuda::DecodeVariant variant = cuda::decode_variant(
-      p, {.max_smem = gpu.max_smem, .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors}, false);
+      p, {.max_smem = gpu.max_smem, .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors},
+      gpu.leaves_long_rows);
   if (gpu.many_units) variant.many_units = 1;
   const EmulatedKernel& kernel = kernel_of(cuda::decode_spec(variant, "sm_90a"));
   const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);
@@ -42,6 +43,7 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   args.storage = storage.data();
   args.stack = stack.data();
   args.stack_nodes = grid.stack_nodes;
+  if (gpu.leaves_long_rows) args.most_rows = core::kMaxTreeRows;
   kernel.launch(&args, grid.blocks, gpu.seed);
 }
 

@@ -10,9 +10,10 @@ namespace attend::test {
 struct EmulatedGpu {
   int max_smem = 232448;
   int multiprocessors = 3;
-  unsigned seed = 1;        ///< of the order in which threads run
-  bool looks_large = true;  ///< to the choice of a kernel: there are few items for each multiprocessor
-  bool many_units = false;  ///< work is numbered in 64 bits, however little there is
+  unsigned seed = 1;              ///< of the order in which threads run
+  bool looks_large = true;        ///< to the choice of a kernel: there are few items for each multiprocessor
+  bool many_units = false;        ///< work is numbered in 64 bits, however little there is
+  bool leaves_long_rows = false;  ///< sequences with more than 64 rows are another kernel's, which does not run here
 };
 
 /// Kernels are compiled when they are first wanted, and kept.

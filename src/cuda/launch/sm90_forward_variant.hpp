@@ -59,7 +59,7 @@ constexpr int kSm90MostCrowdedHeadDim = 192;
 /// @param bias_tiles  the copy engine brings the bias
 [[nodiscard]] Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles);
 
-/// For rows over a cache, of sequences of any number and length: what is summed in which order depends on the facts only.
+/// For rows over a cache, of sequences of any number and length: the order of sums depends on the facts only.
 /// @param page_size  keys that lie together; 0: all
 [[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, std::int64_t page_size);
 

@@ -9,8 +9,8 @@
 
 namespace attend::cuda {
 
-/// The map of a tensor as (head_dim, seqlen, heads, batch), with boxes of 128 bytes of columns and `rows` rows, swizzled
-/// in rows of 128 bytes. Elements outside read as 0.
+/// The map of a tensor as (head_dim, seqlen, heads, batch), with boxes of 128 bytes of columns and `rows` rows,
+/// swizzled in rows of 128 bytes. Elements outside read as 0.
 /// @param somewhere  any address of the device's, for a tensor without elements, which may have none
 [[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere);
 

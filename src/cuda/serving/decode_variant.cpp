@@ -19,17 +19,14 @@ namespace {
 
 /// Slots of the ring: so many at least, if there is room, and at most.
 constexpr int kFewestSlots = 2, kMostSlots = 12;
-/// So many let a step work ahead (decode_works_ahead()): rather than fewer, if there is room.
-constexpr int kWantedSlots = 3;
 constexpr int kMostStackNodes = 8;
 /// Of a thread's share of a state: more does not fit into registers.
 constexpr int kMostStateFloats = 72;
 /// What the hardware takes of shared memory for each block.
 constexpr int kReservedSmem = 1024;
-/// A block computes a step of so many bytes while the memory brings it. For smaller ones it takes two blocks on a
-/// multiprocessor, whose waits fill each other. Otherwise one was faster (results/notes/decode_gpu.md), unless there
-/// are so many items for each multiprocessor that few are spread over blocks: then two hide the ends of items.
-constexpr std::int64_t kBytesOfAStep = 32 * 1024;
+/// Steps smaller than kDecodeEvenStep want two blocks on a multiprocessor, whose waits fill each other. For others one
+/// was faster (results/notes/decode_gpu.md), unless there are so many items for each multiprocessor that few are spread
+/// over blocks: then two hide the ends of items.
 constexpr std::int64_t kManyItems = 3;
 constexpr std::int64_t kRowsBesideLongOnes = 8;
 /// The time from a request to its answer while the memory is busy.
@@ -68,13 +65,20 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return p.num_sequences * p.num_heads_k * ceil_div(rows, std::int64_t{v.rows} * v.row_parts);
 }
 
+/// Slots that are worth more than nodes of the stack: those that keep so many bytes under way, and those that let steps
+/// work ahead.
+[[nodiscard]] int wanted_slots(const DecodeVariant& v, int bytes_in_flight) {
+  const bool ahead = decode_wants_to_work_ahead(v.tile(), v.leaves_room != 0);
+  return std::clamp(ceil_div(bytes_in_flight, decode_slot_bytes(v.tile())), ahead ? kDecodeSlotsAhead : kFewestSlots,
+                    kMostSlots);
+}
+
 /// Two blocks of a multiprocessor: as many slots as keep the memory busy, the rest for nodes of the stack. More slots
 /// were slower.
 [[nodiscard]] bool choose_two_blocks(DecodeVariant& v, const DecodeGpu& gpu) {
   constexpr int kFewestNodesOfTwo = 4;
   const int half = (gpu.max_smem + kReservedSmem) / 2 - kReservedSmem;
-  const int slot_bytes = decode_slot_bytes(v.tile());
-  int slots = std::clamp(ceil_div(gpu.bytes_in_flight / 2, slot_bytes), kWantedSlots, kMostSlots);
+  int slots = wanted_slots(v, gpu.bytes_in_flight / 2);
   while (slots > kFewestSlots && !fits(v, slots, kFewestNodesOfTwo, half)) --slots;
   if (v.row_parts > 1 || !fits(v, slots, kFewestNodesOfTwo, half)) return false;
   v.blocks = 2;
@@ -86,13 +90,12 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
 /// Slots that keep the memory busy, then nodes of the stack, then more slots. Nodes that find no room there go through
 /// device memory, which costs more than a shorter ring.
 void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
-  const std::int64_t columns = v.head_dim + (v.values_are_keys != 0 ? 0 : v.head_dim_v);
-  const bool is_slow = columns * v.tile().cache_bytes * kStepKeys < kBytesOfAStep;
+  const bool is_slow = decode_step_bytes(v.tile()) < kDecodeEvenStep;
   const bool wants_two = is_slow || items >= kManyItems * gpu.multiprocessors;
   if (wants_two && v.leaves_room == 0 && choose_two_blocks(v, gpu)) return;
   v.blocks = 1;
   const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);  // on half of the multiprocessors
-  int slots = std::clamp(ceil_div(in_flight, decode_slot_bytes(v.tile())), kWantedSlots, kMostSlots);
+  int slots = wanted_slots(v, in_flight);
   int nodes = 0;
   while (slots > 1 && !fits(v, slots, nodes, gpu.max_smem)) --slots;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;

@@ -2,8 +2,8 @@
 // rows leave to sm90_forward.
 //
 // A sequence goes one way or the other by its own number of rows, and by facts that are those of the whole call: so its
-// bits do not depend on its neighbours. The number is on the device: both kernels are launched, and each passes over the
-// sequences of the other.
+// bits do not depend on its neighbours. The number is on the device: both kernels are launched, and each passes over
+// the sequences of the other.
 #pragma once
 
 #include <optional>
