@@ -81,7 +81,9 @@ struct DecodeParams {
   /// place of `causal`; at most 64 query rows a sequence.
   const std::uint64_t* tree_mask = nullptr;
   bool lse_base2 = false;             ///< lse is the logarithm to the base 2, not the natural one
-  std::string_view compute = "auto";  ///< "cpu", "reference", or "auto"
+  /// "cpu", "reference", or "auto". On a GPU "auto", or "decode": all rows by one kernel, so that a row's bits do not
+  /// depend on how many rows of its sequence the call has.
+  std::string_view compute = "auto";
 };
 
 /// The arguments of decode. All tensors lie on the device of q.

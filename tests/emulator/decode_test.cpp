@@ -59,7 +59,9 @@ void check(const DecodeValues& of, int least, int most) {
   const std::size_t step = std::max<std::size_t>(1, cases.size() / static_cast<std::size_t>(most));
   const Products products = of.columns[0].dtype == DType::kF32 ? Products::kF32 : Products::kHalf;
   for (std::size_t n = 0; n < cases.size(); n += step) {
-    const EmulatedGpu gpu = {.multiprocessors = 1 + static_cast<int>(n) % 7, .seed = static_cast<unsigned>(n)};
+    const EmulatedGpu gpu = {.multiprocessors = 1 + static_cast<int>(n) % 7,
+                             .seed = static_cast<unsigned>(n),
+                             .has_copy_engine = n / step % 2 == 0};
     check_decode(cases[n], emulated_decode(gpu), errors, products);
   }
   fmt::print("{}{} kernels\n", errors.text(), emulated_kernels());
@@ -108,8 +110,11 @@ class EmulatedGrid : public EmulatedTest {
     CacheCase problem(facts, 7);
     const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
     for (const int n : multiprocessors) {
-      const EmulatedGpu gpu = {
-          .multiprocessors = n, .seed = static_cast<unsigned>(n), .looks_large = n != 7, .many_units = n == 7};
+      const EmulatedGpu gpu = {.multiprocessors = n,
+                               .seed = static_cast<unsigned>(n),
+                               .looks_large = n != 7,
+                               .many_units = n == 7,
+                               .has_copy_engine = n > 3};
       const CacheCase::Result other = problem.run(emulated_decode(gpu));
       for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
         EXPECT_EQ(problem.bytes_of_sequence(first, s), problem.bytes_of_sequence(other, s))
@@ -144,7 +149,8 @@ TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   const CacheCase problem(facts, 12);
   const CacheCase::Result wanted = problem.run(emulated_decode());
   for (const int multiprocessors : {1, 2, 7, 40}) {
-    const EmulatedGpu gpu = {.multiprocessors = multiprocessors, .leaves_long_rows = true};
+    const EmulatedGpu gpu = {
+        .multiprocessors = multiprocessors, .has_copy_engine = multiprocessors > 1, .leaves_long_rows = true};
     const CacheCase::Result result = problem.run(emulated_decode(gpu));
     for (const std::int64_t s : {0, 3, 4, 6}) {
       EXPECT_EQ(problem.bytes_of_sequence(result, s), problem.bytes_of_sequence(wanted, s)) << "sequence " << s;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/serving/decode_launch.hpp"
@@ -27,19 +28,53 @@ const EmulatedKernel& kernel_of(const cuda::KernelSpec& spec) {
   return *found;
 }
 
+/// As the emulated copy engine reads it: emulated::TensorMap of ptx.hpp.
+struct EmulatedMap {
+  const void* data;
+  std::int64_t stride[3];
+  std::int64_t size[3];
+  std::int64_t element_bytes, box_rows;
+};
+
+TensorMapArg map_of(const Tensor& t, std::int64_t rows) {
+  const std::int64_t bytes = dtype_bytes(t.dtype);
+  const EmulatedMap map = {t.data,
+                           {t.stride[2] * bytes, t.stride[1] * bytes, t.stride[0] * bytes},
+                           {t.shape[2], t.shape[1], t.shape[0]},
+                           bytes,
+                           rows};
+  TensorMapArg arg = {};
+  static_assert(sizeof(map) <= sizeof(arg));
+  std::memcpy(&arg, &map, sizeof(map));
+  return arg;
+}
+
+DecodeArgs args_of(const core::DecodeProblem& p, cuda::DecodeVariant variant) {
+  const bool has_boxes = std::exchange(variant.has_boxes, 0) != 0;  // maps of a driver are nothing for the emulator
+  DecodeArgs args = cuda::decode_args(p, variant, {});
+  if (!has_boxes) return args;
+  const std::int64_t rows = cuda::decode_box_rows(p);
+  args.k_map = map_of(p.k, rows);
+  args.v_map = map_of(p.v, rows);
+  args.box_rows = static_cast<uint32>(rows);
+  return args;
+}
+
 void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   const core::DecodeProblem p = core::make_decode_problem(call);
   if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
   constexpr int kMany = 1 << 20;
-  cuda::DecodeVariant variant = cuda::decode_variant(
-      p, {.max_smem = gpu.max_smem, .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors},
-      gpu.leaves_long_rows);
+  cuda::DecodeVariant variant = cuda::decode_variant(p,
+                                                     {.max_smem = gpu.max_smem,
+                                                      .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors,
+                                                      .has_copy_engine = gpu.has_copy_engine},
+                                                     gpu.leaves_long_rows);
   if (gpu.many_units) variant.many_units = 1;
   const EmulatedKernel& kernel = kernel_of(cuda::decode_spec(variant, "sm_90a"));
   const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);
   std::vector<Chunk> storage(grid.node_bytes / sizeof(Chunk) + 1), stack(grid.stack_bytes / sizeof(Chunk) + 1);
   std::memset(stack.data(), 0xff, grid.stack_bytes);
-  DecodeArgs args = cuda::decode_args(p, variant, {});
+  DecodeArgs args = args_of(p, variant);
   args.storage = storage.data();
   args.stack = stack.data();
   args.stack_nodes = grid.stack_nodes;

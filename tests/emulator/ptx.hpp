@@ -85,6 +85,35 @@ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], con
   std::abort();
 }
 
+// The map of a tensor (columns, rows, heads, batch) with boxes of 128 bytes of columns and some rows.
+struct TensorMap {
+  const char* data;
+  std::int64_t stride[3];  // bytes: rows, heads, batch
+  std::int64_t size[3];
+  std::int64_t element_bytes, box_rows;
+};
+
+// Rows outside of the tensor become zeros. Chunks of 16 bytes lie where the 128-byte swizzle has them.
+inline void bring_box(unsigned to, const void* map, int column, int row, int head, int batch) {
+  constexpr int kChunk = 16, kRow = 128;
+  const auto tensor = load<TensorMap>(static_cast<const char*>(map));
+  if (to % 1024 != 0 && tensor.box_rows % 8 != 0) unsupported("a box that begins inside of the swizzle's pattern");
+  for (int r = 0; r < tensor.box_rows; ++r) {
+    const bool exists = row + r < tensor.size[0] && head < tensor.size[1] && batch < tensor.size[2];
+    const char* from = tensor.data + (row + r) * tensor.stride[0] + head * tensor.stride[1] + batch * tensor.stride[2] +
+                       column * tensor.element_bytes;
+    for (unsigned chunk = 0; chunk < kRow / kChunk; ++chunk) {
+      const unsigned at = to + static_cast<unsigned>(r) * kRow + chunk * kChunk;
+      char* place = at_smem(at ^ (at / kRow % 8 * kChunk));
+      if (exists) {
+        std::memcpy(place, from + chunk * kChunk, kChunk);
+      } else {
+        std::memset(place, 0, kChunk);
+      }
+    }
+  }
+}
+
 }  // namespace emulated
 
 namespace attend {
@@ -213,6 +242,19 @@ inline void ptx_cp_async_wait_group(int groups) {
 }
 inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(unsigned at) {
   block->thread().copies.push_back({emulated::PendingCopy::kArrival, emulated::at_smem(at), nullptr, 0, 0});
+}
+
+// The copy engine, whose maps are test::EmulatedMap. Boxes land at once: whoever waits for them waits for the arrival
+// of the thread that asked, which comes later.
+inline void ptx_mbarrier_expect_tx_relaxed_cta_shared__cta_b64(unsigned /*at*/, unsigned /*bytes*/) {}
+inline void ptx_fence_proxy_async_shared__cta() {}
+inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__complete_tx__bytes(
+    unsigned to, const void* map, int column, int row, int head, int batch, unsigned /*barrier*/) {
+  emulated::bring_box(to, map, column, row, head, batch);
+}
+inline void ptx_createpolicy_fractional_L2__evict_first_b64(unsigned to, const void* map, int column, int row, int head,
+                                                            int batch, unsigned /*barrier*/) {
+  emulated::bring_box(to, map, column, row, head, batch);
 }
 
 inline void ptx_griddepcontrol_wait() {}
