@@ -138,20 +138,20 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
   return v;
 }
 
-/// Are rows of keys and values whole panels, in tensors that the copy engine takes? Rows of one panel are brought by
-/// cp.async faster, unless few multiprocessors have to bring all.
-[[nodiscard]] bool takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
-  constexpr std::int64_t kLeastRows = 8;  // those of a swizzle's pattern
-  const std::int64_t least_bytes = (v.leaves_room != 0 ? 1 : 2) * kSwizzleBytes;
-  const auto is_panels = [&](const Tensor& t) {
-    const std::int64_t bytes = t.shape[3] * dtype_bytes(t.dtype);
-    return bytes % kSwizzleBytes == 0 && bytes >= least_bytes;
-  };
-  return v.aligned != 0 && is_panels(p.k) && (v.values_are_keys != 0 || is_panels(p.v)) && has_row_map(p.k) &&
-         has_row_map(p.v) && decode_box_rows(p) >= kLeastRows;
+/// Rows of one panel are brought by cp.async faster, unless few multiprocessors have to bring all.
+[[nodiscard]] bool wants_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
+  const std::int64_t row_bytes = std::min(p.head_dim, p.head_dim_v) * dtype_bytes(p.k.dtype);
+  return v.leaves_room != 0 || row_bytes > kSwizzleBytes;
 }
 
 }  // namespace
+
+bool decode_takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
+  constexpr std::int64_t kLeastRows = 8;  // those of a swizzle's pattern
+  const auto is_panels = [](const Tensor& t) { return t.shape[3] * dtype_bytes(t.dtype) % kSwizzleBytes == 0; };
+  return v.aligned != 0 && is_panels(p.k) && (v.values_are_keys != 0 || is_panels(p.v)) && has_row_map(p.k) &&
+         has_row_map(p.v) && decode_box_rows(p) >= kLeastRows;
+}
 
 std::int64_t decode_box_rows(const core::DecodeProblem& p) {
   constexpr std::int64_t kMost = 32;  // what a warp loads of a step
@@ -183,7 +183,7 @@ DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
 DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows) {
   DecodeVariant v = facts_of(p);
   v.leaves_room = leaves_long_rows ? 1 : 0;
-  v.has_boxes = gpu.has_copy_engine && takes_boxes(p, v) ? 1 : 0;
+  v.has_boxes = gpu.has_copy_engine && wants_boxes(p, v) && decode_takes_boxes(p, v) ? 1 : 0;
   // Beside long rows most sequences have one
   const std::int64_t rows =
       leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes) : p.heads_per_group() * p.max_seqlen_q;
