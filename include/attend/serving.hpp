@@ -111,9 +111,11 @@ struct DecodeCall {
 ///
 /// Deterministic and batch-invariant: keys are cut into chunks by their own position and merged in an order that
 /// follows from it. So the bits of a row's result are the same alone and in any batch, for any page size and any number
-/// of threads, and whichever other rows of its sequence the call has.
+/// of threads, and whichever other rows of its sequence the call has. On GPUs of compute capability 9.0 sequences with
+/// more than 64 rows are computed by another kernel: a row's bits are the same in all calls in which its sequence has
+/// more than 64 rows, and the same in all others (DecodeParams::compute).
 /// A row that sees no key gives o = 0 and lse = -inf, or its sink. NaN and inf reach the rows that see them, and no
-/// others. Thread-safe.
+/// others; in that other kernel a NaN or inf of a value may reach rows of the same tile. Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 ATTEND_API void decode(const DecodeCall& call);

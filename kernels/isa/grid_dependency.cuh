@@ -6,7 +6,8 @@
 namespace attend {
 
 // Waits for the end of the kernel before, so of all before, if each waits likewise; what they wrote is visible then. By
-// every block, before it reads or writes device memory. Returns at once if the launch asked for no early start.
+// every block, before it reads or writes device memory; a kernel that may run beside the one before, which has waited
+// already, waits at its end (sm90_producer.cuh). Returns at once if the launch asked for no early start.
 __device__ __forceinline__ void wait_for_kernels_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -16,7 +16,8 @@
 //          d  64: full 429 549 599 605, causal 271 444 558 578
 //          d 128: full 515 673 748 756, causal 328 556 694 712
 //          d 256: full 529 673 745 763, causal 340 596 701 740       (comparisons and reasons: docs/hopper_forward.md)
-// Called   by compute 'sm90_forward': src/cuda/launch/sm90_forward.cpp
+// Called   by compute 'sm90_forward': src/cuda/launch/sm90_forward.cpp. With keys in a cache (kIsCached) by decode(),
+//          for sequences with many rows: src/cuda/serving/long_rows.cpp
 // Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
@@ -78,7 +79,7 @@ struct Sm90Consumer {
   // Until a tile of keys or values is there, also for the tensor cores: what lanes copied came by another way.
   static __device__ __forceinline__ void wait_for(Mbarrier& full, Place place) {
     full.wait(place.parity());
-    if constexpr (Config::kIsCached && !Config::kHasBoxes) fence_smem_for_async();
+    if constexpr (Shape::kCopiesKeys) fence_smem_for_async();
   }
 
   // Says that o has left the place of q. By the thread that stores.
@@ -301,7 +302,8 @@ struct Sm90Consumer {
   }
 };
 
-// Grid: any number of blocks, which share args.total_tiles. Warpgroup 0 loads, the others compute.
+// Grid: any number of blocks, which share all tiles: args.total_tiles, or as many as lengths on the device say.
+// Warpgroup 0 loads, the others compute.
 template <class Config>
 __device__ void sm90_forward(const Sm90ForwardArgs& args) {
   using Shape = Sm90Shape<Config>;

@@ -103,8 +103,7 @@ struct Sm90Shape {
   static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs;
   static constexpr int kKeyLoaders = Config::kIsCached ? Config::kKeyLoaders : 1;
   static constexpr int kTails = kKeyLoaders;
-  // Arrivals at the barrier of a tile of keys: of each loading warp, and of its lanes where their copies arrive.
-  static constexpr int kKeyArrivals = kKeyLoaders * (Config::kIsCached && !Config::kHasBoxes ? 33 : 1);
+  static constexpr bool kCopiesKeys = Config::kIsCached && !Config::kHasBoxes;  // by cp.async
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
   static constexpr int kQBytes = sm90_panels_q(Config::kQBuffers, Config::kHeadDim, Config::kHeadDimV) * kPanelBytesQ;

@@ -11,6 +11,9 @@
 // kFolded (../attention/online_softmax.cuh) subtracts c m, rounded, from c s, in one instruction. If scores are large,
 // the rounding error is large as well, and p is wrong by 2 to its power. From kMostFolded on the maximum is found, and
 // p is 2 to the power of c (s - m), which is exact for scores near m: even scores of 1e30 have the right p.
+//
+// All this is decided for the rows of a warp together, but for kIsCached: there each row has its own m, whichever other
+// rows are beside it, so that its bits do not depend on them.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -28,6 +31,7 @@ struct Sm90Softmax {
   static_assert(kMaxLag == 8.0f);
   static constexpr float kMostFolded =
       4096.0f;  // of |c m|: its rounding changes p by at most 2^-12 / 2 ln 2, relatively
+  static constexpr bool kByRow = Config::kIsCached;
 
   float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in units of s, the same in all lanes of a quad
   float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l of the thread's columns
@@ -54,9 +58,14 @@ struct Sm90Softmax {
   [[nodiscard]] __device__ __forceinline__ bool folds(int h, float scale_log2) const {
     return kUnits == ScoreUnits::kFolded && fabsf(row_max[h] * scale_log2) <= kMostFolded;
   }
-  // The same answer for the whole warp.
+  // The same answer for the whole warp. kByRow: no row folds in a tile that may raise its m.
   [[nodiscard]] __device__ __forceinline__ bool all_fold(float scale_log2) const {
+    if constexpr (kByRow) return false;
     return __all_sync(kAllLanes, folds(0, scale_log2) && folds(1, scale_log2));
+  }
+  // Is it so in any lane of the quad, which has the row? The same answer for all of them.
+  [[nodiscard]] static __device__ __forceinline__ bool any_in_quad(bool is_so) {
+    return (__ballot_sync(kAllLanes, is_so) >> threadIdx.x % 32 / 4 * 4 & 0xf) != 0;
   }
 
   // The value that is subtracted from those of row h.
@@ -113,35 +122,68 @@ struct Sm90Softmax {
                                                           uint32 (&p)[kScores / 2], float (&rescale)[kRowsOfThread]) {
     float sum[kRowsOfThread];
     exponentials<kUnits>(s, scale_log2, p, sum);
-    bool is_good = true;  // false also for NaN
+    bool is_good[kRowsOfThread];  // false also for NaN
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const bool has_base = kUnits == ScoreUnits::kFolded ? folds(h, scale_log2) : row_max[h] != -kInfinity;
-      is_good &= sum[h] <= (has_base ? kLargestSum : -1.0f);
+      is_good[h] = sum[h] <= (has_base ? kLargestSum : -1.0f);
     }
-    const bool raises = !__all_sync(kAllLanes, is_good);
+    const bool raises = !__all_sync(kAllLanes, is_good[0] && is_good[1]);
     if (raises) {
-      raise(s, scale_log2, rescale);
-      exponentials<ScoreUnits::kNatural>(s, scale_log2, p, sum);
+      if constexpr (kByRow) {
+        raise_rows({any_in_quad(!is_good[0]), any_in_quad(!is_good[1])}, s, scale_log2, p, sum, rescale);
+      } else {
+        raise(s, scale_log2, rescale);
+        exponentials<ScoreUnits::kNatural>(s, scale_log2, p, sum);
+      }
     }
     add(sum);
     return raises;
+  }
+  // Raises m of some rows, and makes their p and its sum anew.
+  struct WhichRows {
+    bool of[kRowsOfThread];
+  };
+  __device__ __forceinline__ void raise_rows(const WhichRows& rows, const float (&s)[kScores], float scale_log2,
+                                             uint32 (&p)[kScores / 2], float (&sum)[kRowsOfThread],
+                                             float (&rescale)[kRowsOfThread]) {
+    float base[kRowsOfThread];
+#pragma unroll
+    for (int h = 0; h < kRowsOfThread; ++h) {
+      const float new_max = tile_max(s, h);
+      rescale[h] = 1.0f;
+      if (rows.of[h]) raise_to(h, new_max, scale_log2, rescale);
+      if (rows.of[h]) sum[h] = 0.0f;
+      base[h] = base_of<ScoreUnits::kNatural>(h, scale_log2);
+    }
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      const float low = exp2_fast(exponent<ScoreUnits::kNatural>(s[2 * i], scale_log2, base[i % 2]));
+      const float high = exp2_fast(exponent<ScoreUnits::kNatural>(s[2 * i + 1], scale_log2, base[i % 2]));
+      if (!rows.of[i % 2]) continue;
+      sum[i % 2] += low;
+      sum[i % 2] += high;
+      p[i] = Element::pack(low, high);
+    }
   }
 
   // Raises m if p of the tile would be too large for the present one. Returns whether it was raised.
   [[nodiscard]] __device__ __forceinline__ bool follow_max(const float (&s)[kScores], float scale_log2,
                                                            float (&rescale)[kRowsOfThread]) {
     float new_max[kRowsOfThread];
-    bool has_outgrown = false;
+    bool has_outgrown[kRowsOfThread];
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       new_max[h] = tile_max(s, h);
-      has_outgrown |= (new_max[h] - row_max[h]) * scale_log2 > kMaxLag;
+      has_outgrown[h] = (new_max[h] - row_max[h]) * scale_log2 > kMaxLag;
     }
-    const bool raises = __any_sync(0xffffffffu, has_outgrown);
+    const bool raises = __any_sync(kAllLanes, has_outgrown[0] || has_outgrown[1]);
     if (raises) {
 #pragma unroll
-      for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, new_max[h], scale_log2, rescale);
+      for (int h = 0; h < kRowsOfThread; ++h) {
+        rescale[h] = 1.0f;
+        if (!kByRow || has_outgrown[h]) raise_to(h, new_max[h], scale_log2, rescale);
+      }
     }
     return raises;
   }

@@ -49,7 +49,7 @@ struct Sm90KeyBits {
   }
 };
 
-// kIsCached: the hidden keys of the tiles (sm90_cached_keys.cuh). They are announced with k, and read behind its
+// kIsCached: the hidden keys of the tiles (sm90_cached_loader.cuh). They are announced with k, and read behind its
 // release, but before the next k is taken: so there are more of them than buffers of k.
 template <class Config, bool kIsCached = Config::kIsCached>
 struct Sm90Hidden {
@@ -94,6 +94,9 @@ struct alignas(kSwizzleAtom) Sm90Storage
   // By one thread; a barrier of the block follows.
   __device__ __forceinline__ void init_barriers() {
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
+    // Where lanes copy keys, each of them arrives with its copies, and then its warp.
+    const uint32 of_loader = Shape::kCopiesKeys ? kWarpThreads + arrivals_of_warps(1) : 1;
+    const uint32 of_keys = Shape::kKeyLoaders * of_loader;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
       work_full[slot].init(1);
       work_empty[slot].init(arrivals_of_warps(kReaders + (Score<Config>::kDrops ? 1 : 0) + Shape::kKeyLoaders - 1));
@@ -103,9 +106,8 @@ struct alignas(kSwizzleAtom) Sm90Storage
       q_empty[buffer].init(Shape::kStagesO ? Config::kConsumers : arrivals_of_warps(kReaders));
     }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      k_full[stage].init(Shape::kKeyArrivals + (Config::kTermsTiles ? 1 : 0) +
-                         (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
-      v_full[stage].init(Shape::kKeyArrivals);
+      k_full[stage].init(of_keys + (Config::kTermsTiles ? 1 : 0) + (Score<Config>::kDrops ? arrivals_of_warps(1) : 0));
+      v_full[stage].init(of_keys);
       k_empty[stage].init(arrivals_of_warps(kReaders));
       v_empty[stage].init(arrivals_of_warps(kReaders));
     }

@@ -138,7 +138,6 @@ TEST_F(EmulatedGrid, BitsOfTilesThatEndEarly) {
       {3, 7, 26});
 }
 
-/// More than a warp looks at at once, and no multiple of it.
 /// Short sequences have the bits that they have without long ones, of which nothing is written.
 TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   CacheFacts facts = invariance_facts(DType::kBF16);
@@ -167,6 +166,7 @@ TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   }
 }
 
+/// More than a warp looks at at once, and no multiple of it.
 TEST_F(EmulatedGrid, BitsOfManySequences) {
   constexpr int kSequences = 70;
   std::vector<std::int64_t> lengths;

@@ -280,5 +280,19 @@ TEST_F(GpuAppendAndDecode, InOneCallIsOneAfterTheOther) {
   }
 }
 
+/// The rows of q between both kernels are not those of the other thread's call.
+TEST_F(GpuAppendAndDecode, OfTwoThreadsOnOneStream) {
+  const auto run = [](std::uint64_t seed) {
+    for (AppendCase c : append_and_decode_cases()) {
+      c.head_dim = c.head_dim_v = 64;
+      c.seed += seed;
+      check_one_call_is_two(c, gpu_calls());
+    }
+  };
+  std::thread one(run, 100), two(run, 200);
+  one.join();
+  two.join();
+}
+
 }  // namespace
 }  // namespace attend::test

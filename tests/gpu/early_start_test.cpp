@@ -44,6 +44,8 @@ constexpr std::array kKinds = {
     Kind{"paged_bf16", DType::kBF16, DType::kBF16, 16, false, true, false, false, {1, 1, 1, 1}, {2000, 17, -1, 1025}},
     Kind{"packed_paged_f16", DType::kF16, DType::kF16, 64, true, false, false, true, {5, 1, 40, 2}, {900, 1, 1301, 40}},
     Kind{"paged_f8e4m3", DType::kBF16, DType::kF8E4M3, 64, false, false, false, false, {1, 1, 1, 1}, {999, -1, 64, 65}},
+    Kind{"long_bf16", DType::kBF16, DType::kBF16, 16, true, false, false, true, {1, 130, 3, 70}, {1500, 400, 60, 90}},
+    Kind{"few_and_long", DType::kF16, DType::kF16, 1, true, true, false, false, {1, 66, 1, 1}, {3000, 66, 2500, 2800}},
     Kind{"packed_i8", DType::kF32, DType::kI8, 0, true, false, false, false, {1, 20, 3, 2}, {1100, 256, 257, 2}}};
 
 CacheFacts facts_of(const Kind& kind) {

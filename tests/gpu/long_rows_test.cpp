@@ -123,43 +123,102 @@ TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
   }
 }
 
+/// Every tile that the kernel has, with boxes of all sizes and without.
 TEST_F(GpuLongRowsBits, PageSizes) {
-  for (const std::int64_t head_dim : {64, 80, 128, 256}) {
+  for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
     CacheFacts facts = long_facts(DType::kF16);
     facts.head_dim = facts.head_dim_v = head_dim;
+    facts.alibi = head_dim == 80;
     facts.rows.assign(4, 140);
     facts.lengths = {1500, 140, 700, 1024};
     check_page_sizes(facts, gpu_calls().decode);
   }
 }
 
-TEST_F(GpuLongRowsBits, NeighboursThatChange) {
-  CacheFacts facts = mixed_facts();
-  facts.lengths = {900, 1000, 40, 64, 300, 20, 500, 1500};
-  CacheCase problem(facts, 32);
-  const CacheCase::Result before = problem.run(gpu_calls().decode);
-  problem.seqlens[0] = 129;
-  problem.seqlens[1] = 700;
-  problem.seqlens[6] = -1;
-  for (std::int64_t i = 0; i < 64; ++i) problem.q.set(0, 3, 201 + i, 0, std::nan(""));  // of sequence 3
-  const CacheCase::Result after = problem.run(gpu_calls().decode);
-  for (const std::int64_t s : {4, 5, 7}) {
-    EXPECT_EQ(problem.bytes_of_sequence(before, s), problem.bytes_of_sequence(after, s)) << "sequence " << s;
+/// Facts of packed rows whose sequences end inside of a warp's 16 rows, so that the next one's rows are beside them.
+std::vector<CacheFacts> facts_of_neighbours() {
+  std::vector<CacheFacts> all;
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    CacheFacts f = mixed_facts();
+    f.head_dim = f.head_dim_v = head_dim;
+    f.num_heads_k = 1;
+    f.rows = {72, 90, 3, 65, 130};
+    f.lengths = {1000, 500, 40, 300, 777};
+    all.push_back(f);
+    f.softcap = 1.5;
+    all.push_back(f);
+    f.softcap = 0, f.alibi = true, f.window_left = 200;
+    all.push_back(f);
   }
-  for (const std::int64_t s : {0, 1, 3, 6}) {
-    EXPECT_NE(problem.bytes_of_sequence(before, s), problem.bytes_of_sequence(after, s)) << "sequence " << s;
+  return all;
+}
+
+/// What lies beside a sequence's rows in q changes none of its bits, and neither do lengths of others.
+TEST_F(GpuLongRowsBits, NeighboursThatChange) {
+  for (const CacheFacts& facts : facts_of_neighbours()) {
+    CacheCase problem(facts, 32);
+    const CacheCase::Result before = problem.run(gpu_calls().decode);
+    const auto lengths = problem.seqlens;
+    for (const double factor : {8.0, std::nan("")}) {
+      for (const std::size_t target : {0, 1, 3}) {
+        const TensorBuffer q = problem.q;
+        const int begin = problem.cu_seqlens_q[target], end = problem.cu_seqlens_q[target + 1];
+        problem.q.generate([&](auto n, auto h, auto i, auto c) {
+          return i >= begin && i < end ? q.at(n, h, i, c) : q.at(n, h, i, c) * factor;
+        });
+        problem.seqlens[(target + 1) % 5] = 60;
+        const CacheCase::Result after = problem.run(gpu_calls().decode);
+        const auto s = static_cast<std::int64_t>(target);
+        EXPECT_EQ(problem.bytes_of_sequence(before, s), problem.bytes_of_sequence(after, s))
+            << "sequence " << s << " beside " << factor << ": " << facts.text();
+        EXPECT_NE(problem.bytes_of_sequence(before, s + 1), problem.bytes_of_sequence(after, s + 1));
+        problem.q = q;
+        problem.seqlens = lengths;
+      }
+    }
+  }
+}
+
+/// The last rows of a sequence by calls that have those alone, against one call with all of them.
+void check_last_rows(const CacheFacts& facts, std::initializer_list<std::int64_t> counts, const Decode& decode) {
+  const CacheCase whole(facts, 9);
+  const CacheCase::Result wanted = whole.run(decode);
+  const std::int64_t all = facts.rows[0], columns = facts.head_dim_v, heads = whole.q.shape()[1];
+  for (const std::int64_t rows : counts) {
+    DecodeCall call = whole.call();
+    const TensorBuffer q(facts.dtype, {1, heads, rows, facts.head_dim}), o(facts.dtype, {1, heads, rows, columns});
+    q.generate([&](auto n, auto h, auto i, auto c) { return whole.q.at(n, h, all - rows + i, c); });
+    call.q = q.view();
+    call.o = o.view();
+    decode(call);
+    int different = 0;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        const auto at = static_cast<std::size_t>((h * all + all - rows) * columns + i);
+        if (o.at(0, h, i / columns, i % columns) != wanted.o[at]) ++different;
+      }
+    }
+    EXPECT_EQ(different, 0) << "the last " << rows << " of " << facts.text();
+  }
+}
+
+CacheFacts one_sequence(const CacheFacts& of, std::int64_t rows) {
+  CacheFacts facts = of;
+  facts.packed = false;
+  facts.page_size = 0;
+  facts.rows = {rows};
+  facts.lengths = {1031};
+  return facts;
+}
+
+TEST_F(GpuLongRowsBits, RowsInChunksOfMoreThan64) {
+  for (const CacheFacts& facts : facts_of_neighbours()) {
+    check_last_rows(one_sequence(facts, 260), {65, 72, 100, 131, 200}, gpu_calls().decode);
   }
 }
 
 /// compute "decode": a row's bits do not depend on how many rows the call has.
 TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
-  CacheFacts facts = mixed_facts();
-  facts.packed = false;
-  facts.num_heads_k = 1;
-  facts.rows = {150};
-  facts.lengths = {400};
-  facts.page_size = 0;
-  const CacheCase whole(facts, 9);
   const Decode decode = [](const DecodeCall& call) {
     DecodeCall moved = on_gpu(call);
     moved.params.compute = "decode";
@@ -167,22 +226,7 @@ TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
     const cuda::ContextGuard guard(0);
     cuda::synchronize(nullptr);
   };
-  const CacheCase::Result wanted = whole.run(decode);
-  const std::int64_t columns = facts.head_dim_v, heads = whole.q.shape()[1];
-  for (const std::int64_t rows : {1, 30, 100}) {  // the last ones
-    DecodeCall call = whole.call();
-    const TensorBuffer q(facts.dtype, {1, heads, rows, facts.head_dim}), o(facts.dtype, {1, heads, rows, columns});
-    q.generate([&](auto n, auto h, auto i, auto c) { return whole.q.at(n, h, 150 - rows + i, c); });
-    call.q = q.view();
-    call.o = o.view();
-    decode(call);
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t i = 0; i < rows * columns; ++i) {
-        const std::size_t at = static_cast<std::size_t>((h * 150 + 150 - rows) * columns + i);
-        ASSERT_EQ(o.at(0, h, i / columns, i % columns), wanted.o[at]) << rows << " rows, head " << h;
-      }
-    }
-  }
+  check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, decode);
 }
 
 /// One graph, while sequences become long and short.

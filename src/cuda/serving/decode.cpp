@@ -62,35 +62,47 @@ struct Variants {
   }
 };
 
-/// Launches of one call. The storage is that of the stream.
+/// One kernel of a call, ready to be launched: nothing that is left to do can fail but the launch itself.
+template <class Args>
+struct ReadyKernel {
+  const LoadedVariant& kernel;
+  Args args;
+  Dim3 grid;
+
+  void launch(StreamHandle stream) { kernel.launch(grid, &args, stream); }
+};
+
+/// Makes both kernels of one call ready.
 struct DecodeLaunch {
   const core::DecodeProblem& p;
   const AddedKeys& added;
   const DeviceInfo& device;
   StreamHandle stream;
 
-  DecodeStorage few_rows(const DecodeVariant& variant, bool leaves_long_rows) const {
+  [[nodiscard]] ReadyKernel<DecodeArgs> few_rows(const DecodeVariant& variant, DecodeStorage& storage) const {
     static auto* kernels = new KernelCache<DecodeVariant>();  // launches may go on while the process ends
     const LoadedVariant& kernel =
         kernels->get(device, variant, [&](const Arch& arch) { return decode_spec(variant, arch.target); });
     const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);
-    DecodeStorage storage = decode_storage(grid.node_bytes, grid.stack_bytes, stream);
+    storage = decode_storage(grid.node_bytes, grid.stack_bytes, stream);
     DecodeArgs args = decode_args(p, variant, added);
     args.storage = storage.nodes;
     args.stack = storage.stack;
     args.stack_nodes = grid.stack_nodes;
-    if (leaves_long_rows) args.most_rows = kMostDecodeRows;
-    kernel.launch({.x = grid.blocks}, &args, stream);
-    return storage;
+    if (variant.leaves_room != 0) args.most_rows = kMostDecodeRows;
+    return {kernel, args, {.x = grid.blocks}};
   }
 
-  /// Directly behind the kernel for few rows: it may start when that has passed its own wait, and counts on that.
-  void long_rows(const Sm90ForwardVariant& variant, const LoadedVariant& kernel, std::uint32_t blocks,
-                 const Scratch& scratch, const DecodeStorage& storage) const {
+  [[nodiscard]] ReadyKernel<Sm90CachedArgs> long_rows(const Sm90ForwardVariant& variant, std::uint32_t blocks,
+                                                      const Scratch& scratch, const DecodeStorage& storage) const {
+    static auto* kernels = new KernelCache<Sm90ForwardVariant>();  // as above
+    const LoadedVariant& kernel =
+        kernels->get(device, variant, [&](const Arch& arch) { return long_rows_spec(variant, arch.target); });
     auto* const counters = reinterpret_cast<uint32*>(static_cast<std::byte*>(storage.nodes) + kDecodeLongRowsAt);
-    Sm90CachedArgs args = long_rows_args(p, variant, added, counters,
-                                         reinterpret_cast<void*>(scratch.data()));  // NOLINT(performance-no-int-to-ptr)
-    kernel.launch({.x = blocks}, &args, stream);
+    return {kernel,
+            long_rows_args(p, variant, added, counters,
+                           reinterpret_cast<void*>(scratch.data())),  // NOLINT(performance-no-int-to-ptr)
+            {.x = blocks}};
   }
 };
 
@@ -105,25 +117,22 @@ void require_decode(const core::DecodeProblem& p, bool one_way, Stream stream) {
 }
 
 void decode(const core::DecodeProblem& p, const AddedKeys& added, bool one_way, Stream stream) {
-  static auto* kernels = new KernelCache<Sm90ForwardVariant>();  // launches may go on while the process ends
   const DeviceInfo& device = device_for(p);
   const Variants variants = Variants::of(p, device, one_way);
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   if (core::checks_caches()) check_arrays(p, handle);
-  if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
+  if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0 || p.q.shape[2] == 0) return;
   const DecodeLaunch launch = {p, added, device, handle};
-  if (!variants.long_rows) {
-    launch.few_rows(variants.few_rows, false);
-    return;
-  }
-  const Sm90ForwardVariant& variant = *variants.long_rows;
-  const LoadedVariant& kernel =
-      kernels->get(device, variant, [&](const Arch& arch) { return long_rows_spec(variant, arch.target); });
-  const std::uint32_t blocks = long_rows_blocks(p, variant, device.num_multiprocessors);
-  const Scratch scratch(long_rows_scratch_bytes(variant, blocks), handle);
-  const DecodeStorage storage = launch.few_rows(variants.few_rows, true);
-  launch.long_rows(variant, kernel, blocks, scratch, storage);
+  DecodeStorage storage;
+  auto few_rows = launch.few_rows(variants.few_rows, storage);
+  if (!variants.long_rows) return few_rows.launch(handle);
+  const std::uint32_t blocks = long_rows_blocks(p, *variants.long_rows, device.num_multiprocessors);
+  const Scratch scratch(long_rows_scratch_bytes(*variants.long_rows, blocks), handle);
+  auto long_rows = launch.long_rows(*variants.long_rows, blocks, scratch, storage);
+  few_rows.launch(handle);
+  // Directly behind the first, which has waited for what lies before both when this one starts
+  long_rows.launch(handle);
 }
 
 }  // namespace attend::cuda

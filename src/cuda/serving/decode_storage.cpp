@@ -53,13 +53,19 @@ void orphan(void* block) {
   registry().orphaned.push_back(static_cast<const Block*>(block));
 }
 
-using Blocks = std::vector<std::shared_ptr<Block>>;
+using SharedBlock = std::shared_ptr<Block>;
+using Blocks = std::vector<SharedBlock>;
+
+/// Rows of q are a call's own until both its kernels are launched: calls of several threads on one stream may alternate.
+bool is_in_use(const SharedBlock& block) {
+  return block->owner.purpose == Purpose::kQueries && block.use_count() > 1;
+}
 
 /// Moves blocks out of the registry, whose mutex is held.
 template <class Predicate>
 void take_out(Registry& all, Blocks& out, const Predicate& is_wanted) {
-  std::erase_if(all.blocks, [&](const std::shared_ptr<Block>& block) {
-    const bool found = is_wanted(*block);
+  std::erase_if(all.blocks, [&](const SharedBlock& block) {
+    const bool found = !is_in_use(block) && is_wanted(*block);
     if (found) out.push_back(block);
     return found;
   });
@@ -114,7 +120,7 @@ Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
 }
 
 /// Looks for a block that is large enough. Those that are not wanted any more come to `unwanted`.
-std::shared_ptr<Block> find(const Owner& owner, std::size_t node_bytes, std::size_t stack_bytes, Blocks& unwanted) {
+SharedBlock find(const Owner& owner, std::size_t node_bytes, std::size_t stack_bytes, Blocks& unwanted) {
   constexpr std::size_t kMostStreams = 32;  // that keep their storage
   Registry& all = registry();
   const std::scoped_lock lock(all.mutex);
@@ -122,6 +128,7 @@ std::shared_ptr<Block> find(const Owner& owner, std::size_t node_bytes, std::siz
   for (auto at = all.blocks.begin(); at != all.blocks.end(); ++at) {
     const Block& block = **at;
     if (block.owner != owner || block.nodes.bytes() < node_bytes || block.stack.bytes() < stack_bytes) continue;
+    if (is_in_use(*at)) continue;
     all.blocks.splice(all.blocks.begin(), all.blocks, at);
     return all.blocks.front();
   }
@@ -136,12 +143,11 @@ std::shared_ptr<Block> find(const Owner& owner, std::size_t node_bytes, std::siz
 }
 
 /// A block of at least so many bytes each.
-std::shared_ptr<Block> block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack_bytes,
-                                 StreamHandle stream) {
+SharedBlock block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
   GraphHandle graph = nullptr;
   const Owner owner = owner_of(purpose, stream, graph);
   Blocks unwanted;
-  if (std::shared_ptr<Block> found = find(owner, node_bytes, stack_bytes, unwanted); found != nullptr) {
+  if (SharedBlock found = find(owner, node_bytes, stack_bytes, unwanted); found != nullptr) {
     const RelaxedCapture relaxed;
     unwanted.clear();
     return found;
@@ -162,14 +168,14 @@ std::shared_ptr<Block> block_for(Purpose purpose, std::size_t node_bytes, std::s
 }  // namespace
 
 DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
-  const std::shared_ptr<Block> block = block_for(Purpose::kNodes, node_bytes, stack_bytes, stream);
+  const SharedBlock block = block_for(Purpose::kNodes, node_bytes, stack_bytes, stream);
   return {reinterpret_cast<void*>(block->nodes.data()), reinterpret_cast<void*>(block->stack.data()), block};
 }
 
 QueryStorage query_storage(std::size_t bytes, StreamHandle stream) {
   constexpr std::size_t kLeast = std::size_t{1} << 20;
   if (bytes == 0) return {};
-  const std::shared_ptr<Block> block = block_for(Purpose::kQueries, std::bit_ceil(std::max(bytes, kLeast)), 0, stream);
+  const SharedBlock block = block_for(Purpose::kQueries, std::bit_ceil(std::max(bytes, kLeast)), 0, stream);
   return {reinterpret_cast<void*>(block->nodes.data()), block};
 }
 

@@ -21,7 +21,8 @@ struct DecodeStorage {
 /// may not run at the same time. Thread-safe.
 [[nodiscard]] DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream);
 
-/// The same for rows of q. An allocation in a captured graph would be a node of its own, which takes microseconds.
+/// The same for rows of q. The memory is nobody else's as long as the lease is there. An allocation in a captured graph
+/// would be a node of its own, which takes microseconds.
 struct QueryStorage {
   void* rows = nullptr;
   std::shared_ptr<const void> lease;

@@ -11,7 +11,7 @@
 namespace attend::cuda {
 namespace {
 
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
+constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // rows, keys and windows that kernels add as ints
 
 /// The problem as the forward knows it: packed sequences whose keys are not where k and v say.
 core::Problem as_packed(const core::DecodeProblem& p) {
@@ -57,7 +57,7 @@ std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p
   if (std::max(p.head_dim, p.head_dim_v) > kSm90LargestHeadDim || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
     return std::nullopt;
   }
-  if (p.capacity > kMostLength || p.transform_cap > kLargestCap) return std::nullopt;
+  if (std::max(p.capacity, p.q.shape[2]) > kMostLength || p.transform_cap > kLargestCap) return std::nullopt;
   if (p.sinks && !core::dtype_traits(p.sinks->dtype).element) return std::nullopt;
   const core::Problem packed = as_packed(p);
   if (tensor_map_lack(packed)) return std::nullopt;
