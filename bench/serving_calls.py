@@ -73,16 +73,19 @@ def mixed(sequences, length, rows, long_length, page_size, rounds):
         longest = int((own[1:] - own[:-1]).max())
         arrays = seqlens[first:last].clone(), table[first:last].clone()
         return lambda: attend.decode(packed, k, v, layout="bshd", seqlens_k=arrays[0], page_table=arrays[1],
-                                     cu_seqlens_q=own, max_seqlen_q=longest)  # fmt: skip
+                                     cu_seqlens_q=own, max_seqlen_q=longest, compute="sm90_forward")  # fmt: skip
 
     sides = {"decode": call(0, sequences), "prefill": call(sequences, sequences + 1), "mixed": call(0, sequences + 1)}
     module = peer_cases.flash_attention_3()
     found = {}
     if hasattr(module, "flash_attn_with_kvcache"):
+
         def fa3():
             o = module.flash_attn_with_kvcache(
-                q, k, v, cache_seqlens=seqlens, page_table=table, cu_seqlens_q=offsets, max_seqlen_q=rows, causal=True)
+                q, k, v, cache_seqlens=seqlens, page_table=table, cu_seqlens_q=offsets, max_seqlen_q=rows, causal=True
+            )
             return o[0] if isinstance(o, tuple) else o
+
         sides["fa3_mixed"] = fa3
         found["fa3_difference"] = relative_difference(fa3(), sides["mixed"]())
     us = times(sides, rounds)

@@ -41,11 +41,11 @@ struct DecodeTile {
 // A block computes a step of so many bytes while the memory brings it.
 constexpr int kDecodeEvenStep = 32 * 1024;
 
-// Does a step multiply the keys of the next one? Then three slots are in use at once. It pays where blocks compute more
-// slowly than the memory brings: small steps, or with few blocks (leaves_room). Otherwise a slot is worth more.
+// Does a step multiply the keys of the next one? Then three slots are in use at once. It pays where few blocks compute
+// more slowly than the memory brings (leaves_room). Otherwise a slot is worth more.
 constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_wants_to_work_ahead(const DecodeTile& t, bool leaves_room) {
-  return t.q_bytes == 2 && t.rows <= 16 && (leaves_room || decode_step_bytes(t) < kDecodeEvenStep);
+  return leaves_room && t.q_bytes == 2 && t.rows <= 16;
 }
 
 // Of the computing warps, which come first in a block.

@@ -114,8 +114,9 @@ def decode(
             (heads_k), (sequences, heads_k), or for each row of the cache, of its dimensions but for head_dim, in the
             order of layout. None: 1. Factors of rows that are not read may be NaN. Without v_cache the values have the
             factors of the keys.
-        compute: "cpu", "reference" (float64 on one thread), or "auto". On a GPU "auto", or "decode": all rows by one
-            kernel, so that a row's bits do not depend on how many rows of its sequence the call has.
+        compute: "cpu", "reference" (float64 on one thread), or "auto". On a GPU "auto", "decode" (all
+            rows by one kernel, which "auto" is), or "sm90_forward" (sequences with more than 64 rows by Hopper's kernel
+            for training, where it takes them).
 
     Returns:
         o: like q with head_dim_v columns, or (o, lse).

@@ -83,12 +83,12 @@ std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   return lengths;
 }
 
-/// On a GPU: are the rows of all sequences computed by the same kernels?
-bool is_one_way(std::string_view compute) {
-  if (compute == "auto") return false;
-  if (compute == "decode") return true;
+/// On a GPU: which kernel computes sequences with many rows.
+cuda::LongRows long_rows_by(std::string_view compute) {
+  if (compute == "auto" || compute == "decode") return cuda::LongRows::kDecode;
+  if (compute == "sm90_forward") return cuda::LongRows::kSm90Forward;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("compute: '{}', decode of tensors on CUDA allows auto, decode", compute));
+              fmt::format("compute: '{}', decode of tensors on CUDA allows auto, decode, sm90_forward", compute));
 }
 
 /// Both calls of an append and a decode behind it, checked.
@@ -117,14 +117,14 @@ void run_on_cpu(AppendedDecode& calls, std::string_view compute) {
 }
 
 void run_on_gpu(AppendedDecode& calls, std::string_view compute, Stream stream) {
-  const bool one_way = is_one_way(compute);
+  const cuda::LongRows long_rows = long_rows_by(compute);
   const cuda::ContextGuard guard(cuda::device_of("q", calls.reads.q).index);
   const cuda::QueryStorage q = cuda::query_storage(calls.query_bytes(), static_cast<cuda::StreamHandle>(stream));
   calls.take_queries(q.rows);
-  cuda::require_decode(calls.reads, one_way, stream);
+  cuda::require_decode(calls.reads, long_rows, stream);
   cuda::append(calls.writes, stream);
   const core::SequenceRows& rows = calls.writes.new_rows;
-  cuda::decode(calls.reads, {.offsets = rows.offsets, .each = rows.seqlen}, one_way, stream);
+  cuda::decode(calls.reads, {.offsets = rows.offsets, .each = rows.seqlen}, long_rows, stream);
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ void decode(const DecodeCall& call) {
   });
   const core::DecodeProblem problem = core::make_decode_problem(call);
   if (problem.q.device.type == DeviceType::kCUDA) {
-    return cuda::decode(problem, {}, is_one_way(call.params.compute), call.stream);
+    return cuda::decode(problem, {}, long_rows_by(call.params.compute), call.stream);
   }
   choose(call.params.compute, problem).run(problem);
 }

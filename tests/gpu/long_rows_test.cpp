@@ -1,5 +1,5 @@
-// decode() of sequences with many query rows on a GPU: against float64, bit for bit, and beside sequences with few. On
-// Hopper they are the work of a kernel of their own, on other GPUs of the kernels for few rows.
+// decode() of sequences with many query rows on a GPU, with compute "sm90_forward": against float64, bit for bit, and
+// beside sequences with few. On Hopper they are the work of a kernel of their own, on other GPUs of the one for few rows.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -46,10 +46,11 @@ const DecodeValues& values() {
 class GpuLongRows : public GpuTest, public testing::WithParamInterface<int> {};
 
 TEST_P(GpuLongRows, CoveringArrayAgainstFloat64) {
-  const std::vector<DecodeCase> cases = decode_cases(values(), kLeastCases, 7);
+  std::vector<DecodeCase> cases = decode_cases(values(), kLeastCases, 7);
   DecodeErrors errors;
   for (std::size_t n = 0; n < cases.size(); n += ATTEND_TEST_STRIDE) {
     if (cases[n].columns % kParts == GetParam()) {
+      cases[n].facts.long_rows = true;
       check_decode(cases[n], gpu_calls().decode, errors, Products::kHalf);
     }
   }
@@ -61,6 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, GpuLongRows, testing::Range(0, kParts),
 
 CacheFacts mixed_facts() {
   CacheFacts f = invariance_facts(DType::kBF16);
+  f.long_rows = true;
   f.head_dim = f.head_dim_v = 128;
   f.num_heads_k = 2;
   f.group = 4;
@@ -111,6 +113,7 @@ TEST_F(GpuLongRowsBits, HopperHasAKernelForThem) {
 TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
   for (const std::int64_t rows : {65, 300}) {
     CacheFacts facts = long_facts(DType::kBF16);
+    facts.long_rows = true;
     facts.head_dim = facts.head_dim_v = 128;
     facts.rows = {rows, rows, rows, rows};
     facts.lengths = {2500, 65, 700, 1024};
@@ -127,6 +130,7 @@ TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
 TEST_F(GpuLongRowsBits, PageSizes) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
     CacheFacts facts = long_facts(DType::kF16);
+    facts.long_rows = true;
     facts.head_dim = facts.head_dim_v = head_dim;
     facts.alibi = head_dim == 80;
     facts.rows.assign(4, 140);
@@ -219,12 +223,9 @@ TEST_F(GpuLongRowsBits, RowsInChunksOfMoreThan64) {
 
 /// compute "decode": a row's bits do not depend on how many rows the call has.
 TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
-  const Decode decode = [](const DecodeCall& call) {
-    DecodeCall moved = on_gpu(call);
-    moved.params.compute = "decode";
-    attend::decode(moved);
-    const cuda::ContextGuard guard(0);
-    cuda::synchronize(nullptr);
+  const Decode decode = [](DecodeCall call) {
+    call.params.compute = "decode";
+    gpu_calls().decode(call);
   };
   check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, decode);
 }

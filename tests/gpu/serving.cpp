@@ -39,7 +39,7 @@ DecodeCall on_gpu(DecodeCall call, cuda::StreamHandle stream) {
   move_to_gpu(call.cache);
   move_to_gpu(call.params.alibi_slopes);
   move_to_gpu(call.params.sinks);
-  call.params.compute = "auto";
+  if (call.params.compute != "decode" && call.params.compute != "sm90_forward") call.params.compute = "auto";
   call.stream = stream;
   return call;
 }

@@ -54,9 +54,9 @@ struct Variants {
   DecodeVariant few_rows;
   std::optional<Sm90ForwardVariant> long_rows;
 
-  [[nodiscard]] static Variants of(const core::DecodeProblem& p, const DeviceInfo& device, bool one_way) {
+  [[nodiscard]] static Variants of(const core::DecodeProblem& p, const DeviceInfo& device, LongRows by) {
     Variants variants;
-    if (!one_way) variants.long_rows = long_rows_variant(p, device.arch());
+    if (by == LongRows::kSm90Forward) variants.long_rows = long_rows_variant(p, device.arch());
     variants.few_rows = decode_variant(p, DecodeGpu::of(device), variants.long_rows.has_value());
     return variants;
   }
@@ -108,17 +108,17 @@ struct DecodeLaunch {
 
 }  // namespace
 
-void require_decode(const core::DecodeProblem& p, bool one_way, Stream stream) {
+void require_decode(const core::DecodeProblem& p, LongRows by, Stream stream) {
   const DeviceInfo& device = device_for(p);
-  (void)Variants::of(p, device, one_way);
+  (void)Variants::of(p, device, by);
   if (!core::checks_caches()) return;
   const ContextGuard guard(device.index);
   check_arrays(p, static_cast<StreamHandle>(stream));
 }
 
-void decode(const core::DecodeProblem& p, const AddedKeys& added, bool one_way, Stream stream) {
+void decode(const core::DecodeProblem& p, const AddedKeys& added, LongRows by, Stream stream) {
   const DeviceInfo& device = device_for(p);
-  const Variants variants = Variants::of(p, device, one_way);
+  const Variants variants = Variants::of(p, device, by);
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   if (core::checks_caches()) check_arrays(p, handle);

@@ -56,7 +56,7 @@ void orphan(void* block) {
 using SharedBlock = std::shared_ptr<Block>;
 using Blocks = std::vector<SharedBlock>;
 
-/// Rows of q are a call's own until both its kernels are launched: calls of several threads on one stream may alternate.
+/// Rows of q are a call's own until both its kernels are launched: several threads may use one stream.
 bool is_in_use(const SharedBlock& block) {
   return block->owner.purpose == Purpose::kQueries && block.use_count() > 1;
 }

@@ -138,12 +138,6 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
   return v;
 }
 
-/// Rows of one panel are brought by cp.async faster, unless few multiprocessors have to bring all.
-[[nodiscard]] bool wants_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
-  const std::int64_t row_bytes = std::min(p.head_dim, p.head_dim_v) * dtype_bytes(p.k.dtype);
-  return v.leaves_room != 0 || row_bytes > kSwizzleBytes;
-}
-
 }  // namespace
 
 bool decode_takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
@@ -183,7 +177,8 @@ DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
 DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows) {
   DecodeVariant v = facts_of(p);
   v.leaves_room = leaves_long_rows ? 1 : 0;
-  v.has_boxes = gpu.has_copy_engine && wants_boxes(p, v) && decode_takes_boxes(p, v) ? 1 : 0;
+  // Where all multiprocessors load they wait for the memory, and not for their copies
+  v.has_boxes = leaves_long_rows && gpu.has_copy_engine && decode_takes_boxes(p, v) ? 1 : 0;
   // Beside long rows most sequences have one
   const std::int64_t rows =
       leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes) : p.heads_per_group() * p.max_seqlen_q;
