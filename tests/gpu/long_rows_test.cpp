@@ -1,5 +1,5 @@
 // decode() of sequences with many query rows on a GPU, with compute "sm90_forward": against float64, bit for bit, and
-// beside sequences with few. On Hopper they are the work of a kernel of their own, on other GPUs of the one for few rows.
+// beside sequences with few. On Hopper they are the work of a kernel of their own, on other GPUs of the usual one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
