@@ -19,7 +19,7 @@ struct Sm90RandomWords {
   // A lane has a quad of keys. Tiles come in the order of the producer's load_k().
   __device__ __forceinline__ void prepare(const Sm90Work& work) {
     const Sm90KeyTiles tiles =
-        key_tiles_of_rows<Config, Sm90Shape<Config>::kBlockM>(sm90_mask<Config>(args.options, work), work.row);
+        key_tiles_of_rows<Config, Sm90Shape<Config>::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
     const ScoreRules<Config> rules = sm90_rules<Config>(args, work);
 #pragma unroll 1
     for (int n = tiles.end - 1; n >= tiles.begin; --n) {
