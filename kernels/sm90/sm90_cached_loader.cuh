@@ -214,8 +214,8 @@ struct Sm90CachedLoader {
     }
   }
 
-  // Asks for the warp's rows. Those that do not exist, and columns behind the last, become zeros. `full` hears of them
-  // when they have landed; what they are for the tensor cores is the consumers' business (Sm90Consumer::wait_for).
+  // Asks for the warp's rows. Those that do not exist, and columns behind the last, become zeros. `full` is told when
+  // they have landed. Consumers fence them for the tensor cores (Sm90Consumer::wait_for).
   template <int kColumns>
   __device__ __forceinline__ void ask_for_rows(unsigned char* to, const void* tensor, const TensorStrides& stride,
                                                Mbarrier& full, const Sm90CachedRow& row, int head) const {
