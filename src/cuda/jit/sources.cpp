@@ -15,12 +15,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// An embedded text as it was: cmake/embed_kernels.cmake puts a byte for the blanks that a line begins with.
+/// An embedded text as it was: cmake/embed_kernels.cmake puts a byte for the blanks that a line begins with, and for
+/// frequent words.
 std::string original(std::string_view text) {
   constexpr char kTwoBlanks = 14, kMostBlanks = 25;
+  const std::span<const std::string_view> words = embedded_words();
   std::string out;
   for (const char c : text) {
-    if (c >= kTwoBlanks && c <= kMostBlanks) {
+    if (c >= 1 && c <= static_cast<char>(words.size())) {
+      out += words[static_cast<std::size_t>(c - 1)];
+    } else if (c >= kTwoBlanks && c <= kMostBlanks) {
       out.append(2 * static_cast<std::size_t>(c - kTwoBlanks + 1), ' ');
     } else {
       out += c;

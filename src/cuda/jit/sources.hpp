@@ -14,11 +14,14 @@ namespace attend::cuda {
 /// A file of kernels/: its path there ("ladder/02_naive.cuh") and its text.
 struct EmbeddedSource {
   std::string_view path;
-  std::string_view text;  ///< with its indentation packed: cmake/embed_kernels.cmake
+  std::string_view text;  ///< packed: cmake/embed_kernels.cmake
 };
 
 /// Every file of kernels/ as it was when the library was built, sorted by path.
 [[nodiscard]] std::span<const EmbeddedSource> embedded_sources() noexcept;
+
+/// The words that bytes from 1 on stand for in their texts.
+[[nodiscard]] std::span<const std::string_view> embedded_words() noexcept;
 
 /// 32 hexadecimal digits of all embedded sources, names and texts: two builds with the same digest run the same
 /// kernels.
