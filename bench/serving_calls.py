@@ -8,8 +8,8 @@
   append   one new key of each sequence, rotated, in the call that decodes; decoding alone
   host     what a call costs the thread that makes it, while the GPU has less to do than the thread
 
-GPU times are medians of CUDA graphs in turns (python/attend/_measure/decode_turns.py), warm, in microseconds. Needs
-attend's package and torch.
+GPU times are medians of CUDA graphs in turns (python/attend/_measure/decode_turns.py), warm, in microseconds. What both
+sides compute is compared first. Needs attend's package and torch. Exit status: 1 where results differ.
 """
 
 import argparse
@@ -17,13 +17,12 @@ import pathlib
 import statistics
 import time
 
-import torch
-
 import attend
 import peer_cases
+import torch
 from attend._measure import files
 from attend._measure.decode_turns import Graph, in_turns
-from attend._measure.differences import relative_difference
+from attend._measure.differences import LARGEST_DIFFERENCE, relative_difference
 
 HEADS, HEADS_K, HEAD_DIM = 32, 8, 128
 # (sequences that decode, their length, rows of the prefill, its length)
@@ -48,6 +47,14 @@ def pages(lengths, page_size):
     for row, ids in zip(table, order.split(counts)):
         row[: len(ids)] = ids
     return table, sum(counts)
+
+
+def difference(theirs, ours):
+    """The relative one. Exits where it is more than rounding, NaN included."""
+    found = relative_difference(theirs, ours)
+    if not found <= LARGEST_DIFFERENCE:
+        raise SystemExit(f"results differ by {found:.3g} of their norm, at most {LARGEST_DIFFERENCE} is rounding")
+    return found
 
 
 def times(sides, rounds, sample_ms=1.0):
@@ -87,7 +94,9 @@ def mixed(sequences, length, rows, long_length, page_size, rounds):
             return o[0] if isinstance(o, tuple) else o
 
         sides["fa3_mixed"] = fa3
-        found["fa3_difference"] = relative_difference(fa3(), sides["mixed"]())
+        found["fa3_difference"] = difference(fa3(), sides["mixed"]())
+    apart = torch.cat([sides["decode"](), sides["prefill"]()])
+    found["apart_difference"] = difference(apart, sides["mixed"]())
     us = times(sides, rounds)
     pairs = rows * long_length - rows * (rows - 1) // 2
     return {"case": f"{sequences}x{length}+{rows}of{long_length}", "page_size": page_size, "us": us,
@@ -108,6 +117,9 @@ def append(sequences, length, rounds):
         "append_and_decode": lambda: attend.decode(q, k_cache, v_cache, seqlens_k=before, k=k, v=v, rotary=rotary,
                                                    **common),
     }  # fmt: skip
+    rotated = attend.append(k, v, k_cache, v_cache, layout="bshd", seqlens_k=before, rotary=rotary, q=q)
+    two_calls = attend.decode(rotated, k_cache, v_cache, layout="bshd", seqlens_k=after)
+    difference(two_calls, sides["append_and_decode"]())
     us = times(sides, rounds)
     return {"case": f"{sequences}x{length}", "us": us, "append_us": us["append_and_decode"] - us["decode"]}
 
@@ -150,8 +162,8 @@ def main():
     for case in MIXED:
         one = mixed(*case, options.page_size, options.rounds)
         rows["mixed"].append(one)
-        print(f"{one['case']:>24}  share {one['share']:.2f}  {one['prefill_tflops']:.0f} TFLOP/s ",
-              "  ".join(f"{name} {us:.1f}" for name, us in one["us"].items()), one.get("fa3_difference", ""))  # fmt: skip
+        us = "  ".join(f"{name} {us:.1f}" for name, us in one["us"].items())
+        print(f"{one['case']:>24}  share {one['share']:.2f}  {one['prefill_tflops']:.0f} TFLOP/s  {us}")
     for case in APPEND:
         one = append(*case, options.rounds)
         rows["append"].append(one)
