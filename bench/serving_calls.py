@@ -80,7 +80,7 @@ def mixed(sequences, length, rows, long_length, page_size, rounds):
         longest = int((own[1:] - own[:-1]).max())
         arrays = seqlens[first:last].clone(), table[first:last].clone()
         return lambda: attend.decode(packed, k, v, layout="bshd", seqlens_k=arrays[0], page_table=arrays[1],
-                                     cu_seqlens_q=own, max_seqlen_q=longest, compute="sm90_forward")  # fmt: skip
+                                     cu_seqlens_q=own, max_seqlen_q=longest)  # fmt: skip
 
     sides = {"decode": call(0, sequences), "prefill": call(sequences, sequences + 1), "mixed": call(0, sequences + 1)}
     module = peer_cases.flash_attention_3()

@@ -17,9 +17,9 @@ struct DecodeCopy {
   static constexpr int kRun = 16;  // rows
 
   // kHasBoxes: the boxes of a tensor in the place of the rows, all of which exist: lane n's row is `row` of `block`.
-  // The bytes are announced to `full`.
+  // The bytes are announced to `full`. policy: of the L2 cache.
   static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, int head, int block,
-                                               int row, int box_rows, int lane) {
+                                               int row, int box_rows, uint64 policy, int lane) {
     if (lane == 0) full.expect_bytes(kWarpThreads * kRowBytes);
     __syncwarp();  // the bytes are announced
     if ((lane & (box_rows - 1)) != 0) return;
@@ -28,11 +28,7 @@ struct DecodeCopy {
     for (int panel = 0; panel < Rows::kPanels; ++panel) {
       const uint32 of_panel = smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch;
       const PanelPlace at = {panel * (Rows::kPitch / kCacheBytes), row, head, block};
-      if constexpr (Config::kLeavesRoom) {  // the other kernel reads its keys again and again
-        tma_load_panel_once(of_panel, map, full, at);
-      } else {
-        tma_load_panel(of_panel, map, full, at);
-      }
+      tma_load_panel(of_panel, map, full, at, policy);
     }
   }
 

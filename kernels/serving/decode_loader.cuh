@@ -20,7 +20,9 @@ class DecodeLoader {
   // cursor: of the warp, at the block's first piece. warp: of the loading ones.
   __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, Cursor& cursor, const DecodeRing<Config>& ring,
                                           int warp, int lane)
-      : args_(args), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {}
+      : args_(args), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {
+    if constexpr (Config::kHasBoxes) policy_ = read_once_policy();
+  }
 
   // All steps of all pieces.
   __device__ __forceinline__ void run() {
@@ -123,7 +125,7 @@ class DecodeLoader {
     if constexpr (Config::kHasBoxes) {
       if (existing == kAllLanes) {
         Copy::boxes(to, map, ring_.full(place_.stage), asked.head, static_cast<int>(row.block),
-                    static_cast<int>(row.row), static_cast<int>(args_.box_rows), lane_);
+                    static_cast<int>(row.row), static_cast<int>(args_.box_rows), policy_, lane_);
         return;
       }
     }
@@ -159,6 +161,7 @@ class DecodeLoader {
   DecodeRing<Config> ring_;
   typename DecodeRing<Config>::Place place_;
   int warp_, lane_;
+  uint64 policy_ = 0;  // of boxes
   int unit_ = 0;
   Keys keys_ = {};
   bool is_done_ = false;

@@ -34,15 +34,21 @@ __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& 
       : "memory");
 }
 
-// The same of what is read once: it leaves the L2 cache before anything else does.
-__device__ __forceinline__ void tma_load_panel_once(uint32 smem, const TensorMapArg& map, Mbarrier& full,
-                                                    const PanelPlace& at) {
+// For tma_load_panel(), of what is read once: it leaves the L2 cache before anything else does.
+// PTX ISA, data movement: createpolicy
+[[nodiscard]] __device__ __forceinline__ uint64 read_once_policy() {
+  uint64 policy = 0;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// By a policy of the L2 cache.
+__device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& map, Mbarrier& full,
+                                               const PanelPlace& at, uint64 policy) {
   asm volatile(
-      "{\n.reg .b64 policy;\n"
-      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%2, %3, %4, %5}], [%6], policy;\n}\n" ::"r"(smem),
-      "l"(&map), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(smem_address(&full))
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(smem),
+      "l"(&map), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(smem_address(&full)), "l"(policy)
       : "memory");
 }
 

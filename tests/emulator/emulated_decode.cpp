@@ -70,7 +70,6 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
                                                       .has_copy_engine = gpu.has_copy_engine},
                                                      gpu.leaves_long_rows);
   if (gpu.many_units) variant.many_units = 1;
-  if (gpu.has_copy_engine && cuda::decode_takes_boxes(p, variant)) variant.has_boxes = 1;
   const EmulatedKernel& kernel = kernel_of(cuda::decode_spec(variant, "sm_90a"));
   const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);
   std::vector<Chunk> storage(grid.node_bytes / sizeof(Chunk) + 1), stack(grid.stack_bytes / sizeof(Chunk) + 1);

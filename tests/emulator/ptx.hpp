@@ -252,9 +252,13 @@ inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__co
     unsigned to, const void* map, int column, int row, int head, int batch, unsigned /*barrier*/) {
   emulated::bring_box(to, map, column, row, head, batch);
 }
-inline void ptx_createpolicy_fractional_L2__evict_first_b64(unsigned to, const void* map, int column, int row, int head,
-                                                            int batch, unsigned /*barrier*/) {
+inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__complete_tx__bytes_L2__cache_hint(
+    unsigned to, const void* map, int column, int row, int head, int batch, unsigned /*barrier*/,
+    std::uint64_t /*policy*/) {
   emulated::bring_box(to, map, column, row, head, batch);
+}
+inline void ptx_createpolicy_fractional_L2__evict_first_b64(std::uint64_t& policy) {
+  policy = 0;
 }
 
 inline void ptx_griddepcontrol_wait() {}

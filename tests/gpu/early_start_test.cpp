@@ -59,7 +59,6 @@ CacheFacts facts_of(const Kind& kind) {
   facts.batch_idx = kind.batch_idx;
   facts.leftpad = kind.leftpad;
   facts.sinks = kind.sinks;
-  facts.long_rows = *std::max_element(kind.rows.begin(), kind.rows.end()) > 64;
   facts.rows.assign(kind.rows.begin(), kind.rows.end());
   facts.lengths.assign(kind.lengths.begin(), kind.lengths.end());
   return facts;

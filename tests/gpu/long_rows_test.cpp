@@ -1,5 +1,5 @@
-// decode() of sequences with many query rows on a GPU, with compute "sm90_forward": against float64, bit for bit, and
-// beside sequences with few. On Hopper they are the work of a kernel of their own, on other GPUs of the usual one.
+// decode() of sequences with many query rows on a GPU: against float64, bit for bit, and beside sequences with few. On
+// Hopper they are the work of a kernel of their own, on other GPUs of the usual one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,6 @@ TEST_P(GpuLongRows, CoveringArrayAgainstFloat64) {
   DecodeErrors errors;
   for (std::size_t n = 0; n < cases.size(); n += ATTEND_TEST_STRIDE) {
     if (cases[n].columns % kParts == GetParam()) {
-      cases[n].facts.long_rows = true;
       check_decode(cases[n], gpu_calls().decode, errors, Products::kHalf);
     }
   }
@@ -62,7 +61,6 @@ INSTANTIATE_TEST_SUITE_P(Parts, GpuLongRows, testing::Range(0, kParts),
 
 CacheFacts mixed_facts() {
   CacheFacts f = invariance_facts(DType::kBF16);
-  f.long_rows = true;
   f.head_dim = f.head_dim_v = 128;
   f.num_heads_k = 2;
   f.group = 4;
@@ -113,7 +111,6 @@ TEST_F(GpuLongRowsBits, HopperHasAKernelForThem) {
 TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
   for (const std::int64_t rows : {65, 300}) {
     CacheFacts facts = long_facts(DType::kBF16);
-    facts.long_rows = true;
     facts.head_dim = facts.head_dim_v = 128;
     facts.rows = {rows, rows, rows, rows};
     facts.lengths = {2500, 65, 700, 1024};
@@ -130,7 +127,6 @@ TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
 TEST_F(GpuLongRowsBits, PageSizes) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
     CacheFacts facts = long_facts(DType::kF16);
-    facts.long_rows = true;
     facts.head_dim = facts.head_dim_v = head_dim;
     facts.alibi = head_dim == 80;
     facts.rows.assign(4, 140);
@@ -167,6 +163,7 @@ TEST_F(GpuLongRowsBits, NeighboursThatChange) {
       for (const std::size_t target : {0, 1, 3}) {
         const TensorBuffer q = problem.q;
         const int begin = problem.cu_seqlens_q[target], end = problem.cu_seqlens_q[target + 1];
+        problem.q = TensorBuffer(facts.dtype, q.shape());
         problem.q.generate([&](auto n, auto h, auto i, auto c) {
           return i >= begin && i < end ? q.at(n, h, i, c) : q.at(n, h, i, c) * factor;
         });
@@ -223,11 +220,7 @@ TEST_F(GpuLongRowsBits, RowsInChunksOfMoreThan64) {
 
 /// compute "decode": a row's bits do not depend on how many rows the call has.
 TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
-  const Decode decode = [](DecodeCall call) {
-    call.params.compute = "decode";
-    gpu_calls().decode(call);
-  };
-  check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, decode);
+  check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, gpu_decode_by_one_kernel());
 }
 
 /// One graph, while sequences become long and short.

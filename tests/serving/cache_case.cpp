@@ -213,7 +213,6 @@ DecodeCall CacheCase::call() const {
   }
   if (facts_.tree) params.tree_mask = tree.data();
   params.lse_base2 = facts_.lse_base2;
-  if (facts_.long_rows) params.compute = "sm90_forward";
   return call;
 }
 

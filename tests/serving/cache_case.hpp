@@ -58,7 +58,6 @@ struct CacheFacts {
   bool sinks = false;
   bool lse_base2 = false;
   bool missing_pages = false;  ///< some page of a sequence does not exist
-  bool long_rows = false;      ///< long sequences are another kernel's, on a GPU: compute "sm90_forward"
 
   [[nodiscard]] std::string text() const;
   [[nodiscard]] DType type_of_cache() const { return cache_dtype.value_or(dtype); }

@@ -24,7 +24,6 @@ from attend._measure.implementations import SDP_BACKENDS
 FA3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface", "flash_attn_3")
 MODULES = {"flash_attn_3": FA3_MODULES, "flash_attn_2": ("flash_attn",), "flashinfer": ("flashinfer",)}
 NEEDED = {"flashinfer": "BatchDecodeWithPagedKVCacheWrapper"}  # the others: flash_attn_with_kvcache
-LONG_ROWS = 64  # of more rows a sequence is one for Hopper's kernel for training
 FLASHINFER_WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
 FLASHINFER_PAGE_SIZES = (64, 32, 16, 1)  # of a contiguous cache, which it reads as pages: the largest that divides it
 
@@ -93,14 +92,10 @@ def _torch_backends(on_gpu: bool, is_16_bit: bool) -> tuple[str, ...]:
 
 
 def attend_decode(one: Problem) -> Side:
-    is_long = one.shape.rows > LONG_ROWS and one.setting.device == "cuda"
-    compute = "sm90_forward" if is_long else "auto"
-
     def side(cache: Cache) -> Any:
         return attend.decode(
             one.q, cache.k, cache.v, layout="bshd", seqlens_k=one.lengths, page_table=one.page_table,
             head_dim_v=one.shape.head_dim_v, k_descale=cache.k_descale, v_descale=cache.v_descale,
-            compute=compute,
         )  # fmt: skip
 
     return side

@@ -72,14 +72,15 @@ bool has_row_map(const Tensor& t) {
   return true;
 }
 
-TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere) {
+TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere, TensorMapPromotion promotion) {
   const MapSource source = {t, somewhere};
   const TensorMapSpec spec = {.type = map_type(t.dtype),
                               .rank = 4,
                               .address = source.address(),
                               .dims = {source.size(3), source.size(2), source.size(1), source.size(0)},
                               .strides = {source.stride(2), source.stride(1), source.stride(0)},
-                              .box = {source.panel_columns(), static_cast<std::uint32_t>(rows), 1, 1}};
+                              .box = {source.panel_columns(), static_cast<std::uint32_t>(rows), 1, 1},
+                              .promotion = promotion};
   return std::bit_cast<TensorMapArg>(encode_tensor_map(spec));
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/lack.hpp"
 #include "core/problem.hpp"
+#include "cuda/driver/driver_types.hpp"
 #include "kernels/common/args.cuh"
 
 namespace attend::cuda {
@@ -12,7 +13,9 @@ namespace attend::cuda {
 /// The map of a tensor as (head_dim, seqlen, heads, batch), with boxes of 128 bytes of columns and `rows` rows,
 /// swizzled in rows of 128 bytes. Elements outside read as 0.
 /// @param somewhere  any address of the device's, for a tensor without elements, which may have none
-[[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere);
+/// @param promotion  what a load brings into the L2 cache around what it wants
+[[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere,
+                                   TensorMapPromotion promotion = TensorMapPromotion::k256Bytes);
 
 /// Has the tensor such a map? Its address and strides have to be as tensor_map_lack() says.
 [[nodiscard]] bool has_row_map(const Tensor& t);

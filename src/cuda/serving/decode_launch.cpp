@@ -24,8 +24,12 @@ DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& varian
   DecodeArgs args = {};
   if (variant.has_boxes != 0) {
     const std::int64_t rows = decode_box_rows(p);
-    args.k_map = row_map(p.k, static_cast<int>(rows), p.q.data);
-    args.v_map = row_map(p.v, static_cast<int>(rows), p.q.data);
+    // With promotion, a box would bring lines of the row's next box, which asks for them itself at the same time
+    const auto map = [&](const Tensor& t) {
+      return row_map(t, static_cast<int>(rows), p.q.data, TensorMapPromotion::kNone);
+    };
+    args.k_map = map(p.k);
+    args.v_map = map(p.v);
     args.box_rows = static_cast<uint32>(rows);
   }
   args.q = p.q.data;

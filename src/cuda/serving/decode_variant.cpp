@@ -177,8 +177,7 @@ DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
 DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows) {
   DecodeVariant v = facts_of(p);
   v.leaves_room = leaves_long_rows ? 1 : 0;
-  // Where all multiprocessors load they wait for the memory, and not for their copies
-  v.has_boxes = leaves_long_rows && gpu.has_copy_engine && decode_takes_boxes(p, v) ? 1 : 0;
+  v.has_boxes = gpu.has_copy_engine && decode_takes_boxes(p, v) ? 1 : 0;
   // Beside long rows most sequences have one
   const std::int64_t rows =
       leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes) : p.heads_per_group() * p.max_seqlen_q;
