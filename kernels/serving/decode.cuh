@@ -10,10 +10,27 @@
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
+#include "../isa/tma.cuh"
 #include "decode_compute.cuh"
 #include "decode_loader.cuh"
 
 namespace attend {
+
+// Brings the arguments, which are constants in memory, into the caches. By one warp, while the kernel before ends: the
+// first use of each line would wait for it otherwise. room: in shared memory, of a word each lane, which nobody reads.
+template <bool kHasBoxes>
+__device__ __forceinline__ void fetch_arguments(const DecodeArgs& args, uint32* room, int lane) {
+  constexpr int kLine = 64;
+  static_assert(sizeof(DecodeArgs) % kLine == 0 && sizeof(DecodeArgs) / kLine <= kWarpThreads);
+  if (lane < static_cast<int>(sizeof(DecodeArgs) / kLine)) {
+    constexpr int kWords = kLine / sizeof(uint32);
+    room[lane] = reinterpret_cast<const uint32*>(&args)[lane * kWords];
+  }
+  if (kHasBoxes && lane == 0) {
+    tma_prefetch_map(args.k_map);
+    tma_prefetch_map(args.v_map);
+  }
+}
 
 template <class Config>
 __device__ void decode(const DecodeArgs& args) {
@@ -30,6 +47,7 @@ __device__ void decode(const DecodeArgs& args) {
   Cursor& first = *reinterpret_cast<Cursor*>(cursors + kDecodeCursorBytes);
   Cursor& cursor = *reinterpret_cast<Cursor*>(cursors + (2 + warp) * kDecodeCursorBytes);
   const DecodeRing<Config> ring = {smem};
+  if (warp == 2) fetch_arguments<Config::kHasBoxes>(args, reinterpret_cast<uint32*>(smem + kSmem.list), lane);
   if (warp == 1) ring.init(lane);
   wait_for_kernels_before();
   let_next_kernel_start();

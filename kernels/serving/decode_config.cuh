@@ -32,8 +32,8 @@ struct DecodeSizes {
   static constexpr int kQBytes = element_info(Config::kElement).bytes;
   static constexpr int kCacheBytes = Config::kCacheElement == CacheElement::kSame ? kQBytes : 1;
   static constexpr DecodeTile kTile = {
-      kQBytes,       kCacheBytes,       Config::kHeadDim, Config::kHeadDimV,  Config::kValuesAreKeys,
-      Config::kRows, Config::kRowParts, Config::kSlots,   Config::kStackNodes};
+      kQBytes,           kCacheBytes,   Config::kHeadDim,  Config::kHeadDimV, Config::kValuesAreKeys,
+      Config::kHasBoxes, Config::kRows, Config::kRowParts, Config::kSlots,    Config::kStackNodes};
   static constexpr DecodeSmem kSmem = decode_smem(kTile);
   static constexpr int kComputeThreads = decode_compute_threads(kTile);
   static constexpr int kTeamThreads = kTeamWarps * kWarpThreads;
@@ -41,8 +41,9 @@ struct DecodeSizes {
   static constexpr int kTileRows = Config::kRows * Config::kRowParts;
   static constexpr int kColumnTiles = decode_column_tiles(kTile);
   static constexpr int kOwned = decode_owned_tiles(kTile);
-  static constexpr int kKRow = decode_slot_row_bytes(Config::kHeadDim, kCacheBytes);
-  static constexpr int kVRow = Config::kValuesAreKeys ? kKRow : decode_slot_row_bytes(Config::kHeadDimV, kCacheBytes);
+  static constexpr int kKRow = decode_slot_row_bytes(Config::kHeadDim, kCacheBytes, Config::kHasBoxes);
+  static constexpr int kVRow =
+      Config::kValuesAreKeys ? kKRow : decode_slot_row_bytes(Config::kHeadDimV, kCacheBytes, Config::kHasBoxes);
   using KRows = DecodeRowsOf<Config::kHasBoxes, kKRow>;
   using VRows = DecodeRowsOf<Config::kHasBoxes, kVRow>;
   static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, kQBytes, 32);

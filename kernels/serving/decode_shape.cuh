@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../common/tile_sizes.cuh"
+#include "../isa/smem_address.cuh"
 #include "decode_args.cuh"
 
 namespace attend {
@@ -28,6 +29,7 @@ struct DecodeTile {
   int head_dim;
   int head_dim_v;
   int values_are_keys;  // v is the first columns of k
+  int has_boxes;        // the copy engine brings keys and values
   int rows;             // of a team: a multiple of 8
   int row_parts;        // teams, 1 or 2
   int slots;            // of the ring, each for the keys or the values of a step
@@ -61,13 +63,13 @@ constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_row_bytes(int columns, int bytes, int multiple) {
   return (ceil_div(round_up(columns, multiple) * bytes, 16) | 1) * 16;
 }
-// Of a row of keys or values in a slot, which has no padding between rows: decode_slot.cuh.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_row_bytes(int columns, int bytes) {
-  return round_up(columns, 16) * bytes;
+// Of a row of keys or values in a slot: columns are padded to a product's tile, and to whole boxes. decode_slot.cuh
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_row_bytes(int columns, int bytes, bool has_boxes) {
+  return round_up(round_up(columns, 16) * bytes, has_boxes ? kSwizzleBytes : 1);
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_bytes(const DecodeTile& t) {
-  const int k_row = decode_slot_row_bytes(t.head_dim, t.cache_bytes);
-  const int v_row = decode_slot_row_bytes(t.head_dim_v, t.cache_bytes);
+  const int k_row = decode_slot_row_bytes(t.head_dim, t.cache_bytes, t.has_boxes != 0);
+  const int v_row = decode_slot_row_bytes(t.head_dim_v, t.cache_bytes, t.has_boxes != 0);
   return kStepKeys * (t.values_are_keys != 0 || k_row > v_row ? k_row : v_row);
 }
 // Of the rows of all teams: q, and the probabilities of a step.

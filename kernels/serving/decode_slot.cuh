@@ -48,7 +48,7 @@ struct DecodeSlotRows {
   }
 };
 
-// The same for panels: kBytes is a multiple of theirs.
+// The same for panels: kBytes is a multiple of theirs. Columns that pad a row to that arrive as zeros.
 template <int kBytes>
 struct DecodeSlotPanels {
   static constexpr int kChunk = kChunkBytes;

@@ -33,7 +33,7 @@ struct EmulatedMap {
   const void* data;
   std::int64_t stride[3];
   std::int64_t size[3];
-  std::int64_t element_bytes, box_rows;
+  std::int64_t element_bytes, row_bytes, box_rows;
 };
 
 TensorMapArg map_of(const Tensor& t, std::int64_t rows) {
@@ -42,6 +42,7 @@ TensorMapArg map_of(const Tensor& t, std::int64_t rows) {
                            {t.stride[2] * bytes, t.stride[1] * bytes, t.stride[0] * bytes},
                            {t.shape[2], t.shape[1], t.shape[0]},
                            bytes,
+                           t.shape[3] * bytes,
                            rows};
   TensorMapArg arg = {};
   static_assert(sizeof(map) <= sizeof(arg));

@@ -90,10 +90,10 @@ struct TensorMap {
   const char* data;
   std::int64_t stride[3];  // bytes: rows, heads, batch
   std::int64_t size[3];
-  std::int64_t element_bytes, box_rows;
+  std::int64_t element_bytes, row_bytes, box_rows;
 };
 
-// Rows outside of the tensor become zeros. Chunks of 16 bytes lie where the 128-byte swizzle has them.
+// Rows and columns outside of the tensor become zeros. Chunks of 16 bytes lie where the 128-byte swizzle has them.
 inline void bring_box(unsigned to, const void* map, int column, int row, int head, int batch) {
   constexpr int kChunk = 16, kRow = 128;
   const auto tensor = load<TensorMap>(static_cast<const char*>(map));
@@ -105,7 +105,7 @@ inline void bring_box(unsigned to, const void* map, int column, int row, int hea
     for (unsigned chunk = 0; chunk < kRow / kChunk; ++chunk) {
       const unsigned at = to + static_cast<unsigned>(r) * kRow + chunk * kChunk;
       char* place = at_smem(at ^ (at / kRow % 8 * kChunk));
-      if (exists) {
+      if (exists && column * tensor.element_bytes + (chunk + 1) * kChunk <= tensor.row_bytes) {
         std::memcpy(place, from + chunk * kChunk, kChunk);
       } else {
         std::memset(place, 0, kChunk);
@@ -257,6 +257,7 @@ inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__co
     std::uint64_t /*policy*/) {
   emulated::bring_box(to, map, column, row, head, batch);
 }
+inline void ptx_prefetch_tensormap(const void* /*map*/) {}
 inline void ptx_createpolicy_fractional_L2__evict_first_b64(std::uint64_t& policy) {
   policy = 0;
 }

@@ -141,10 +141,14 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
 }  // namespace
 
 bool decode_takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
-  constexpr std::int64_t kLeastRows = 8;  // those of a swizzle's pattern
-  const auto is_panels = [](const Tensor& t) { return t.shape[3] * dtype_bytes(t.dtype) % kSwizzleBytes == 0; };
-  return v.aligned != 0 && is_panels(p.k) && (v.values_are_keys != 0 || is_panels(p.v)) && has_row_map(p.k) &&
-         has_row_map(p.v) && decode_box_rows(p) >= kLeastRows;
+  constexpr std::int64_t kLeastRows = 8;        // those of a swizzle's pattern
+  constexpr std::int64_t kProductColumns = 16;  // rows are padded to multiples of them
+  // Two boxes of a row that share a line of the memory bring it twice; copies of rows that are padded are slower still
+  const auto pays = [](const Tensor& t) {
+    return t.shape[3] * dtype_bytes(t.dtype) % kSwizzleBytes == 0 || t.shape[3] % kProductColumns != 0;
+  };
+  return v.aligned != 0 && pays(p.k) && (v.values_are_keys != 0 || pays(p.v)) && has_row_map(p.k) && has_row_map(p.v) &&
+         decode_box_rows(p) >= kLeastRows;
 }
 
 std::int64_t decode_box_rows(const core::DecodeProblem& p) {
@@ -159,6 +163,7 @@ DecodeTile DecodeVariant::tile() const {
           .head_dim = head_dim,
           .head_dim_v = head_dim_v,
           .values_are_keys = values_are_keys,
+          .has_boxes = has_boxes,
           .rows = rows,
           .row_parts = row_parts,
           .slots = slots,
@@ -227,7 +232,7 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
     v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
-    v.has_boxes = arch.tma && head_dim % 64 == 0 ? 1 : 0;
+    v.has_boxes = arch.tma && head_dim != 256 ? 1 : 0;  // one without
     choose_slots(v, {.max_smem = arch.max_smem_per_block}, items);
     specs.push_back(decode_spec(v, arch.target));
   }
