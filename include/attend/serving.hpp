@@ -81,8 +81,9 @@ struct DecodeParams {
   /// place of `causal`; at most 64 query rows a sequence.
   const std::uint64_t* tree_mask = nullptr;
   bool lse_base2 = false;             ///< lse is the logarithm to the base 2, not the natural one
-  /// "cpu", "reference", or "auto". On a GPU "auto" (on Hopper sequences with more than 64 rows are computed by the
-  /// kernel for training, where it takes them) or "decode" (all rows by the kernel for few rows).
+  /// "cpu", "reference", or "auto". On a GPU "auto" (on Hopper sequences with many rows are computed by the kernel for
+  /// training, where it takes them: with more than 64 rows, or more where there are fewer than 16 query heads), "decode"
+  /// (all rows by the kernel for few rows) or "sm90_forward" (as "auto", from 65 rows on).
   std::string_view compute = "auto";
 };
 
@@ -111,11 +112,11 @@ struct DecodeCall {
 ///
 /// Deterministic and batch-invariant: keys are cut into chunks by their own position and merged in an order that
 /// follows from it. So the bits of a row's result are the same alone and in any batch, for any page size and any number
-/// of threads, and whichever other rows of its sequence the call has. On Hopper that holds with compute "decode"; with "auto"
-/// they are the same in all calls in which its sequence has more than 64 rows, and the same in all others.
+/// of threads, and whichever other rows of its sequence the call has. On Hopper the last holds with compute "decode";
+/// with "auto" it holds among all calls in which another kernel computes the sequence, and among all others.
 /// A row that sees no key gives o = 0 and lse = -inf, or its sink. NaN and inf reach the rows that see them, and no
-/// others; on Hopper, with compute "auto" and more than 64 rows, a NaN or inf of a value may reach rows of the same tile
-/// of 64 rows. Thread-safe.
+/// others; where the kernel for training computes a sequence, those of a value may reach rows of the same tile of 64.
+/// Thread-safe.
 /// @throws Error naming the argument, the value found and what is allowed; then nothing was written.
 /// Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 ATTEND_API void decode(const DecodeCall& call);

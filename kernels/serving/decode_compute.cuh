@@ -16,7 +16,7 @@ class DecodeCompute {
   using Place = typename DecodeRing<Config>::Place;
   static constexpr DecodeSmem kSmem = Sizes::kSmem;
   // Nobody wants the slot of the keys when they have been multiplied: neither values nor factors lie there.
-  static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kHasFactors;
+  static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
 
   // launch: its number.
   __device__ __forceinline__ DecodeCompute(const DecodeContext<Config>& block, uint32 launch)
@@ -68,6 +68,10 @@ class DecodeCompute {
     const DecodePiece& piece = block_.cursor.piece;
     compute_barrier<Config>();  // all are done with the rows of the piece before
     load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
+    if constexpr (Sizes::kHasFactors && !Sizes::kRowFactors) {
+      of_keys_ = factor(block_.args.cache.k_descale, block_.cursor.item.span.index, piece.head, {});
+      of_values_ = factor(block_.args.cache.v_descale, block_.cursor.item.span.index, piece.head, {});
+    }
     compute_barrier<Config>();  // the rows are there
     if constexpr (kConvertsQueries<Config>) {
       convert_queries(q_rows_, rows_ + role_.first_row(), role_);
@@ -86,7 +90,7 @@ class DecodeCompute {
       leaf_.clear();
 #pragma unroll 1
       for (; unit < end_of_leaf; ++unit) step(unit, of_all, unit + 1 < end);
-      State state = leaf_.finished();
+      State state = leaf_.finished(of_values_);
       const int begin_of_all = stack_.complete(state, begin, level, first);
       if (unit == end) return state;
       stack_.push(state, begin_of_all);
@@ -126,7 +130,11 @@ class DecodeCompute {
     float s[Sizes::kEights][4];
 #pragma unroll
     for (int i = 0; i < Sizes::kEights * 4; ++i) s[i / 4][i % 4] = next_.s[i / 4][i % 4];
-    if constexpr (Sizes::kHasFactors) leaf_.multiply_keys(s, factors, rows, role_.lane);
+    if constexpr (Sizes::kRowFactors) {
+      leaf_.multiply_keys(s, factors[role_.lane / 4].x, factors[role_.lane / 4 + 8].x, rows, role_.lane);
+    } else if constexpr (Sizes::kHasFactors) {
+      leaf_.multiply_keys(s, of_keys_, of_keys_, rows, role_.lane);
+    }
     scale_.template apply<Config>(s);
     const bool has_slopes = block_.args.alibi_slopes != nullptr;
     if (has_slopes || !all_visible) {
@@ -134,16 +142,18 @@ class DecodeCompute {
                  role_.lane);
     }
     leaf_.share_maxima(s, maxima_, role_);
-    if constexpr (Sizes::kHasFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
+    if constexpr (Sizes::kRowFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
     const Place ahead = has_next ? place_ : values;
     if constexpr (Sizes::kAhead) {  // the next keys, or the values, are in their slot
       if (has_next || Sizes::kLoadsValues) block_.ring.full(ahead.stage).wait(ahead.parity);
     }
     team_barrier(role_);  // the maxima are there, and P of the step before has been read
     leaf_.take_maxima(s, maxima_, role_);
-    if constexpr (Sizes::kHasFactors) {
+    if constexpr (Sizes::kRowFactors) {
       leaf_.weigh(s, factors, exponents_, rows, all_visible, own_key, role_.lane);
       if constexpr (Sizes::kLoadsValues) release(keys);
+    } else if constexpr (Sizes::kHasFactors) {
+      leaf_.raise(s);
     }
     if constexpr (Sizes::kAhead) multiply(ahead.stage);
     DecodeP<Config>::store(s, p_rows_, role_);
@@ -237,6 +247,7 @@ class DecodeCompute {
   DecodeProducts<Config> products_;
   DecodeLeaf<Config> leaf_;
   Place place_;
+  float of_keys_ = 1.0f, of_values_ = 1.0f;  // factors of all rows of the piece, without kRowFactors
   struct {
     float s[Sizes::kEights][4];
     uint64 existing;

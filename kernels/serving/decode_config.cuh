@@ -1,9 +1,9 @@
 // What follows from a decode kernel's Config.
 //
 // Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
-// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kHasBoxes (the copy engine
-// brings keys and values), kManyUnits (work is numbered in 64 bits), kLeavesRoom (another kernel runs beside this one:
-// decode_schedule.cuh), kThreads.
+// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kRowFactors (each row of a
+// cache of 8 bits has factors of its own), kHasBoxes (the copy engine brings keys and values), kManyUnits (work is
+// numbered in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
 #pragma once
 
 #include "../common/element.cuh"
@@ -53,7 +53,9 @@ struct DecodeSizes {
   // The products of a step with its keys run beside the step before.
   static constexpr bool kAhead =
       decode_wants_to_work_ahead(kTile, Config::kLeavesRoom) && Config::kSlots >= kDecodeSlotsAhead;
+  // Keys and values have factors: each row of the cache its own, or all rows of a sequence and head the same.
   static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
+  static constexpr bool kRowFactors = kHasFactors && Config::kRowFactors;
   static_assert(decode_threads(kTile) == Config::kThreads);
   static constexpr int kRowShift = kTileRows == 8 ? 3 : kTileRows == 16 ? 4 : kTileRows == 32 ? 5 : 6;
   static_assert(Config::kRowParts <= 2 && 1 << kRowShift == kTileRows);
@@ -152,7 +154,7 @@ struct DecodeRing {
   [[nodiscard]] __device__ __forceinline__ uint32* existing(int number) const {
     return reinterpret_cast<uint32*>(smem + Sizes::kSmem.existing) + number * kDecodeLoadWarps;
   }
-  // Those of the step's keys and values, in the slot of the keys: kHasFactors.
+  // Those of the step's keys and values, in the slot of the keys: kRowFactors.
   [[nodiscard]] __device__ __forceinline__ float2* factors(int number) const {
     return reinterpret_cast<float2*>(smem + Sizes::kSmem.factors) + number * kStepKeys;
   }

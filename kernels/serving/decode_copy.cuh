@@ -8,6 +8,13 @@
 
 namespace attend {
 
+// For tma_load_panel(), of what other blocks read too. PTX ISA, data movement: createpolicy
+[[nodiscard]] __device__ __forceinline__ uint64 read_again_policy() {
+  uint64 policy = 0;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // kColumns: of a row. Columns that pad it become zeros. Rows: how they lie in the slot.
 template <class Config, int kColumns, class Rows>
 struct DecodeCopy {

@@ -45,13 +45,13 @@ struct DecodeLeaf {
   using State = DecodeState<Config>;
   using Role = DecodeRole<Config>;
   static constexpr int kEights = Sizes::kEights, kOwned = Sizes::kOwned;
-  // Of factors. p reaches 2^kTopOfP, since f16 holds little below 1.
+  // Of factors. With them p reaches 2^kTopOfP, since f16 holds little below 1.
   static constexpr int kTopOfP = 14, kLeastExponent = kTopOfP - 126;
 
   float o[kOwned][kEights][4];
   float row_max[kEights][2];  // of rows 2 (lane % 4) and the next, of every eight
   float row_sum[kEights][2];  // of the lane's keys
-  int exponent[kEights][2];   // o is in units of 2^(exponent - kTopOfP): see weigh(). kHasFactors
+  int exponent[kEights][2];   // o is in units of 2^(exponent - kTopOfP): see weigh(). kRowFactors
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -140,10 +140,11 @@ struct DecodeLeaf {
     }
   }
 
-  // Scores of a cache of 8 bits are products times the keys' factors and the rows' units. factors: of the warp's keys.
-  static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], const float2* factors,
+  // Scores of a cache of 8 bits are products times the keys' factors and the rows' units. of_low, of_high: of the
+  // lane's keys of all scores with a number below 2, and of the others.
+  static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], float of_low, float of_high,
                                                        const DecodeRow* rows, int lane) {
-    const float low = multiplier(factors[lane / 4].x), high = multiplier(factors[lane / 4 + 8].x);
+    const float low = multiplier(of_low), high = multiplier(of_high);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
 #pragma unroll
@@ -267,8 +268,15 @@ struct DecodeLeaf {
     __syncwarp();  // the zeros are there
   }
 
-  // The leaf's state.
-  [[nodiscard]] __device__ __forceinline__ State finished() const {
+  // Without kRowFactors: p so large that it and o, in units of 2^-kTopOfP, wait for the factor of the values.
+  static __device__ __forceinline__ void raise(float (&p)[kEights][4]) {
+#pragma unroll
+    for (int i = 0; i < kEights * 4; ++i) p[i / 4][i % 4] *= static_cast<float>(1 << kTopOfP);
+  }
+
+  // The leaf's state. of_values: the factor of all values, without kRowFactors.
+  [[nodiscard]] __device__ __forceinline__ State finished(float of_values) const {
+    const float value_factor = multiplier(of_values);
     State state;
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
@@ -276,11 +284,16 @@ struct DecodeLeaf {
       for (int row = 0; row < 2; ++row) {
         state.row_max(n, row) = row_max[n][row];
         state.row_sum(n, row) = row_sum[n][row];
-        const float unit = Sizes::kHasFactors ? power_of_two(exponent[n][row] - kTopOfP) : 1.0f;
+        const float unit = Sizes::kRowFactors   ? power_of_two(exponent[n][row] - kTopOfP)
+                           : Sizes::kHasFactors ? power_of_two(-kTopOfP)
+                                                : 1.0f;
 #pragma unroll
         for (int owned = 0; owned < kOwned; ++owned) {
 #pragma unroll
-          for (int half = 0; half < 4; half += 2) state.o(owned, n, half + row) = o[owned][n][half + row] * unit;
+          for (int half = 0; half < 4; half += 2) {
+            const float x = o[owned][n][half + row] * unit;
+            state.o(owned, n, half + row) = Sizes::kHasFactors && !Sizes::kRowFactors ? x * value_factor : x;
+          }
         }
       }
     }

@@ -20,9 +20,7 @@ class DecodeLoader {
   // cursor: of the warp, at the block's first piece. warp: of the loading ones.
   __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, Cursor& cursor, const DecodeRing<Config>& ring,
                                           int warp, int lane)
-      : args_(args), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {
-    if constexpr (Config::kHasBoxes) policy_ = read_once_policy();
-  }
+      : args_(args), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {}
 
   // All steps of all pieces.
   __device__ __forceinline__ void run() {
@@ -63,6 +61,7 @@ class DecodeLoader {
     unit_ = piece.first_step;
     keys_ = {piece.end_step, piece.first_key, piece.end_key, cursor_.item.span.index, cursor_.item.span.cache_row,
              piece.head};
+    if constexpr (Config::kHasBoxes) policy_ = cursor_.item.span.tiles > 1 ? read_again_policy() : read_once_policy();
   }
 
   // The lane's key of step unit_ of the cursor's piece, or of the first one of the next piece that has any. Each call
@@ -102,7 +101,7 @@ class DecodeLoader {
     const uint32 existing = __ballot_sync(kAllLanes, row.exists());
     copy<Config::kHeadDim, typename Sizes::KRows>(args_.k, args_.k_stride, args_.k_map, asked, row, existing);
     if (lane_ == 0) ring_.existing(number)[warp_] = existing;
-    if constexpr (Sizes::kHasFactors) {
+    if constexpr (Sizes::kRowFactors) {
       float2& factors = ring_.factors(number)[warp_ * kWarpThreads + lane_];
       copy_factor(factors.x, args_.cache.k_descale, asked, row);
       copy_factor(factors.y, args_.cache.v_descale, asked, row);
@@ -161,7 +160,7 @@ class DecodeLoader {
   DecodeRing<Config> ring_;
   typename DecodeRing<Config>::Place place_;
   int warp_, lane_;
-  uint64 policy_ = 0;  // of boxes
+  uint64 policy_ = 0;  // of boxes, in L2: each tile of rows reads the keys of its head
   int unit_ = 0;
   Keys keys_ = {};
   bool is_done_ = false;

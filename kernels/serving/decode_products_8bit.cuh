@@ -12,12 +12,22 @@
 
 namespace attend {
 
-// Bytes of cached elements as numbers.
+// Four bytes as two pairs of f16.
+struct ElementPairs {
+  uint32 low, high;
+};
+
+// Bytes of cached elements as numbers. pairs(): the bytes 0 and 1, and 2 and 3; kInterleaved: 0 and 2, and 1 and 3.
 template <CacheElement kCache>
 struct CachedBytes;
 
 template <>
 struct CachedBytes<CacheElement::kF8E4M3> {
+  template <bool kInterleaved>
+  [[nodiscard]] static __device__ __forceinline__ ElementPairs pairs(uint32 bytes) {
+    const uint32 ordered = kInterleaved ? __byte_perm(bytes, 0, 0x3120) : bytes;
+    return {halves(ordered), halves(ordered >> 16)};
+  }
   // Two of f16, from the lower half of `bytes`.
   [[nodiscard]] static __device__ __forceinline__ uint32 halves(uint32 bytes) {
     uint32 pair;
@@ -41,8 +51,14 @@ struct CachedBytes<CacheElement::kF8E4M3> {
 template <>
 struct CachedBytes<CacheElement::kI8> {
   // As 1024 + 128 + x, whose last bits of f16 are x + 128.
-  [[nodiscard]] static __device__ __forceinline__ uint32 halves(uint32 bytes) {
-    const uint32 shifted = __byte_perm(bytes ^ 0x8080u, 0x64646464u, 0x4140);
+  template <bool kInterleaved>
+  [[nodiscard]] static __device__ __forceinline__ ElementPairs pairs(uint32 bytes) {
+    constexpr uint32 kTop = 0x64646464u;
+    const uint32 shifted = bytes ^ 0x80808080u;
+    return {without_shift(__byte_perm(shifted, kTop, kInterleaved ? 0x4240 : 0x4140)),
+            without_shift(__byte_perm(shifted, kTop, kInterleaved ? 0x4341 : 0x4342))};
+  }
+  [[nodiscard]] static __device__ __forceinline__ uint32 without_shift(uint32 shifted) {
     uint32 pair;
     asm("sub.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(shifted), "r"(0x64806480u));
     return pair;
@@ -58,17 +74,6 @@ struct CachedBytes<CacheElement::kI8> {
     }
   }
 };
-
-// Four neighbouring bytes as two pairs of elements of q's type.
-struct ElementPairs {
-  uint32 low, high;
-};
-template <class Config>
-[[nodiscard]] __device__ __forceinline__ ElementPairs widened(uint32 bytes) {
-  using Bytes = CachedBytes<Config::kCacheElement>;
-  static_assert(kProductElement<Config> == ElementType::kF16);
-  return {Bytes::halves(bytes), Bytes::halves(bytes >> 16)};
-}
 
 // Rows of q from bf16 to f16, in place, with the largest element in [2^14, 2^15). DecodeRow::unit is the factor of a
 // row's scores that this takes. By a team's warps, each of which has some rows, behind a barrier of theirs.
@@ -102,7 +107,9 @@ requires(Config::kElement != ElementType::kF32 &&
   using Role = DecodeRole<Config>;
   using KRows = typename Sizes::KRows;
   using VRows = typename Sizes::VRows;
+  using Bytes = CachedBytes<Config::kCacheElement>;
   using Element = ProductElementOf<Config>;
+  static_assert(kProductElement<Config> == ElementType::kF16);
   static constexpr int kEights = Sizes::kEights;
   static constexpr int kDepths = ceil_div(Config::kHeadDim, kMmaDepth);
   static constexpr bool kQInRegisters = kEights * kDepths * 2 <= 48;
@@ -133,8 +140,8 @@ requires(Config::kElement != ElementType::kF32 &&
 #pragma unroll
       for (int of_pair = 0; of_pair < 2; ++of_pair) {
         if (depth + of_pair >= kDepths) continue;
-        const ElementPairs low = widened<Config>(k.matrix[of_pair * 2]),
-                           high = widened<Config>(k.matrix[of_pair * 2 + 1]);
+        const ElementPairs low = Bytes::template pairs<false>(k.matrix[of_pair * 2]),
+                           high = Bytes::template pairs<false>(k.matrix[of_pair * 2 + 1]);
         const OperandA a = {{low.low, high.low, low.high, high.high}};
 #pragma unroll
         for (int n = 0; n < kEights; ++n) {
@@ -161,8 +168,8 @@ requires(Config::kElement != ElementType::kF32 &&
             ldmatrix_x4_transposed(VRows::behind(first, owned * kTeamWarps) + half * 32 * VRows::kPitch);
 #pragma unroll
         for (int of_half = 0; of_half < 2; ++of_half) {
-          const ElementPairs low = widened<Config>(__byte_perm(v.matrix[of_half * 2], 0, 0x3120));
-          const ElementPairs high = widened<Config>(__byte_perm(v.matrix[of_half * 2 + 1], 0, 0x3120));
+          const ElementPairs low = Bytes::template pairs<true>(v.matrix[of_half * 2]);
+          const ElementPairs high = Bytes::template pairs<true>(v.matrix[of_half * 2 + 1]);
           const OperandA a = {{low.low, low.high, high.low, high.high}};
 #pragma unroll
           for (int n = 0; n < kEights; ++n) {

@@ -114,23 +114,24 @@ def decode(
             (heads_k), (sequences, heads_k), or for each row of the cache, of its dimensions but for head_dim, in the
             order of layout. None: 1. Factors of rows that are not read may be NaN. Without v_cache the values have the
             factors of the keys.
-        compute: "cpu", "reference" (float64 on one thread), or "auto". On a GPU "auto" (on Hopper sequences with more
-            than 64 rows are computed by the kernel for training, where it takes them) or "decode" (all rows by the
-            kernel for few rows).
+        compute: "cpu", "reference" (float64 on one thread), or "auto". On a GPU "auto" (on Hopper sequences with many
+            rows are computed by the kernel for training, where it takes them: with more than 64 rows, or more where
+            there are fewer than 16 query heads), "decode" (all rows by the kernel for few rows) or "sm90_forward" (as
+            "auto", from 65 rows on).
 
     Returns:
         o: like q with head_dim_v columns, or (o, lse).
         lse: f32 (sequences, heads_q, seqlen_q), packed (heads_q, total_q): natural log of sum_j exp(s), with exp(sink)
             in the sum if there are sinks.
         A row that sees no key gives o = 0 and lse = -inf, or its sink. NaN and infinity reach the rows that see them,
-        and no others; on Hopper, with compute "auto" and more than 64 rows, those of a value may reach rows of the same
-        tile of 64 rows.
+        and no others; where the kernel for training computes a sequence, those of a value may reach rows of the same
+        tile of 64.
 
     Deterministic and batch-invariant: the bits of a row are the same alone and in any batch, for any page size and any
-    number of threads, and whichever other rows of its sequence the call has; on Hopper, with compute "auto", they are
-    the same in all calls in which its sequence has more than 64 rows, and the same in all others. No gradients: a torch tensor that requires
-    grad is refused outside of torch.no_grad(). The GIL is released. Thread-safe, also with new keys as long as no two
-    calls write the same rows of a cache.
+    number of threads, and whichever other rows of its sequence the call has. On Hopper the last holds with compute
+    "decode"; with "auto" it holds among all calls in which the kernel for training computes the sequence, and among all
+    others. No gradients: a torch tensor that requires grad is refused outside of torch.no_grad(). The GIL is released.
+    Thread-safe, also with new keys as long as no two calls write the same rows of a cache.
 
     Raises:
         attend.Error naming the argument, the value found and the allowed ones; nothing has been written then. It is

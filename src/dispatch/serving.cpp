@@ -85,10 +85,11 @@ std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
 
 /// On a GPU: which kernel computes sequences with many rows.
 cuda::LongRows long_rows_by(std::string_view compute) {
-  if (compute == "auto") return cuda::LongRows::kSm90Forward;
+  if (compute == "auto") return cuda::LongRows::kFaster;
   if (compute == "decode") return cuda::LongRows::kDecode;
+  if (compute == "sm90_forward") return cuda::LongRows::kSm90Forward;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("compute: '{}', decode of tensors on CUDA allows auto, decode", compute));
+              fmt::format("compute: '{}', decode of tensors on CUDA allows auto, decode, sm90_forward", compute));
 }
 
 /// Both calls of an append and a decode behind it, checked.

@@ -192,11 +192,11 @@ TEST_P(LongEmulatedBits, KeysThatBeginLate) {
 }
 
 TEST_P(LongEmulatedBits, PageSizes) {
-  check_page_sizes(long_facts(GetParam()), emulated_decode({.multiprocessors = 5}));
+  check_page_sizes(long_facts(GetParam()), emulated_decode({.multiprocessors = 5, .has_copy_engine = true}));
 }
 
 TEST_P(LongEmulatedBits, RowsInAnyChunks) {
-  check_rows_in_any_chunks(long_facts(GetParam()), emulated_decode({.multiprocessors = 4}));
+  check_rows_in_any_chunks(long_facts(GetParam()), emulated_decode({.multiprocessors = 4, .has_copy_engine = true}));
 }
 
 TEST_P(LongEmulatedBits, NonFiniteKeysReachTheirRowsOnly) {
@@ -220,7 +220,7 @@ class LongEmulatedEightBits : public EmulatedTest {};
 TEST_F(LongEmulatedEightBits, EveryElementAndFactor) {
   for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
     check_every_element(dtype, {64}, emulated_decode());
-    check_shapes_of_factors(dtype, emulated_decode());
+    check_shapes_of_factors(dtype, false, emulated_decode());
     check_factors_of_some_rows(dtype, emulated_decode());
   }
 }

@@ -259,7 +259,10 @@ inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__co
 }
 inline void ptx_prefetch_tensormap(const void* /*map*/) {}
 inline void ptx_createpolicy_fractional_L2__evict_first_b64(std::uint64_t& policy) {
-  policy = 0;
+  policy = 1;
+}
+inline void ptx_createpolicy_fractional_L2__evict_normal_b64(std::uint64_t& policy) {
+  policy = 2;
 }
 
 inline void ptx_griddepcontrol_wait() {}

@@ -20,19 +20,19 @@ const auto kNameOfDType = [](const testing::TestParamInfo<DType>& of) { return s
 class GpuDecodeBits : public GpuTest, public testing::WithParamInterface<DType> {};
 
 TEST_P(GpuDecodeBits, ASequenceAloneAndInABatch) {
-  check_sequences_alone_and_in_a_batch(GetParam(), gpu_decode_by_one_kernel());
+  check_sequences_alone_and_in_a_batch(GetParam(), gpu_decode_by("decode"));
 }
 
 TEST_P(GpuDecodeBits, KeysThatBeginLate) {
-  check_keys_that_begin_late(GetParam(), gpu_decode_by_one_kernel());
+  check_keys_that_begin_late(GetParam(), gpu_decode_by("decode"));
 }
 
 TEST_P(GpuDecodeBits, PageSizes) {
-  check_page_sizes(long_facts(GetParam()), gpu_decode_by_one_kernel());
+  check_page_sizes(long_facts(GetParam()), gpu_decode_by("decode"));
 }
 
 TEST_P(GpuDecodeBits, RowsInAnyChunks) {
-  check_rows_in_any_chunks(long_facts(GetParam()), gpu_decode_by_one_kernel());
+  check_rows_in_any_chunks(long_facts(GetParam()), gpu_decode_by("decode"));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeBits,
@@ -93,7 +93,7 @@ TEST_P(GpuDecodeShapes, ASequenceInBatchesOfAnySize) {
   facts.rows.assign(kSequences, GetParam().rows);
   facts.lengths = some_lengths(kSequences);
   const CacheCase problem(facts, 31);
-  const Decode decode = gpu_decode_by_one_kernel();
+  const Decode decode = gpu_decode_by("decode");
   for (const std::int64_t target : {0, 3, 17, 40, 63}) {
     const std::vector<std::byte> alone = decode_some(problem, {target}, decode)[0];
     for (const std::int64_t count : {2, 3, 8, 17, 33, 64}) {
@@ -110,11 +110,11 @@ TEST_P(GpuDecodeShapes, PageSizes) {
   CacheFacts facts = facts_of(GetParam());
   facts.rows.assign(4, GetParam().rows);
   facts.lengths = {1500, 1, 700, 1024};
-  check_page_sizes(facts, gpu_decode_by_one_kernel());
+  check_page_sizes(facts, gpu_decode_by("decode"));
 }
 
 TEST_P(GpuDecodeShapes, RowsInAnyChunks) {
-  check_rows_in_any_chunks(facts_of(GetParam()), gpu_decode_by_one_kernel());
+  check_rows_in_any_chunks(facts_of(GetParam()), gpu_decode_by("decode"));
 }
 
 /// Another length, and NaN for keys, of one sequence change no other.
@@ -123,7 +123,7 @@ TEST_P(GpuDecodeShapes, NeighboursThatChange) {
   facts.rows.assign(4, GetParam().rows);
   facts.lengths = {1300, 2000, 40, 512};
   CacheCase problem(facts, 32);
-  const Decode decode = gpu_decode_by_one_kernel();
+  const Decode decode = gpu_decode_by("decode");
   const CacheCase::Result before = problem.run(decode);
   problem.seqlens[1] = 129;
   problem.k.set(2, 0, 7, 0, std::nan(""));  // of i8: 0

@@ -80,7 +80,7 @@ const DecodeValues& values() {
 class GpuDecodeCases : public GpuTest, public testing::WithParamInterface<int> {};
 
 TEST_P(GpuDecodeCases, CoveringArrayAgainstFloat64) {
-  const Decode decode = gpu_decode_by_one_kernel();
+  const Decode decode = gpu_decode_by("decode");
   const std::vector<DecodeCase> cases = decode_cases(values(), kLeastCases);
   DecodeErrors of_f32, of_half;
   for (std::size_t n = 0; n < cases.size(); n += ATTEND_TEST_STRIDE) {
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, GpuDecodeCases, testing::Range(0, kParts), kInde
 class SliceDecode : public GpuTest {};
 
 TEST_F(SliceDecode, StaysInBudget) {
-  const Decode decode = gpu_decode_by_one_kernel();
+  const Decode decode = gpu_decode_by("decode");
   const std::vector<DecodeCase> cases = decode_cases(values(), kLeastCases);
   std::set<std::pair<int, bool>> seen;
   bool has_tree = false;
@@ -118,15 +118,15 @@ TEST_F(SliceDecode, StaysInBudget) {
 class GpuEightBits : public GpuTest, public testing::WithParamInterface<DType> {};
 
 TEST_P(GpuEightBits, DecodeReadsEveryElementExactly) {
-  check_every_element(GetParam(), {GetParam() == DType::kI8 ? 40 : 64}, gpu_decode_by_one_kernel());
+  check_every_element(GetParam(), {GetParam() == DType::kI8 ? 40 : 64}, gpu_decode_by("decode"));
 }
 
 TEST_P(GpuEightBits, ShapesOfFactorsChangeNoBits) {
-  check_shapes_of_factors(GetParam(), gpu_decode_by_one_kernel());
+  check_shapes_of_factors(GetParam(), false, gpu_decode_by("decode"));
 }
 
 TEST_P(GpuEightBits, AFactorThatIsNotFiniteReachesTheRowsThatSeeItsKey) {
-  check_factors_of_some_rows(GetParam(), gpu_decode_by_one_kernel());
+  check_factors_of_some_rows(GetParam(), gpu_decode_by("decode"));
 }
 
 TEST_P(GpuEightBits, AppendAndDecodeInOneCall) {
@@ -141,7 +141,7 @@ class GpuDecodeNaN : public GpuTest, public testing::WithParamInterface<DType> {
 class GpuDecodeInfinity : public GpuTest, public testing::WithParamInterface<DType> {};
 
 TEST_P(GpuDecodeNaN, NonFiniteKeysReachTheirRowsOnly) {
-  check_nonfinite_keys(GetParam(), gpu_decode_by_one_kernel());
+  check_nonfinite_keys(GetParam(), gpu_decode_by("decode"));
 }
 
 TEST_P(GpuDecodeNaN, NaNInAnyColumnOfAnUnseenValue) {
@@ -149,11 +149,11 @@ TEST_P(GpuDecodeNaN, NaNInAnyColumnOfAnUnseenValue) {
   if (GetParam() == DType::kF16) head_dims.push_back(40);
   if (GetParam() == DType::kF32) head_dims.push_back(100);
   if (GetParam() == DType::kBF16) head_dims.insert(head_dims.end(), {72, 100});
-  check_nan_in_any_column(GetParam(), head_dims, gpu_decode_by_one_kernel());
+  check_nan_in_any_column(GetParam(), head_dims, gpu_decode_by("decode"));
 }
 
 TEST_P(GpuDecodeInfinity, InfinityTimesNoWeightIsNaNInAnyChunk) {
-  check_infinity_times_no_weight(GetParam(), 64, gpu_decode_by_one_kernel());
+  check_infinity_times_no_weight(GetParam(), 64, gpu_decode_by("decode"));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeNaN, testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3),
@@ -171,7 +171,7 @@ TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
   facts.rows = {2, 2, 2};
   facts.lengths = {40, 16, 33};
   const CacheCase near(facts, 21);
-  const CacheCase::Result wanted = near.run(gpu_decode_by_one_kernel());
+  const CacheCase::Result wanted = near.run(gpu_decode_by("decode"));
   const std::int64_t bytes = dtype_bytes(facts.type_of_cache());
   const std::int64_t block = near.k.view().stride[0] * bytes;
   // The operating system gives what is touched of it.
@@ -193,7 +193,7 @@ TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
     if (is_paged) call.cache.page_table = PageTable{pages.data(), 3, 1, 1};
     const TensorBuffer o(facts.dtype, {3, near.q.shape()[1], 2, facts.head_dim_v});
     call.o = o.view();
-    gpu_decode_by_one_kernel()(call);
+    gpu_decode_by("decode")(call);
     EXPECT_EQ(o.bytes(), wanted.o_bytes) << (is_paged ? "paged" : "contiguous");
   }
 }

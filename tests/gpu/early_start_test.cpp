@@ -54,6 +54,7 @@ CacheFacts facts_of(const Kind& kind) {
   facts.cache_dtype = kind.cache_dtype;
   facts.descales = dtype_bytes(kind.cache_dtype) == 1 ? Descales::kSequences : Descales::kNone;
   facts.group = 4;
+  facts.num_heads_k = 4;  // 16 heads: long rows are those of more than 64
   facts.page_size = kind.page_size;
   facts.packed = kind.packed;
   facts.batch_idx = kind.batch_idx;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <tuple>
 
 #include "core/decode_problem.hpp"
 #include "cuda/driver/device.hpp"
@@ -50,7 +51,7 @@ TEST_P(GpuLongRows, CoveringArrayAgainstFloat64) {
   DecodeErrors errors;
   for (std::size_t n = 0; n < cases.size(); n += ATTEND_TEST_STRIDE) {
     if (cases[n].columns % kParts == GetParam()) {
-      check_decode(cases[n], gpu_calls().decode, errors, Products::kHalf);
+      check_decode(cases[n], gpu_decode_by("sm90_forward"), errors, Products::kHalf);
     }
   }
   fmt::print("{}", errors.text());
@@ -62,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, GpuLongRows, testing::Range(0, kParts),
 CacheFacts mixed_facts() {
   CacheFacts f = invariance_facts(DType::kBF16);
   f.head_dim = f.head_dim_v = 128;
-  f.num_heads_k = 2;
+  f.num_heads_k = 4;  // with fewer heads auto takes longer rows only
   f.group = 4;
   f.packed = true;
   f.rows = {1, 200, 0, 64, 65, 3, 90, 1};
@@ -82,7 +83,7 @@ TEST_F(SliceLongRows, FewAndManyInOneCall) {
     facts.page_size = page_size;
     facts.leftpad = page_size == 16;
     facts.missing_pages = page_size == 16;
-    check_decode({facts, 3, 0}, gpu_calls().decode, errors, Products::kHalf);
+    check_decode({facts, 3, 0}, gpu_decode_by("sm90_forward"), errors, Products::kHalf);
   }
   fmt::print("{}", errors.text());
 }
@@ -105,7 +106,47 @@ TEST_F(GpuLongRowsBits, HopperHasAKernelForThem) {
   const TensorBuffer o(DType::kBF16, problem.q.shape());
   call.o = o.view();
   const cuda::Arch arch = cuda::device_info(0).arch();
-  EXPECT_EQ(cuda::long_rows_variant(core::make_decode_problem(call), arch).has_value(), arch.wgmma);
+  EXPECT_EQ(cuda::long_rows_variant(core::make_decode_problem(call), arch, 64).has_value(), arch.wgmma);
+}
+
+/// "auto" computes as the kernel does that is faster. With 4 heads, that for few rows up to 384.
+TEST_F(GpuLongRowsBits, AutoTakesThemWhereTheyAreManyOrHeadsAre) {
+  CacheFacts facts = mixed_facts();
+  facts.packed = false;
+  facts.lengths = {700, 500};
+  for (const auto& [heads_k, rows, is_long] :
+       {std::tuple{4, 65, true}, {4, 64, false}, {1, 384, false}, {1, 385, true}}) {
+    facts.num_heads_k = heads_k;
+    facts.rows.assign(2, rows);
+    const CacheCase problem(facts, 2);
+    const std::vector<std::byte> few = problem.run(gpu_decode_by("decode")).o_bytes;
+    const std::vector<std::byte> by_auto = problem.run(gpu_calls().decode).o_bytes;
+    const bool goes_there = is_long && cuda::device_info(0).arch().wgmma;
+    EXPECT_EQ(by_auto != few, goes_there) << heads_k << " " << rows;
+    if (goes_there) {
+      EXPECT_EQ(by_auto, problem.run(gpu_decode_by("sm90_forward")).o_bytes) << heads_k << " " << rows;
+    }
+  }
+}
+
+/// Beside long sequences, short ones have the bits that they have alone, and that "decode" gives them.
+TEST_F(GpuLongRowsBits, ShortOnesBesideLongOnes) {
+  for (const std::int64_t page_size : {0, 1, 16, 64}) {
+    CacheFacts facts = mixed_facts();
+    facts.page_size = page_size;
+    facts.lengths = {900, 1000, 40, 64, 300, 37, -1, 2500};
+    const CacheCase problem(facts, 6);
+    const CacheCase::Result together = problem.run(gpu_decode_by("sm90_forward"));
+    const CacheCase::Result by_one = problem.run(gpu_decode_by("decode"));
+    const auto of_each = alone(problem, gpu_decode_by("sm90_forward"));
+    for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
+      EXPECT_EQ(of_each[static_cast<std::size_t>(s)], problem.bytes_of_sequence(together, s))
+          << s << " page " << page_size;
+      if (facts.rows[static_cast<std::size_t>(s)] > 64) continue;
+      EXPECT_EQ(problem.bytes_of_sequence(by_one, s), problem.bytes_of_sequence(together, s))
+          << s << " page " << page_size;
+    }
+  }
 }
 
 TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
@@ -115,8 +156,8 @@ TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
     facts.rows = {rows, rows, rows, rows};
     facts.lengths = {2500, 65, 700, 1024};
     const CacheCase problem(facts, 5);
-    const CacheCase::Result batch = problem.run(gpu_calls().decode);
-    const auto of_each = alone(problem, gpu_calls().decode);
+    const CacheCase::Result batch = problem.run(gpu_decode_by("sm90_forward"));
+    const auto of_each = alone(problem, gpu_decode_by("sm90_forward"));
     for (std::int64_t s = 0; s < 4; ++s) {
       EXPECT_EQ(of_each[static_cast<std::size_t>(s)], problem.bytes_of_sequence(batch, s)) << s << " of rows " << rows;
     }
@@ -131,7 +172,7 @@ TEST_F(GpuLongRowsBits, PageSizes) {
     facts.alibi = head_dim == 80;
     facts.rows.assign(4, 140);
     facts.lengths = {1500, 140, 700, 1024};
-    check_page_sizes(facts, gpu_calls().decode);
+    check_page_sizes(facts, gpu_decode_by("sm90_forward"));
   }
 }
 
@@ -157,7 +198,7 @@ std::vector<CacheFacts> facts_of_neighbours() {
 TEST_F(GpuLongRowsBits, NeighboursThatChange) {
   for (const CacheFacts& facts : facts_of_neighbours()) {
     CacheCase problem(facts, 32);
-    const CacheCase::Result before = problem.run(gpu_calls().decode);
+    const CacheCase::Result before = problem.run(gpu_decode_by("sm90_forward"));
     const auto lengths = problem.seqlens;
     for (const double factor : {8.0, std::nan("")}) {
       for (const std::size_t target : {0, 1, 3}) {
@@ -168,7 +209,7 @@ TEST_F(GpuLongRowsBits, NeighboursThatChange) {
           return i >= begin && i < end ? q.at(n, h, i, c) : q.at(n, h, i, c) * factor;
         });
         problem.seqlens[(target + 1) % 5] = 60;
-        const CacheCase::Result after = problem.run(gpu_calls().decode);
+        const CacheCase::Result after = problem.run(gpu_decode_by("sm90_forward"));
         const auto s = static_cast<std::int64_t>(target);
         EXPECT_EQ(problem.bytes_of_sequence(before, s), problem.bytes_of_sequence(after, s))
             << "sequence " << s << " beside " << factor << ": " << facts.text();
@@ -214,13 +255,13 @@ CacheFacts one_sequence(const CacheFacts& of, std::int64_t rows) {
 
 TEST_F(GpuLongRowsBits, RowsInChunksOfMoreThan64) {
   for (const CacheFacts& facts : facts_of_neighbours()) {
-    check_last_rows(one_sequence(facts, 260), {65, 72, 100, 131, 200}, gpu_calls().decode);
+    check_last_rows(one_sequence(facts, 260), {65, 72, 100, 131, 200}, gpu_decode_by("sm90_forward"));
   }
 }
 
 /// compute "decode": a row's bits do not depend on how many rows the call has.
 TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
-  check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, gpu_decode_by_one_kernel());
+  check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, gpu_decode_by("decode"));
 }
 
 /// One graph, while sequences become long and short.

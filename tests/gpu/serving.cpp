@@ -39,7 +39,7 @@ DecodeCall on_gpu(DecodeCall call, cuda::StreamHandle stream) {
   move_to_gpu(call.cache);
   move_to_gpu(call.params.alibi_slopes);
   move_to_gpu(call.params.sinks);
-  if (call.params.compute != "decode") call.params.compute = "auto";
+  if (call.params.compute != "decode" && call.params.compute != "sm90_forward") call.params.compute = "auto";
   call.stream = stream;
   return call;
 }
@@ -68,9 +68,9 @@ ServingCalls gpu_calls() {
           [](const AppendCall& appended, const DecodeCall& call) { decode(on_gpu(appended), on_gpu(call)), wait(); }};
 }
 
-Decode gpu_decode_by_one_kernel() {
-  return [](DecodeCall call) {
-    call.params.compute = "decode";
+Decode gpu_decode_by(std::string_view compute) {
+  return [compute](DecodeCall call) {
+    call.params.compute = compute;
     gpu_calls().decode(call);
   };
 }

@@ -16,8 +16,8 @@ namespace attend::test {
 /// Each of them waits for the GPU.
 [[nodiscard]] ServingCalls gpu_calls();
 
-/// Likewise, with compute "decode": long rows too are the work of the kernel for few rows.
-[[nodiscard]] Decode gpu_decode_by_one_kernel();
+/// Likewise decode, by "decode" (all rows by one kernel) or "sm90_forward" (long rows by another one, on Hopper).
+[[nodiscard]] Decode gpu_decode_by(std::string_view compute);
 
 /// A decode call with outputs of its own, which are there as long as it is: for graphs and calls that nobody waits for.
 class GpuDecode {

@@ -28,7 +28,7 @@ std::optional<cuda::Sm90ForwardVariant> variant(const CacheFacts& facts, const c
   const Shape& q = problem.q.shape();
   const TensorBuffer o(facts.dtype, {q[0], q[1], q[2], facts.head_dim_v});
   call.o = o.view();
-  return cuda::long_rows_variant(core::make_decode_problem(call), cuda::find_arch(arch));
+  return cuda::long_rows_variant(core::make_decode_problem(call), cuda::find_arch(arch), 64);
 }
 
 TEST(LongRows, AreThoseOfMoreThan64) {
@@ -92,6 +92,16 @@ TEST(LongRows, ComeInBoxesAsLargeAsPagesAllow) {
     EXPECT_EQ(found->has_boxes, has_boxes) << head_dim << " " << page_size;
     EXPECT_EQ(found->key_loaders, loaders) << head_dim << " " << page_size;
     EXPECT_EQ(cuda::sm90_forward_box_rows(*found, page_size), box_rows) << head_dim << " " << page_size;
+  }
+}
+
+/// A block of the other kernel has 128 rows of a head: 16 of them have to be there.
+TEST(LongRows, OfFewHeadsAreMore) {
+  using enum cuda::LongRows;
+  for (const auto& [heads, most] : {std::pair{64, 64}, {16, 64}, {15, 128}, {8, 128}, {4, 384}, {2, 896}, {1, 1920}}) {
+    EXPECT_EQ(cuda::most_decode_rows(kFaster, heads), most) << heads;
+    EXPECT_EQ(cuda::most_decode_rows(kSm90Forward, heads), 64) << heads;
+    EXPECT_GT(cuda::most_decode_rows(kDecode, heads), 1 << 30) << heads;
   }
 }
 

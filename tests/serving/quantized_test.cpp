@@ -124,7 +124,7 @@ TEST_P(EightBits, DecodeReadsEveryElementExactly) {
 }
 
 TEST_P(EightBits, ShapesOfFactorsChangeNoBits) {
-  check_shapes_of_factors(GetParam(), decode_with("cpu"));
+  check_shapes_of_factors(GetParam(), true, decode_with("cpu"));
 }
 
 TEST_P(EightBits, AFactorThatIsNotFiniteReachesTheRowsThatSeeItsKey) {

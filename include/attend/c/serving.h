@@ -80,7 +80,8 @@ typedef struct attend_decode_params {
   /// device. Row i of a sequence sees key off + j where bit j of its word is 1, and all keys before off. It takes the
   /// place of `causal`; at most 64 query rows a sequence. Null: none
   const uint64_t* tree_mask;
-  const char* compute;  ///< "cpu", "reference"; null or "auto": the best one for the device
+  /// "cpu", "reference", on a GPU "decode" or "sm90_forward": as DecodeParams::compute. Null or "auto": the best one
+  const char* compute;
   int32_t lse_base2;    ///< 1: lse is the logarithm to the base 2, not the natural one
   int32_t reserved;     ///< 0
 } attend_decode_params;
@@ -114,7 +115,8 @@ ATTEND_API void attend_decode_call_init(attend_decode_call* call, size_t struct_
 ///
 /// Deterministic and batch-invariant: the bits of a row's result are the same alone and in any batch, for any page size
 /// and any number of threads. A row that sees no key gives o = 0 and lse = -inf, or its sink. NaN and inf reach the
-/// rows that see them, and no others.
+/// rows that see them, and no others. On Hopper sequences with many rows are computed by another kernel, which has bits
+/// of its own, and whose values that are NaN or inf may reach rows of the same tile of 64 (attend::decode).
 /// @return as attend_forward
 /// Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 ATTEND_API int32_t attend_decode(const attend_decode_call* call, attend_error* error);

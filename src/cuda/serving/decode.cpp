@@ -53,10 +53,12 @@ const DeviceInfo& device_for(const core::DecodeProblem& p) {
 struct Variants {
   DecodeVariant few_rows;
   std::optional<Sm90ForwardVariant> long_rows;
+  std::int64_t most_rows;  ///< of a sequence for the first, beside the second
 
   [[nodiscard]] static Variants of(const core::DecodeProblem& p, const DeviceInfo& device, LongRows by) {
     Variants variants;
-    if (by == LongRows::kSm90Forward) variants.long_rows = long_rows_variant(p, device.arch());
+    variants.most_rows = most_decode_rows(by, p.num_heads_q);
+    variants.long_rows = long_rows_variant(p, device.arch(), variants.most_rows);
     variants.few_rows = decode_variant(p, DecodeGpu::of(device), variants.long_rows.has_value());
     return variants;
   }
@@ -78,6 +80,7 @@ struct DecodeLaunch {
   const AddedKeys& added;
   const DeviceInfo& device;
   StreamHandle stream;
+  std::int64_t most_rows;  ///< of a sequence for the first, beside the second
 
   [[nodiscard]] ReadyKernel<DecodeArgs> few_rows(const DecodeVariant& variant, DecodeStorage& storage) const {
     static auto* kernels = new KernelCache<DecodeVariant>();  // launches may go on while the process ends
@@ -89,7 +92,7 @@ struct DecodeLaunch {
     args.storage = storage.nodes;
     args.stack = storage.stack;
     args.stack_nodes = grid.stack_nodes;
-    if (variant.leaves_room != 0) args.most_rows = kMostDecodeRows;
+    if (variant.leaves_room != 0) args.most_rows = static_cast<uint32>(most_rows);
     return {kernel, args, {.x = grid.blocks}};
   }
 
@@ -100,7 +103,7 @@ struct DecodeLaunch {
         kernels->get(device, variant, [&](const Arch& arch) { return long_rows_spec(variant, arch.target); });
     auto* const counters = reinterpret_cast<uint32*>(static_cast<std::byte*>(storage.nodes) + kDecodeLongRowsAt);
     return {kernel,
-            long_rows_args(p, variant, added, counters,
+            long_rows_args(p, variant, added, most_rows, counters,
                            reinterpret_cast<void*>(scratch.data())),  // NOLINT(performance-no-int-to-ptr)
             {.x = blocks}};
   }
@@ -123,7 +126,7 @@ void decode(const core::DecodeProblem& p, const AddedKeys& added, LongRows by, S
   auto* const handle = static_cast<StreamHandle>(stream);
   if (core::checks_caches()) check_arrays(p, handle);
   if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0 || p.q.shape[2] == 0) return;
-  const DecodeLaunch launch = {p, added, device, handle};
+  const DecodeLaunch launch = {p, added, device, handle, variants.most_rows};
   DecodeStorage storage;
   auto few_rows = launch.few_rows(variants.few_rows, storage);
   if (!variants.long_rows) return few_rows.launch(handle);

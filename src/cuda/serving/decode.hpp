@@ -8,10 +8,11 @@
 
 namespace attend::cuda {
 
-/// Who computes sequences with more than kMostDecodeRows rows.
+/// Who computes sequences with many rows.
 enum class LongRows : std::uint8_t {
   kDecode,       ///< the kernel for few rows
-  kSm90Forward,  ///< that of training, where it takes them (long_rows.hpp)
+  kSm90Forward,  ///< that of training, from 65 rows on, where it takes them (long_rows.hpp)
+  kFaster,       ///< that of training from where it is faster
 };
 
 /// Puts the problem on the stream. Its tensors and arrays lie on one GPU.

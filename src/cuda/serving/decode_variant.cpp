@@ -28,7 +28,9 @@ constexpr int kReservedSmem = 1024;
 /// was faster (results/notes/decode_gpu.md), unless there are so many items for each multiprocessor that few are spread
 /// over blocks: then two hide the ends of items.
 constexpr std::int64_t kManyItems = 3;
-constexpr std::int64_t kRowsBesideLongOnes = 8;
+/// Packed rows of a tile beside long rows, where most sequences have one. With few heads sequences of some hundred rows
+/// are no long ones (long_rows.hpp).
+constexpr std::int64_t kRowsBesideLongOnes = 8, kRowsBesideLongOnesOfFewHeads = 16, kFewHeads = 16;
 /// The time from a request to its answer while the memory is busy.
 constexpr double kSecondsInFlight = 2.5e-6;
 
@@ -69,8 +71,8 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
 /// work ahead.
 [[nodiscard]] int wanted_slots(const DecodeVariant& v, int bytes_in_flight) {
   const bool ahead = decode_wants_to_work_ahead(v.tile(), v.leaves_room != 0);
-  return std::clamp(ceil_div(bytes_in_flight, decode_slot_bytes(v.tile())), ahead ? kDecodeSlotsAhead : kFewestSlots,
-                    kMostSlots);
+  const int of_slot = std::max(1, decode_step_bytes(v.tile()) / (v.values_are_keys != 0 ? 1 : 2));
+  return std::clamp(ceil_div(bytes_in_flight, of_slot), ahead ? kDecodeSlotsAhead : kFewestSlots, kMostSlots);
 }
 
 /// Two blocks of a multiprocessor: as many slots as keep the memory busy, the rest for nodes of the stack. More slots
@@ -103,6 +105,18 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   (void)fits(v, slots, nodes, gpu.max_smem);
 }
 
+/// The same, and whether the copy engine brings keys: not where rows of whole boxes take so much room that tiles get
+/// smaller.
+[[nodiscard]] bool choose_rows_and_boxes(DecodeVariant& v, bool takes_boxes, std::int64_t packed_rows, int max_smem) {
+  const bool found = choose_rows(v, packed_rows, max_smem);
+  DecodeVariant with_boxes = v;
+  with_boxes.has_boxes = 1;
+  const auto rows_of = [](const DecodeVariant& variant) { return variant.rows * variant.row_parts; };
+  if (takes_boxes && choose_rows(with_boxes, packed_rows, max_smem) && rows_of(with_boxes) == rows_of(v))
+    v = with_boxes;
+  return found;
+}
+
 /// Does the work have so many units that numbers of 32 bits might not do? Lengths are on the device, so that of each
 /// sequence the capacity counts; half of the range is left to the schedule's arithmetic.
 [[nodiscard]] bool has_many_units(const core::DecodeProblem& p, const DecodeVariant& v) {
@@ -132,6 +146,7 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
   if (p.k.dtype == DType::kI8) v.cache_element = CacheElement::kI8;
   v.head_dim = static_cast<std::int32_t>(p.head_dim);
   v.head_dim_v = static_cast<std::int32_t>(p.head_dim_v);
+  v.row_factors = p.k_descale.is_per_row || p.v_descale.is_per_row ? 1 : 0;
   const bool shares = p.k.data == p.v.data && p.k.stride == p.v.stride && p.head_dim_v <= p.head_dim;
   v.values_are_keys = shares ? 1 : 0;
   v.aligned = is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) ? 1 : 0;
@@ -182,11 +197,10 @@ DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
 DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows) {
   DecodeVariant v = facts_of(p);
   v.leaves_room = leaves_long_rows ? 1 : 0;
-  v.has_boxes = gpu.has_copy_engine && decode_takes_boxes(p, v) ? 1 : 0;
-  // Beside long rows most sequences have one
+  const std::int64_t beside = p.num_heads_q < kFewHeads ? kRowsBesideLongOnesOfFewHeads : kRowsBesideLongOnes;
   const std::int64_t rows =
-      leaves_long_rows ? std::max(p.heads_per_group(), kRowsBesideLongOnes) : p.heads_per_group() * p.max_seqlen_q;
-  if (!choose_rows(v, rows, gpu.max_smem)) {
+      leaves_long_rows ? std::max(p.heads_per_group(), beside) : p.heads_per_group() * p.max_seqlen_q;
+  if (!choose_rows_and_boxes(v, gpu.has_copy_engine && decode_takes_boxes(p, v), rows, gpu.max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }
@@ -206,6 +220,7 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kHeadDimV", v.head_dim_v},
                      {"kValuesAreKeys", v.values_are_keys != 0},
                      {"kAligned", v.aligned != 0},
+                     {"kRowFactors", v.row_factors != 0},
                      {"kHasBoxes", v.has_boxes != 0},
                      {"kRows", v.rows},
                      {"kRowParts", v.row_parts},

@@ -20,7 +20,8 @@ struct DecodeVariant {
   std::int32_t head_dim_v = 128;
   std::int32_t values_are_keys = 0;
   std::int32_t aligned = 1;
-  std::int32_t has_boxes = 0;  ///< the copy engine brings keys and values
+  std::int32_t row_factors = 0;  ///< each row of a cache of 8 bits has factors of its own
+  std::int32_t has_boxes = 0;    ///< the copy engine brings keys and values
   std::int32_t rows = 8;
   std::int32_t row_parts = 1;
   std::int32_t slots = 2;
@@ -43,7 +44,7 @@ struct DecodeGpu {
   [[nodiscard]] static DecodeGpu of(const DeviceInfo& device);
 };
 
-/// @param leaves_long_rows  sequences with more than kMostDecodeRows rows are another kernel's
+/// @param leaves_long_rows  sequences with many rows are another kernel's
 /// @throws Error (kUnsupported) naming the first argument that no kernel takes.
 [[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows);
 

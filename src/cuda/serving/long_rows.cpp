@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "core/dtype_traits.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -50,9 +51,18 @@ constexpr std::int32_t kTaken = option::kAll | option::kRing;
 
 }  // namespace
 
-std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p, const Arch& arch) {
+std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q) {
+  constexpr std::int64_t kLeastBlocks = 16, kBlockRows = 128;
+  if (by == LongRows::kDecode) return std::numeric_limits<std::int64_t>::max();
+  if (by == LongRows::kSm90Forward) return core::kMaxTreeRows;
+  const std::int64_t tiles = num_tiles(kLeastBlocks, std::max<std::int64_t>(num_heads_q, 1));  // of a sequence
+  return std::max<std::int64_t>(core::kMaxTreeRows, (tiles - 1) * kBlockRows);
+}
+
+std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p, const Arch& arch,
+                                                    std::int64_t most_rows) {
   constexpr double kLargestCap = 1e18;
-  const bool is_long = p.max_seqlen_q > kMostDecodeRows && p.tree_mask == nullptr;
+  const bool is_long = p.max_seqlen_q > most_rows && p.tree_mask == nullptr;
   if (!is_long || !arch.wgmma || !core::is_narrow(p.q.dtype) || p.k.dtype != p.q.dtype) return std::nullopt;
   if (std::max(p.head_dim, p.head_dim_v) > kSm90LargestHeadDim || p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
     return std::nullopt;
@@ -82,7 +92,7 @@ std::size_t long_rows_scratch_bytes(const Sm90ForwardVariant& variant, std::uint
 }
 
 Sm90CachedArgs long_rows_args(const core::DecodeProblem& p, const Sm90ForwardVariant& variant, const AddedKeys& added,
-                              uint32* counters, void* scratch) {
+                              std::int64_t most_rows, uint32* counters, void* scratch) {
   const core::Problem packed = as_packed(p);
   const int keys = sm90_forward_box_rows(variant, page_size(p));
   Sm90CachedArgs args = {};
@@ -100,7 +110,7 @@ Sm90CachedArgs long_rows_args(const core::DecodeProblem& p, const Sm90ForwardVar
   args.base.scale = made_up_scale(packed, true);
   args.options = option_args_of(packed);
   args.cache = cache_args(p, added);
-  args.least_rows = kMostDecodeRows + 1;
+  args.least_rows = static_cast<uint32>(most_rows + 1);
   args.lse_base2 = p.lse_base2 ? 1 : 0;
   return args;
 }
