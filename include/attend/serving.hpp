@@ -80,10 +80,10 @@ struct DecodeParams {
   /// device. Row i of a sequence sees key off + j where bit j of its word is 1, and all keys before off. It takes the
   /// place of `causal`; at most 64 query rows a sequence.
   const std::uint64_t* tree_mask = nullptr;
-  bool lse_base2 = false;             ///< lse is the logarithm to the base 2, not the natural one
-  /// "cpu", "reference", or "auto". On a GPU "auto" (on Hopper sequences with many rows are computed by the kernel for
-  /// training, where it takes them: with more than 64 rows, or more where there are fewer than 16 query heads), "decode"
-  /// (all rows by the kernel for few rows) or "sm90_forward" (as "auto", from 65 rows on).
+  bool lse_base2 = false;  ///< lse is the logarithm to the base 2, not the natural one
+  /// "cpu", "reference", or "auto". On a GPU "auto" (on Hopper the kernel for training computes sequences with many
+  /// rows, where it takes them: with more than 64, or more where there are fewer than 16 query heads), "decode" (all
+  /// rows by the kernel for few rows) or "sm90_forward" (as "auto", from 65 rows on).
   std::string_view compute = "auto";
 };
 

@@ -54,7 +54,8 @@ CacheFacts facts_of(const Kind& kind) {
   facts.cache_dtype = kind.cache_dtype;
   facts.descales = dtype_bytes(kind.cache_dtype) == 1 ? Descales::kSequences : Descales::kNone;
   facts.group = 4;
-  facts.num_heads_k = 4;  // 16 heads: long rows are those of more than 64
+  const bool has_long_ones = *std::max_element(kind.rows.begin(), kind.rows.end()) > 64;
+  if (has_long_ones) facts.num_heads_k = 4;  // with fewer heads more rows are long
   facts.page_size = kind.page_size;
   facts.packed = kind.packed;
   facts.batch_idx = kind.batch_idx;

@@ -22,8 +22,8 @@ namespace attend::cuda {
 /// block for 128 rows of a head, which reads all keys. So where heads are few it is faster with many rows only.
 [[nodiscard]] std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q);
 
-/// The kernel that takes the sequences of the problem with more than `most_rows` rows, or nothing: then they are computed
-/// as short ones are.
+/// The kernel that takes the problem's sequences with more than `most_rows` rows, or nothing: then they are computed as
+/// short ones are.
 [[nodiscard]] std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p, const Arch& arch,
                                                                   std::int64_t most_rows);
 
