@@ -65,6 +65,11 @@ mpirun = OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_poli
 
 wants_torch = $(filter 1,$(ATTEND_TEST_TORCH))
 
+# Python's packages come while the compiler works.
+fetch_packages = flock build/venv.lock tools/setup.sh build pytest $(if $(wants_torch),torch) >build/venv.log 2>&1 </dev/null &
+await_packages = flock --nonblock build/venv.lock true || \
+  { echo "waiting for Python's packages: $$(tail -n 1 build/venv.log)" >&2; flock build/venv.lock true; }
+
 build:
 	$(call need,build)@mkdir -p build
 	$(call compile,release,attend attend_shared attend_c attend_cli)
@@ -86,7 +91,9 @@ test:
 	$(call need,build)@mkdir -p build
 	$(call want,mpi)
 	@$(with_mpi)
+	@$(fetch_packages)
 	$(call compile,release)
+	@$(await_packages)
 	$(call want,nvrtc)
 	$(if $(wants_torch),$(call want,pytest torch))
 	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || \

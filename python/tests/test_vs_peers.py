@@ -97,7 +97,7 @@ def test_operations_are_those_of_the_pairs_that_the_mask_leaves(plain_sdpa):
     )
 
 
-def test_the_grid_of_the_papers_is_compiled_at_once(script):
+def test_the_grid_of_the_papers_is_compiled_at_once(script, torch):
     tool, cases = script("h200_vs_peers"), script("peer_cases")
     shapes = list(cases.paper_shapes())
     assert len(shapes) == 36 and shapes[0] == (32, 32, 512, 64, False) and shapes[-1] == (1, 8, 16384, 256, True)
