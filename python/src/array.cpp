@@ -104,11 +104,14 @@ bool is_dense(const Array& a) {
 
 }  // namespace
 
-Layout layout_of(const std::string& name) {
+Layout dense_layout_of(const std::string& name) {
   if (name == "bhsd") return Layout::kBhsd;
   if (name == "bshd") return Layout::kBshd;
-  if (name == "thd") return Layout::kThd;
   refuse(fmt::format("layout: '{}', allowed 'bhsd', 'bshd'", name));
+}
+
+Layout layout_of(const std::string& name) {
+  return name == "thd" ? Layout::kThd : dense_layout_of(name);
 }
 
 Array Array::of(nb::handle object, const std::string& dtype) {

@@ -24,6 +24,8 @@ enum class Layout : std::uint8_t {
 
 /// @throws Error (kInvalidArgument) for another name than "bhsd", "bshd", "thd".
 [[nodiscard]] Layout layout_of(const std::string& name);
+/// The same of tensors that are not packed: "bhsd" or "bshd".
+[[nodiscard]] Layout dense_layout_of(const std::string& name);
 
 /// A strided block of memory. Strides are in elements.
 struct Array {

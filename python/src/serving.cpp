@@ -61,7 +61,7 @@ class Fields {
     if (item(numbers_, kScale.position).is_none()) return std::nullopt;
     return number<double>(kScale);
   }
-  [[nodiscard]] Layout layout() const { return layout_of(number<std::string>("layout")); }
+  [[nodiscard]] Layout layout() const { return dense_layout_of(number<std::string>("layout")); }
   /// Of q and k, whose rows are packed if there are offsets.
   [[nodiscard]] Layout layout_with(TensorField offsets) const { return has(offsets) ? Layout::kThd : layout(); }
 

@@ -165,6 +165,7 @@ REFUSED = {
     "gaps": (lambda x: {"k_cache": np.zeros((2, 2, 10, 16), np.float32)[..., ::2]}, "k_cache: strides "),
     "read_only": (lambda x: {"v_cache": np.broadcast_to(x["v_cache"][:1], (2, 2, 10, 8))}, "v_cache: read-only"),
     "layout": (lambda x: {"layout": "sbhd"}, "layout: 'sbhd', allowed 'bhsd', 'bshd'"),
+    "packed_layout": (lambda x: {"layout": "thd"}, "layout: 'thd', allowed 'bhsd', 'bshd'"),
 }  # fmt: skip
 
 
