@@ -228,19 +228,21 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
 
 
 def test_the_peak_of_a_cpu_is_above_what_attention_reaches(no_torch):
-    """On one thread, whatever else runs here: attend takes nothing but the same multiply-adds, and exponentials."""
+    """attend takes nothing but the same multiply-adds, and exponentials. Both in turns: something else may run here."""
     from attend import _core
 
     q = np.random.default_rng(0).standard_normal((1, 1, 1024, 128), dtype=np.float32)
     threads = attend.cpu_threads()
-    times = []
-    for _ in range(5):
+    reached, peaks = 0.0, []
+    for turn in range(30):
         begin = time.perf_counter()
         attend.forward(q, q, q)
-        times.append(time.perf_counter() - begin)
-    reached = 4 * 1024 * 1024 * 128 / min(times) * 1e-9
-    peaks = [_core.cpu_peak_gflops(threads) for _ in range(3)]
-    assert max(peak["f32"] for peak in peaks) > 0.95 * reached
+        reached = max(reached, 4 * 1024 * 1024 * 128 / (time.perf_counter() - begin) * 1e-9)
+        peaks.append(_core.cpu_peak_gflops(threads))
+        peak = max(each["f32"] for each in peaks)
+        if turn >= 4 and peak > 0.95 * reached:
+            break
+    assert peak > 0.95 * reached
     assert all(set(peak) == {"f32"} | ({"bf16"} if attend.cpu_bf16_unit() != "float32" else set()) for peak in peaks)
     with pytest.raises(ValueError, match="threads: 0, allowed 1 to 4096"):
         _core.cpu_peak_gflops(0)
