@@ -108,12 +108,13 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
 /// The same, and whether the copy engine brings keys: not where rows of whole boxes take so much room that tiles get
 /// smaller.
 [[nodiscard]] bool choose_rows_and_boxes(DecodeVariant& v, bool takes_boxes, std::int64_t packed_rows, int max_smem) {
-  const bool found = choose_rows(v, packed_rows, max_smem);
+  const auto rows_of = [](const DecodeVariant& variant) { return variant.rows * variant.row_parts; };
   DecodeVariant with_boxes = v;
   with_boxes.has_boxes = 1;
-  const auto rows_of = [](const DecodeVariant& variant) { return variant.rows * variant.row_parts; };
-  if (takes_boxes && choose_rows(with_boxes, packed_rows, max_smem) && rows_of(with_boxes) == rows_of(v))
-    v = with_boxes;
+  const bool fit = takes_boxes && choose_rows(with_boxes, packed_rows, max_smem);
+  const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // then no tile is larger
+  const bool found = take_all || choose_rows(v, packed_rows, max_smem);
+  if (take_all || (fit && rows_of(with_boxes) == rows_of(v))) v = with_boxes;
   return found;
 }
 
@@ -153,9 +154,8 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
   return v;
 }
 
-}  // namespace
-
-bool decode_takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
+/// Does the copy engine bring keys and values, where there is one?
+[[nodiscard]] bool takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
   constexpr std::int64_t kLeastRows = 8;        // those of a swizzle's pattern
   constexpr std::int64_t kProductColumns = 16;  // rows are padded to multiples of them
   // Two boxes of a row that share a line of the memory bring it twice; copies of rows that are padded are slower still
@@ -165,6 +165,8 @@ bool decode_takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
   return v.aligned != 0 && pays(p.k) && (v.values_are_keys != 0 || pays(p.v)) && has_row_map(p.k) && has_row_map(p.v) &&
          decode_box_rows(p) >= kLeastRows;
 }
+
+}  // namespace
 
 std::int64_t decode_box_rows(const core::DecodeProblem& p) {
   constexpr std::int64_t kMost = 32;  // what a warp loads of a step
@@ -200,7 +202,7 @@ DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu,
   const std::int64_t beside = p.num_heads_q < kFewHeads ? kRowsBesideLongOnesOfFewHeads : kRowsBesideLongOnes;
   const std::int64_t rows =
       leaves_long_rows ? std::max(p.heads_per_group(), beside) : p.heads_per_group() * p.max_seqlen_q;
-  if (!choose_rows_and_boxes(v, gpu.has_copy_engine && decode_takes_boxes(p, v), rows, gpu.max_smem)) {
+  if (!choose_rows_and_boxes(v, gpu.has_copy_engine && takes_boxes(p, v), rows, gpu.max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }

@@ -48,8 +48,6 @@ struct DecodeGpu {
 /// @throws Error (kUnsupported) naming the first argument that no kernel takes.
 [[nodiscard]] DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu, bool leaves_long_rows);
 
-/// Does the copy engine bring keys and values, where there is one?
-[[nodiscard]] bool decode_takes_boxes(const core::DecodeProblem& p, const DecodeVariant& variant);
 /// Rows of a box of keys: a power of two, of which pages are multiples.
 [[nodiscard]] std::int64_t decode_box_rows(const core::DecodeProblem& p);
 
