@@ -20,7 +20,8 @@ namespace attend::test {
 
 /// With one key o is its value, exactly.
 void check_every_element(DType dtype, const std::vector<std::int64_t>& columns, const Decode& decode);
-/// The same factor for everything, said in any way, gives the same bits. rows_too: also as factors of rows.
+/// The same factor for everything, said in any way, gives the same bits; as factors of rows, without
+/// rows_too, the same but for roundings.
 void check_shapes_of_factors(DType dtype, bool rows_too, const Decode& decode);
 /// A factor that is NaN or infinite makes the rows NaN that see its key. Rows that do not see a key have the same bits
 /// whatever its factors are.
