@@ -12,6 +12,7 @@ class DecodeCompute {
  public:
   using Sizes = DecodeSizes<Config>;
   using State = DecodeState<Config>;
+  using Share = DecodeShareOf<Config>;
   using Nodes = DecodeNodes<Config>;
   using Place = typename DecodeRing<Config>::Place;
   static constexpr DecodeSmem kSmem = Sizes::kSmem;
@@ -45,7 +46,8 @@ class DecodeCompute {
           block_.cursor.restart(block_.first);
         }
       }
-      State last = merges ? merge_nodes() : compute();  // of the nodes, the others are on the stack
+      // Of a part's nodes the last one; the others are on the stack
+      State last = merges ? merge_nodes() : compute();
       if (merges || block_.cursor.piece.is_whole()) {
         stack_.take_all(last);
         write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last, sums_);
@@ -58,9 +60,14 @@ class DecodeCompute {
   }
 
  private:
-  // Has the thread a row that exists? Of others no nodes are written or merged.
+  // Has the thread's state a row that exists? Of others no nodes are written.
   [[nodiscard]] __device__ __forceinline__ bool is_live() const {
     return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
+  }
+  // And its share of a node? Of others none are merged.
+  [[nodiscard]] __device__ __forceinline__ bool has_share() const {
+    if constexpr (!Config::kHalfRows) return is_live();
+    return DecodeShareFor<Config, true>::row_of(role_.lane) < block_.cursor.piece.num_rows;
   }
 
   // The steps of a piece. Returns its last node, and leaves the others on the stack.
@@ -202,15 +209,15 @@ class DecodeCompute {
     }
   }
 
-  // Merges all nodes of the cursor's item, whose end is the block's. Returns the last one, and leaves on the stack what
-  // it is not complete with. A loading warp lists them: list_all().
+  // Merges all nodes of the cursor's item, whose end is the block's. A loading warp lists them: list_all().
   [[nodiscard]] __device__ __forceinline__ State merge_nodes() {
     static_assert(Nodes::kMostGathered >= 1);
     const Nodes nodes = {block_.args, launch_};
     const ListedNode* list = reinterpret_cast<const ListedNode*>(block_.smem + kSmem.list);
     char* shared = block_.smem + kSmem.ring;
     int first = first_block_of(block_.schedule, block_.cursor.item);
-    State state = State::empty();
+    DecodeStack<Config, Share> stack = stack_.template again<Share>();
+    Share share = Share::empty();
     bool is_first = true;
 #pragma unroll 1
     while (true) {
@@ -219,18 +226,20 @@ class DecodeCompute {
 #pragma unroll 1
       for (int i = 0; i < count; i += Nodes::kMostGathered) {
         const int at_once = min(count - i, Nodes::kMostGathered);
-        if (is_live()) {
-          if (!is_first) stack_.push(state);
+        if (has_share()) {
+          if (!is_first) stack.push(share);
           nodes.gather(list + i, at_once, shared);
         }
         is_first = false;
-        state = DecodeMerge<Config>::run(list + i, at_once, shared, stack_, is_live());
+        share = DecodeMerge<Config>::run(list + i, at_once, shared, stack, has_share());
       }
       __syncwarp();  // all lanes are done
       first += kWarpThreads;
-      if (first > static_cast<int>(blockIdx.x)) return state;
+      if (first > static_cast<int>(blockIdx.x)) break;
       barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be written again
     }
+    stack.take_all(share);
+    return DecodeShareFor<Config>::state_of(share);
   }
 
   DecodeContext<Config> block_;

@@ -1,6 +1,6 @@
 // What follows from a decode kernel's Config.
 //
-// Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
+// Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts, kHalfRows (a tile of 8 rows has 4 at most),
 // kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kRowFactors (each row of a
 // cache of 8 bits has factors of its own), kHasBoxes (the copy engine brings keys and values), kManyUnits (work is
 // numbered in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
@@ -32,8 +32,8 @@ struct DecodeSizes {
   static constexpr int kQBytes = element_info(Config::kElement).bytes;
   static constexpr int kCacheBytes = Config::kCacheElement == CacheElement::kSame ? kQBytes : 1;
   static constexpr DecodeTile kTile = {
-      kQBytes,           kCacheBytes,   Config::kHeadDim,  Config::kHeadDimV, Config::kValuesAreKeys,
-      Config::kHasBoxes, Config::kRows, Config::kRowParts, Config::kSlots,    Config::kStackNodes};
+      kQBytes,       kCacheBytes,       Config::kHeadDim,  Config::kHeadDimV, Config::kValuesAreKeys, Config::kHasBoxes,
+      Config::kRows, Config::kRowParts, Config::kHalfRows, Config::kSlots,    Config::kStackNodes};
   static constexpr DecodeSmem kSmem = decode_smem(kTile);
   static constexpr int kComputeThreads = decode_compute_threads(kTile);
   static constexpr int kTeamThreads = kTeamWarps * kWarpThreads;
@@ -59,6 +59,7 @@ struct DecodeSizes {
   static_assert(decode_threads(kTile) == Config::kThreads);
   static constexpr int kRowShift = kTileRows == 8 ? 3 : kTileRows == 16 ? 4 : kTileRows == 32 ? 5 : 6;
   static_assert(Config::kRowParts <= 2 && 1 << kRowShift == kTileRows);
+  static_assert(!Config::kHalfRows || kTileRows == 8);
 };
 
 // What the tensor cores multiply beside a q of 16 bits: q's type, or f16 for elements of 8 bits, which they become by

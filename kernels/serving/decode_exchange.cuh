@@ -13,7 +13,7 @@
 #include "../isa/cp_async.cuh"
 #include "decode_config.cuh"
 #include "decode_piece.cuh"
-#include "decode_state.cuh"
+#include "decode_share.cuh"
 
 namespace attend {
 
@@ -59,7 +59,7 @@ static_assert(sizeof(ListedNode) == kDecodeListedBytes);
 template <class Config>
 struct DecodeNodes {
   using Sizes = DecodeSizes<Config>;
-  using State = DecodeState<Config>;
+  using Share = DecodeShareOf<Config>;
   static constexpr int kPackets = decode_node_packets(Sizes::kTile);
   static constexpr int kBytes = decode_node_bytes(Sizes::kTile);
 
@@ -70,60 +70,62 @@ struct DecodeNodes {
   const DecodeArgs& args;
   uint32 launch;
 
-  [[nodiscard]] __device__ __forceinline__ char* at(uint32 place) const {
-    return static_cast<char*>(args.storage) + kDecodeHeaderBytes + static_cast<int64>(place) * kBytes +
-           threadIdx.x * 16;
-  }
-
-  __device__ __forceinline__ void write(int slot, const State& state) const {
-    char* to = at(blockIdx.x * kDecodeNodesOfBlock + slot);
-#pragma unroll
-    for (int i = 0; i < kPackets; ++i) {
-      const float4 x = packet_of(state, i);
-      store_packet(to + i * kPacketBytes, x.x, x.y, x.z, tag());
+  __device__ __forceinline__ void write(int slot, const DecodeState<Config>& state) const {
+    const uint32 place = blockIdx.x * kDecodeNodesOfBlock + slot;
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (Config::kHalfRows) {
+      write_share(at(place, thread), Share::of(state, 0));
+      write_share(at(place, thread + DecodeShareFor<Config>::kSecondRow), Share::of(state, 1));
+    } else {
+      write_share(at(place, thread), state);
     }
   }
 
   // Copies nodes into shared memory, one behind the other: all at once, so that they come together. Waits until the
   // thread's share is there. At most kMostGathered.
+  //
+  // A few nodes at a time, since each is a chain of latencies: where there are fewer, one of them again.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char* shared) const {
-    const uint32 own = smem_address(shared) + threadIdx.x * 16;
-    for (uint32 missing = (2u << (count - 1)) - 1; missing != 0;) {
+    constexpr int kAtOnce = kPackets <= 4 ? 4 : 1;
+    const char* const base = at(0, static_cast<int>(threadIdx.x));
+    int begin = 0;  // those before it are there
+    while (begin < count) {
 #pragma unroll 1
-      for (uint32 left = missing; left != 0; left &= left - 1) {
-        const int node = __ffs(static_cast<int>(left)) - 1;
-        const char* from = at(list[node].place);
-#pragma unroll(kUnrolled)
-        for (int i = 0; i < kPackets; ++i) cp_async_16(own + node * kBytes + i * kPacketBytes, from + i * kPacketBytes);
+      for (int first = begin; first < count; first += kAtOnce) {
+        const char* from[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          from[i] = base + static_cast<uint64>(list[min(first + i, count - 1)].place) * kBytes;
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) copy(from[i], shared, min(first + i, count - 1));
       }
       cp_async_commit();
       cp_async_wait<0>();
-#pragma unroll 1
-      for (uint32 left = missing; left != 0; left &= left - 1) {
-        const int node = __ffs(static_cast<int>(left)) - 1;
-        bool is_here = true;
-#pragma unroll(kUnrolled)
-        for (int i = 0; i < kPackets; ++i) is_here &= __float_as_uint(packet(shared, node, i).w) == tag();
-        if (is_here) missing &= ~(1u << node);
+      bool are_here = true;
+      while (are_here && begin < count) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) are_here &= is_here(shared, min(begin + i, count - 1));
+        if (are_here) begin += kAtOnce;
       }
     }
   }
   // The thread's share of one of them.
-  [[nodiscard]] static __device__ __forceinline__ State gathered(char* shared, int node) {
-    State state;
+  [[nodiscard]] static __device__ __forceinline__ Share gathered(char* shared, int node) {
+    Share share = Share::empty();
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
       const float4 x = packet(shared, node, i);
-      state.value[3 * i] = x.x;
-      if (3 * i + 1 < State::kFloats) state.value[3 * i + 1] = x.y;
-      if (3 * i + 2 < State::kFloats) state.value[3 * i + 2] = x.z;
+      share.value[3 * i] = x.x;
+      if (3 * i + 1 < Share::kFloats) share.value[3 * i + 1] = x.y;
+      if (3 * i + 2 < Share::kFloats) share.value[3 * i + 2] = x.z;
     }
-    return state;
+    return share;
   }
   // Over the thread's share of one of them. Its number is 0 then, not a launch's.
-  static __device__ __forceinline__ void put(char* shared, int node, const State& state) {
+  static __device__ __forceinline__ void put(char* shared, int node, const Share& share) {
 #pragma unroll
-    for (int i = 0; i < kPackets; ++i) packet(shared, node, i) = packet_of(state, i);
+    for (int i = 0; i < kPackets; ++i) packet(shared, node, i) = packet_of(share, i);
   }
 
  private:
@@ -134,10 +136,31 @@ struct DecodeNodes {
   [[nodiscard]] __device__ __forceinline__ uint32 tag() const {
     return launch | 0x80000000u;
   }
-  [[nodiscard]] static __device__ __forceinline__ float4 packet_of(const State& state, int i) {
-    const float z = 3 * i + 2 < State::kFloats ? state.value[min(3 * i + 2, State::kFloats - 1)] : 0.0f;
-    const float y = 3 * i + 1 < State::kFloats ? state.value[min(3 * i + 1, State::kFloats - 1)] : 0.0f;
-    return {state.value[3 * i], y, z, 0.0f};
+  [[nodiscard]] __device__ __forceinline__ char* at(uint32 place, int thread) const {
+    return static_cast<char*>(args.storage) + kDecodeHeaderBytes + static_cast<int64>(place) * kBytes + thread * 16;
+  }
+  [[nodiscard]] static __device__ __forceinline__ float4 packet_of(const Share& share, int i) {
+    const float z = 3 * i + 2 < Share::kFloats ? share.value[min(3 * i + 2, Share::kFloats - 1)] : 0.0f;
+    const float y = 3 * i + 1 < Share::kFloats ? share.value[min(3 * i + 1, Share::kFloats - 1)] : 0.0f;
+    return {share.value[3 * i], y, z, 0.0f};
+  }
+  __device__ __forceinline__ void write_share(char* to, const Share& share) const {
+#pragma unroll
+    for (int i = 0; i < kPackets; ++i) {
+      const float4 x = packet_of(share, i);
+      store_packet(to + i * kPacketBytes, x.x, x.y, x.z, tag());
+    }
+  }
+  static __device__ __forceinline__ void copy(const char* from, char* shared, int node) {
+    const uint32 to = smem_address(shared) + threadIdx.x * 16 + node * kBytes;
+#pragma unroll(kUnrolled)
+    for (int i = 0; i < kPackets; ++i) cp_async_16(to + i * kPacketBytes, from + i * kPacketBytes);
+  }
+  [[nodiscard]] __device__ __forceinline__ bool is_here(char* shared, int node) const {
+    uint32 wrong = 0;
+#pragma unroll(kUnrolled)
+    for (int i = 0; i < kPackets; ++i) wrong |= __float_as_uint(packet(shared, node, i).w) ^ tag();
+    return wrong == 0;
   }
   [[nodiscard]] static __device__ __forceinline__ float4& packet(char* shared, int node, int i) {
     return reinterpret_cast<float4*>(shared + node * kBytes + i * kPacketBytes)[threadIdx.x];

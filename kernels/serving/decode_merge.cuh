@@ -10,12 +10,13 @@ template <class Config>
 class DecodeMerge {
  public:
   using Nodes = DecodeNodes<Config>;
-  using State = DecodeState<Config>;
+  using Share = DecodeShareOf<Config>;
+  using Stack = DecodeStack<Config, Share>;
 
   // Nodes that Nodes::gather() has brought, in order, with those before them on the stack. By whole warps; a lane that
   // is not live merges nothing. Returns the last node, and leaves on the stack what it is not complete with.
-  [[nodiscard]] static __device__ __forceinline__ State run(const ListedNode* list, int count, char* shared,
-                                                            DecodeStack<Config>& stack, bool is_live) {
+  [[nodiscard]] static __device__ __forceinline__ Share run(const ListedNode* list, int count, char* shared,
+                                                            Stack& stack, bool is_live) {
     if constexpr (kAtOnce == 1) return one_by_one(list, count, shared, stack, is_live);
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const ListedNode own = lane < count ? list[lane] : ListedNode{0, kNoLevel, 0};
@@ -29,7 +30,7 @@ class DecodeMerge {
       merge_level(__ballot_sync(kAllLanes, is_right), left, shared, stack, is_live);
       alive &= ~__reduce_or_sync(kAllLanes, is_right && left >= 0 ? 1u << left : 0);
     }
-    State state = State::empty();
+    Share state = Share::empty();
     if (!is_live) return state;
 #pragma unroll 1
     while (true) {
@@ -42,11 +43,11 @@ class DecodeMerge {
 
  private:
   static constexpr short kNoLevel = 0x7fff;
-  static constexpr int kAtOnce = State::kFloats <= 16 ? 2 : 1;  // registers do not hold several large states
+  static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;  // that registers hold
 
-  [[nodiscard]] static __device__ __forceinline__ State one_by_one(const ListedNode* list, int count, char* shared,
-                                                                   DecodeStack<Config>& stack, bool is_live) {
-    State state = State::empty();
+  [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const ListedNode* list, int count, char* shared,
+                                                                   Stack& stack, bool is_live) {
+    Share state = Share::empty();
     if (!is_live) return state;
 #pragma unroll 1
     for (int node = 0; node < count; ++node) {
@@ -58,12 +59,12 @@ class DecodeMerge {
   }
 
   // left: of the node that has the lane's number.
-  static __device__ __forceinline__ void merge_level(uint32 right, int left, char* shared, DecodeStack<Config>& stack,
+  static __device__ __forceinline__ void merge_level(uint32 right, int left, char* shared, Stack& stack,
                                                      bool is_live) {
     const int first = __ffs(static_cast<int>(right)) - 1;
     if (__shfl_sync(kAllLanes, left, max(first, 0)) < 0 && right != 0) {
       if (is_live) {
-        State state = Nodes::gathered(shared, first);
+        Share state = Nodes::gathered(shared, first);
         stack.complete(state, 1);
         Nodes::put(shared, first, state);
       }
@@ -83,7 +84,7 @@ class DecodeMerge {
   }
   static __device__ __forceinline__ void merge_pairs(const int (&node)[kAtOnce], const int (&before)[kAtOnce],
                                                      char* shared) {
-    State state[kAtOnce], left[kAtOnce];
+    Share state[kAtOnce], left[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       left[i] = Nodes::gathered(shared, before[i]);

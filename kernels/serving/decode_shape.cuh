@@ -32,6 +32,7 @@ struct DecodeTile {
   int has_boxes;        // the copy engine brings keys and values
   int rows;             // of a team: a multiple of 8
   int row_parts;        // teams, 1 or 2
+  int half_rows;        // a tile of 8 rows has 4 at most
   int slots;            // of the ring, each for the keys or the values of a step
   int stack_nodes;      // of the stack, that lie in shared memory
 };
@@ -92,9 +93,13 @@ constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_floats(const DecodeTile& t) {
   return (decode_owned_tiles(t) + 1) * (t.rows / 8) * 4;
 }
-// Of a node: packets of three floats and a tag each, and the same floats on the stack with their place in front.
+// Of a thread's share of a node: that of a state, or with half_rows that of one of the state's two rows.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_share_floats(const DecodeTile& t) {
+  return t.half_rows != 0 ? decode_owned_tiles(t) * 2 + 2 : decode_state_floats(t);
+}
+// Of a node: packets of three floats and a tag each.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_node_packets(const DecodeTile& t) {
-  return ceil_div(decode_state_floats(t), 3);
+  return ceil_div(decode_share_floats(t), 3);
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_node_bytes(const DecodeTile& t) {
   return decode_node_packets(t) * decode_compute_threads(t) * 16;

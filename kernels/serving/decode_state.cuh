@@ -75,13 +75,19 @@ struct DecodeState {
 
 // Nodes of the tree that wait for their right neighbour, in the order of their keys. The first of them lie in shared
 // memory, the others in device memory. Each thread sees its own share alone.
-template <class Config>
+template <class Config, class OfThread = DecodeState<Config>>
 class DecodeStack {
  public:
-  using State = DecodeState<Config>;
+  using State = OfThread;
 
   // device: of the block; those in shared memory have no room there.
   __device__ __forceinline__ DecodeStack(char* shared, char* device) : shared_(shared), device_(device) {}
+
+  // An empty one in the same memory.
+  template <class Other>
+  [[nodiscard]] __device__ __forceinline__ DecodeStack<Config, Other> again() const {
+    return {shared_, device_};
+  }
 
   // Merges a node with its left neighbours on the stack, as far as they are complete. The node begins at `begin`, right
   // of all that are there; the result at the number returned. first: nodes that begin before it lie in another block.
@@ -128,7 +134,7 @@ class DecodeStack {
 
  private:
   static constexpr int kThreads = DecodeSizes<Config>::kComputeThreads;
-  static constexpr int kVectors = State::kFloats / 4;
+  static constexpr int kVectors = ceil_div(State::kFloats, 4);
   static constexpr int kBytes = decode_stack_bytes(DecodeSizes<Config>::kTile);
 
   [[nodiscard]] __device__ __forceinline__ char* in_device(int index) const {

@@ -183,6 +183,7 @@ DecodeTile DecodeVariant::tile() const {
           .has_boxes = has_boxes,
           .rows = rows,
           .row_parts = row_parts,
+          .half_rows = half_rows,
           .slots = slots,
           .stack_nodes = stack_nodes};
 }
@@ -206,6 +207,7 @@ DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu,
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }
+  v.half_rows = rows <= 4 && v.rows * v.row_parts == 8 ? 1 : 0;
   choose_slots(v, gpu, items_of(p, v));
   v.many_units = has_many_units(p, v) ? 1 : 0;
   return v;
@@ -226,6 +228,7 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kHasBoxes", v.has_boxes != 0},
                      {"kRows", v.rows},
                      {"kRowParts", v.row_parts},
+                     {"kHalfRows", v.half_rows != 0},
                      {"kSlots", v.slots},
                      {"kStackNodes", v.stack_nodes},
                      {"kManyUnits", v.many_units != 0},

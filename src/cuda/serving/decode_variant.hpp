@@ -24,6 +24,7 @@ struct DecodeVariant {
   std::int32_t has_boxes = 0;    ///< the copy engine brings keys and values
   std::int32_t rows = 8;
   std::int32_t row_parts = 1;
+  std::int32_t half_rows = 0;  ///< a tile of 8 rows has 4 at most
   std::int32_t slots = 2;
   std::int32_t stack_nodes = 0;
   std::int32_t blocks = 1;       ///< of a multiprocessor
