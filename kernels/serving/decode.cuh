@@ -32,6 +32,21 @@ __device__ __forceinline__ void fetch_arguments(const DecodeArgs& args, uint32* 
   }
 }
 
+// A role's part of the work, computing or loading, as the block's schedule says. At first the schedule is of what the
+// arrays say while the kernel before still runs. If they say something else when it has ended, all begins again.
+template <class Config, class Role>
+__device__ __forceinline__ void run(const DecodeContext<Config>& block, DecodeSchedule<Config>& schedule,
+                                    DecodeCursor<Config>& first, bool makes_schedule, Role& role) {
+#pragma unroll 1
+  for (bool is_early = keeps_sequences<Config>(block.args);; is_early = false) {
+    if (!is_early) wait_for_kernels_before();
+    if (makes_schedule) first.start(block.args, schedule, kept_sequences<Config>(block.args, block.smem));
+    __syncthreads();  // the schedule, the block's first piece and the ring's barriers are there
+    block.cursor.restart(first);
+    if (role.run(is_early)) return;
+  }
+}
+
 template <class Config>
 __device__ void decode(const DecodeArgs& args) {
   using Sizes = DecodeSizes<Config>;
@@ -47,25 +62,18 @@ __device__ void decode(const DecodeArgs& args) {
   Cursor& first = *reinterpret_cast<Cursor*>(cursors + kDecodeCursorBytes);
   Cursor& cursor = *reinterpret_cast<Cursor*>(cursors + (2 + warp) * kDecodeCursorBytes);
   const DecodeRing<Config> ring = {smem};
-  if (warp == 2) fetch_arguments<Config::kHasBoxes>(args, reinterpret_cast<uint32*>(smem + kSmem.list), lane);
+  if (warp == 2) fetch_arguments<Config::kHasBoxes>(args, reinterpret_cast<uint32*>(smem + kSmem.sums), lane);
   if (warp == 1) ring.init(lane);
-  wait_for_kernels_before();
-  let_next_kernel_start();
-  const uint32 launch = launch_number(args);
-  if (warp == 0) first.start(args, schedule);
-  __syncthreads();  // the schedule, the block's first piece and the ring's barriers are there
-  if (!first.is_done) {
-    cursor.restart(first);
-    const DecodeContext<Config> block = {args, schedule, first, cursor, ring, smem};
-    if (warp < kComputeWarps) {
-      DecodeCompute<Config>(block, launch).run();
-    } else {
-      const bool lists = first.merges && warp == kComputeWarps;
-      DecodeLoader<Config>(args, cursor, ring, warp - kComputeWarps, lane).run();
-      if (lists) list_all<Config>(block);
-    }
+  const DecodeContext<Config> block = {args, schedule, first, cursor, ring, smem};
+  if (warp < kComputeWarps) {
+    DecodeCompute<Config> compute(block);
+    run(block, schedule, first, warp == 0, compute);
+    if (threadIdx.x == 0) end_launch(args);
+  } else {
+    DecodeLoader<Config> loader(block, warp - kComputeWarps, lane);
+    run(block, schedule, first, false, loader);
+    if (warp == kComputeWarps && first.merges) list_all<Config>(block);
   }
-  if (threadIdx.x == 0) end_launch(args);
 }
 
 }  // namespace attend

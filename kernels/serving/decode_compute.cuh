@@ -1,7 +1,9 @@
 // What the computing warps of a decode block do: its pieces, step by step, and what blocks leave for each other.
 #pragma once
 
+#include "../isa/grid_dependency.cuh"
 #include "decode_leaf.cuh"
+#include "decode_loader.cuh"
 #include "decode_merge.cuh"
 #include "decode_output.cuh"
 
@@ -19,10 +21,8 @@ class DecodeCompute {
   // Nobody wants the slot of the keys when they have been multiplied: neither values nor factors lie there.
   static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
 
-  // launch: its number.
-  __device__ __forceinline__ DecodeCompute(const DecodeContext<Config>& block, uint32 launch)
+  __device__ __forceinline__ explicit DecodeCompute(const DecodeContext<Config>& block)
       : block_(block),
-        launch_(launch),
         role_(DecodeRole<Config>::of_this_warp()),
         rows_(reinterpret_cast<DecodeRow*>(block.smem + kSmem.rows)),
         q_rows_(block.smem + kSmem.q + role_.first_row() * Sizes::kQRow),
@@ -36,30 +36,62 @@ class DecodeCompute {
                                                                                     decode_stack_bytes(Sizes::kTile)) {}
 
   // All pieces, then the merging of the item that the block began with, if the block has its end but not its begin.
-  __device__ __forceinline__ void run() {
+  // is_early: the kernel before may still run. false: the schedule is not the call's.
+  __device__ __forceinline__ bool run(bool is_early) {
+    if (!begin(is_early)) return false;
+    bool has_rows = true;
 #pragma unroll 1
     while (true) {
       const bool merges = block_.cursor.is_done;
       if (merges) {
-        if (!block_.cursor.merges) return;
+        if (!block_.cursor.merges) return true;
         if (block_.cursor.number != block_.cursor.begin) {
           block_.cursor.restart(block_.first);
         }
       }
       // Of a part's nodes the last one; the others are on the stack
-      State last = merges ? merge_nodes() : compute();
+      State last = merges ? merge_nodes() : compute(has_rows);
+      has_rows = false;
       if (merges || block_.cursor.piece.is_whole()) {
         stack_.take_all(last);
         write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last, sums_);
       } else {
         leave_nodes(last);
       }
-      if (merges) return;
+      if (merges) return true;
       block_.cursor.advance(block_.args, role_.lane);
     }
   }
 
  private:
+  // The rows of the first piece, and the launch's number, when the kernel before has ended. Is the schedule the call's?
+  // If it is not, the slots of its first step are given back.
+  [[nodiscard]] __device__ __forceinline__ bool begin(bool is_early) {
+    const bool has_work = !block_.cursor.is_done;
+    const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+    if (is_early && has_work) DecodeLoader<Config>::fetch(block_, warp, role_.lane);
+    wait_for_kernels_before();
+    let_next_kernel_start();
+    launch_ = launch_number(block_.args);
+    if (has_work) {
+      load_rows<Config>(block_.args, block_.cursor.item.span, block_.cursor.piece, block_.smem + kSmem.q, rows_);
+    }
+    if (warp == 0) {
+      const DecodeSequence* kept = kept_sequences<Config>(block_.args, block_.smem);
+      const bool changed = is_early && have_changed(block_.args, kept, role_.lane);
+      if (role_.lane == 0) block_.told().changed = changed ? 1 : 0;
+    }
+    wait_for_rows<Config>();
+    __syncthreads();  // the rows are there, and the first step under way; it is known whether the schedule is the call's
+    if (block_.told().changed == 0) return true;
+    for (int filled = block_.told().filled; filled > 0; --filled) {
+      block_.ring.full(place_.stage).wait(place_.parity);  // the copies have landed
+      release(place_.stage);
+      place_.advance();
+    }
+    return false;
+  }
+
   // Has the thread's state a row that exists? Of others no nodes are written.
   [[nodiscard]] __device__ __forceinline__ bool is_live() const {
     return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
@@ -71,15 +103,18 @@ class DecodeCompute {
   }
 
   // The steps of a piece. Returns its last node, and leaves the others on the stack.
-  [[nodiscard]] __device__ __forceinline__ State compute() {
+  [[nodiscard]] __device__ __forceinline__ State compute(bool has_rows) {
     const DecodePiece& piece = block_.cursor.piece;
-    compute_barrier<Config>();  // all are done with the rows of the piece before
-    load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
+    if (!has_rows) {
+      compute_barrier<Config>();  // all are done with the rows of the piece before
+      load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
+      wait_for_rows<Config>();
+      compute_barrier<Config>();  // the rows are there
+    }
     if constexpr (Sizes::kHasFactors && !Sizes::kRowFactors) {
       of_keys_ = factor(block_.args.cache.k_descale, block_.cursor.item.span.index, piece.head, {});
       of_values_ = factor(block_.args.cache.v_descale, block_.cursor.item.span.index, piece.head, {});
     }
-    compute_barrier<Config>();  // the rows are there
     if constexpr (kConvertsQueries<Config>) {
       convert_queries(q_rows_, rows_ + role_.first_row(), role_);
       team_barrier(role_);  // they are of f16
@@ -222,7 +257,7 @@ class DecodeCompute {
 #pragma unroll 1
     while (true) {
       barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
-      const int count = *reinterpret_cast<const int*>(block_.smem + kSmem.told);
+      const int count = block_.told().count;
 #pragma unroll 1
       for (int i = 0; i < count; i += Nodes::kMostGathered) {
         const int at_once = min(count - i, Nodes::kMostGathered);
@@ -243,7 +278,7 @@ class DecodeCompute {
   }
 
   DecodeContext<Config> block_;
-  uint32 launch_;
+  uint32 launch_ = 0;
   DecodeRole<Config> role_;
   DecodeRow* rows_;
   char* q_rows_;  // of the team, as all below

@@ -15,6 +15,13 @@ namespace attend {
   return policy;
 }
 
+// To the L2 cache only.
+__device__ __forceinline__ void tma_fetch_panel(const TensorMapArg& map, const PanelPlace& at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(at.column),
+               "r"(at.row), "r"(at.head), "r"(at.batch)
+               : "memory");
+}
+
 // kColumns: of a row. Columns that pad it become zeros. Rows: how they lie in the slot.
 template <class Config, int kColumns, class Rows>
 struct DecodeCopy {
@@ -36,6 +43,15 @@ struct DecodeCopy {
       const uint32 of_panel = smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch;
       const PanelPlace at = {panel * (Rows::kPitch / kCacheBytes), row, head, block};
       tma_load_panel(of_panel, map, full, at, policy);
+    }
+  }
+
+  // Brings a box into the L2 cache. By one thread.
+  static __device__ __forceinline__ void fetch(const TensorMapArg& map, PanelPlace at) {
+#pragma unroll
+    for (int panel = 0; panel < Rows::kPanels; ++panel) {
+      at.column = panel * (Rows::kPitch / kCacheBytes);
+      tma_fetch_panel(map, at);
     }
   }
 

@@ -11,22 +11,10 @@
 #pragma once
 
 #include "../isa/cp_async.cuh"
-#include "decode_config.cuh"
-#include "decode_piece.cuh"
+#include "decode_context.cuh"
 #include "decode_share.cuh"
 
 namespace attend {
-
-// Of a warp: where it finds what.
-template <class Config>
-struct DecodeContext {
-  const DecodeArgs& args;
-  const DecodeSchedule<Config>& schedule;
-  const DecodeCursor<Config>& first;  // at the block's first piece
-  DecodeCursor<Config>& cursor;
-  DecodeRing<Config> ring;
-  char* smem;  // of the block
-};
 
 // PTX ISA, memory consistency model: accesses of 128 bits are single-copy atomic.
 __device__ __forceinline__ void store_packet(void* to, float x, float y, float z, uint32 tag) {
@@ -249,7 +237,7 @@ __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
 #pragma unroll 1
   for (int first = first_block_of(block.schedule, block.cursor.item); first <= last; first += kWarpThreads) {
     const int count = list_nodes(block.schedule, block.cursor.item, first, list);
-    if (threadIdx.x % kWarpThreads == 0) *reinterpret_cast<int*>(block.smem + kSmem.told) = count;
+    if (threadIdx.x % kWarpThreads == 0) block.told().count = count;
     __syncwarp();                                        // it is there
     barrier_arrive<kListThreads<Config>>(kListBarrier);  // the computing warps may read the list
     if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);  // they have

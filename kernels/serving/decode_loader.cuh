@@ -6,8 +6,9 @@
 // tiles 0 * NaN would reach rows that do not see them.
 #pragma once
 
+#include "../isa/grid_dependency.cuh"
+#include "decode_context.cuh"
 #include "decode_copy.cuh"
-#include "decode_piece.cuh"
 
 namespace attend {
 
@@ -17,32 +18,67 @@ class DecodeLoader {
   using Sizes = DecodeSizes<Config>;
   using Cursor = DecodeCursor<Config>;
 
-  // cursor: of the warp, at the block's first piece. warp: of the loading ones.
-  __device__ __forceinline__ DecodeLoader(const DecodeArgs& args, Cursor& cursor, const DecodeRing<Config>& ring,
-                                          int warp, int lane)
-      : args_(args), cursor_(cursor), ring_(ring), warp_(warp), lane_(lane) {}
+  // warp: of the loading ones.
+  __device__ __forceinline__ DecodeLoader(const DecodeContext<Config>& block, int warp, int lane)
+      : args_(block.args), cursor_(block.cursor), ring_(block.ring), told_(block.told()), warp_(warp), lane_(lane) {}
 
-  // All steps of all pieces.
-  __device__ __forceinline__ void run() {
+  // Brings the first keys and values of the block, as many as its ring holds, into the L2 cache, as far as boxes do. By
+  // all computing warps, while the kernel before may still write what the arrays say: nothing is read. So pages that a
+  // table names only later are fetched in vain.
+  static __device__ __forceinline__ void fetch(const DecodeContext<Config>& block, int warp, int lane) {
+    if constexpr (Config::kHasBoxes) {
+      constexpr int kParts = Sizes::kLoadsValues ? 2 : 1;  // two warps fetch keys, two others values
+      constexpr int kSteps = ceil_div(Config::kSlots, kSlotsOfStep<Config>);
+      const DecodeArgs& args = block.args;
+      const DecodePiece& piece = block.cursor.piece;
+      const int part = warp / kDecodeLoadWarps, key_in_step = warp % kDecodeLoadWarps * kWarpThreads + lane;
+      if (part >= kParts || (lane & (static_cast<int>(args.box_rows) - 1)) != 0) return;
+      const int end = min(min(piece.end_step, piece.first_step + kSteps) * kStepKeys, piece.end_key);
+#pragma unroll 1
+      for (int key = piece.first_step * kStepKeys + key_in_step; key < end; key += kStepKeys) {
+        const CachePlace at = place(args.cache, block.cursor.item.span.cache_row, key);
+        if (!at.exists()) continue;
+        const PanelPlace box = {0, static_cast<int>(at.row), piece.head, static_cast<int>(at.block)};
+        if (part == 0) {
+          DecodeCopy<Config, Config::kHeadDim, typename Sizes::KRows>::fetch(args.k_map, box);
+        } else {
+          DecodeCopy<Config, Config::kHeadDimV, typename Sizes::VRows>::fetch(args.v_map, box);
+        }
+      }
+    }
+  }
+
+  // All steps of all pieces, from the block's first one on. The computing warps say behind the first step whether the
+  // schedule is the call's; false: it is not, and that step has been loaded for nothing.
+  __device__ __forceinline__ bool run(bool) {
     const bool is_paged = args_.cache.is_paged != 0;
     const int ahead = is_paged ? kAhead : 1;
-    take_piece();
+    is_done_ = cursor_.is_done;
+    if (!is_done_) take_piece();
+    wait_for_kernels_before();
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) ask(i);
     int place = 0;
+    bool is_certain = false;
 #pragma unroll 1
     while (true) {
       if (is_paged) cp_async_wait<kAhead - 1>();  // the table's answer for this step is there
       const DecodeAskedKey asked = *ring_.asked(place, warp_, lane_);
-      if (asked.head == kNoStep) break;
+      if (asked.head == kNoStep) {
+        if (!is_certain && !is_certified(0)) return false;
+        break;
+      }
       const CachePlace row = found(asked);
       load_keys(asked, row);
       if constexpr (Sizes::kLoadsValues) load_values(asked, row);
+      if (!is_certain && !is_certified(kSlotsOfStep<Config>)) return false;
+      is_certain = true;
       ask(place);
       if (++place == ahead) place = 0;
     }
     cp_async_commit();
     cp_async_wait<0>();  // a block's memory is not given back while copies may come
+    return true;
   }
 
  private:
@@ -55,6 +91,16 @@ class DecodeLoader {
     int begin, end;
     int sequence, cache_row, head;
   };
+
+  // Meets the computing warps, which know whether the schedule is the call's. filled: slots.
+  [[nodiscard]] __device__ __forceinline__ bool is_certified(int filled) {
+    if (lane_ == 0) told_.filled = filled;
+    __syncthreads();  // it is known
+    if (told_.changed == 0) return true;
+    cp_async_commit();
+    cp_async_wait<0>();  // the table's answers, which nobody wants
+    return false;
+  }
 
   __device__ __forceinline__ void take_piece() {
     const DecodePiece& piece = cursor_.piece;
@@ -158,6 +204,7 @@ class DecodeLoader {
   const DecodeArgs& args_;
   Cursor& cursor_;
   DecodeRing<Config> ring_;
+  DecodeContextTold& told_;
   typename DecodeRing<Config>::Place place_;
   int warp_, lane_;
   uint64 policy_ = 0;  // of boxes, in L2: each tile of rows reads the keys of its head

@@ -71,11 +71,12 @@ struct DecodeCursor {
   bool merges;        // the block has the end of the first piece's item, but not its begin
 
   // Makes the schedule, and the cursor at the block's first piece. By one warp; others read both behind a barrier.
-  __device__ __forceinline__ void start(const DecodeArgs& args, Schedule& schedule) {
+  // kept: room for what the arrays say, in shared memory, or null.
+  __device__ __forceinline__ void start(const DecodeArgs& args, Schedule& schedule, DecodeSequence* kept) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     DecodeItem<Number> found = {};
     Schedule made;
-    const Number at = made.make(args, found);
+    const Number at = made.make(args, kept, found);
     const Number behind = __shfl_sync(kAllLanes, at, 1);
     if (lane != 0) return;
     schedule = made;
@@ -85,7 +86,7 @@ struct DecodeCursor {
     is_done = begin >= end;
     merges = false;
     if (is_done) return;
-    go_to(args, begin);
+    go_to(args, kept, begin);
     merges = !piece.begins_item && piece.ends_item;
   }
   // At the block's first piece: `first` is the cursor that start() made.
@@ -105,16 +106,16 @@ struct DecodeCursor {
     __syncwarp();  // all lanes have read the cursor
     if (lane == 0) {
       is_done = item.end() >= end;
-      if (!is_done) go_to(args, item.end());
+      if (!is_done) go_to(args, nullptr, item.end());
     }
     __syncwarp();  // the piece is there
   }
 
  private:
   // The piece that begins with a number of the block's work, in this item or the next.
-  __device__ __noinline__ void go_to(const DecodeArgs& args, Number to) {
+  __device__ __noinline__ void go_to(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
     number = to;
-    if (to >= item.end()) Schedule::advance(args, item);
+    if (to >= item.end()) Schedule::advance(args, kept, item);
     piece = DecodePiece::of(args, item, to, end, Schedule::kRowShift);
   }
 };

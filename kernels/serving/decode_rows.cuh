@@ -83,7 +83,7 @@ template <class Config>
   return row;
 }
 
-// By all computing threads, between two barriers of theirs.
+// By all computing threads, between two barriers of theirs, before the second of which they call wait_for_rows().
 template <class Config>
 __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
                                           char* q_rows, DecodeRow* rows) {
@@ -110,6 +110,9 @@ __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSp
   // By the last warps, which have no chunks of a small tile
   const int row = Sizes::kComputeThreads - 1 - thread;
   if (row < Sizes::kTileRows) rows[row] = row_of(args, span, piece, row);
+}
+template <class Config>
+__device__ __forceinline__ void wait_for_rows() {
   if constexpr (Config::kAligned) cp_async_wait<0>();
 }
 

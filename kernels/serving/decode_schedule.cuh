@@ -56,10 +56,10 @@ struct DecodeSchedule {
   Number slack;  // a boundary may be so far from its ideal place
 
   // By one warp. Gives lane n the block's begin, n = 0, or its end, n = 1: the number, and in `item` the item that has
-  // it or ends there.
-  [[nodiscard]] __device__ __forceinline__ Number make(const DecodeArgs& args, Item& item) {
+  // it or ends there. kept: room for the sequences, or null.
+  [[nodiscard]] __device__ __forceinline__ Number make(const DecodeArgs& args, DecodeSequence* kept, Item& item) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
-    const Run run = Run::of(args, lane);
+    const Run run = Run::of(args, kept, lane);
     Number sum = run.numbers;
     const int most = __reduce_max_sync(kAllLanes, run.most), least = __reduce_min_sync(kAllLanes, run.least);
 #pragma unroll
@@ -75,9 +75,10 @@ struct DecodeSchedule {
     const int owner = max(__ffs(static_cast<int>(owners)) - 1, 0);
     const Number first = __shfl_sync(kAllLanes, sum - run.numbers, owner);
     const int sequence = __shfl_sync(kAllLanes, run.begin, owner);
+    __syncwarp();  // the sequences are kept
     if (lane > 1 || owners == 0) return total;
     const Number ideal = lane == 0 ? begin : end;
-    find(args, sequence, first, ideal, item);
+    find(args, kept, sequence, first, ideal, item);
     return item.first + snapped(item, ideal);
   }
 
@@ -96,12 +97,12 @@ struct DecodeSchedule {
   }
 
   // The item behind it, which begins before `total`.
-  static __device__ __forceinline__ void advance(const DecodeArgs& args, Item& item) {
+  static __device__ __forceinline__ void advance(const DecodeArgs& args, const DecodeSequence* kept, Item& item) {
     item.first = item.end();
     if (++item.index < item.span.items) return;
     item.index = 0;
     do {
-      item.span = DecodeSpan::of(args, item.span.index + 1, kRowShift);
+      item.span = span_of(args, kept, item.span.index + 1);
     } while (item.span.items == 0);
   }
 
@@ -115,13 +116,15 @@ struct DecodeSchedule {
     Number numbers;   // of their work
     float left;       // kLeavesRoom: the work that another kernel does, in tiles of its rows times units
 
-    [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, int lane) {
+    [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, DecodeSequence* kept, int lane) {
       const int all = static_cast<int>(args.num_sequences), each = (all + kWarpThreads - 1) / kWarpThreads;
       Run run = {lane * each, 0, kMostUnits, 0, 0.0f};
       const int end = min(run.begin + each, all);
 #pragma unroll 1
       for (int s = run.begin; s < end; ++s) {
-        const DecodeSpan span = DecodeSpan::of(args, s, kRowShift);
+        const DecodeSequence sequence = DecodeSequence::of(args, s);
+        if (kept != nullptr) kept[s] = sequence;
+        const DecodeSpan span = DecodeSpan::of(args, s, sequence, kRowShift);
         if (span.items == 0) {
           if constexpr (Config::kLeavesRoom) run.left += work_of_rows(args, span);
           continue;
@@ -153,12 +156,17 @@ struct DecodeSchedule {
     return max(static_cast<int>(static_cast<float>(gridDim.x) * fmaxf(wanted, kLeast)), 1);
   }
 
+  [[nodiscard]] static __device__ __forceinline__ DecodeSpan span_of(const DecodeArgs& args, const DecodeSequence* kept,
+                                                                     int s) {
+    return DecodeSpan::of(args, s, DecodeSequence::of(args, s, kept), kRowShift);
+  }
+
   // The item that has a number, from a sequence on whose first number is `first`.
-  static __device__ __forceinline__ void find(const DecodeArgs& args, int sequence, Number first, Number number,
-                                              Item& item) {
+  static __device__ __forceinline__ void find(const DecodeArgs& args, const DecodeSequence* kept, int sequence,
+                                              Number first, Number number, Item& item) {
 #pragma unroll 1
     for (;; ++sequence) {
-      item.span = DecodeSpan::of(args, sequence, kRowShift);
+      item.span = span_of(args, kept, sequence);
       const Number of_sequence = static_cast<Number>(item.span.items) * item.span.units();
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;

@@ -5,8 +5,7 @@
 #pragma once
 
 #include "../attention/key_range.cuh"
-#include "cache.cuh"
-#include "decode_shape.cuh"
+#include "decode_sequence.cuh"
 
 namespace attend {
 
@@ -46,21 +45,17 @@ struct DecodeSpan {
   }
 
   // A tile has 2^row_shift packed rows.
-  [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int s, int row_shift) {
+  [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int s,
+                                                                const DecodeSequence& sequence, int row_shift) {
     DecodeSpan span = {};
-    span.index = span.batch = s;
-    span.seqlen_q = static_cast<int>(args.max_seqlen_q);
-    if (args.cu_seqlens_q != nullptr) {
-      span.batch = 0;
-      span.q_begin = args.cu_seqlens_q[s];
-      const int64 rows = static_cast<int64>(args.cu_seqlens_q[s + 1]) - span.q_begin;
-      span.seqlen_q = static_cast<int>(max(rows, int64{0}));
-    }
-    const CachedSequence in_cache = cached(args.cache, s);
-    span.cache_row = static_cast<int>(in_cache.cache_row);
-    span.seqlen_k = static_cast<int>(in_cache.length);
-    span.dead = in_cache.dead;
-    span.first_key = static_cast<int>(attend::first_key(args.cache, s));
+    span.index = s;
+    span.batch = args.cu_seqlens_q != nullptr ? 0 : s;
+    span.q_begin = sequence.q_begin;
+    span.seqlen_q = sequence.seqlen_q;
+    span.cache_row = sequence.cache_row;
+    span.dead = sequence.seqlen_k < 0;
+    span.seqlen_k = max(sequence.seqlen_k, 0);
+    span.first_key = sequence.first_key;
     if (span.seqlen_q <= 0 || (static_cast<uint32>(span.seqlen_q) > args.most_rows && !span.dead)) return span;
     // The last row sees the last key: masks align bottom right. The first row sees farthest to the left
     span.begin_key = span.first_key;

@@ -1,0 +1,56 @@
+// What a call's arrays say of a sequence.
+//
+// A block makes its schedule while the kernel before still runs, which may write these arrays. So it keeps what it has
+// read, and makes the schedule again if the arrays say something else when that kernel has ended.
+#pragma once
+
+#include "cache.cuh"
+#include "decode_shape.cuh"
+
+namespace attend {
+
+struct DecodeSequence {
+  int q_begin, seqlen_q;  // its rows: of q where they are packed
+  int cache_row;
+  int seqlen_k;  // -1: it is dead
+  int first_key;
+
+  [[nodiscard]] static __device__ __forceinline__ DecodeSequence of(const DecodeArgs& args, int s) {
+    DecodeSequence sequence = {0, static_cast<int>(args.max_seqlen_q)};
+    if (args.cu_seqlens_q != nullptr) {
+      sequence.q_begin = args.cu_seqlens_q[s];
+      const int64 rows = static_cast<int64>(args.cu_seqlens_q[s + 1]) - sequence.q_begin;
+      sequence.seqlen_q = static_cast<int>(max(rows, int64{0}));
+    }
+    const CachedSequence in_cache = cached(args.cache, s);
+    sequence.cache_row = static_cast<int>(in_cache.cache_row);
+    sequence.seqlen_k = in_cache.dead ? -1 : static_cast<int>(in_cache.length);
+    sequence.first_key = static_cast<int>(attend::first_key(args.cache, s));
+    return sequence;
+  }
+  // Of the kept ones, if any are.
+  [[nodiscard]] static __device__ __forceinline__ DecodeSequence of(const DecodeArgs& args, int s,
+                                                                    const DecodeSequence* kept) {
+    return kept != nullptr ? kept[s] : of(args, s);
+  }
+
+  [[nodiscard]] __device__ __forceinline__ bool operator==(const DecodeSequence& other) const {
+    return q_begin == other.q_begin && seqlen_q == other.seqlen_q && cache_row == other.cache_row &&
+           seqlen_k == other.seqlen_k && first_key == other.first_key;
+  }
+};
+
+// So many sequences are kept, or none.
+constexpr int kDecodeKept = 128;
+
+// Do the arrays say something else than what was kept? By one warp.
+[[nodiscard]] __device__ __forceinline__ bool have_changed(const DecodeArgs& args, const DecodeSequence* kept, int lane) {
+  bool changed = false;
+#pragma unroll 1
+  for (int s = lane; s < static_cast<int>(args.num_sequences); s += 32) {
+    changed |= !(DecodeSequence::of(args, s) == kept[s]);
+  }
+  return __any_sync(0xffffffffu, changed) != 0;
+}
+
+}  // namespace attend
