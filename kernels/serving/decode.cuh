@@ -63,8 +63,11 @@ __device__ void decode(const DecodeArgs& args) {
   Cursor& cursor = *reinterpret_cast<Cursor*>(cursors + (2 + warp) * kDecodeCursorBytes);
   const DecodeRing<Config> ring = {smem};
   if (warp == 2) fetch_arguments<Config::kHasBoxes>(args, reinterpret_cast<uint32*>(smem + kSmem.sums), lane);
-  if (warp == 1) ring.init(lane);
   const DecodeContext<Config> block = {args, schedule, first, cursor, ring, smem};
+  if (warp == 1) {
+    ring.init(lane);
+    if (lane == 0) block.told().ended = ended_blocks(args);
+  }
   if (warp < kComputeWarps) {
     DecodeCompute<Config> compute(block);
     run(block, schedule, first, warp == 0, compute);

@@ -38,8 +38,9 @@ class DecodeCompute {
   // All pieces, then the merging of the item that the block began with, if the block has its end but not its begin.
   // is_early: the kernel before may still run. false: the schedule is not the call's.
   __device__ __forceinline__ bool run(bool is_early) {
-    if (!begin(is_early)) return false;
-    bool has_rows = true;
+    // Offsets of packed rows may be anything, and the rows they name need not exist
+    bool has_rows = !is_early || block_.args.cu_seqlens_q == nullptr;
+    if (!begin(is_early, has_rows)) return false;
 #pragma unroll 1
     while (true) {
       const bool merges = block_.cursor.is_done;
@@ -64,16 +65,16 @@ class DecodeCompute {
   }
 
  private:
-  // The rows of the first piece, and the launch's number, when the kernel before has ended. Is the schedule the call's?
-  // If it is not, the slots of its first step are given back.
-  [[nodiscard]] __device__ __forceinline__ bool begin(bool is_early) {
+  // When the kernel before has ended: the launch's number and, if takes_rows, the rows of the first piece. Is the schedule
+  // the call's? If it is not, the slots of its first step are given back.
+  [[nodiscard]] __device__ __forceinline__ bool begin(bool is_early, bool takes_rows) {
     const bool has_work = !block_.cursor.is_done;
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
     if (is_early && has_work) DecodeLoader<Config>::fetch(block_, warp, role_.lane);
     wait_for_kernels_before();
     let_next_kernel_start();
     launch_ = launch_number(block_.args);
-    if (has_work) {
+    if (has_work && takes_rows) {
       load_rows<Config>(block_.args, block_.cursor.item.span, block_.cursor.piece, block_.smem + kSmem.q, rows_);
     }
     if (warp == 0) {
@@ -207,6 +208,9 @@ class DecodeCompute {
     if constexpr (Sizes::kLoadsValues)
       block_.ring.full(values.stage).wait(values.parity);  // the values are in their slot
     char* of_values = block_.ring.slot(values.stage);
+    if (Config::kHasBoxes && existing != ~uint64{0}) {
+      leaf_.clear_missing(of_values, existing, role_.again());
+    }
     if ((existing & ~seen_by_all) != 0) {
       leaf_.add_nonfinite(p_rows_, rows, of_values, existing, first_key, role_.again());
     }

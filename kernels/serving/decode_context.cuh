@@ -9,6 +9,7 @@ struct DecodeContextTold {
   int count;    // of the nodes in the list that is there
   int changed;  // 1: the schedule is not the call's
   int filled;   // slots of the ring
+  int ended;    // blocks of the launch before that had ended when this one began
 };
 static_assert(sizeof(DecodeContextTold) <= kDecodeToldBytes);
 

@@ -30,19 +30,20 @@ struct DecodeCopy {
   static constexpr bool kIsPadded = kColumns * kCacheBytes % kRowBytes != 0;
   static constexpr int kRun = 16;  // rows
 
-  // kHasBoxes: the boxes of a tensor in the place of the rows, all of which exist: lane n's row is `row` of `block`.
-  // The bytes are announced to `full`. policy: of the L2 cache.
-  static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, int head, int block,
-                                               int row, int box_rows, uint64 policy, int lane) {
-    if (lane == 0) full.expect_bytes(kWarpThreads * kRowBytes);
+  // The boxes of a tensor that lanes begin, to the places of their rows. The bytes are announced to `full`. policy: of
+  // the L2 cache. By whole warps.
+  static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, PanelPlace box,
+                                               int box_rows, bool begins_box, uint64 policy, int lane) {
+    const int count = __popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box)));
+    if (lane == 0) full.expect_bytes(static_cast<uint32>(count * box_rows) * kRowBytes);
     __syncwarp();  // the bytes are announced
-    if ((lane & (box_rows - 1)) != 0) return;
-    fence_smem_for_async();  // rows were written here otherwise, and read
+    if (!begins_box) return;
+    fence_smem_for_async();  // rows of the slot were read, and cleared
 #pragma unroll
     for (int panel = 0; panel < Rows::kPanels; ++panel) {
       const uint32 of_panel = smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch;
-      const PanelPlace at = {panel * (Rows::kPitch / kCacheBytes), row, head, block};
-      tma_load_panel(of_panel, map, full, at, policy);
+      box.column = panel * (Rows::kPitch / kCacheBytes);
+      tma_load_panel(of_panel, map, full, box, policy);
     }
   }
 
@@ -60,7 +61,7 @@ struct DecodeCopy {
   static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {
     if constexpr (!Config::kAligned) {
       copy_elements(to, base, from, lane);
-    } else if (Config::kHasBoxes || kIsPadded ||
+    } else if (kIsPadded ||
                !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
       copy_some(to, base, from, lane);
     }

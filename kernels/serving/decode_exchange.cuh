@@ -30,6 +30,11 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
   return static_cast<const volatile uint32*>(args.storage)[1];
 }
 
+// Blocks of the launch before, by the same storage, that have ended: 0 if all have.
+[[nodiscard]] __device__ __forceinline__ int ended_blocks(const DecodeArgs& args) {
+  return static_cast<int>(static_cast<const volatile uint32*>(args.storage)[0]);
+}
+
 // By one thread of every block, when the block has read all that it wants.
 __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
   const uint64 share = blockIdx.x == 0 ? kDecodeLaunch - (gridDim.x - 1) : 1;

@@ -67,6 +67,24 @@ struct DecodeLeaf {
   }
 
   // Slopes, and -infinity for what a row does not see. first_key: of the warp.
+  // Values of keys that do not exist become zeros, in the warp's columns: a box brings whatever lies there, and 0 * NaN
+  // would reach all rows. existing: a bit for each key of the step. Other code zeroes them where rows are copied.
+  static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
+    constexpr int kChunksOfTile = 16 * Sizes::kCacheBytes / Sizes::VRows::kChunk, kChunks = kOwned * kChunksOfTile;
+#pragma unroll 1
+    for (int i = role.lane; i < kStepKeys * kChunks; i += kWarpThreads) {
+      const int key = i / kChunks, tile = role.column_tile(i % kChunks / kChunksOfTile);
+      if ((existing >> key & 1) != 0 || tile >= Sizes::kColumnTiles) continue;
+      const int chunk = tile * kChunksOfTile + i % kChunksOfTile;
+      *reinterpret_cast<uint4*>(values + Sizes::VRows::place(key, chunk)) = {};
+    }
+    if constexpr (Config::kRowParts == 1) {
+      __syncwarp();  // the zeros are there
+    } else {
+      compute_barrier<Config>();  // those of the other team, in the same places, too
+    }
+  }
+
   static __device__ __forceinline__ void mask(float (&s)[kEights][4], const DecodeRow* rows, bool has_slopes,
                                               bool all_visible, uint32 existing, int first_key, int lane) {
 #pragma unroll

@@ -22,18 +22,26 @@ class DecodeLoader {
   __device__ __forceinline__ DecodeLoader(const DecodeContext<Config>& block, int warp, int lane)
       : args_(block.args), cursor_(block.cursor), ring_(block.ring), told_(block.told()), warp_(warp), lane_(lane) {}
 
-  // Brings the first keys and values of the block, as many as its ring holds, into the L2 cache, as far as boxes do. By
-  // all computing warps, while the kernel before may still write what the arrays say: nothing is read. So pages that a
-  // table names only later are fetched in vain.
+  // As many as the ring holds. A few if no launch of decode runs: then another kernel does, or none, and a fetch takes
+  // longer than what it saves. Nothing behind most of the blocks of a launch, which is about to end.
+  [[nodiscard]] static __device__ __forceinline__ int steps_to_fetch(int ended_before) {
+    constexpr int kFew = 1, kMost = ceil_div(Config::kSlots, kSlotsOfStep<Config>);
+    if (ended_before == 0) return kFew;
+    return ended_before < static_cast<int>(gridDim.x / 8 * 7) ? kMost : 0;
+  }
+
+  // Brings the first keys and values of the block into the L2 cache, as far as boxes do. By all computing warps, while
+  // the kernel before may still write what the arrays say: nothing is read. So pages that a table names only later are
+  // fetched in vain.
   static __device__ __forceinline__ void fetch(const DecodeContext<Config>& block, int warp, int lane) {
     if constexpr (Config::kHasBoxes) {
       constexpr int kParts = Sizes::kLoadsValues ? 2 : 1;  // two warps fetch keys, two others values
-      constexpr int kSteps = ceil_div(Config::kSlots, kSlotsOfStep<Config>);
       const DecodeArgs& args = block.args;
+      const int steps = steps_to_fetch(block.told().ended);
       const DecodePiece& piece = block.cursor.piece;
       const int part = warp / kDecodeLoadWarps, key_in_step = warp % kDecodeLoadWarps * kWarpThreads + lane;
       if (part >= kParts || (lane & (static_cast<int>(args.box_rows) - 1)) != 0) return;
-      const int end = min(min(piece.end_step, piece.first_step + kSteps) * kStepKeys, piece.end_key);
+      const int end = min(min(piece.end_step, piece.first_step + steps) * kStepKeys, piece.end_key);
 #pragma unroll 1
       for (int key = piece.first_step * kStepKeys + key_in_step; key < end; key += kStepKeys) {
         const CachePlace at = place(args.cache, block.cursor.item.span.cache_row, key);
@@ -161,20 +169,28 @@ class DecodeLoader {
                                                    __ballot_sync(kAllLanes, row.exists()));
     arrive();
   }
-  // The warp's rows of a tensor, to their place in the slot. The copy engine would bring rows that do not exist, too.
+  // The warp's rows of a tensor, to their place in the slot. The copy engine brings all boxes with a row that exists, and
+  // so rows beside it that do not: DecodeLeaf::clear_missing().
   template <int kColumns, class Rows>
   __device__ __forceinline__ void copy(const void* tensor, const TensorStrides& stride, const TensorMapArg& map,
                                        const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
     using Copy = DecodeCopy<Config, kColumns, Rows>;
     char* to = ring_.slot(place_.stage) + warp_ * kWarpThreads * Rows::kPitch;
     if constexpr (Config::kHasBoxes) {
-      if (existing == kAllLanes) {
-        Copy::boxes(to, map, ring_.full(place_.stage), asked.head, static_cast<int>(row.block),
-                    static_cast<int>(row.row), static_cast<int>(args_.box_rows), policy_, lane_);
-        return;
+      PanelPlace box = {0, static_cast<int>(row.row), asked.head, static_cast<int>(row.block)};
+      const int box_rows = static_cast<int>(args_.box_rows), in_box = lane_ & (box_rows - 1);
+      uint32 of_box = existing;
+      if (existing != kAllLanes) {  // a row that exists says where the box lies
+        of_box &= kAllLanes >> (kWarpThreads - box_rows) << (lane_ - in_box);
+        const int other = max(__ffs(static_cast<int>(of_box)) - 1, 0);
+        box.row = __shfl_sync(kAllLanes, box.row, other) - (other & (box_rows - 1));
+        box.batch = __shfl_sync(kAllLanes, box.batch, other);
       }
+      const bool begins_box = in_box == 0 && of_box != 0;
+      Copy::boxes(to, map, ring_.full(place_.stage), box, box_rows, begins_box, policy_, lane_);
+    } else {
+      Copy::rows(to, static_cast<const char*>(tensor), offset(asked, row, stride), stride.row, lane_);
     }
-    Copy::rows(to, static_cast<const char*>(tensor), offset(asked, row, stride), stride.row, lane_);
   }
   // In elements; -1 if the key does not exist.
   [[nodiscard]] static __device__ __forceinline__ int64 offset(const DecodeAskedKey& asked, const CachePlace& row,

@@ -103,7 +103,7 @@ struct DecodeSchedule {
     item.index = 0;
     do {
       item.span = span_of(args, kept, item.span.index + 1);
-    } while (item.span.items == 0);
+    } while (item.span.items == 0 && item.span.index + 1 < args.num_sequences);
   }
 
  private:
@@ -171,7 +171,9 @@ struct DecodeSchedule {
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;
     }
-    item.index = static_cast<int>(Numbers::divide(number - first, item.span.units()));
+    // Offsets that are still to be written may be anything, and make more items than can be numbered: an item must exist
+    const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.span.units()));
+    item.index = static_cast<int>(min(index, static_cast<uint32>(max(item.span.items, 1) - 1)));
     item.first = first + static_cast<Number>(item.index) * item.span.units();
   }
 

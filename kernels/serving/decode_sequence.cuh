@@ -20,7 +20,7 @@ struct DecodeSequence {
     if (args.cu_seqlens_q != nullptr) {
       sequence.q_begin = args.cu_seqlens_q[s];
       const int64 rows = static_cast<int64>(args.cu_seqlens_q[s + 1]) - sequence.q_begin;
-      sequence.seqlen_q = static_cast<int>(max(rows, int64{0}));
+      sequence.seqlen_q = static_cast<int>(min(max(rows, int64{0}), args.max_seqlen_q));
     }
     const CachedSequence in_cache = cached(args.cache, s);
     sequence.cache_row = static_cast<int>(in_cache.cache_row);

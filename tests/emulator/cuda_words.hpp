@@ -124,6 +124,9 @@ inline int __clz(int x) {
 inline int __clzll(long long x) {
   return std::countl_zero(static_cast<unsigned long long>(x));
 }
+inline int __popc(int x) {
+  return std::popcount(static_cast<unsigned>(x));
+}
 inline int __ffs(int x) {
   return __builtin_ffs(x);
 }

@@ -166,6 +166,31 @@ TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   }
 }
 
+/// Blocks begin before the arrays say what they will: the same bits, whatever they said.
+TEST_F(EmulatedGrid, BitsOfArraysThatAreWrittenLate) {
+  for (const std::int64_t page_size : {0, 16}) {
+    for (const bool packed : {false, true}) {
+      CacheFacts facts = invariance_facts(DType::kBF16);
+      facts.page_size = page_size;
+      facts.packed = packed;
+      facts.rows = packed ? std::vector<std::int64_t>{1, 3, 0, 2, 4} : std::vector<std::int64_t>(5, 2);
+      facts.lengths = {900, 300, 40, -1, 1500};
+      facts.batch_idx = facts.leftpad = true;
+      const CacheCase problem(facts, 12);
+      const CacheCase::Result wanted = problem.run(emulated_decode());
+      for (const int n : {1, 3, 8, 40}) {
+        const EmulatedGpu gpu = {
+            .multiprocessors = n, .seed = static_cast<unsigned>(n), .has_copy_engine = n > 1, .late_arrays = true};
+        const CacheCase::Result result = problem.run(emulated_decode(gpu));
+        for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
+          EXPECT_EQ(problem.bytes_of_sequence(result, s), problem.bytes_of_sequence(wanted, s))
+              << "page_size " << page_size << ", packed " << packed << ", " << n << " multiprocessors, sequence " << s;
+        }
+      }
+    }
+  }
+}
+
 /// More than a warp looks at at once, and no multiple of it.
 TEST_F(EmulatedGrid, BitsOfManySequences) {
   constexpr int kSequences = 70;

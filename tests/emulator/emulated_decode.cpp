@@ -1,6 +1,8 @@
 #include "emulator/emulated_decode.hpp"
 
 #include <cstring>
+#include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -61,6 +63,27 @@ DecodeArgs args_of(const core::DecodeProblem& p, cuda::DecodeVariant variant) {
   return args;
 }
 
+/// Copies of a call's arrays, which become what they are while a kernel runs.
+class LateInputs {
+ public:
+  void replace(const int*& array, std::int64_t count, unsigned seed) {
+    if (array == nullptr || count == 0) return;
+    const auto size = static_cast<std::size_t>(count);
+    std::vector<int>& late = kept_.emplace_back(array, array + count);
+    std::vector<int>& early = kept_.emplace_back(late.rbegin(), late.rend());
+    constexpr int kStrange[] = {-1, 0, 0x7fffffff, 70, -0x7fffffff};
+    for (std::size_t n = seed % 3; n < size; n += 3) early[n] = kStrange[(n + seed) % std::size(kStrange)];
+    std::vector<int>& seen = kept_.emplace_back(size);
+    arrays_.push_back({seen.data(), early.data(), late.data(), size * sizeof(int)});
+    array = seen.data();
+  }
+  [[nodiscard]] const std::vector<emulated::LateArray>& arrays() const { return arrays_; }
+
+ private:
+  std::deque<std::vector<int>> kept_;
+  std::vector<emulated::LateArray> arrays_;
+};
+
 void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   const core::DecodeProblem p = core::make_decode_problem(call);
   if (p.num_sequences == 0 || p.num_heads_q == 0 || p.max_seqlen_q == 0) return;
@@ -80,7 +103,16 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   args.stack = stack.data();
   args.stack_nodes = grid.stack_nodes;
   if (gpu.leaves_long_rows) args.most_rows = core::kMaxTreeRows;
-  kernel.launch(&args, grid.blocks, gpu.seed);
+  LateInputs late;
+  if (gpu.late_arrays) {
+    CacheArgs& cache = args.cache;
+    late.replace(cache.seqlens_k, p.num_sequences, gpu.seed);
+    late.replace(cache.cache_batch_idx, p.num_sequences, gpu.seed + 1);
+    late.replace(cache.cache_leftpad, p.num_sequences, gpu.seed + 2);
+    late.replace(args.cu_seqlens_q, p.num_sequences + 1, gpu.seed + 3);
+    late.replace(cache.pages, cache.cache_rows * cache.table_row_stride, gpu.seed + 4);
+  }
+  kernel.launch(&args, grid.blocks, gpu.seed, late.arrays());
 }
 
 }  // namespace

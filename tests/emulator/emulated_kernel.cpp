@@ -178,11 +178,13 @@ std::string launcher(const cuda::KernelSpec& spec, const std::string& entry) {
       "static const attend::{0}* args_of_launch;\n"
       "static void entry() {{ {1}(*args_of_launch); }}\n"
       "extern \"C\" __attribute__((visibility(\"default\"))) bool emulated_launch(\n"
-      "    const void* args, unsigned blocks, unsigned threads, unsigned seed) {{\n"
+      "    const void* args, unsigned blocks, unsigned threads, unsigned seed, emulated::LateArrays late) {{\n"
       "  args_of_launch = static_cast<const attend::{0}*>(args);\n"
       "  emulated::grid = {{blocks, 1, 1}};\n"
+      "  emulated::late_arrays = late;\n"
       "  for (unsigned b = 0; b < blocks; ++b) {{\n"
       "    std::memset(attend::smem, 0xff, sizeof(attend::smem));\n"
+      "    emulated::put_late_arrays(&emulated::LateArray::early);\n"
       "    emulated::Block(static_cast<int>(threads), {{b, 0, 0}}, seed + b).run(entry);\n"
       "    for (std::size_t at = {2}; at < sizeof(attend::smem); ++at) {{\n"
       "      if (attend::smem[at] != '\\xff') return false;\n"
@@ -217,8 +219,9 @@ EmulatedKernel::EmulatedKernel(const cuda::KernelSpec& spec)
   launch_ = reinterpret_cast<Launch>(dlsym(load(folder, text), "emulated_launch"));
 }
 
-void EmulatedKernel::launch(const void* args, unsigned blocks, unsigned seed) const {
-  if (!launch_(args, blocks, threads_, seed)) {
+void EmulatedKernel::launch(const void* args, unsigned blocks, unsigned seed,
+                            const std::vector<emulated::LateArray>& late) const {
+  if (!launch_(args, blocks, threads_, seed, {late.data(), late.size()})) {
     throw std::runtime_error(name_ + ": writes behind the shared memory that it asked for");
   }
 }

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cuda/jit/kernel_spec.hpp"
+#include "emulator/late_arrays.hpp"
 
 namespace attend::test {
 
@@ -25,10 +27,11 @@ class EmulatedKernel {
   /// Runs the blocks [0, blocks) in their order. Shared memory is full of NaN before each.
   /// @param seed  decides the order in which threads run
   /// @throws std::runtime_error where a block wrote to more shared memory than the spec has
-  void launch(const void* args, unsigned blocks, unsigned seed) const;
+  void launch(const void* args, unsigned blocks, unsigned seed, const std::vector<emulated::LateArray>& late = {}) const;
 
  private:
-  using Launch = bool (*)(const void* args, unsigned blocks, unsigned threads, unsigned seed);
+  using Launch = bool (*)(const void* args, unsigned blocks, unsigned threads, unsigned seed,
+                          emulated::LateArrays late);
   std::string name_;
   Launch launch_ = nullptr;
   unsigned threads_ = 0;

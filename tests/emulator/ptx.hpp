@@ -3,8 +3,17 @@
 #pragma once
 
 #include "cuda_words.hpp"
+#include "late_arrays.hpp"
 
 namespace emulated {
+
+inline LateArrays late_arrays;
+inline void put_late_arrays(const void* LateArray::* what) {
+  for (std::size_t n = 0; n < late_arrays.count; ++n) {
+    const LateArray& array = late_arrays.first[n];
+    std::memcpy(array.at, array.*what, array.bytes);
+  }
+}
 
 inline char* at_smem(unsigned address) {
   return attend::smem + address;
@@ -258,6 +267,8 @@ inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__co
   emulated::bring_box(to, map, column, row, head, batch);
 }
 inline void ptx_prefetch_tensormap(const void* /*map*/) {}
+inline void ptx_cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void* /*map*/, int /*column*/, int /*row*/,
+                                                                int /*head*/, int /*batch*/) {}
 inline void ptx_createpolicy_fractional_L2__evict_first_b64(std::uint64_t& policy) {
   policy = 1;
 }
@@ -265,7 +276,9 @@ inline void ptx_createpolicy_fractional_L2__evict_normal_b64(std::uint64_t& poli
   policy = 2;
 }
 
-inline void ptx_griddepcontrol_wait() {}
+inline void ptx_griddepcontrol_wait() {
+  emulated::put_late_arrays(&emulated::LateArray::late);
+}
 inline void ptx_griddepcontrol_launch_dependents() {}
 
 inline void ptx_st_relaxed_gpu_global_b128(void* to, std::uint64_t low, std::uint64_t high) {
