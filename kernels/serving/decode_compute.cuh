@@ -180,7 +180,10 @@ class DecodeCompute {
     }
     scale_.template apply<Config>(s);
     const bool has_slopes = block_.args.alibi_slopes != nullptr;
-    if (has_slopes || !all_visible) {
+    if (!has_slopes && (existing & ~seen_by_all) == 0) {
+      if (existing != ~uint64{0})
+        leaf_.mask_missing(s, static_cast<uint32>(existing >> role_.warp * kWarpKeys), role_.lane);
+    } else {
       leaf_.mask(s, rows, has_slopes, all_visible, static_cast<uint32>(existing >> role_.warp * kWarpKeys), own_key,
                  role_.lane);
     }

@@ -33,10 +33,14 @@ struct DecodeContext {
 template <class Config>
 constexpr int kSlotsOfStep = DecodeSizes<Config>::kLoadsValues ? 2 : 1;
 
-// Are sequences kept, so that the schedule can be made before their lengths are certain? Its first step is loaded then.
+// Is a step loaded before it is known whether the schedule is the call's? It is given back then, so it must find room.
+template <class Config>
+constexpr bool kLoadsEarly = Config::kSlots >= kSlotsOfStep<Config>;
+
+// Are sequences kept, so that the schedule can be made before their lengths are certain?
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool keeps_sequences(const DecodeArgs& args) {
-  return Config::kSlots >= kSlotsOfStep<Config> && args.num_sequences <= kDecodeKept;
+  return args.num_sequences <= kDecodeKept;
 }
 // Where: in the memory of the list of nodes, which comes last. Null: they are not.
 template <class Config>

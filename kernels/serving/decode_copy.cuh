@@ -61,8 +61,7 @@ struct DecodeCopy {
   static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {
     if constexpr (!Config::kAligned) {
       copy_elements(to, base, from, lane);
-    } else if (kIsPadded ||
-               !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
+    } else if (kIsPadded || !(copies_runs(to, base, from, stride, lane) || copies_any(to, base, from, lane))) {
       copy_some(to, base, from, lane);
     }
   }

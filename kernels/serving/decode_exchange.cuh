@@ -204,7 +204,9 @@ __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typena
   if (block <= static_cast<int>(blockIdx.x)) {
     const typename Schedule::Number from = block * schedule.share, to = from + schedule.share;
     begin = item.span.begin_unit + (from <= item.first ? 0 : schedule.snapped(item, from));
-    end = item.span.begin_unit + (to >= item.end() ? item.span.units() : schedule.snapped(item, to));
+    end = to >= item.end() ? item.span.end_unit : item.span.begin_unit + schedule.snapped(item, to);
+    begin = min(begin, item.span.end_unit);
+    end = min(end, item.span.end_unit);
   }
   const bool begins = begin == item.span.begin_unit, ends = end == item.span.end_unit;
   int count = 0, before = 0, total = 0;

@@ -85,6 +85,15 @@ struct DecodeLeaf {
     }
   }
 
+  // Scores of keys that do not exist, where all rows see all others. existing: a bit for each key of the warp.
+  static __device__ __forceinline__ void mask_missing(float (&s)[kEights][4], uint32 existing, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if ((existing >> (lane / 4 + half * 8) & 1) != 0) continue;
+#pragma unroll
+      for (int n = 0; n < kEights; ++n) s[n][half * 2] = s[n][half * 2 + 1] = -kInfinity;
+    }
+  }
   static __device__ __forceinline__ void mask(float (&s)[kEights][4], const DecodeRow* rows, bool has_slopes,
                                               bool all_visible, uint32 existing, int first_key, int lane) {
 #pragma unroll

@@ -67,7 +67,8 @@ class DecodeLoader {
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) ask(i);
     int place = 0;
-    bool is_certain = false;
+    if (!kLoadsEarly<Config> && !is_certified(0)) return false;
+    bool is_certain = !kLoadsEarly<Config>;
 #pragma unroll 1
     while (true) {
       if (is_paged) cp_async_wait<kAhead - 1>();  // the table's answer for this step is there

@@ -59,8 +59,7 @@ class DecodeMerge {
   }
 
   // left: of the node that has the lane's number.
-  static __device__ __forceinline__ void merge_level(uint32 right, int left, char* shared, Stack& stack,
-                                                     bool is_live) {
+  static __device__ __forceinline__ void merge_level(uint32 right, int left, char* shared, Stack& stack, bool is_live) {
     const int first = __ffs(static_cast<int>(right)) - 1;
     if (__shfl_sync(kAllLanes, left, max(first, 0)) < 0 && right != 0) {
       if (is_live) {

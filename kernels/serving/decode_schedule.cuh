@@ -39,9 +39,11 @@ template <class Number>
 struct DecodeItem {
   DecodeSpan span;
   int index;     // of the sequence's items
+  int of_each;   // numbers of any item; 0: they are not alike
   Number first;  // number of its first unit
 
-  [[nodiscard]] __device__ __forceinline__ Number end() const { return first + span.units(); }
+  [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers(); }
+  [[nodiscard]] __device__ __forceinline__ Number end() const { return first + numbers(); }
 };
 
 template <class Config>
@@ -54,6 +56,7 @@ struct DecodeSchedule {
   Number total;
   Number share;
   Number slack;  // a boundary may be so far from its ideal place
+  int of_each;   // DecodeItem::of_each
 
   // By one warp. Gives lane n the block's begin, n = 0, or its end, n = 1: the number, and in `item` the item that has
   // it or ends there. kept: room for the sequences, or null.
@@ -68,32 +71,41 @@ struct DecodeSchedule {
       if (lane >= distance) sum += before;
     }
     total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
-    choose_share(Config::kLeavesRoom ? busy_blocks(run.left) : static_cast<int>(gridDim.x), most, most == least);
+    const int blocks = Config::kLeavesRoom ? busy_blocks(run.left) : static_cast<int>(gridDim.x);
+    Number before = sum - run.numbers;  // the lane's first number
+    of_each = 0;
+    if (most != least || !takes_equal_parts(blocks, most)) {
+      choose_share(blocks, most, most == least);
+    } else {
+      sum = small_quotient(static_cast<int>(sum), most) * of_each;
+      before = small_quotient(static_cast<int>(before), most) * of_each;
+    }
     const Number begin = static_cast<int>(blockIdx.x) * share, end = begin + share;
     const uint32 with_begin = __ballot_sync(kAllLanes, begin < sum), with_end = __ballot_sync(kAllLanes, end < sum);
     const uint32 owners = lane == 0 ? with_begin : with_end;
     const int owner = max(__ffs(static_cast<int>(owners)) - 1, 0);
-    const Number first = __shfl_sync(kAllLanes, sum - run.numbers, owner);
+    const Number first = __shfl_sync(kAllLanes, before, owner);
     const int sequence = __shfl_sync(kAllLanes, run.begin, owner);
     __syncwarp();  // the sequences are kept
     if (lane > 1 || owners == 0) return total;
     const Number ideal = lane == 0 ? begin : end;
+    item.of_each = of_each;
     find(args, kept, sequence, first, ideal, item);
     return item.first + snapped(item, ideal);
   }
 
   // The boundary as a distance from the item's first unit, of an ideal number near or in the item.
   [[nodiscard]] __device__ __forceinline__ int snapped(const Item& item, Number ideal) const {
-    const int begin = item.span.begin_unit, units = item.span.units();
+    const int begin = item.span.begin_unit, numbers = item.numbers();
     if (ideal - slack <= item.first) return 0;
-    if (ideal + slack >= item.end()) return units;
+    if (ideal + slack >= item.end()) return numbers;
     const int low = begin + static_cast<int>(ideal - slack - item.first) - 1;
     const int high = begin + static_cast<int>(ideal + slack - item.first);
     const int bits = 31 - __clz(low ^ high);  // above them both are the same: the roundest in (low, high]
     int unit = high >> bits << bits;
     const int level = leaf_level(unit);
     unit = (unit + (1 << level >> 1)) >> level << level;
-    return min(max(unit - begin, 0), units);
+    return unit - begin < item.span.units() ? max(unit - begin, 0) : numbers;
   }
 
   // The item behind it, which begins before `total`.
@@ -112,7 +124,7 @@ struct DecodeSchedule {
   // The sequences that a lane counts.
   struct Run {
     int begin;
-    int most, least;  // units of an item
+    int most, least;  // numbers of an item
     Number numbers;   // of their work
     float left;       // kLeavesRoom: the work that another kernel does, in tiles of its rows times units
 
@@ -129,9 +141,9 @@ struct DecodeSchedule {
           if constexpr (Config::kLeavesRoom) run.left += work_of_rows(args, span);
           continue;
         }
-        run.numbers += static_cast<Number>(span.items) * span.units();
-        run.most = max(run.most, span.units());
-        run.least = min(run.least, span.units());
+        run.numbers += static_cast<Number>(span.items) * span.numbers();
+        run.most = max(run.most, span.numbers());
+        run.least = min(run.least, span.numbers());
       }
       return run;
     }
@@ -167,14 +179,14 @@ struct DecodeSchedule {
 #pragma unroll 1
     for (;; ++sequence) {
       item.span = span_of(args, kept, sequence);
-      const Number of_sequence = static_cast<Number>(item.span.items) * item.span.units();
+      const Number of_sequence = static_cast<Number>(item.span.items) * item.numbers();
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;
     }
     // Offsets that are still to be written may be anything, and make more items than can be numbered: an item must exist
-    const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.span.units()));
+    const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.numbers()));
     item.index = static_cast<int>(min(index, static_cast<uint32>(max(item.span.items, 1) - 1)));
-    item.first = first + static_cast<Number>(item.index) * item.span.units();
+    item.first = first + static_cast<Number>(item.index) * item.numbers();
   }
 
   // A node of another block takes about as long to merge as a fourth of a unit to compute: a share is not below the
@@ -185,7 +197,32 @@ struct DecodeSchedule {
     return 1 << max((bits - 1) / 2, leaf_level(most - 1));
   }
 
-  // most: units of the largest item.
+  // A block with parts of two items takes as much longer as for so many units.
+  static constexpr int kUnitsOfTwoParts = 5;
+  // Few items that are all alike: each is cut into as many equal parts as there are blocks for, if shares do not grow
+  // much by that. Then no block has parts of two items. false: nothing has changed.
+  [[nodiscard]] __device__ __forceinline__ bool takes_equal_parts(int blocks, int most) {
+    if (total == 0 || total >= kMostOfSmall) return false;
+    const int numbers = static_cast<int>(total), parts = small_quotient(blocks, small_quotient(numbers, most));
+    if (parts == 0) return false;
+    const int leaf = 1 << leaf_level(most - 1);
+    const int equal = max((small_quotient(most - 1, parts) + leaf) & -leaf, least_share(most));
+    const int ideal = small_quotient(numbers - 1, blocks) + 1;
+    if (equal > max(ideal + kUnitsOfTwoParts, least_share(most))) return false;
+    share = equal;
+    slack = 0;
+    of_each = (small_quotient(most - 1, equal) + 1) * equal;
+    total = small_quotient(numbers, most) * of_each;
+    return true;
+  }
+  // Of numbers below kMostOfSmall, in a fourth of a division's instructions: the quotient is off by less than half of
+  // what separates it from the next one.
+  static constexpr int kMostOfSmall = 1 << 20;
+  [[nodiscard]] static __device__ __forceinline__ int small_quotient(int value, int divisor) {
+    return static_cast<int>(__fdividef(static_cast<float>(value) + 0.5f, static_cast<float>(divisor)));
+  }
+
+  // most: numbers of the largest item.
   __device__ __forceinline__ void choose_share(int blocks, int most, bool all_alike) {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;

@@ -44,7 +44,8 @@ struct DecodeSequence {
 constexpr int kDecodeKept = 128;
 
 // Do the arrays say something else than what was kept? By one warp.
-[[nodiscard]] __device__ __forceinline__ bool have_changed(const DecodeArgs& args, const DecodeSequence* kept, int lane) {
+[[nodiscard]] __device__ __forceinline__ bool have_changed(const DecodeArgs& args, const DecodeSequence* kept,
+                                                           int lane) {
   bool changed = false;
 #pragma unroll 1
   for (int s = lane; s < static_cast<int>(args.num_sequences); s += 32) {

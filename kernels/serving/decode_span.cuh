@@ -6,6 +6,7 @@
 
 #include "../attention/key_range.cuh"
 #include "decode_sequence.cuh"
+#include "decode_tree.cuh"
 
 namespace attend {
 
@@ -34,6 +35,12 @@ struct DecodeSpan {
   bool dead;
 
   [[nodiscard]] __device__ __forceinline__ int units() const { return end_unit - begin_unit; }
+  // Numbers of the work: a few more than units, where the last leaf is not full. So boundaries at multiples of a share
+  // are those of items, and few blocks have parts of two, whatever the length.
+  [[nodiscard]] __device__ __forceinline__ int numbers() const {
+    const int units = max(end_unit - begin_unit, 1), leaf = 1 << leaf_level(units - 1);
+    return (units + leaf - 1) & -leaf;
+  }
   [[nodiscard]] __device__ __forceinline__ WindowMask window(const DecodeArgs& args) const {
     return {seqlen_q, seqlen_k, args.window_left, args.window_right};
   }

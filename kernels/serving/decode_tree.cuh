@@ -11,6 +11,8 @@
 
 namespace attend {
 
+constexpr int kMostLeafUnits = 8;
+
 // The level of the leaf that has a unit. Leaves of a level begin at a multiple of the next level's length.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int leaf_level(int unit) {
   return unit < 4 ? 0 : unit < 16 ? 1 : unit < 64 ? 2 : 3;

@@ -156,6 +156,9 @@ inline float __fsub_rn(float a, float b) {
 inline float __fdiv_rn(float a, float b) {
   return a / b;
 }
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
 inline float __frcp_rn(float a) {
   return 1.0f / a;
 }

@@ -27,7 +27,8 @@ class EmulatedKernel {
   /// Runs the blocks [0, blocks) in their order. Shared memory is full of NaN before each.
   /// @param seed  decides the order in which threads run
   /// @throws std::runtime_error where a block wrote to more shared memory than the spec has
-  void launch(const void* args, unsigned blocks, unsigned seed, const std::vector<emulated::LateArray>& late = {}) const;
+  void launch(const void* args, unsigned blocks, unsigned seed,
+              const std::vector<emulated::LateArray>& late = {}) const;
 
  private:
   using Launch = bool (*)(const void* args, unsigned blocks, unsigned threads, unsigned seed,

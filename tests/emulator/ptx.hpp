@@ -8,7 +8,7 @@
 namespace emulated {
 
 inline LateArrays late_arrays;
-inline void put_late_arrays(const void* LateArray::* what) {
+inline void put_late_arrays(const void* LateArray::*what) {
   for (std::size_t n = 0; n < late_arrays.count; ++n) {
     const LateArray& array = late_arrays.first[n];
     std::memcpy(array.at, array.*what, array.bytes);

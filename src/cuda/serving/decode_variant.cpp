@@ -13,6 +13,7 @@
 #include "cuda/launch/facts.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/isa/smem_address.cuh"
+#include "kernels/serving/decode_tree.cuh"
 
 namespace attend::cuda {
 namespace {
@@ -125,7 +126,7 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const double rows = static_cast<double>(p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q);
   const double tiles = rows * static_cast<double>(p.heads_per_group()) / (v.rows * v.row_parts);
   const double items = (tiles + static_cast<double>(p.num_sequences)) * static_cast<double>(p.num_heads_k);
-  return items * static_cast<double>(p.capacity / kStepKeys + 1) > kFew;
+  return items * static_cast<double>(p.capacity / kStepKeys + kMostLeafUnits) > kFew;
 }
 
 [[nodiscard]] bool is_aligned(const Tensor& t) {
