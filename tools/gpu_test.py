@@ -9,6 +9,8 @@
     tools/gpu_test.py --again FILTER ...      runs the failed tests of a report of the same kernels once more, and those
                                               of a filter of GoogleTest: the results replace the earlier ones, and the
                                               report names the tests
+    tools/gpu_test.py --first FILTER ...      runs the tests of a filter before all others, where there may be no time
+                                              for all: those of what has changed
 
 Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
 the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
@@ -17,7 +19,7 @@ python/tests with the given interpreter, which has attend, torch and pytest. Wit
 Without a GPU everything is reported as skipped and no report is written. The parts are in tools/gpu_report/.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-names_digest (of the tests), tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again),
+names_digest (of the tests), first (what --first ran), tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again),
 sanitizers (tool, errors, summary), python (the same as tests, the seed, messages of the failed, the reasons of what was
 skipped, the version of torch), and cases: each comparison with its error and budget.
 """
@@ -31,7 +33,7 @@ import sys
 import tempfile
 import time
 
-from gpu_report.again import run_again
+from gpu_report.again import run_again, run_first
 from gpu_report.pieces import digest_of_names, empty_report
 from gpu_report.process import say
 from gpu_report.python_tests import python_part
@@ -47,6 +49,7 @@ def parse():
     parser.add_argument("--only", metavar="PART,...", help=", ".join(PARTS))
     parser.add_argument("--more", action="store_true", help="only tests, those that the report misses")
     parser.add_argument("--again", metavar="FILTER", help="only tests that failed, and those of the filter")
+    parser.add_argument("--first", metavar="FILTER", help="these tests before all others")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more tests after this time")
     parser.add_argument("tests", help="attend_gpu_tests")
     parser.add_argument("attend", help="the program")
@@ -66,6 +69,9 @@ def run_parts(words, report, folder, num_gpus, begun):
     parts = words.parts
     tests = Tests(report, words.tests, folder, num_gpus, begun + words.seconds,
                   lambda whole: write(whole, words.report))  # fmt: skip
+    if words.first is not None:
+        run_first(report, words.tests, words.first, folder, num_gpus)
+        write(report, words.report)
     if "tests" in parts and num_gpus == 1:
         tests.ahead()
         tests.pieces()
@@ -112,7 +118,7 @@ def main():
     if is_again:
         return report["tests"]["failed"] > 0
     whole = words.only is None and not words.more
-    failed = report["tests"]["failed"] or not all(s["passed"] for s in report["sanitizers"])
+    failed = report["tests"]["failed"] or report.get("first", {}).get("failed") or not all(s["passed"] for s in report["sanitizers"])
     return 0 if report["passed"] or (not whole and not failed) else 1
 
 

@@ -65,8 +65,8 @@ class DecodeCompute {
   }
 
  private:
-  // When the kernel before has ended: the launch's number and, if takes_rows, the rows of the first piece. Is the schedule
-  // the call's? If it is not, the slots of its first step are given back.
+  // When the kernel before has ended: the launch's number and, if takes_rows, the rows of the first piece. Is the
+  // schedule the call's? If it is not, the slots of its first step are given back.
   [[nodiscard]] __device__ __forceinline__ bool begin(bool is_early, bool takes_rows) {
     const bool has_work = !block_.cursor.is_done;
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
@@ -83,7 +83,7 @@ class DecodeCompute {
       if (role_.lane == 0) block_.told().changed = changed ? 1 : 0;
     }
     wait_for_rows<Config>();
-    __syncthreads();  // the rows are there, and the first step under way; it is known whether the schedule is the call's
+    __syncthreads();  // the rows are there, the first step is under way; it is known whether the schedule is the call's
     if (block_.told().changed == 0) return true;
     for (int filled = block_.told().filled; filled > 0; --filled) {
       block_.ring.full(place_.stage).wait(place_.parity);  // the copies have landed
@@ -99,8 +99,11 @@ class DecodeCompute {
   }
   // And its share of a node? Of others none are merged.
   [[nodiscard]] __device__ __forceinline__ bool has_share() const {
-    if constexpr (!Config::kHalfRows) return is_live();
-    return DecodeShareFor<Config, true>::row_of(role_.lane) < block_.cursor.piece.num_rows;
+    if constexpr (Config::kHalfRows) {
+      return DecodeShareFor<Config>::row_of(role_.lane) < block_.cursor.piece.num_rows;
+    } else {
+      return is_live();
+    }
   }
 
   // The steps of a piece. Returns its last node, and leaves the others on the stack.

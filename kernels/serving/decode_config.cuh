@@ -1,6 +1,7 @@
 // What follows from a decode kernel's Config.
 //
-// Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts, kHalfRows (a tile of 8 rows has 4 at most),
+// Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
+// kHalfRows (a tile of 8 rows has 4 at most),
 // kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kRowFactors (each row of a
 // cache of 8 bits has factors of its own), kHasBoxes (the copy engine brings keys and values), kManyUnits (work is
 // numbered in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.

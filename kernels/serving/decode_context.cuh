@@ -5,13 +5,13 @@
 
 namespace attend {
 
-struct DecodeContextTold {
+struct DecodeTold {
   int count;    // of the nodes in the list that is there
   int changed;  // 1: the schedule is not the call's
   int filled;   // slots of the ring
   int ended;    // blocks of the launch before that had ended when this one began
 };
-static_assert(sizeof(DecodeContextTold) <= kDecodeToldBytes);
+static_assert(sizeof(DecodeTold) <= kDecodeToldBytes);
 
 // Of a warp: where it finds what.
 template <class Config>
@@ -24,8 +24,8 @@ struct DecodeContext {
   char* smem;  // of the block
 
   // What warps tell each other.
-  [[nodiscard]] __device__ __forceinline__ DecodeContextTold& told() const {
-    return *reinterpret_cast<DecodeContextTold*>(smem + DecodeSizes<Config>::kSmem.told);
+  [[nodiscard]] __device__ __forceinline__ DecodeTold& told() const {
+    return *reinterpret_cast<DecodeTold*>(smem + DecodeSizes<Config>::kSmem.told);
   }
 };
 

@@ -30,9 +30,10 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
   return static_cast<const volatile uint32*>(args.storage)[1];
 }
 
-// Blocks of the launch before, by the same storage, that have ended: 0 if all have.
+// Blocks of the launch before, by the same storage, that have ended: 0 if all have. The first block's share is below 0.
 [[nodiscard]] __device__ __forceinline__ int ended_blocks(const DecodeArgs& args) {
-  return static_cast<int>(static_cast<const volatile uint32*>(args.storage)[0]);
+  const int count = static_cast<int>(static_cast<const volatile uint32*>(args.storage)[0]);
+  return count < 0 ? count + static_cast<int>(gridDim.x) : count;
 }
 
 // By one thread of every block, when the block has read all that it wants.

@@ -66,7 +66,6 @@ struct DecodeLeaf {
     }
   }
 
-  // Slopes, and -infinity for what a row does not see. first_key: of the warp.
   // Values of keys that do not exist become zeros, in the warp's columns: a box brings whatever lies there, and 0 * NaN
   // would reach all rows. existing: a bit for each key of the step. Other code zeroes them where rows are copied.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
@@ -94,6 +93,8 @@ struct DecodeLeaf {
       for (int n = 0; n < kEights; ++n) s[n][half * 2] = s[n][half * 2 + 1] = -kInfinity;
     }
   }
+
+  // Slopes, and -infinity for what a row does not see. first_key: of the warp.
   static __device__ __forceinline__ void mask(float (&s)[kEights][4], const DecodeRow* rows, bool has_slopes,
                                               bool all_visible, uint32 existing, int first_key, int lane) {
 #pragma unroll

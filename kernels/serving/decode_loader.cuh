@@ -170,8 +170,8 @@ class DecodeLoader {
                                                    __ballot_sync(kAllLanes, row.exists()));
     arrive();
   }
-  // The warp's rows of a tensor, to their place in the slot. The copy engine brings all boxes with a row that exists, and
-  // so rows beside it that do not: DecodeLeaf::clear_missing().
+  // The warp's rows of a tensor, to their place in the slot. The copy engine brings all boxes with a row that exists,
+  // and so rows beside it that do not: DecodeLeaf::clear_missing().
   template <int kColumns, class Rows>
   __device__ __forceinline__ void copy(const void* tensor, const TensorStrides& stride, const TensorMapArg& map,
                                        const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
@@ -221,7 +221,7 @@ class DecodeLoader {
   const DecodeArgs& args_;
   Cursor& cursor_;
   DecodeRing<Config> ring_;
-  DecodeContextTold& told_;
+  DecodeTold& told_;
   typename DecodeRing<Config>::Place place_;
   int warp_, lane_;
   uint64 policy_ = 0;  // of boxes, in L2: each tile of rows reads the keys of its head

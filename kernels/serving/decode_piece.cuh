@@ -87,7 +87,7 @@ struct DecodeCursor {
     merges = false;
     if (is_done) return;
     go_to(args, kept, begin);
-    merges = !piece.begins_item && piece.ends_item;
+    merges = !is_done && !piece.begins_item && piece.ends_item;
   }
   // At the block's first piece: `first` is the cursor that start() made.
   __device__ __forceinline__ void restart(const DecodeCursor& first) {
@@ -112,10 +112,14 @@ struct DecodeCursor {
   }
 
  private:
-  // The piece that begins with a number of the block's work, in this item or the next.
+  // The piece that begins with a number of the block's work, in this item or the next. There is none if the schedule
+  // was made of other lengths: the work is done then.
   __device__ __noinline__ void go_to(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
     number = to;
-    if (to >= item.end()) Schedule::advance(args, kept, item);
+    if (to >= item.end() && !Schedule::advance(args, kept, item)) {
+      is_done = true;
+      return;
+    }
     piece = DecodePiece::of(args, item, to, end, Schedule::kRowShift);
   }
 };

@@ -74,7 +74,7 @@ struct DecodeSchedule {
     const int blocks = Config::kLeavesRoom ? busy_blocks(run.left) : static_cast<int>(gridDim.x);
     Number before = sum - run.numbers;  // the lane's first number
     of_each = 0;
-    if (most != least || !takes_equal_parts(blocks, most)) {
+    if (most != least || !cut_equally(blocks, most)) {
       choose_share(blocks, most, most == least);
     } else {
       sum = small_quotient(static_cast<int>(sum), most) * of_each;
@@ -108,14 +108,17 @@ struct DecodeSchedule {
     return unit - begin < item.span.units() ? max(unit - begin, 0) : numbers;
   }
 
-  // The item behind it, which begins before `total`.
-  static __device__ __forceinline__ void advance(const DecodeArgs& args, const DecodeSequence* kept, Item& item) {
+  // To the item behind it. false: there is none, as far as the arrays say.
+  [[nodiscard]] static __device__ __forceinline__ bool advance(const DecodeArgs& args, const DecodeSequence* kept,
+                                                               Item& item) {
     item.first = item.end();
-    if (++item.index < item.span.items) return;
+    if (++item.index < item.span.items) return true;
+    if (item.span.index + 1 >= args.num_sequences) return false;
     item.index = 0;
     do {
       item.span = span_of(args, kept, item.span.index + 1);
     } while (item.span.items == 0 && item.span.index + 1 < args.num_sequences);
+    return item.span.items > 0;
   }
 
  private:
@@ -183,7 +186,7 @@ struct DecodeSchedule {
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;
     }
-    // Offsets that are still to be written may be anything, and make more items than can be numbered: an item must exist
+    // Offsets that are still to be written may be anything, and make more items than can be numbered: this one exists
     const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.numbers()));
     item.index = static_cast<int>(min(index, static_cast<uint32>(max(item.span.items, 1) - 1)));
     item.first = first + static_cast<Number>(item.index) * item.numbers();
@@ -200,13 +203,16 @@ struct DecodeSchedule {
   // A block with parts of two items takes as much longer as for so many units.
   static constexpr int kUnitsOfTwoParts = 5;
   // Few items that are all alike: each is cut into as many equal parts as there are blocks for, if shares do not grow
-  // much by that. Then no block has parts of two items. false: nothing has changed.
-  [[nodiscard]] __device__ __forceinline__ bool takes_equal_parts(int blocks, int most) {
-    if (total == 0 || total >= kMostOfSmall) return false;
+  // much by that. Then no block has parts of two items. A part has few binary digits, as few nodes begin and end with
+  // it then. false: nothing has changed.
+  [[nodiscard]] __device__ __forceinline__ bool cut_equally(int blocks, int most) {
+    if (total <= 0 || total >= kMostOfSmall) return false;
     const int numbers = static_cast<int>(total), parts = small_quotient(blocks, small_quotient(numbers, most));
     if (parts == 0) return false;
-    const int leaf = 1 << leaf_level(most - 1);
-    const int equal = max((small_quotient(most - 1, parts) + leaf) & -leaf, least_share(most));
+    constexpr int kDigits = 5;
+    const int least = small_quotient(most - 1, parts) + 1;
+    const int unit = 1 << max(leaf_level(most - 1), 32 - __clz(least) - kDigits);
+    const int equal = max((least + unit - 1) & -unit, least_share(most));
     const int ideal = small_quotient(numbers - 1, blocks) + 1;
     if (equal > max(ideal + kUnitsOfTwoParts, least_share(most))) return false;
     share = equal;

@@ -1,5 +1,5 @@
-// A thread's share of the nodes that blocks leave for each other: its state. With kHalfRows half of the lanes have rows;
-// the others take the second of the two rows of each of those, and a share is the state of one row.
+// A thread's share of the nodes that blocks leave for each other: its state. With kHalfRows half of the lanes have
+// rows; the others take the second of the two rows of each of those, and a share is the state of one row.
 #pragma once
 
 #include "decode_state.cuh"

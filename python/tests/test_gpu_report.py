@@ -69,6 +69,15 @@ def test_a_report_goes_on_where_it_stopped(run):
     assert again["tests"] == counts and len(again["cases"]) == 101
 
 
+def test_what_one_is_interested_in_runs_first(run):
+    begun, done = run("--only", "tests", "--first", "S.t*", "--seconds", "0")
+    assert begun["first"] == {"filter": "S.t*", "run": 2, "failed": 0, "skipped": 0, "failures": [], "cases": 2,
+                              "cases_failed": 0}  # fmt: skip
+    assert begun["tests"]["run"] == 0 and done.returncode == 0
+    whole, _ = run("--more")
+    assert whole["first"]["run"] == 2 and whole["tests"]["run"] == 101
+
+
 def test_a_report_of_other_tests_does_not_go_on(run, tmp_path):
     run("--only", "tests", "--seconds", "0")
     path = tmp_path / "report.json"

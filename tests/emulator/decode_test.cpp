@@ -167,28 +167,64 @@ TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
 }
 
 /// Blocks begin before the arrays say what they will: the same bits, whatever they said.
-TEST_F(EmulatedGrid, BitsOfArraysThatAreWrittenLate) {
-  for (const std::int64_t page_size : {0, 16}) {
-    for (const bool packed : {false, true}) {
-      CacheFacts facts = invariance_facts(DType::kBF16);
-      facts.page_size = page_size;
-      facts.packed = packed;
-      facts.rows = packed ? std::vector<std::int64_t>{1, 3, 0, 2, 4} : std::vector<std::int64_t>(5, 2);
-      facts.lengths = {900, 300, 40, -1, 1500};
-      facts.batch_idx = facts.leftpad = true;
-      const CacheCase problem(facts, 12);
-      const CacheCase::Result wanted = problem.run(emulated_decode());
-      for (const int n : {1, 3, 8, 40}) {
-        const EmulatedGpu gpu = {
-            .multiprocessors = n, .seed = static_cast<unsigned>(n), .has_copy_engine = n > 1, .late_arrays = true};
-        const CacheCase::Result result = problem.run(emulated_decode(gpu));
-        for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
-          EXPECT_EQ(problem.bytes_of_sequence(result, s), problem.bytes_of_sequence(wanted, s))
-              << "page_size " << page_size << ", packed " << packed << ", " << n << " multiprocessors, sequence " << s;
-        }
+class EmulatedLateArrays : public EmulatedTest {
+ protected:
+  static void check(const CacheFacts& facts, unsigned seed) {
+    const CacheCase problem(facts, 12 + seed);
+    const CacheCase::Result wanted = problem.run(emulated_decode());
+    for (const int n : {1, 3, 8}) {
+      const EmulatedGpu gpu = {.multiprocessors = n, .seed = seed, .has_copy_engine = n > 1, .late_arrays = true};
+      const CacheCase::Result result = problem.run(emulated_decode(gpu));
+      for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
+        EXPECT_EQ(problem.bytes_of_sequence(result, s), problem.bytes_of_sequence(wanted, s))
+            << "case " << seed << ", " << n << " multiprocessors, sequence " << s;
       }
     }
   }
+};
+
+TEST_F(EmulatedLateArrays, OfManyKinds) {
+  for (unsigned n = 0; n < 24; ++n) {
+    CacheFacts facts = invariance_facts(DType::kBF16);
+    facts.page_size = n % 3 == 0 ? 0 : n % 3 == 1 ? 16 : 3;
+    facts.packed = n % 4 == 1;
+    facts.group = n % 2 == 0 ? 4 : 5;
+    facts.missing_pages = n % 7 == 0 && facts.page_size > 0;
+    facts.values_in_keys = n % 11 == 0;
+    facts.batch_idx = n % 2 != 0;
+    facts.leftpad = n % 6 > 2;
+    facts.rows.clear();
+    facts.lengths.clear();
+    for (unsigned s = 0; s < 1 + n * 7 % 9; ++s) {
+      facts.rows.push_back(facts.packed ? (s == 0 ? 3 : (n + s) % 4) : 1 + (n % 8 == 3 ? 1 : 0));
+      const std::int64_t length = (n * 37 + s * 11) % 7 * ((n + s) % 3) * 50 + 2;
+      facts.lengths.push_back((n + s) % 5 == 4 ? -1 : length);
+    }
+    check(facts, n);
+  }
+}
+
+/// The schedule of other lengths ends behind the last sequence.
+TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
+  for (unsigned n = 0; n < 20; ++n) {
+    CacheFacts facts = invariance_facts(DType::kBF16);
+    facts.page_size = n % 2 == 0 ? 0 : 16;
+    facts.packed = false;
+    const unsigned sequences = 2 + n % 5;
+    facts.rows = std::vector<std::int64_t>(sequences, 1);
+    facts.lengths.clear();
+    for (unsigned s = 0; s < sequences; ++s) {
+      facts.lengths.push_back(s < sequences / 2 ? (n * 37 + s * 11) % 5 * 100 : 0);
+    }
+    check(facts, n);
+  }
+}
+
+/// Parts of a long item leave few nodes, wherever they begin.
+TEST_F(EmulatedGrid, NodesOfALongSequence) {
+  CacheFacts facts = {.dtype = DType::kBF16, .num_heads_k = 1, .group = 1, .rows = {1}, .lengths = {8168 * 64}};
+  facts.head_dim = facts.head_dim_v = 16;
+  check_grids(facts, {2});
 }
 
 /// More than a warp looks at at once, and no multiple of it.

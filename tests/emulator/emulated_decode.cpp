@@ -5,9 +5,14 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "cuda/serving/decode_launch.hpp"
 #include "emulator/emulated_kernel.hpp"
@@ -63,6 +68,31 @@ DecodeArgs args_of(const core::DecodeProblem& p, cuda::DecodeVariant variant) {
   return args;
 }
 
+/// Ints that end where memory does: who reads behind them ends the program.
+class GuardedInts {
+ public:
+  explicit GuardedInts(std::size_t count) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t used = (count * sizeof(int) + page - 1) / page * page;
+    bytes_ = used + page;
+    pages_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages_ == MAP_FAILED) throw std::bad_alloc();
+    char* const end = static_cast<char*>(pages_) + used;
+    if (mprotect(end, page, PROT_NONE) != 0) throw std::runtime_error("mprotect");
+    first_ = reinterpret_cast<int*>(end) - count;
+  }
+  GuardedInts(const GuardedInts&) = delete;
+  GuardedInts& operator=(const GuardedInts&) = delete;
+  ~GuardedInts() { munmap(pages_, bytes_); }
+
+  [[nodiscard]] int* data() const { return first_; }
+
+ private:
+  void* pages_ = nullptr;
+  std::size_t bytes_ = 0;
+  int* first_ = nullptr;
+};
+
 /// Copies of a call's arrays, which become what they are while a kernel runs.
 class LateInputs {
  public:
@@ -73,14 +103,15 @@ class LateInputs {
     std::vector<int>& early = kept_.emplace_back(late.rbegin(), late.rend());
     constexpr int kStrange[] = {-1, 0, 0x7fffffff, 70, -0x7fffffff};
     for (std::size_t n = seed % 3; n < size; n += 3) early[n] = kStrange[(n + seed) % std::size(kStrange)];
-    std::vector<int>& seen = kept_.emplace_back(size);
-    arrays_.push_back({seen.data(), early.data(), late.data(), size * sizeof(int)});
-    array = seen.data();
+    int* const seen = seen_.emplace_back(size).data();
+    arrays_.push_back({seen, early.data(), late.data(), size * sizeof(int)});
+    array = seen;
   }
   [[nodiscard]] const std::vector<emulated::LateArray>& arrays() const { return arrays_; }
 
  private:
   std::deque<std::vector<int>> kept_;
+  std::deque<GuardedInts> seen_;
   std::vector<emulated::LateArray> arrays_;
 };
 

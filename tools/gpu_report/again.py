@@ -1,4 +1,4 @@
-"""Tests that run once more, into a report that is whole."""
+"""Tests of a filter: those that run before all others, and those that run once more, into a report that is whole."""
 
 import concurrent.futures
 import fnmatch
@@ -30,6 +30,34 @@ def results_of(pieces, folder):
     return results, cases
 
 
+def run_named(tests, names, folder, num_gpus):
+    """Runs these tests: ({test: (result, failures)}, cases)."""
+    jobs = jobs_of(names, num_gpus)
+    with concurrent.futures.ThreadPoolExecutor(len(jobs) or 1) as pool:
+        list(pool.map(lambda job: run_part(tests, *job[:4], folder, job[4]), jobs))
+    return results_of([piece for piece, *_ in jobs], folder)
+
+
+def names_here(tests, chosen, num_gpus):
+    """The tests of a filter that run on so many GPUs."""
+    return names_of(tests, chosen + ("-" + ":".join(beyond(num_gpus)) if beyond(num_gpus) else ""))
+
+
+def run_first(report, tests, chosen, folder, num_gpus):
+    """Runs the tests of a filter, in which one is most interested, before the pieces, which have them again."""
+    names = names_here(tests, chosen, num_gpus)
+    results, cases = run_named(tests, names, folder, num_gpus)
+    bad = {name: why for name, (result, why) in results.items() if why or result not in ("COMPLETED", "SKIPPED")}
+    for name, why in bad.items():
+        say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
+    silent = [f"{name} did not end" for name in names if name not in results]
+    skipped = sum(result == "SKIPPED" for result, _ in results.values())
+    report["first"] = {"filter": chosen, "run": len(results), "failed": len(bad) + len(silent), "skipped": skipped,
+                       "failures": [*bad, *silent], "cases": len(cases),
+                       "cases_failed": sum(not case["passed"] for case in cases)}  # fmt: skip
+    say(f"first: {len(results)} of {len(names)} tests, {len(bad) + len(silent)} failed, {len(cases)} comparisons")
+
+
 def replace(report, names, results, cases):
     """Puts results in the place of earlier ones. `names`: the tests that were to run. The number that failed."""
     counts = report["tests"]
@@ -54,10 +82,7 @@ def run_again(report, tests, chosen, folder, num_gpus):
         sys.exit("gpu-test: --again: the report misses tests, allowed a whole one: --more goes on with it")
     named = [name for name in counts["failures"] if " " not in name]  # the others are processes, not tests
     wanted = ":".join([*filter(None, [chosen]), *named])
-    names = names_of(tests, wanted + ("-" + ":".join(beyond(num_gpus)) if beyond(num_gpus) else ""))
-    jobs = jobs_of(names, num_gpus)
-    with concurrent.futures.ThreadPoolExecutor(len(jobs) or 1) as pool:
-        list(pool.map(lambda job: run_part(tests, *job[:4], folder, job[4]), jobs))
-    results, cases = results_of([piece for piece, *_ in jobs], folder)
+    names = names_here(tests, wanted, num_gpus)
+    results, cases = run_named(tests, names, folder, num_gpus)
     failed = replace(report, names, results, cases)
     say(f"again: {len(results)} of {len(names)} tests, {failed} failed; {counts['failed']} failures in all")

@@ -18,6 +18,8 @@ def rounded(value):
 def verdict(report):
     """Have all parts passed, and is none missing?"""
     counts, sanitizers = report["tests"], report["sanitizers"]
+    if report.get("first", {}).get("failed"):
+        return False
     return (counts["failed"] == counts["skipped"] == 0 and not counts.get("missing") and len(sanitizers) == len(TOOLS)
             and all(s["passed"] for s in sanitizers) and report["python"]["passed"])
 
