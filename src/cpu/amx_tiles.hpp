@@ -78,17 +78,21 @@ class EmulatedTiles {
   template <int kRow, int kCol>
   void multiply_add() {
     auto& sums = words_[register_of_c(kRow, kCol)];
+    const auto& right = words_[register_of_b(kCol)];
     for (int r = 0; r < kTile; ++r) {
-      for (int c = 0; c < kTile; ++c) {
-        float low_sum = 0;
-        float high_sum = 0;
-        for (int pair = 0; pair < kTile; ++pair) {
-          const std::uint32_t a = words_[register_of_a(kRow)][r][pair];
-          const std::uint32_t b = words_[register_of_b(kCol)][pair][c];
-          low_sum = flushed(low_sum + flushed_bits(a << 16) * flushed_bits(b << 16));
-          high_sum = flushed(high_sum + flushed_bits(a & 0xffff0000) * flushed_bits(b & 0xffff0000));
+      float low_sum[kTile] = {};
+      float high_sum[kTile] = {};
+      for (int pair = 0; pair < kTile; ++pair) {
+        const std::uint32_t a = words_[register_of_a(kRow)][r][pair];
+        const float a_low = flushed_bits(a << 16);
+        const float a_high = flushed_bits(a & 0xffff0000);
+        for (int c = 0; c < kTile; ++c) {  // a loop over columns inside: vectors for the compiler
+          low_sum[c] = flushed(low_sum[c] + a_low * flushed_bits(right[pair][c] << 16));
+          high_sum[c] = flushed(high_sum[c] + a_high * flushed_bits(right[pair][c] & 0xffff0000));
         }
-        const float sum = flushed_bits(sums[r][c]) + flushed(low_sum + high_sum);
+      }
+      for (int c = 0; c < kTile; ++c) {
+        const float sum = flushed_bits(sums[r][c]) + flushed(low_sum[c] + high_sum[c]);
         sums[r][c] = std::bit_cast<std::uint32_t>(flushed(sum));
       }
     }
