@@ -80,6 +80,9 @@ for group in "$@"; do
   done
 done
 
+# Nobody misses ccache who has all the rest. It keeps the wheel from compiling the library again.
+if ((${#missing[@]})) && [[ " $* " == *' build '* ]] && ! is_present ccache; then missing+=(ccache); fi
+
 if ((${#missing[@]})); then
   install="apt-get install --no-install-recommends ${missing[*]}"
   command -v apt-get >/dev/null || fail "missing (Debian's names): ${missing[*]}. Install them with your package manager."
