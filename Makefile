@@ -41,8 +41,9 @@ setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 # $(call want,group): the same, but what is missing is only told.
 want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left out: $$answer" >&2
 
-# The wheel goes into .venv, and the tests run against what is installed there, not against the sources.
-install_wheel = CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+# The wheel goes into .venv, and the tests run against what is installed there, not against the sources. CXX: CMake's own
+# choice rather than Python's, which may have another name, under which ccache keeps nothing.
+install_wheel = CXX="$${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip install --quiet --disable-pip-version-check \
   --no-deps --no-build-isolation .
 # In one process more than there are cores, since tests of signals and of ranks wait; but no more than eight: each imports
 # torch. A process takes its tests in a row, since those of a file share what they compiled, and later some of another's.
