@@ -1,0 +1,45 @@
+// Bounds of a function's value while its variables run over ranges: which tiles a mask leaves out, or keeps whole, is
+// known without the value at any of their elements.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+
+#include "expr/graph.hpp"
+
+namespace attend::expr {
+
+/// Numbers from low to high, and NaN if it may occur. bool: 0 to 1.
+struct Interval {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool has_nan = false;
+
+  [[nodiscard]] static constexpr Interval of(double x) {
+    Interval one;
+    if (x == x) one.low = one.high = x;
+    one.has_nan = x != x;
+    return one;
+  }
+  [[nodiscard]] constexpr bool is_one() const { return low == high && !has_nan; }
+  [[nodiscard]] constexpr bool contains(double x) const { return x != x ? has_nan : low <= x && x <= high; }
+  [[nodiscard]] constexpr Interval hull(const Interval& other) const {
+    return {low < other.low ? low : other.low, high > other.high ? high : other.high, has_nan || other.has_nan};
+  }
+};
+
+/// A range of each Variable.
+using Ranges = std::array<Interval, kVariables>;
+
+/// Bounds of a capture's elements of subscripts in these ranges, within its extents.
+using LoadBounds = std::function<Interval(std::int32_t capture, std::span<const Interval> subscripts)>;
+
+/// Bounds of `root` for all variables in `ranges`, in float64 and in float32. They may be wider than need be. For a
+/// bool: {0, 0} if it is false everywhere, {1, 1} if it is true everywhere.
+/// Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
+[[nodiscard]] Interval bounds_of(const Graph& graph, Id root, const Ranges& ranges, const LoadBounds& loads);
+
+}  // namespace attend::expr

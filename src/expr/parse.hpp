@@ -1,0 +1,34 @@
+// The text of a score or mask function.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "expr/graph.hpp"
+
+namespace attend::expr {
+
+struct Function {
+  Graph graph;
+  Id result = kNone;
+};
+
+/// The function that `text` describes, in the language of C expressions:
+///
+///   text        = { "let" name "=" expression ";" } expression
+///   operators   = ?:  ||  &&  |  ^  &  == !=  < <= > >=  << >>  + -  * / // %  unary - ! ~, as tight as in C
+///   subscripts  = name[i][j] or name[i, j]
+///   names       = score b h q k q_len k_len, captures, what `let` has named; pi, inf, true, false
+///   functions   = abs sign floor ceil round trunc exp exp2 log log2 log1p sqrt rsqrt sin cos tan tanh sigmoid erf relu
+///                 gelu silu min max pow clamp(x, low, high) where(condition, a, b) int float
+///
+/// `/` gives a float; `//` and `%` round the quotient down. A bool counts as 0 or 1 beside an integer, an integer as a
+/// float beside a float, and what is not 0 as true where a bool is wanted. `a < b < c` is refused.
+///
+/// result: kFloat for a score function, kBool for a mask function, which has no `score`.
+/// Throws Error (kInvalidArgument): one line that begins with `argument` and names the column, counted from 1.
+[[nodiscard]] Function parse(std::string_view argument, std::string_view text, std::vector<Capture> captures,
+                             Type result);
+
+}  // namespace attend::expr

@@ -1,0 +1,44 @@
+// Words and signs of a function's text.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace attend::expr {
+
+struct Token {
+  enum class Kind { kEnd, kName, kInt, kFloat, kSign };
+  Kind kind = Kind::kEnd;
+  std::string_view text;   ///< empty at the end
+  std::size_t column = 0;  ///< of its first character, from 1
+  double value = 0;        ///< of numbers
+};
+
+/// Throws Error (kInvalidArgument): "ARGUMENT: column N: MESSAGE".
+[[noreturn]] void refuse(std::string_view argument, std::size_t column, const std::string& message);
+
+class Tokens {
+ public:
+  Tokens(std::string_view argument, std::string_view text) : argument_(argument), text_(text) { advance(); }
+
+  [[nodiscard]] const Token& next() const { return next_; }
+  [[nodiscard]] bool is(std::string_view text) const { return next_.text == text; }
+  Token take();
+  /// Whether that was next; then it is taken.
+  bool take_if(std::string_view text);
+  /// Takes it, or refuses what is there.
+  void want(std::string_view text);
+  [[noreturn]] void refuse_next(const std::string& wanted) const;
+
+ private:
+  void advance();
+  void read_number();
+
+  std::string_view argument_;
+  std::string_view text_;
+  std::size_t at_ = 0;
+  Token next_;
+};
+
+}  // namespace attend::expr

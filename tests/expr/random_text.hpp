@@ -1,0 +1,40 @@
+// Random texts of score and mask functions, and the tensors that they name.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "expr/evaluate.hpp"
+#include "expr/graph.hpp"
+
+namespace attend::test {
+
+/// table float [4][16], bias float [8], cap float, doc int [32], flags bool [5][3][2][2]
+[[nodiscard]] std::vector<expr::Capture> some_captures();
+
+/// An element of those: follows from its place.
+[[nodiscard]] double element_of_capture(std::int32_t capture, std::span<const std::int64_t> subscripts);
+
+/// A point within the ranges that texts are written for.
+[[nodiscard]] expr::Point random_point(std::mt19937_64& generator);
+
+class RandomText {
+ public:
+  /// is_mask: without `score`.
+  RandomText(std::uint64_t seed, bool is_mask) : generator_(seed), is_mask_(is_mask) {}
+
+  [[nodiscard]] std::string of_float(int depth);
+  [[nodiscard]] std::string of_int(int depth);
+  [[nodiscard]] std::string of_bool(int depth);
+
+ private:
+  int draw(int count) { return static_cast<int>(generator_() % static_cast<unsigned>(count)); }
+
+  std::mt19937_64 generator_;
+  bool is_mask_;
+};
+
+}  // namespace attend::test
