@@ -24,10 +24,28 @@ class Reverse {
     sum = sum == kNone ? derivative : g_.make(Op::kAdd, sum, derivative);
   }
 
-  Id times(Id a, Id b) { return g_.make(Op::kMultiply, a, b); }
+  /// f(d); where d is a choice between something and 0, a choice between f of that and 0: what is not chosen may be
+  /// infinite or NaN, and so would be 0 times that.
+  template <class F>
+  Id of_chosen(Id d, const F& f) {  // NOLINT(misc-no-recursion): as deep as choices are within each other
+    const Node node = g_[d];
+    if (node.op != Op::kSelect) return f(d);
+    const auto [condition, yes, no, none] = node.args;
+    if (g_.is_constant(no, 0)) return where(condition, of_chosen(yes, f), no);
+    return g_.is_constant(yes, 0) ? where(condition, yes, of_chosen(no, f)) : f(d);
+  }
+
+  // Of an adjoint d.
+  Id times(Id d, Id factor) {
+    return of_chosen(d, [&](Id x) { return g_.make(Op::kMultiply, x, factor); });
+  }
+  Id over(Id d, Id divisor) {
+    return of_chosen(d, [&](Id x) { return g_.make(Op::kDivide, x, divisor); });
+  }
+  Id negative(Id d) {
+    return of_chosen(d, [&](Id x) { return g_.make(Op::kNegate, x); });
+  }
   Id minus(Id a, Id b) { return g_.make(Op::kSubtract, a, b); }
-  Id over(Id a, Id b) { return g_.make(Op::kDivide, a, b); }
-  Id negative(Id a) { return g_.make(Op::kNegate, a); }
   Id number(double x) { return g_.number(x); }
   Id where(Id condition, Id a, Id b) { return g_.make(Op::kSelect, condition, a, b); }
 

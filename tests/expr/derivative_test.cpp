@@ -163,6 +163,14 @@ TEST(Derivatives, AreDefinedAtCorners) {
   EXPECT_EQ(derivative_at("7", 2), 0);
 }
 
+// Where torch's are NaN.
+TEST(Derivatives, KnowNothingOfWhatIsNotChosen) {
+  EXPECT_EQ(derivative_at("score > 0 ? log(score) : 0", 0), 0);
+  EXPECT_EQ(derivative_at("score > 1 ? 3 * sqrt(score - 1) / score : 2 * score", 1), 2);
+  EXPECT_EQ(derivative_at("score > 0 ? (score > 1 ? log(score - 1) : 4 * score) : 1 / score", 1), 4);
+  EXPECT_EQ(derivative_at("where(score < 1e30, score, exp(score * score))", 5), 1);
+}
+
 TEST(Slopes, AreToldApart) {
   const auto slope = [](const std::string& text) {
     Function f = expr::parse("score", text, some_captures(), Type::kFloat);
