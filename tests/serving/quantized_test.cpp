@@ -211,7 +211,8 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});
        }},
-      {"o: shares memory with k_descale", [](DecodeCall& c) { c.o.data = const_cast<void*>(c.cache.k_descale->data); }},
+      // Not o where the factors are: it is longer, and what lies behind them differs from run to run.
+      {"o: shares memory with k_descale", [](DecodeCall& c) { c.cache.k_descale->data = c.o.data; }},
   };
   for (const BadDecode& bad : all) {
     const CacheCase problem(eight_bit_facts(DType::kF8E4M3, Descales::kSequences), 1);
