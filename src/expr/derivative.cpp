@@ -8,135 +8,158 @@ namespace {
 
 class Reverse {
  public:
-  Reverse(Graph& graph, Id result) : g_(graph), adjoints_(static_cast<std::size_t>(result) + 1, kNone) {
+  Reverse(Graph& graph, Id result)
+      : g_(graph), adjoints_(static_cast<std::size_t>(result) + 1, kNone), chosen_(adjoints_.size(), false) {
+    for (Id id = 0; id <= result; ++id) depends_.push_back(depends(graph[id]));
     adjoints_.back() = g_.number(1);
     for (Id id = result; id >= 0; --id) {
-      if (adjoint(id) != kNone && g_.type(id) == Type::kFloat) pass_on(id, adjoint(id));
+      if (adjoint(id) == kNone || !depends_[place(id)]) continue;
+      d_ = adjoint(id);
+      is_chosen_ = chosen_[place(id)];
+      pass_on(id);
     }
   }
 
-  [[nodiscard]] Id adjoint(Id id) const { return adjoints_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] Id adjoint(Id id) const { return adjoints_[place(id)]; }
 
  private:
+  static std::size_t place(Id id) { return static_cast<std::size_t>(id); }
+
+  /// Whether the node changes with the score or an element of floats.
+  [[nodiscard]] bool depends(const Node& node) const {
+    if (node.type != Type::kFloat || node.op == Op::kToFloat) return false;
+    if (node.op == Op::kVariable || node.op == Op::kLoad) return true;
+    bool any = false;
+    for (std::size_t n = 0; n < node.num_args(); ++n) any = any || depends_[place(node.args[n])];
+    return any;
+  }
+
   void add(Id to, Id derivative) {
-    if (g_.is_constant(derivative, 0)) return;
-    Id& sum = adjoints_[static_cast<std::size_t>(to)];
+    if (!depends_[place(to)] || g_.is_constant(derivative, 0)) return;
+    Id& sum = adjoints_[place(to)];
     sum = sum == kNone ? derivative : g_.make(Op::kAdd, sum, derivative);
+    chosen_[place(to)] = chosen_[place(to)] || is_chosen_;
   }
 
-  /// f(d); where d is a choice between something and 0, a choice between f of that and 0: what is not chosen may be
-  /// infinite or NaN, and so would be 0 times that.
+  /// Adds f(d_). Where d_ may be 0 because another operand was chosen, 0 then: what was not chosen may be infinite or
+  /// NaN, and 0 times that is NaN.
   template <class F>
-  Id of_chosen(Id d, const F& f) {  // NOLINT(misc-no-recursion): as deep as choices are within each other
-    const Node node = g_[d];
-    if (node.op != Op::kSelect) return f(d);
-    const auto [condition, yes, no, none] = node.args;
-    if (g_.is_constant(no, 0)) return where(condition, of_chosen(yes, f), no);
-    return g_.is_constant(yes, 0) ? where(condition, yes, of_chosen(no, f)) : f(d);
+  void add_of(Id to, const F& f) {
+    if (!depends_[place(to)]) return;
+    const Id derivative = f(d_);
+    if (!is_chosen_) return add(to, derivative);
+    add(to, where(g_.make(Op::kEqual, d_, number(0)), number(0), derivative));
   }
 
-  // Of an adjoint d.
-  Id times(Id d, Id factor) {
-    return of_chosen(d, [&](Id x) { return g_.make(Op::kMultiply, x, factor); });
+  /// Adds a part of d_, which is 0 where the operand was not chosen.
+  void add_if_chosen(Id to, Id part) {
+    is_chosen_ = true;
+    add(to, part);
   }
-  Id over(Id d, Id divisor) {
-    return of_chosen(d, [&](Id x) { return g_.make(Op::kDivide, x, divisor); });
-  }
-  Id negative(Id d) {
-    return of_chosen(d, [&](Id x) { return g_.make(Op::kNegate, x); });
-  }
+
+  Id plus(Id a, Id b) { return g_.make(Op::kAdd, a, b); }
   Id minus(Id a, Id b) { return g_.make(Op::kSubtract, a, b); }
+  Id times(Id a, Id b) { return g_.make(Op::kMultiply, a, b); }
+  Id over(Id a, Id b) { return g_.make(Op::kDivide, a, b); }
+  Id negative(Id a) { return g_.make(Op::kNegate, a); }
   Id number(double x) { return g_.number(x); }
   Id where(Id condition, Id a, Id b) { return g_.make(Op::kSelect, condition, a, b); }
 
-  /// Adds the node's derivatives by its operands, times its own adjoint d.
-  void pass_on(Id y, Id d) {
+  /// Adds the node's derivatives by its operands, times its own adjoint d_.
+  void pass_on(Id y) {
     const Node node = g_[y];
     const Id a = node.args[0], b = node.args[1];
     switch (node.op) {
       case Op::kAdd:
-        return add(a, d), add(b, d);
+        return add(a, d_), add(b, d_);
       case Op::kSubtract:
-        return add(a, d), add(b, negative(d));
+        return add(a, d_), add(b, negative(d_));
       case Op::kMultiply:
-        return add(a, times(d, b)), add(b, times(d, a));
+        return add_of(a, [&](Id d) { return times(d, b); }), add_of(b, [&](Id d) { return times(d, a); });
       case Op::kDivide:
-        return add(a, over(d, b)), add(b, negative(over(times(d, y), b)));
+        add_of(a, [&](Id d) { return over(d, b); });
+        return add_of(b, [&](Id d) { return negative(over(times(d, y), b)); });
       case Op::kFloorMod:
-        return add(a, d), add(b, negative(times(d, g_.make(Op::kFloor, over(a, b)))));
+        add(a, d_);
+        return add_of(b, [&](Id d) { return negative(times(d, g_.make(Op::kFloor, over(a, b)))); });
       case Op::kMin:
-        return add(a, share(a, b, d)), add(b, share(b, a, d));
+        return add_if_chosen(a, share(a, b)), add_if_chosen(b, share(b, a));
       case Op::kMax:
-        return add(a, share(b, a, d)), add(b, share(a, b, d));
+        return add_if_chosen(a, share(b, a)), add_if_chosen(b, share(a, b));
       case Op::kPow:
-        return pass_to_power(y, a, b, d);
+        return pass_to_power(y, a, b);
       case Op::kSelect:
-        return add(b, where(a, d, number(0))), add(node.args[2], where(a, number(0), d));
-      case Op::kConstant:
+        return add_if_chosen(b, where(a, d_, number(0))), add_if_chosen(node.args[2], where(a, number(0), d_));
       case Op::kVariable:
       case Op::kLoad:
-      case Op::kToFloat:
         return;
       default:
-        return pass_to_one(node.op, y, a, d);
+        return add_of(a, [&](Id d) { return of_one(node.op, y, a, d); });
     }
   }
 
-  void pass_to_one(Op op, Id y, Id a, Id d) {
+  /// d times the derivative of y, a function of a.
+  Id of_one(Op op, Id y, Id a, Id d) {
     switch (op) {
       case Op::kNegate:
-        return add(a, negative(d));
+        return negative(d);
       case Op::kAbs:
-        return add(a, times(d, g_.make(Op::kSign, a)));
+        return times(d, g_.make(Op::kSign, a));
       case Op::kExp:
-        return add(a, times(d, y));
+        return times(d, y);
       case Op::kExp2:
-        return add(a, times(d, times(y, number(std::numbers::ln2))));
+        return times(d, times(y, number(std::numbers::ln2)));
       case Op::kLog:
-        return add(a, over(d, a));
+        return over(d, a);
       case Op::kLog2:
-        return add(a, over(d, times(a, number(std::numbers::ln2))));
+        return over(d, times(a, number(std::numbers::ln2)));
       case Op::kLog1p:
-        return add(a, over(d, g_.make(Op::kAdd, a, number(1))));
+        return over(d, plus(a, number(1)));
       case Op::kSqrt:
-        return add(a, over(d, times(number(2), y)));
+        return over(d, times(number(2), y));
       case Op::kRsqrt:
-        return add(a, times(d, times(number(-0.5), times(y, times(y, y)))));
+        return times(d, times(number(-0.5), times(y, times(y, y))));
       case Op::kSin:
-        return add(a, times(d, g_.make(Op::kCos, a)));
+        return times(d, g_.make(Op::kCos, a));
       case Op::kCos:
-        return add(a, negative(times(d, g_.make(Op::kSin, a))));
+        return negative(times(d, g_.make(Op::kSin, a)));
       case Op::kTan:
-        return add(a, times(d, g_.make(Op::kAdd, times(y, y), number(1))));
+        return times(d, plus(times(y, y), number(1)));
       case Op::kTanh:
-        return add(a, times(d, minus(number(1), times(y, y))));
+        return times(d, minus(number(1), times(y, y)));
       case Op::kSigmoid:
-        return add(a, times(d, times(y, minus(number(1), y))));
-      case Op::kErf: {
-        const Id bell = g_.make(Op::kExp, negative(times(a, a)));
-        return add(a, times(d, times(bell, number(2 * std::numbers::inv_sqrtpi))));
-      }
+        return times(d, times(y, minus(number(1), y)));
+      case Op::kErf:
+        return times(d, times(number(2 * std::numbers::inv_sqrtpi), g_.make(Op::kExp, negative(times(a, a)))));
       default:
-        return;  // what rounds, or gives a sign, is constant but for its steps
+        return number(0);  // what rounds, or gives a sign, is constant but for its steps
     }
   }
 
-  /// d where `smaller` is smaller, half of it where they are equal, else 0.
-  Id share(Id smaller, Id larger, Id d) {
-    const Id of_unequal = where(g_.make(Op::kLess, smaller, larger), d, number(0));
-    return where(g_.make(Op::kEqual, smaller, larger), times(d, number(0.5)), of_unequal);
+  /// d_ where `smaller` is smaller, half of it where they are equal, else 0.
+  Id share(Id smaller, Id larger) {
+    const Id of_unequal = where(g_.make(Op::kLess, smaller, larger), d_, number(0));
+    return where(g_.make(Op::kEqual, smaller, larger), times(d_, number(0.5)), of_unequal);
   }
 
-  void pass_to_power(Id y, Id a, Id b, Id d) {
+  void pass_to_power(Id y, Id a, Id b) {
     const Id zero = number(0);
-    const Id slope = times(b, g_.make(Op::kPow, a, minus(b, number(1))));
-    add(a, where(g_.make(Op::kEqual, b, zero), zero, times(d, slope)));
-    const Id at_zero = g_.make(Op::kAnd, g_.make(Op::kEqual, a, zero), g_.make(Op::kLessEqual, zero, b));
-    add(b, where(at_zero, zero, times(d, times(y, g_.make(Op::kLog, a)))));
+    add_of(a, [&](Id d) {
+      const Id slope = times(b, g_.make(Op::kPow, a, minus(b, number(1))));
+      return where(g_.make(Op::kEqual, b, zero), zero, times(d, slope));
+    });
+    add_of(b, [&](Id d) {
+      const Id at_zero = g_.make(Op::kAnd, g_.make(Op::kEqual, a, zero), g_.make(Op::kLessEqual, zero, b));
+      return where(at_zero, zero, times(d, times(y, g_.make(Op::kLog, a))));
+    });
   }
 
   Graph& g_;
   std::vector<Id> adjoints_;
+  std::vector<bool> chosen_;  // whose adjoint may be 0 because another operand of min, max or ?: was chosen
+  std::vector<bool> depends_;
+  Id d_ = kNone;            // the adjoint of the node that is passed on
+  bool is_chosen_ = false;  // likewise
 };
 
 }  // namespace

@@ -19,12 +19,12 @@ struct Derivatives {
 
 /// Adds the derivatives of `result`, a float, to the graph: reverse accumulation, from the result to its operands.
 /// Where there is none: that of abs is 0 at 0, of min and max 1/2 for each of two equal operands, of what rounds 0.
-/// What a choice leaves out adds 0, also where it is infinite or NaN.
+/// What ?:, min or max leaves out adds 0, also where it is infinite or NaN.
 [[nodiscard]] Derivatives differentiate(Graph& graph, Id result);
 
 /// How a score's derivative varies, which decides the kernels of a backward pass.
 enum class Slope : std::uint8_t {
-  kOne,      ///< 1: something is added that does not depend on the score
+  kOne,      ///< 1, but for steps
   kUniform,  ///< the same for all rows and keys of a head
   kAny,
 };

@@ -128,12 +128,13 @@ bool Graph::Equal::operator()(const Node& a, const Node& b) const {
          std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value);  // -0 is not 0, NaN is NaN
 }
 
+GraphIsFull::GraphIsFull()
+    : Error(ErrorCode::kInvalidArgument,
+            "a function of more than " + std::to_string(Graph::kMostNodes) + " operations, its derivatives included") {}
+
 Id Graph::add(const Node& node) {
   if (const auto found = places_.find(node); found != places_.end()) return found->second;
-  if (nodes_.size() == kMostNodes) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "a function of more than " + std::to_string(kMostNodes) + " operations, its derivative included");
-  }
+  if (nodes_.size() == kMostNodes) throw GraphIsFull();
   const auto id = static_cast<Id>(nodes_.size());
   nodes_.push_back(node);
   places_.emplace(node, id);

@@ -17,6 +17,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "attend/error.hpp"
+
 namespace attend::expr {
 
 enum class Type : std::uint8_t { kBool, kInt, kFloat };
@@ -122,6 +124,12 @@ struct Node {
   [[nodiscard]] std::size_t num_args() const;
 };
 
+/// The graph has as many nodes as it may have.
+class GraphIsFull : public Error {
+ public:
+  GraphIsFull();
+};
+
 class Graph {
  public:
   /// More nodes are refused: what a text that short cannot mean takes neither memory nor a compiler's time.
@@ -141,8 +149,7 @@ class Graph {
   [[nodiscard]] Id variable(Variable variable);
   /// An element of a capture; as many subscripts, integers, as it has extents.
   [[nodiscard]] Id load(std::int32_t capture, std::span<const Id> subscripts);
-  /// An operation on operands of the types that it takes; std::logic_error for others. Throws Error where the graph is
-  /// full.
+  /// An operation on operands of the types that it takes; std::logic_error for others. Throws GraphIsFull.
   [[nodiscard]] Id make(Op op, Id a, Id b = kNone, Id c = kNone);
 
   /// The node as a float: itself, or converted.

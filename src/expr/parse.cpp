@@ -66,6 +66,9 @@ class Parser {
     for (std::size_t n = 0; n < graph_.captures().size(); ++n) check_capture(n);
   }
 
+  /// Of what comes next.
+  [[nodiscard]] std::size_t column() const { return tokens_.next().column; }
+
   Function function() {
     while (tokens_.take_if("let")) {
       const Token name = tokens_.take();
@@ -84,8 +87,7 @@ class Parser {
   struct Deeper {
     explicit Deeper(Parser& parser) : parser_(parser) {
       if (++parser_.depth_ > kMostDepth) {
-        refuse(parser_.argument_, parser_.tokens_.next().column,
-               "more than " + std::to_string(kMostDepth) + " brackets and operators within each other");
+        refuse(parser_.argument_, parser_.tokens_.next().column, "too many brackets and operators within each other");
       }
     }
     ~Deeper() { --parser_.depth_; }
@@ -97,11 +99,9 @@ class Parser {
   void check_capture(std::size_t n) {
     const Capture& capture = graph_.captures()[n];
     const auto refuse_capture = [&](const std::string& message) {
-      refuse(argument_, 1, "capture '" + capture.name + "': " + message);
+      refuse(argument_, 1, "capture " + printed(capture.name) + ": " + message);
     };
-    Tokens alone(argument_, capture.name);
-    const Token first = alone.take();
-    if (first.kind != Token::Kind::kName || first.text != capture.name) refuse_capture("not a name");
+    if (!is_name(capture.name)) refuse_capture("not a name");
     if (is_taken(capture.name)) refuse_capture("the name has a meaning already");
     if (capture.shape.size() > kMostSubscripts) refuse_capture("more than 4 extents");
     for (const std::int64_t extent : capture.shape) {
@@ -120,7 +120,7 @@ class Parser {
   void check_new_name(const Token& name) const {
     if (name.kind != Token::Kind::kName) refuse(argument_, name.column, "expected a name behind 'let'");
     if (is_taken(name.text)) {
-      refuse(argument_, name.column, "'" + std::string(name.text) + "' has a meaning already");
+      refuse(argument_, name.column, printed(name.text) + " has a meaning already");
     }
   }
 
@@ -128,7 +128,8 @@ class Parser {
     std::string list;
     for (const auto& [name, id] : names_) list += (list.empty() ? "" : ", ") + name;
     for (const auto& [name, number] : captures_) list += ", " + name;
-    return list;
+    constexpr std::size_t kMost = 200;
+    return list.size() <= kMost ? list : list.substr(0, kMost) + "...";
   }
 
   // -------------------------------------------------------------------------------------------------- operators
@@ -137,13 +138,15 @@ class Parser {
   Id expression(int tightness) {  // NOLINT(misc-no-recursion): Deeper bounds it
     const Deeper deeper(*this);
     Id left = unary();
-    for (bool compared = false;;) {
+    for (int compared = 0;;) {
       const BinaryOperator* found = binary_operator(tokens_.next().text);
       if (found == nullptr || found->tightness <= tightness) break;
       const Token sign = tokens_.take();
-      const bool compares = found->tightness == 7;
-      if (compares && compared) refuse(argument_, sign.column, "a comparison of a comparison: write a < b && b < c");
-      compared = compares;
+      const bool compares = found->tightness == 6 || found->tightness == 7;
+      if (compares && compared == found->tightness) {
+        refuse(argument_, sign.column, "a comparison of a comparison: write a < b && b < c");
+      }
+      compared = found->tightness;
       left = binary(sign, *found, left, expression(found->tightness));
     }
     if (tightness > 0 || !tokens_.take_if("?")) return left;
@@ -213,7 +216,7 @@ class Parser {
     if (name.text == "inf") return graph_.number(std::numeric_limits<double>::infinity());
     if (name.text == "true" || name.text == "false") return graph_.constant(Type::kBool, name.text == "true");
     if (name.text == "score") refuse(argument_, name.column, "'score' is not known to masks");
-    refuse(argument_, name.column, "'" + std::string(name.text) + "' is no name here, known: " + known_names());
+    refuse(argument_, name.column, printed(name.text) + " is no name here, known: " + known_names());
   }
 
   Id load(const Token& name, std::int32_t capture) {  // NOLINT(misc-no-recursion)
@@ -258,7 +261,9 @@ class Parser {
                  " arguments, allowed: " + std::to_string(count));
     };
     if (name.text == "min" || name.text == "max") {
-      if (args.size() < 2) want(2);
+      if (args.size() < 2) {
+        refuse(argument_, name.column, printed(name.text) + " with fewer than 2 arguments");
+      }
       Id result = args[0];
       for (std::size_t n = 1; n < args.size(); ++n) {
         result = of_two(name.text == "min" ? Op::kMin : Op::kMax, result, args[n]);
@@ -320,7 +325,12 @@ class Parser {
 }  // namespace
 
 Function parse(std::string_view argument, std::string_view text, std::vector<Capture> captures, Type result) {
-  return Parser(argument, text, std::move(captures), result).function();
+  Parser parser(argument, text, std::move(captures), result);
+  try {
+    return parser.function();
+  } catch (const GraphIsFull& full) {
+    refuse(argument, parser.column(), full.what());
+  }
 }
 
 }  // namespace attend::expr

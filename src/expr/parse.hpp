@@ -24,7 +24,8 @@ struct Function {
 ///                 gelu silu min max pow clamp(x, low, high) where(condition, a, b) int float
 ///
 /// `/` gives a float; `//` and `%` round the quotient down. A bool counts as 0 or 1 beside an integer, an integer as a
-/// float beside a float, and what is not 0 as true where a bool is wanted. `a < b < c` is refused.
+/// float beside a float, and what is not 0 as true where a bool is wanted. `a < b < c` and
+/// `a == b == c` are refused.
 ///
 /// result: kFloat for a score function, kBool for a mask function, which has no `score`.
 /// Throws Error (kInvalidArgument): one line that begins with `argument` and names the column, counted from 1.

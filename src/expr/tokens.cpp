@@ -18,6 +18,8 @@ constexpr bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
+}  // namespace
+
 std::string printed(std::string_view text) {
   constexpr std::size_t kMost = 24;
   std::string shown;
@@ -25,7 +27,10 @@ std::string printed(std::string_view text) {
   return "'" + shown + (text.size() > kMost ? "...'" : "'");
 }
 
-}  // namespace
+bool is_name(std::string_view text) {
+  return !text.empty() && !is_digit(text[0]) &&
+         std::all_of(text.begin(), text.end(), [](char c) { return is_letter(c) || is_digit(c); });
+}
 
 void refuse(std::string_view argument, std::size_t column, const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument,
@@ -83,6 +88,8 @@ void Tokens::advance() {
 void Tokens::read_number() {
   const char* const begin = text_.data() + at_;
   const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), next_.value);
+  if (error == std::errc::invalid_argument)
+    refuse(argument_, next_.column, printed(text_.substr(at_, 1)) + " is no number");
   if (error != std::errc()) refuse(argument_, next_.column, "a number that float64 does not hold");
   next_.text = {begin, static_cast<std::size_t>(end - begin)};
   at_ += next_.text.size();

@@ -18,6 +18,12 @@ struct Token {
 /// Throws Error (kInvalidArgument): "ARGUMENT: column N: MESSAGE".
 [[noreturn]] void refuse(std::string_view argument, std::size_t column, const std::string& message);
 
+/// In quotes, cut where it is long; '?' for what cannot be printed.
+[[nodiscard]] std::string printed(std::string_view text);
+
+/// Letters of ASCII, digits and '_', no digit first.
+[[nodiscard]] bool is_name(std::string_view text);
+
 class Tokens {
  public:
   Tokens(std::string_view argument, std::string_view text) : argument_(argument), text_(text) { advance(); }
