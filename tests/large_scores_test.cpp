@@ -111,8 +111,8 @@ TEST(HugeSlopes, HaveFiniteGradients) {
   }
 }
 
-// Numbers below 2^-126 are nothing beside a row's largest weight, 1, but a processor takes about 150 cycles for each of
-// their products: rows with a few large scores took thirteen times as long.
+// Numbers below 2^-126 are nothing beside a row's largest weight, 1, but their products are many times slower: rows
+// with a few large scores took thirteen times as long.
 TEST(AWeightBelowTheNormalNumbers, IsZero) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const Inputs in = make_inputs({.dtype = dtype, .seqlen_q = 40, .seqlen_k = 300, .scale = 1.0});

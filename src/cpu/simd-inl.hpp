@@ -51,8 +51,8 @@ HWY_INLINE Vector exp2_fraction(Vector f) {
 }
 #endif
 
-/// 2^t, relative error below 2e-7, for t up to 127; below -126 it is 0: a product with a number that small takes a
-/// processor about 150 cycles. NaN for NaN.
+/// 2^t, relative error below 2e-7, for t up to 127; below -126 it is 0: products with numbers that small
+/// are many times slower. NaN for NaN.
 /// t = n + f with integer n and a fraction f.
 HWY_INLINE Vector exp2(Vector t) {
 #if HWY_TARGET <= HWY_AVX3  // one instruction gives t - floor(t), one scales by 2^floor(t); both bear -inf and NaN

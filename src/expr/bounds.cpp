@@ -34,12 +34,11 @@ bool has_infinity(const Interval& x) {
 }
 
 /// The extremes of an operation that grows or falls in each operand, over the corners.
-Interval of_corners(Op op, Type type, const Interval& a, const Interval& b) {
+Interval of_corners(Op op, const Interval& a, const Interval& b) {
   Interval all = {kInfinity, -kInfinity};
   for (const double x : {a.low, a.high}) {
     for (const double y : {b.low, b.high}) {
-      // Not apply() for integers, whose results wrap.
-      const double value = type == Type::kInt && op == Op::kMultiply ? x * y : apply(op, Type::kFloat, x, y, 0);
+      const double value = apply(op, Type::kFloat, x, y, 0);  // of integers too: as such the result would wrap
       if (std::isnan(value)) return kAnyFloat;
       all = all.hull(Interval::of(value));
     }
@@ -71,8 +70,9 @@ Interval of_bits(Op op, const Interval& a, const Interval& b) {
 }
 
 Interval of_shift(Op op, const Interval& a, const Interval& b) {
-  if (!b.is_one() || b.low < 0 || b.low > 30)
+  if (!b.is_one() || b.low < 0 || b.low > 30) {
     return op == Op::kShiftRight && a.low >= 0 ? Interval{0, a.high} : kAnyInt;
+  }
   const double factor = std::exp2(b.low);
   if (op == Op::kShiftLeft) return of_int(a.low * factor, a.high * factor);
   return {std::floor(a.low / factor), std::floor(a.high / factor)};
@@ -94,12 +94,12 @@ Interval of_ints(Op op, const Interval& a, const Interval& b) {
     case Op::kSubtract:
       return of_int(a.low - b.high, a.high - b.low);
     case Op::kMultiply: {
-      const Interval product = of_corners(op, Type::kInt, a, b);
+      const Interval product = of_corners(op, a, b);
       return of_int(product.low, product.high);
     }
     case Op::kFloorDivide: {
       if (b.low > 0 || b.high < 0) {
-        const Interval quotient = of_corners(op, Type::kInt, a, b);
+        const Interval quotient = of_corners(op, a, b);
         return of_int(quotient.low, quotient.high);
       }
       const double most = std::max(std::abs(a.low), std::abs(a.high));
@@ -160,13 +160,13 @@ Interval of_floats(Op op, const Interval& a, const Interval& b) {
     case Op::kAdd:
     case Op::kSubtract:
     case Op::kMultiply: {
-      Interval all = of_corners(op, Type::kFloat, a, b);
+      Interval all = of_corners(op, a, b);
       all.has_nan = all.has_nan || has_nan || (has_infinity(a) || has_infinity(b));
       return all;
     }
     case Op::kDivide: {
       if (b.low <= 0 && b.high >= 0) return kAnyFloat;
-      Interval all = of_corners(op, Type::kFloat, a, b);
+      Interval all = of_corners(op, a, b);
       all.has_nan = all.has_nan || has_nan || has_infinity(a);
       return all;
     }
@@ -252,7 +252,7 @@ Interval bounds_of(const Graph& graph, Id root, const Ranges& ranges, const Load
       }
       own = loads(node.which, {subscripts.data(), shape.size()});
     } else {
-      own = of_node(node.op, graph.type(node.op == Op::kSelect ? node.args[1] : node.args[0]), arg(0), arg(1), arg(2));
+      own = of_node(node.op, graph.operand_type(node), arg(0), arg(1), arg(2));
     }
   }
   return known[static_cast<std::size_t>(root)];

@@ -35,8 +35,7 @@ double Evaluator::value_of(const Node& node, const Point& point) const {
     }
     return load_(node.which, {subscripts.data(), shape.size()});
   }
-  const Id typed = node.op == Op::kSelect ? node.args[1] : node.args[0];
-  return apply(node.op, graph_.type(typed), arg(0), arg(1), arg(2));
+  return apply(node.op, graph_.operand_type(node), arg(0), arg(1), arg(2));
 }
 
 std::span<const double> Evaluator::at(const Point& point) {

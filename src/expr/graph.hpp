@@ -141,6 +141,8 @@ class Graph {
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] const Node& operator[](Id id) const { return nodes_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] Type type(Id id) const { return (*this)[id].type; }
+  /// Of an operation's operands, the condition of kSelect aside: what apply() asks for.
+  [[nodiscard]] Type operand_type(const Node& node) const { return type(node.args[node.op == Op::kSelect ? 1 : 0]); }
   [[nodiscard]] bool is_constant(Id id) const { return (*this)[id].op == Op::kConstant; }
   [[nodiscard]] bool is_constant(Id id, double value) const { return is_constant(id) && (*this)[id].value == value; }
 
@@ -178,7 +180,7 @@ class Graph {
   std::unordered_map<Node, Id, Hash, Equal> places_;
 };
 
-/// What `op` gives for operands of `type`, the last one's where they differ. bool is 0 or 1, integers are whole.
+/// What `op` gives for operands of `type`, see Graph::operand_type(). bool is 0 or 1, integers are whole.
 [[nodiscard]] double apply(Op op, Type type, double a, double b, double c);
 
 }  // namespace attend::expr

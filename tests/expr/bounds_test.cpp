@@ -59,8 +59,7 @@ double in_float32(const Function& f, const expr::Point& point) {
       }
       value = element_of_capture(node.which, {at.data(), shape.size()});
     } else if (node.num_args() > 0) {
-      const Type type = f.graph.type(node.args[node.op == expr::Op::kSelect ? 1 : 0]);
-      value = expr::apply(node.op, type, arg(0), arg(1), arg(2));
+      value = expr::apply(node.op, f.graph.operand_type(node), arg(0), arg(1), arg(2));
     }
     values.push_back(node.type == Type::kFloat ? static_cast<float>(value) : value);
   }
