@@ -41,7 +41,7 @@ __device__ __forceinline__ void run(const DecodeContext<Config>& block, DecodeSc
   for (bool is_early = keeps_sequences<Config>(block.args);; is_early = false) {
     if (!is_early) wait_for_kernels_before();
     if (makes_schedule) first.start(block.args, schedule, kept_sequences<Config>(block.args, block.smem));
-    __syncthreads();  // the schedule, the block's first piece and the ring's barriers are there
+    block_barrier<Config>();  // the schedule, the block's first piece and the ring's barriers are there
     block.cursor.restart(first);
     if (role.run(is_early)) return;
   }

@@ -83,7 +83,8 @@ class DecodeCompute {
       if (role_.lane == 0) block_.told().changed = changed ? 1 : 0;
     }
     wait_for_rows<Config>();
-    __syncthreads();  // the rows are there, the first step is under way; it is known whether the schedule is the call's
+    block_barrier<
+        Config>();  // the rows are there, the first step is under way; it is known whether the schedule is the call's
     if (block_.told().changed == 0) return true;
     for (int filled = block_.told().filled; filled > 0; --filled) {
       block_.ring.full(place_.stage).wait(place_.parity);  // the copies have landed

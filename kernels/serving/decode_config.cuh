@@ -114,7 +114,7 @@ struct DecodeRole {
 };
 
 // Numbers of the block's barriers; the first one is of the first team.
-enum DecodeBarrier { kTeamBarrier = 1, kComputeBarrier = 3, kListBarrier, kListReadBarrier };
+enum DecodeBarrier { kTeamBarrier = 1, kComputeBarrier = 3, kListBarrier, kListReadBarrier, kBlockBarrier };
 
 // The team's warps wait for each other: all have come, and see what the others wrote to shared memory.
 template <class Config>
@@ -126,6 +126,13 @@ __device__ __forceinline__ void team_barrier(const DecodeRole<Config>& role) {
 template <class Config>
 __device__ __forceinline__ void compute_barrier() {
   barrier_wait<DecodeSizes<Config>::kComputeThreads>(kComputeBarrier);
+}
+
+// Likewise all warps of the block. With a count, since they come to it from several places of the code: synccheck wants
+// one place for __syncthreads().
+template <class Config>
+__device__ __forceinline__ void block_barrier() {
+  barrier_wait<Config::kThreads>(kBlockBarrier);
 }
 
 // Between the computing warps and the loading one that lists nodes: threads that come to the barriers.

@@ -71,7 +71,7 @@ struct DecodeLeaf {
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     constexpr int kChunksOfTile = 16 * Sizes::kCacheBytes / Sizes::VRows::kChunk, kChunks = kOwned * kChunksOfTile;
 #pragma unroll 1
-    for (int i = role.lane; i < kStepKeys * kChunks; i += kWarpThreads) {
+    for (int i = role.part * kWarpThreads + role.lane; i < kStepKeys * kChunks; i += Config::kRowParts * kWarpThreads) {
       const int key = i / kChunks, tile = role.column_tile(i % kChunks / kChunksOfTile);
       if ((existing >> key & 1) != 0 || tile >= Sizes::kColumnTiles) continue;
       const int chunk = tile * kChunksOfTile + i % kChunksOfTile;
@@ -80,7 +80,7 @@ struct DecodeLeaf {
     if constexpr (Config::kRowParts == 1) {
       __syncwarp();  // the zeros are there
     } else {
-      compute_barrier<Config>();  // those of the other team, in the same places, too
+      compute_barrier<Config>();  // those of the other team, which has the same columns, too
     }
   }
 

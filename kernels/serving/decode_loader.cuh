@@ -103,8 +103,8 @@ class DecodeLoader {
 
   // Meets the computing warps, which know whether the schedule is the call's. filled: slots.
   [[nodiscard]] __device__ __forceinline__ bool is_certified(int filled) {
-    if (lane_ == 0) told_.filled = filled;
-    __syncthreads();  // it is known
+    if (warp_ == 0 && lane_ == 0) told_.filled = filled;
+    block_barrier<Config>();  // it is known
     if (told_.changed == 0) return true;
     cp_async_commit();
     cp_async_wait<0>();  // the table's answers, which nobody wants
