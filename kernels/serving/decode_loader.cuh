@@ -73,10 +73,7 @@ class DecodeLoader {
     while (true) {
       if (is_paged) cp_async_wait<kAhead - 1>();  // the table's answer for this step is there
       const DecodeAskedKey asked = *ring_.asked(place, warp_, lane_);
-      if (asked.head == kNoStep) {
-        if (!is_certain && !is_certified(0)) return false;
-        break;
-      }
+      if (asked.head == kNoStep) break;
       const CachePlace row = found(asked);
       load_keys(asked, row);
       if constexpr (Sizes::kLoadsValues) load_values(asked, row);
@@ -85,6 +82,7 @@ class DecodeLoader {
       ask(place);
       if (++place == ahead) place = 0;
     }
+    if (!is_certain && !is_certified(0)) return false;
     cp_async_commit();
     cp_async_wait<0>();  // a block's memory is not given back while copies may come
     return true;

@@ -4,6 +4,7 @@
 // read, and makes the schedule again if the arrays say something else when that kernel has ended.
 #pragma once
 
+#include "../common/warp_reduce.cuh"
 #include "cache.cuh"
 #include "decode_shape.cuh"
 
@@ -48,10 +49,10 @@ constexpr int kDecodeKept = 128;
                                                            int lane) {
   bool changed = false;
 #pragma unroll 1
-  for (int s = lane; s < static_cast<int>(args.num_sequences); s += 32) {
+  for (int s = lane; s < static_cast<int>(args.num_sequences); s += kWarpThreads) {
     changed |= !(DecodeSequence::of(args, s) == kept[s]);
   }
-  return __any_sync(0xffffffffu, changed) != 0;
+  return __any_sync(kAllLanes, changed) != 0;
 }
 
 }  // namespace attend
