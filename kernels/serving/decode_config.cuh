@@ -128,11 +128,10 @@ __device__ __forceinline__ void compute_barrier() {
   barrier_wait<DecodeSizes<Config>::kComputeThreads>(kComputeBarrier);
 }
 
-// Likewise all warps of the block. With a count, since they come to it from several places of the code: synccheck wants
-// one place for __syncthreads().
+// Likewise all warps of the block, which come to it from several places of the code.
 template <class Config>
 __device__ __forceinline__ void block_barrier() {
-  barrier_wait<Config::kThreads>(kBlockBarrier);
+  barrier_wait_of_roles<Config::kThreads>(kBlockBarrier);
 }
 
 // Between the computing warps and the loading one that lists nodes: threads that come to the barriers.

@@ -218,6 +218,9 @@ inline void ptx_(auto& /*number*/) {}
 inline void ptx_barrier_cta_sync_aligned(int number, int threads) {
   emulated::block_barrier(number, threads);
 }
+inline void ptx_barrier_cta_sync(int number, int threads) {
+  emulated::block_barrier(number, threads);
+}
 inline void ptx_barrier_cta_arrive_aligned(int number, int threads) {
   emulated::arrive_at_barrier(number, threads);
 }
