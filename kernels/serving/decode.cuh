@@ -3,7 +3,8 @@
 // Shapes   DecodeArgs; any lengths, strides, pages
 // Work     decode_schedule.cuh: a block has an equal share of all units of 64 keys
 // Block    two warps load keys and values into a ring (decode_loader.cuh), teams of four compute: each warp has 16 of
-//          the 64 keys of a step in S^T = K Q^T, and a fourth of the columns in O^T += V^T P^T (decode_leaf.cuh)
+//          the 64 keys of a step in S^T = K Q^T, and a fourth of the columns in O^T += V^T P^T (decode_leaf.cuh). With
+//          many rows two warpgroups do, each every second leaf: S = Q K^T and O += P V (decode_warpgroup_steps.cuh)
 // Order    decode_tree.cuh: sums of a leaf, then the leaves along a tree of positions (decode_state.cuh), the
 //          same for every grid. What blocks leave for each other: decode_exchange.cuh
 // Source   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)

@@ -44,9 +44,9 @@ struct DecodeArgs {
   StoredElement sinks_element;
   uint32 lse_base2;
   uint32 stack_nodes;
-  uint32 most_rows;  // live sequences with more query rows are left to another kernel
-  uint32 box_rows;   // a power of two, at most 32; boxes lie in one block of the cache
-  uint32 unused;
+  uint32 most_rows;        // live sequences with more query rows are left to another kernel
+  uint32 box_rows;         // a power of two, at most 32; boxes lie in one block of the cache
+  uint32 resident_blocks;  // that run at the same time. There may be more: decode_schedule.cuh
 };
 static_assert(sizeof(DecodeArgs) ==
               (2 * sizeof(TensorMapArg) + 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 10 * 4 + 63) / 64 * 64);

@@ -1,39 +1,42 @@
-// What the computing warps of a decode block do: its pieces, step by step, and what blocks leave for each other.
+// What the computing warps of a decode block do: its pieces, and what blocks leave for each other.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
-#include "decode_leaf.cuh"
 #include "decode_loader.cuh"
 #include "decode_merge.cuh"
 #include "decode_output.cuh"
+#include "decode_steps.cuh"
+#include "decode_warpgroup_output.cuh"
+#include "decode_warpgroup_steps.cuh"
 
 namespace attend {
 
+template <class Config, bool kByWarpgroup = Config::kByWarpgroup>
+struct DecodeStepsFor {
+  using Type = DecodeSteps<Config>;
+};
 template <class Config>
-class DecodeCompute {
- public:
+struct DecodeStepsFor<Config, true> {
+  using Type = DecodeWarpgroupSteps<Config>;
+};
+
+template <class Config>
+class DecodeCompute : DecodeStepsFor<Config>::Type {
+  using Steps = typename DecodeStepsFor<Config>::Type;
+  using Team = DecodeTeam<Config>;
   using Sizes = DecodeSizes<Config>;
   using State = DecodeState<Config>;
   using Share = DecodeShareOf<Config>;
   using Nodes = DecodeNodes<Config>;
-  using Place = typename DecodeRing<Config>::Place;
   static constexpr DecodeSmem kSmem = Sizes::kSmem;
-  // Nobody wants the slot of the keys when they have been multiplied: neither values nor factors lie there.
-  static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
+  using Team::block_;
+  using Team::role_;
+  using Team::rows_;
+  using Team::stack_;
+  using Team::sums_;
 
-  __device__ __forceinline__ explicit DecodeCompute(const DecodeContext<Config>& block)
-      : block_(block),
-        role_(DecodeRole<Config>::of_this_warp()),
-        rows_(reinterpret_cast<DecodeRow*>(block.smem + kSmem.rows)),
-        q_rows_(block.smem + kSmem.q + role_.first_row() * Sizes::kQRow),
-        p_rows_(block.smem + kSmem.p + role_.first_row() * Sizes::kPRow),
-        maxima_(reinterpret_cast<float*>(block.smem + kSmem.maxima) + role_.first_row() * kTeamWarps),
-        sums_(reinterpret_cast<float*>(block.smem + kSmem.sums) + role_.first_row() * kTeamWarps),
-        exponents_(reinterpret_cast<int*>(block.smem + kSmem.exponents) + role_.first_row() * kTeamWarps),
-        scale_(DecodeScale::of(block.args)),
-        stack_(block.smem + kSmem.stack, static_cast<char*>(block.args.stack) + static_cast<int64>(blockIdx.x) *
-                                                                                    block.args.stack_nodes *
-                                                                                    decode_stack_bytes(Sizes::kTile)) {}
+ public:
+  __device__ __forceinline__ explicit DecodeCompute(const DecodeContext<Config>& block) : Steps(block) {}
 
   // All pieces, then the merging of the item that the block began with, if the block has its end but not its begin.
   // is_early: the kernel before may still run. false: the schedule is not the call's.
@@ -49,15 +52,21 @@ class DecodeCompute {
         if (block_.cursor.number != block_.cursor.begin) {
           block_.cursor.restart(block_.first);
         }
+        if constexpr (Config::kByWarpgroup) {
+          Steps::begin_merging();
+          if (!Steps::has_last()) return true;
+        }
       }
       // Of a part's nodes the last one; the others are on the stack
-      State last = merges ? merge_nodes() : compute(has_rows);
+      State last = merges ? merge_nodes() : compute_piece(has_rows);
       has_rows = false;
-      if (merges || block_.cursor.piece.is_whole()) {
-        stack_.take_all(last);
-        write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last, sums_);
-      } else {
-        leave_nodes(last);
+      if (Steps::has_last()) {
+        if (merges || block_.cursor.piece.is_whole()) {
+          stack_.take_all(last);
+          write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last, sums_);
+        } else {
+          leave_nodes(last);
+        }
       }
       if (merges) return true;
       block_.cursor.advance(block_.args, role_.lane);
@@ -83,19 +92,16 @@ class DecodeCompute {
       if (role_.lane == 0) block_.told().changed = changed ? 1 : 0;
     }
     wait_for_rows<Config>();
-    block_barrier<
-        Config>();  // the rows are there, the first step is under way; it is known whether the schedule is the call's
+    // The rows are there, the first step is under way; it is known whether the schedule is the call's
+    block_barrier<Config>();
     if (block_.told().changed == 0) return true;
-    for (int filled = block_.told().filled; filled > 0; --filled) {
-      block_.ring.full(place_.stage).wait(place_.parity);  // the copies have landed
-      release(place_.stage);
-      place_.advance();
-    }
+    Steps::give_back(block_.told().filled);
     return false;
   }
 
   // Has the thread's state a row that exists? Of others no nodes are written.
   [[nodiscard]] __device__ __forceinline__ bool is_live() const {
+    if constexpr (Config::kByWarpgroup) return role_.warp * 16 < block_.cursor.piece.num_rows;
     return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
   }
   // And its share of a node? Of others none are merged.
@@ -108,7 +114,7 @@ class DecodeCompute {
   }
 
   // The steps of a piece. Returns its last node, and leaves the others on the stack.
-  [[nodiscard]] __device__ __forceinline__ State compute(bool has_rows) {
+  [[nodiscard]] __device__ __forceinline__ State compute_piece(bool has_rows) {
     const DecodePiece& piece = block_.cursor.piece;
     if (!has_rows) {
       compute_barrier<Config>();  // all are done with the rows of the piece before
@@ -116,119 +122,7 @@ class DecodeCompute {
       wait_for_rows<Config>();
       compute_barrier<Config>();  // the rows are there
     }
-    if constexpr (Sizes::kHasFactors && !Sizes::kRowFactors) {
-      of_keys_ = factor(block_.args.cache.k_descale, block_.cursor.item.span.index, piece.head, {});
-      of_values_ = factor(block_.args.cache.v_descale, block_.cursor.item.span.index, piece.head, {});
-    }
-    if constexpr (kConvertsQueries<Config>) {
-      convert_queries(q_rows_, rows_ + role_.first_row(), role_);
-      team_barrier(role_);  // they are of f16
-    }
-    products_.take_queries(q_rows_, role_.lane);
-    const KeysOfAll of_all = keys_of_all<Config>(rows_, piece);
-    const int first = piece.begins_item ? 0 : piece.begin;
-    const int end = piece.end_step;
-    int unit = piece.first_step;
-    if (unit >= end) return State::empty();
-    if constexpr (Sizes::kAhead) take_keys();
-#pragma unroll 1
-    while (true) {
-      const int end_of_leaf = min(leaf_end(unit), end), level = leaf_level(unit), begin = unit >> level << level;
-      leaf_.clear();
-#pragma unroll 1
-      for (; unit < end_of_leaf; ++unit) step(unit, of_all, unit + 1 < end);
-      State state = leaf_.finished(of_values_);
-      const int begin_of_all = stack_.complete(state, begin, level, first);
-      if (unit == end) return state;
-      stack_.push(state, begin_of_all);
-    }
-  }
-
-  // The products of q with the keys in a slot, for the step that is next.
-  __device__ __forceinline__ void multiply(int keys) {
-    products_.scores(next_.s, block_.ring.slot(keys) + role_.warp * kWarpKeys * Sizes::KRows::kPitch, q_rows_,
-                     role_.lane);
-    const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
-    next_.existing = static_cast<uint64>(words.y) << 32 | words.x;
-    next_.keys = keys;
-  }
-  // The same when there is nothing else to do.
-  __device__ __forceinline__ void take_keys() {
-    const int keys = place_.stage;
-    block_.ring.full(keys).wait(place_.parity);  // the keys are in their slot
-    multiply(keys);
-    if constexpr (kLeavesKeys) release(keys);
-    place_.advance();
-  }
-
-  // kAhead: the products with the keys of the next step run beside what is done with those of this one. has_next: there
-  // is one; otherwise whatever lies in the slot of the values is multiplied, for nothing.
-  __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all, bool has_next) {
-    const int first_key = unit * kStepKeys, own_key = first_key + role_.warp * kWarpKeys;
-    const DecodeRow* rows = rows_ + role_.first_row();
-    if constexpr (!Sizes::kAhead) take_keys();
-    const int keys = next_.keys;
-    const uint64 existing = next_.existing;
-    const Place values = Sizes::kLoadsValues ? place_ : Place{keys, 0};
-    if constexpr (Sizes::kLoadsValues) place_.advance();
-    const uint64 seen_by_all = of_all.of_step(first_key);
-    const bool all_visible = (existing & seen_by_all) == ~uint64{0};
-    const float2* factors = block_.ring.factors(keys) + role_.warp * kWarpKeys;
-    float s[Sizes::kEights][4];
-#pragma unroll
-    for (int i = 0; i < Sizes::kEights * 4; ++i) s[i / 4][i % 4] = next_.s[i / 4][i % 4];
-    if constexpr (Sizes::kRowFactors) {
-      leaf_.multiply_keys(s, factors[role_.lane / 4].x, factors[role_.lane / 4 + 8].x, rows, role_.lane);
-    } else if constexpr (Sizes::kHasFactors) {
-      leaf_.multiply_keys(s, of_keys_, of_keys_, rows, role_.lane);
-    }
-    scale_.template apply<Config>(s);
-    const bool has_slopes = block_.args.alibi_slopes != nullptr;
-    if (!has_slopes && (existing & ~seen_by_all) == 0) {
-      if (existing != ~uint64{0})
-        leaf_.mask_missing(s, static_cast<uint32>(existing >> role_.warp * kWarpKeys), role_.lane);
-    } else {
-      leaf_.mask(s, rows, has_slopes, all_visible, static_cast<uint32>(existing >> role_.warp * kWarpKeys), own_key,
-                 role_.lane);
-    }
-    leaf_.share_maxima(s, maxima_, role_);
-    if constexpr (Sizes::kRowFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
-    const Place ahead = has_next ? place_ : values;
-    if constexpr (Sizes::kAhead) {  // the next keys, or the values, are in their slot
-      if (has_next || Sizes::kLoadsValues) block_.ring.full(ahead.stage).wait(ahead.parity);
-    }
-    team_barrier(role_);  // the maxima are there, and P of the step before has been read
-    leaf_.take_maxima(s, maxima_, role_);
-    if constexpr (Sizes::kRowFactors) {
-      leaf_.weigh(s, factors, exponents_, rows, all_visible, own_key, role_.lane);
-      if constexpr (Sizes::kLoadsValues) release(keys);
-    } else if constexpr (Sizes::kHasFactors) {
-      leaf_.raise(s);
-    }
-    if constexpr (Sizes::kAhead) multiply(ahead.stage);
-    DecodeP<Config>::store(s, p_rows_, role_);
-    team_barrier(role_);  // P is there, and the maxima have been read
-    if (Sizes::kAhead && has_next) {
-      if constexpr (kLeavesKeys) release(ahead.stage);
-      place_.advance();
-    }
-    if constexpr (Sizes::kLoadsValues)
-      block_.ring.full(values.stage).wait(values.parity);  // the values are in their slot
-    char* of_values = block_.ring.slot(values.stage);
-    if (Config::kHasBoxes && existing != ~uint64{0}) {
-      leaf_.clear_missing(of_values, existing, role_.again());
-    }
-    if ((existing & ~seen_by_all) != 0) {
-      leaf_.add_nonfinite(p_rows_, rows, of_values, existing, first_key, role_.again());
-    }
-    products_.add_values(leaf_.o, p_rows_, of_values, role_);
-    release(values.stage);
-  }
-
-  // The warp has read the slot.
-  __device__ __forceinline__ void release(int slot) const {
-    __syncwarp();  // all lanes have
-    arrive_as_warp(block_.ring.empty(slot));
+    return Steps::compute(keys_of_all<Config>(rows_, piece), piece.begins_item ? 0 : piece.begin);
   }
 
   // The nodes of a part of an item, for the block that has its end. state: the last one. Those before it are on top of
@@ -288,26 +182,7 @@ class DecodeCompute {
     return DecodeShareFor<Config>::state_of(share);
   }
 
-  DecodeContext<Config> block_;
   uint32 launch_ = 0;
-  DecodeRole<Config> role_;
-  DecodeRow* rows_;
-  char* q_rows_;  // of the team, as all below
-  char* p_rows_;
-  float* maxima_;
-  float* sums_;
-  int* exponents_;
-  DecodeScale scale_;
-  DecodeStack<Config> stack_;
-  DecodeProducts<Config> products_;
-  DecodeLeaf<Config> leaf_;
-  Place place_;
-  float of_keys_ = 1.0f, of_values_ = 1.0f;  // factors of all rows of the piece, without kRowFactors
-  struct {
-    float s[Sizes::kEights][4];
-    uint64 existing;
-    int keys;  // the slot
-  } next_;     // the products of a step that has not begun
 };
 
 }  // namespace attend

@@ -3,8 +3,9 @@
 // Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
 // kHalfRows (a tile of 8 rows has 4 at most),
 // kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kRowFactors (each row of a
-// cache of 8 bits has factors of its own), kHasBoxes (the copy engine brings keys and values), kManyUnits (work is
-// numbered in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
+// cache of 8 bits has factors of its own), kHasBoxes (the copy engine brings keys and values), kByWarpgroup (two
+// warpgroups multiply by wgmma, a tile of 64 rows), kManyUnits (work is numbered in 64 bits), kLeavesRoom (another
+// kernel runs beside this one: decode_schedule.cuh), kThreads.
 #pragma once
 
 #include "../common/element.cuh"
@@ -33,10 +34,12 @@ struct DecodeSizes {
   static constexpr int kQBytes = element_info(Config::kElement).bytes;
   static constexpr int kCacheBytes = Config::kCacheElement == CacheElement::kSame ? kQBytes : 1;
   static constexpr DecodeTile kTile = {
-      kQBytes,       kCacheBytes,       Config::kHeadDim,  Config::kHeadDimV, Config::kValuesAreKeys, Config::kHasBoxes,
-      Config::kRows, Config::kRowParts, Config::kHalfRows, Config::kSlots,    Config::kStackNodes};
+      kQBytes,           kCacheBytes,          Config::kHeadDim, Config::kHeadDimV, Config::kValuesAreKeys,
+      Config::kHasBoxes, Config::kByWarpgroup, Config::kRows,    Config::kRowParts, Config::kHalfRows,
+      Config::kSlots,    Config::kStackNodes};
   static constexpr DecodeSmem kSmem = decode_smem(kTile);
   static constexpr int kComputeThreads = decode_compute_threads(kTile);
+  static constexpr int kStateThreads = decode_state_threads(kTile);
   static constexpr int kTeamThreads = kTeamWarps * kWarpThreads;
   static constexpr int kEights = Config::kRows / 8;
   static constexpr int kTileRows = Config::kRows * Config::kRowParts;
@@ -47,7 +50,7 @@ struct DecodeSizes {
       Config::kValuesAreKeys ? kKRow : decode_slot_row_bytes(Config::kHeadDimV, kCacheBytes, Config::kHasBoxes);
   using KRows = DecodeRowsOf<Config::kHasBoxes, kKRow>;
   using VRows = DecodeRowsOf<Config::kHasBoxes, kVRow>;
-  static constexpr int kQRow = decode_row_bytes(Config::kHeadDim, kQBytes, 32);
+  static constexpr int kQRow = decode_q_row(kTile);
   static constexpr int kPRow = decode_p_row(kTile);
   static constexpr int kSlotBytes = decode_slot_bytes(kTile);
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
@@ -61,6 +64,8 @@ struct DecodeSizes {
   static constexpr int kRowShift = kTileRows == 8 ? 3 : kTileRows == 16 ? 4 : kTileRows == 32 ? 5 : 6;
   static_assert(Config::kRowParts <= 2 && 1 << kRowShift == kTileRows);
   static_assert(!Config::kHalfRows || kTileRows == 8);
+  static_assert(!Config::kByWarpgroup || (Config::kHasBoxes && kQBytes == 2 && kCacheBytes == 2 && Config::kAligned &&
+                                          Config::kRows == 64 && Config::kRowParts == 1));
 };
 
 // What the tensor cores multiply beside a q of 16 bits: q's type, or f16 for elements of 8 bits, which they become by
@@ -100,7 +105,7 @@ struct DecodeRole {
   [[nodiscard]] static __device__ __forceinline__ DecodeRole of_this_warp() {
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
     return {static_cast<int>(threadIdx.x) % kWarpThreads, warp % kTeamWarps,
-            Config::kRowParts == 2 ? warp / kTeamWarps : 0};
+            Config::kRowParts == 2 || Config::kByWarpgroup ? warp / kTeamWarps : 0};
   }
   // For code that rarely runs: what follows from it is not kept in registers.
   [[nodiscard]] __device__ __forceinline__ DecodeRole again() const {
@@ -114,7 +119,14 @@ struct DecodeRole {
 };
 
 // Numbers of the block's barriers; the first one is of the first team.
-enum DecodeBarrier { kTeamBarrier = 1, kComputeBarrier = 3, kListBarrier, kListReadBarrier, kBlockBarrier };
+enum DecodeBarrier {
+  kTeamBarrier = 1,
+  kComputeBarrier = 3,
+  kListBarrier,
+  kListReadBarrier,
+  kBlockBarrier,
+  kTurnBarrier
+};
 
 // The team's warps wait for each other: all have come, and see what the others wrote to shared memory.
 template <class Config>
@@ -136,14 +148,21 @@ __device__ __forceinline__ void block_barrier() {
 
 // Between the computing warps and the loading one that lists nodes: threads that come to the barriers.
 template <class Config>
-constexpr int kListThreads = DecodeSizes<Config>::kComputeThreads + kWarpThreads;
+constexpr int kListThreads = DecodeSizes<Config>::kStateThreads + kWarpThreads;
+
+// The thread's number among those that have a state between them.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int state_thread() {
+  const int thread = static_cast<int>(threadIdx.x);
+  return Config::kByWarpgroup ? thread % DecodeSizes<Config>::kStateThreads : thread;
+}
 
 // The key of a loading lane in a step to come.
 struct DecodeAskedKey {
   int block;  // the row of a contiguous cache; of a paged one what the table says, whether or not there is such a page
   int row;    // in the block; -1: the sequence has no such key, or no row sees it
-  int sequence;
-  int head;  // of the keys; -1: there are no more steps
+  int sequence_or_part;  // kByWarpgroup: the part of the ring
+  int head;              // of the keys; -1: there are no more steps
 };
 static_assert(sizeof(DecodeAskedKey) == kDecodeAskedBytes);
 
@@ -151,7 +170,12 @@ static_assert(sizeof(DecodeAskedKey) == kDecodeAskedBytes);
 template <class Config>
 struct DecodeRing {
   using Sizes = DecodeSizes<Config>;
-  using Place = PipelineState<Config::kSlots>;
+  // kByWarpgroup: each warpgroup has half of the slots, and its steps come through those. A slot has one reader so, who
+  // knows by the parity of its barrier which step is there.
+  static constexpr int kParts = Config::kByWarpgroup ? 2 : 1;
+  static constexpr int kSlots = Config::kSlots / kParts;  // of a part
+  using Place = PipelineState<kSlots>;
+  static_assert(Config::kSlots % kParts == 0);
 
   char* smem;  // of the block
 
@@ -182,7 +206,7 @@ struct DecodeRing {
     static_assert(Config::kSlots <= kWarpThreads);
     if (number < Config::kSlots) {
       full(number).init(kDecodeLoadWarps * kWarpThreads + arrivals_of_warps(kDecodeLoadWarps));
-      empty(number).init(arrivals_of_warps(Sizes::kComputeThreads / kWarpThreads));
+      empty(number).init(arrivals_of_warps(Sizes::kStateThreads / kWarpThreads));
     }
   }
 };

@@ -35,7 +35,7 @@ constexpr int kSlotsOfStep = DecodeSizes<Config>::kLoadsValues ? 2 : 1;
 
 // Is a step loaded before it is known whether the schedule is the call's? It is given back then, so it must find room.
 template <class Config>
-constexpr bool kLoadsEarly = Config::kSlots >= kSlotsOfStep<Config>;
+constexpr bool kLoadsEarly = DecodeRing<Config>::kSlots >= kSlotsOfStep<Config>;
 
 // Are sequences kept, so that the schedule can be made before their lengths are certain?
 template <class Config>

@@ -66,7 +66,7 @@ struct DecodeNodes {
 
   __device__ __forceinline__ void write(int slot, const DecodeState<Config>& state) const {
     const uint32 place = blockIdx.x * kDecodeNodesOfBlock + slot;
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = state_thread<Config>();
     if constexpr (Config::kHalfRows) {
       write_share(at(place, thread), Share::of(state, 0));
       write_share(at(place, thread + DecodeShareFor<Config>::kSecondRow), Share::of(state, 1));
@@ -81,7 +81,7 @@ struct DecodeNodes {
   // A few nodes at a time, since each is a chain of latencies: where there are fewer, one of them again.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char* shared) const {
     constexpr int kAtOnce = kPackets <= 4 ? 4 : 1;
-    const char* const base = at(0, static_cast<int>(threadIdx.x));
+    const char* const base = at(0, state_thread<Config>());
     int begin = 0;  // those before it are there
     while (begin < count) {
 #pragma unroll 1
@@ -123,7 +123,7 @@ struct DecodeNodes {
   }
 
  private:
-  static constexpr int kPacketBytes = Sizes::kComputeThreads * 16;  // from a packet of a thread to its next
+  static constexpr int kPacketBytes = Sizes::kStateThreads * 16;  // from a packet of a thread to its next
   static constexpr int kUnrolled = kPackets <= 8 ? kPackets : 4;
 
   // Packets that were never written have a tag of 0.
@@ -146,7 +146,7 @@ struct DecodeNodes {
     }
   }
   static __device__ __forceinline__ void copy(const char* from, char* shared, int node) {
-    const uint32 to = smem_address(shared) + threadIdx.x * 16 + node * kBytes;
+    const uint32 to = smem_address(shared) + state_thread<Config>() * 16 + node * kBytes;
 #pragma unroll(kUnrolled)
     for (int i = 0; i < kPackets; ++i) cp_async_16(to + i * kPacketBytes, from + i * kPacketBytes);
   }
@@ -157,7 +157,7 @@ struct DecodeNodes {
     return wrong == 0;
   }
   [[nodiscard]] static __device__ __forceinline__ float4& packet(char* shared, int node, int i) {
-    return reinterpret_cast<float4*>(shared + node * kBytes + i * kPacketBytes)[threadIdx.x];
+    return reinterpret_cast<float4*>(shared + node * kBytes + i * kPacketBytes)[state_thread<Config>()];
   }
 };
 

@@ -9,6 +9,7 @@
 #include "../isa/grid_dependency.cuh"
 #include "decode_context.cuh"
 #include "decode_copy.cuh"
+#include "decode_order.cuh"
 
 namespace attend {
 
@@ -75,6 +76,7 @@ class DecodeLoader {
       const DecodeAskedKey asked = *ring_.asked(place, warp_, lane_);
       if (asked.head == kNoStep) break;
       const CachePlace row = found(asked);
+      if constexpr (Config::kByWarpgroup) go_to_part(asked.sequence_or_part);
       load_keys(asked, row);
       if constexpr (Sizes::kLoadsValues) load_values(asked, row);
       if (!is_certain && !is_certified(kSlotsOfStep<Config>)) return false;
@@ -94,7 +96,6 @@ class DecodeLoader {
 
   // What a piece says of its keys.
   struct Keys {
-    int end_step;
     int begin, end;
     int sequence, cache_row, head;
   };
@@ -111,25 +112,36 @@ class DecodeLoader {
 
   __device__ __forceinline__ void take_piece() {
     const DecodePiece& piece = cursor_.piece;
-    unit_ = piece.first_step;
-    keys_ = {piece.end_step, piece.first_key, piece.end_key, cursor_.item.span.index, cursor_.item.span.cache_row,
-             piece.head};
+    order_.start(piece.first_step, piece.end_step);
+    keys_ = {piece.first_key, piece.end_key, cursor_.item.span.index, cursor_.item.span.cache_row, piece.head};
     if constexpr (Config::kHasBoxes) policy_ = cursor_.item.span.tiles > 1 ? read_again_policy() : read_once_policy();
   }
 
-  // The lane's key of step unit_ of the cursor's piece, or of the first one of the next piece that has any. Each call
-  // commits one group of copies.
+  [[nodiscard]] __device__ __forceinline__ int slot() const {
+    return part_ * DecodeRing<Config>::kSlots + place_.stage;
+  }
+  // Goes on in the other part of the ring, if the step is of that.
+  __device__ __forceinline__ void go_to_part(int part) {
+    if (part == part_) return;
+    const typename DecodeRing<Config>::Place place = place_;
+    place_ = other_place_;
+    other_place_ = place;
+    part_ = part;
+  }
+
+  // The lane's key of the next step of the cursor's piece, or of the first one of the next piece that has any. Each
+  // call commits one group of copies.
   __device__ __forceinline__ void ask(int place) {
-    while (!is_done_ && unit_ >= keys_.end_step) {
+    while (!is_done_ && order_.is_done()) {
       cursor_.advance(args_, lane_);
       is_done_ = cursor_.is_done;
       take_piece();
     }
     DecodeAskedKey& asked = *ring_.asked(place, warp_, lane_);
-    const int key = unit_ * kStepKeys + warp_ * kWarpThreads + lane_;
+    const int key = order_.unit() * kStepKeys + warp_ * kWarpThreads + lane_;
     const bool has_key = !is_done_ && key >= keys_.begin && key < keys_.end;
-    ++unit_;
-    asked.sequence = keys_.sequence;
+    asked.sequence_or_part = Config::kByWarpgroup ? order_.part() : keys_.sequence;
+    order_.advance();
     asked.head = is_done_ ? kNoStep : keys_.head;
     asked.row = has_key ? key : kNoKey;
     if (args_.cache.is_paged == 0) {
@@ -149,7 +161,7 @@ class DecodeLoader {
   }
 
   __device__ __forceinline__ void load_keys(const DecodeAskedKey& asked, const CachePlace& row) {
-    const int number = place_.stage;
+    const int number = slot();
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
     const uint32 existing = __ballot_sync(kAllLanes, row.exists());
     copy<Config::kHeadDim, typename Sizes::KRows>(args_.k, args_.k_stride, args_.k_map, asked, row, existing);
@@ -162,7 +174,7 @@ class DecodeLoader {
     arrive();
   }
   __device__ __forceinline__ void load_values(const DecodeAskedKey& asked, const CachePlace& row) {
-    const int number = place_.stage;
+    const int number = slot();
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
     copy<Config::kHeadDimV, typename Sizes::VRows>(args_.v, args_.v_stride, args_.v_map, asked, row,
                                                    __ballot_sync(kAllLanes, row.exists()));
@@ -174,7 +186,7 @@ class DecodeLoader {
   __device__ __forceinline__ void copy(const void* tensor, const TensorStrides& stride, const TensorMapArg& map,
                                        const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
     using Copy = DecodeCopy<Config, kColumns, Rows>;
-    char* to = ring_.slot(place_.stage) + warp_ * kWarpThreads * Rows::kPitch;
+    char* to = ring_.slot(slot()) + warp_ * kWarpThreads * Rows::kPitch;
     if constexpr (Config::kHasBoxes) {
       PanelPlace box = {0, static_cast<int>(row.row), asked.head, static_cast<int>(row.block)};
       const int box_rows = static_cast<int>(args_.box_rows), in_box = lane_ & (box_rows - 1);
@@ -186,7 +198,7 @@ class DecodeLoader {
         box.batch = __shfl_sync(kAllLanes, box.batch, other);
       }
       const bool begins_box = in_box == 0 && of_box != 0;
-      Copy::boxes(to, map, ring_.full(place_.stage), box, box_rows, begins_box, policy_, lane_);
+      Copy::boxes(to, map, ring_.full(slot()), box, box_rows, begins_box, policy_, lane_);
     } else {
       Copy::rows(to, static_cast<const char*>(tensor), offset(asked, row, stride), stride.row, lane_);
     }
@@ -203,13 +215,14 @@ class DecodeLoader {
     if (descale.data == nullptr || !row.exists()) {
       to = row.exists() ? 1.0f : 0.0f;
     } else {
-      cp_async_4(smem_address(&to), descale.data + factor_offset(descale, asked.sequence, asked.head, row), true);
+      cp_async_4(smem_address(&to), descale.data + factor_offset(descale, asked.sequence_or_part, asked.head, row),
+                 true);
     }
   }
 
   // The slot is full when the copies have landed, and the warp's stores are done.
   __device__ __forceinline__ void arrive() {
-    Mbarrier& full = ring_.full(place_.stage);
+    Mbarrier& full = ring_.full(slot());
     cp_async_arrive(full);
     __syncwarp();  // all lanes have stored
     arrive_as_warp(full);
@@ -220,10 +233,11 @@ class DecodeLoader {
   Cursor& cursor_;
   DecodeRing<Config> ring_;
   DecodeTold& told_;
-  typename DecodeRing<Config>::Place place_;
+  typename DecodeRing<Config>::Place place_, other_place_;  // in the part of the ring, and in the other one
+  int part_ = 0;
   int warp_, lane_;
   uint64 policy_ = 0;  // of boxes, in L2: each tile of rows reads the keys of its head
-  int unit_ = 0;
+  DecodeOrder<Config::kByWarpgroup> order_;
   Keys keys_ = {};
   bool is_done_ = false;
 };

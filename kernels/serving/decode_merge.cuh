@@ -3,6 +3,7 @@
 #pragma once
 
 #include "decode_exchange.cuh"
+#include "decode_stack.cuh"
 
 namespace attend {
 
@@ -17,7 +18,32 @@ class DecodeMerge {
   // is not live merges nothing. Returns the last node, and leaves on the stack what it is not complete with.
   [[nodiscard]] static __device__ __forceinline__ Share run(const ListedNode* list, int count, char* shared,
                                                             Stack& stack, bool is_live) {
-    if constexpr (kAtOnce == 1) return one_by_one(list, count, shared, stack, is_live);
+    if constexpr (kAtOnce == 1) {
+      return one_by_one(list, count, shared, stack, is_live);
+    } else {
+      return by_levels(list, count, shared, stack, is_live);
+    }
+  }
+
+ private:
+  static constexpr short kNoLevel = 0x7fff;
+  static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;  // that registers hold
+
+  [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const ListedNode* list, int count, char* shared,
+                                                                   Stack& stack, bool is_live) {
+    Share state = Share::empty();
+    if (!is_live) return state;
+#pragma unroll 1
+    for (int node = 0; node < count; ++node) {
+      if (node > 0) stack.push(state);
+      state = Nodes::gathered(shared, node);
+      stack.complete(state, list[node].merges);
+    }
+    return state;
+  }
+
+  [[nodiscard]] static __device__ __forceinline__ Share by_levels(const ListedNode* list, int count, char* shared,
+                                                                  Stack& stack, bool is_live) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const ListedNode own = lane < count ? list[lane] : ListedNode{0, kNoLevel, 0};
     const int end = __reduce_max_sync(kAllLanes, lane < count ? own.level + own.merges : 0);
@@ -39,23 +65,6 @@ class DecodeMerge {
       if (alive == 0) return state;
       stack.push(state);
     }
-  }
-
- private:
-  static constexpr short kNoLevel = 0x7fff;
-  static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;  // that registers hold
-
-  [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const ListedNode* list, int count, char* shared,
-                                                                   Stack& stack, bool is_live) {
-    Share state = Share::empty();
-    if (!is_live) return state;
-#pragma unroll 1
-    for (int node = 0; node < count; ++node) {
-      if (node > 0) stack.push(state);
-      state = Nodes::gathered(shared, node);
-      stack.complete(state, list[node].merges);
-    }
-    return state;
   }
 
   // left: of the node that has the lane's number.

@@ -29,13 +29,11 @@ struct OutputRow {
   bool empty;    // the row sees no key: o = 0, even if its sums are NaN
 };
 
-// Also writes lse.
-template <class Config>
+// Of a row of the tile. Also writes lse.
 [[nodiscard]] __device__ __forceinline__ OutputRow output_row(const DecodeArgs& args, const DecodeSpan& span,
-                                                              const DecodePiece& piece, const DecodeRole<Config>& role,
+                                                              const DecodePiece& piece, int in_tile, bool writes_lse,
                                                               float row_max, float sum) {
-  const int in_tile = role.first_row() + role.lane;
-  if (role.lane >= Config::kRows || in_tile >= piece.num_rows) return {-1, 0.0f, true};
+  if (in_tile >= piece.num_rows) return {-1, 0.0f, true};
   const QueryRow at = QueryRow::of(args, piece, in_tile);
   float lse = sum == 0.0f ? -kInfinity : (row_max + log2f(sum)) * kLn2;
   float factor = inverse_or_zero(sum);
@@ -45,7 +43,7 @@ template <class Config>
     factor *= with_sink.before;
   }
   const int64 q_row = span.q_begin + at.index;
-  if (args.lse != nullptr && role.warp == 0) {
+  if (args.lse != nullptr && writes_lse) {
     args.lse[args.lse_stride.offset(span.batch, at.head, q_row)] = args.lse_base2 != 0 ? lse * kLog2E : lse;
   }
   return {args.o_stride.offset(span.batch, at.head, q_row), factor, sum == 0.0f};
@@ -100,7 +98,8 @@ __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeS
       if (role.lane / 8 == n && role.lane % 2 == row) row_max = of_max, sum = of_sum;
     }
   }
-  const OutputRow own = output_row<Config>(args, span, piece, role, row_max, sum);
+  const int in_tile = role.lane < Config::kRows ? role.first_row() + role.lane : piece.num_rows;
+  const OutputRow own = output_row(args, span, piece, in_tile, role.warp == 0, row_max, sum);
   const uint32 empty = __ballot_sync(kAllLanes, own.empty);
   const int first_column = role.column_tile(0) * 16;
 #pragma unroll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../isa/cp_async.cuh"
+#include "../isa/wgmma.cuh"
 #include "decode_config.cuh"
 #include "decode_piece.cuh"
 
@@ -21,6 +22,11 @@ static_assert(sizeof(DecodeRow) == kDecodeRowBytes);
 [[nodiscard]] __device__ __forceinline__ bool sees(const DecodeRow& row, int key) {
   const bool drawn = key < row.first_drawn || (row.tree >> min(key - row.first_drawn, 63) & 1) != 0;
   return key >= row.low && key < row.high && drawn;
+}
+
+// A score with ALiBi. In one rounding, whichever kernel it is.
+[[nodiscard]] __device__ __forceinline__ float with_slope(float score, const DecodeRow& row, int key) {
+  return multiply_add(-(row.slope * kLog2E), fabsf(static_cast<float>(row.position - key)), score);
 }
 
 // A packed row of a piece.
@@ -98,7 +104,10 @@ __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSp
     const bool exists = row < piece.num_rows && column < Config::kHeadDim;
     const QueryRow at = QueryRow::of(args, piece, exists ? row : 0);
     const int64 from = args.q_stride.offset(span.batch, at.head, span.q_begin + at.index) + column;
-    char* to = q_rows + row * Sizes::kQRow + column * Sizes::kQBytes;
+    const int byte = column * Sizes::kQBytes;
+    char* to =
+        q_rows + (Config::kByWarpgroup ? static_cast<int>(swizzled_offset(Config::kRows, row, byte / kChunkBytes))
+                                       : row * Sizes::kQRow + byte);
     if constexpr (Config::kAligned) {
       cp_async_16(smem_address(to), static_cast<const char*>(args.q) + (exists ? from * Sizes::kQBytes : 0), exists);
     } else {
@@ -114,6 +123,7 @@ __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSp
 template <class Config>
 __device__ __forceinline__ void wait_for_rows() {
   if constexpr (Config::kAligned) cp_async_wait<0>();
+  if constexpr (Config::kByWarpgroup) fence_smem_for_async();  // for wgmma
 }
 
 }  // namespace attend

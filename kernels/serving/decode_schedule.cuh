@@ -71,7 +71,7 @@ struct DecodeSchedule {
       if (lane >= distance) sum += before;
     }
     total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
-    const int blocks = Config::kLeavesRoom ? busy_blocks(run.left) : static_cast<int>(gridDim.x);
+    const int blocks = Config::kLeavesRoom ? busy_blocks(run.left) : blocks_for(args);
     Number before = sum - run.numbers;  // the lane's first number
     of_each = 0;
     if (most != least || !cut_equally(blocks, most)) {
@@ -157,6 +157,12 @@ struct DecodeSchedule {
     if (span.seqlen_q <= 0) return 0.0f;
     const float tiles = ceilf(static_cast<float>(span.seqlen_q) / 128.0f);
     return tiles * static_cast<float>(args.num_heads_k * args.group) * static_cast<float>(units_to(span.seqlen_k));
+  }
+  // Blocks that do not run at the same time cost their start, so a part must be worth that.
+  [[nodiscard]] __device__ __forceinline__ int blocks_for(const DecodeArgs& args) const {
+    constexpr int kLeastUnits = 24;
+    const int all = static_cast<int>(gridDim.x), resident = static_cast<int>(args.resident_blocks);
+    return total < static_cast<Number>(all) * kLeastUnits ? min(all, resident) : all;
   }
   // So many that both kernels end together, but enough to keep the memory busy. The whole GPU takes about two thirds as
   // long for a unit of the other kernel as for one of this.

@@ -3,7 +3,8 @@
 //
 // A step is 64 keys. Loading warps bring its keys and then its values into slots of a ring. A team of four warps
 // computes it: each warp has 16 of the keys in the product with q, and a fourth of the columns in the product with v.
-// There are one or two teams, each with its part of the query rows.
+// There are one or two teams, each with its part of the query rows; or, by_warpgroup, two that have the same 64 rows
+// and compute different steps, each warp with 16 of the rows.
 #pragma once
 
 #include "../common/tile_sizes.cuh"
@@ -30,6 +31,7 @@ struct DecodeTile {
   int head_dim_v;
   int values_are_keys;  // v is the first columns of k
   int has_boxes;        // the copy engine brings keys and values
+  int by_warpgroup;     // two warpgroups multiply, each a tile of 64 query rows by a step's keys
   int rows;             // of a team: a multiple of 8
   int row_parts;        // teams, 1 or 2
   int half_rows;        // a tile of 8 rows has 4 at most
@@ -51,9 +53,13 @@ constexpr int kDecodeSlotsAhead = 3;
   return leaves_room && t.q_bytes == 2 && t.rows <= 16;
 }
 
-// Of the computing warps, which come first in a block.
-[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_compute_threads(const DecodeTile& t) {
+// That have a state between them.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_threads(const DecodeTile& t) {
   return kTeamWarps * t.row_parts * 32;
+}
+// Of the computing warps, which come first in a block. by_warpgroup: of two warpgroups, each with states of its own.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_compute_threads(const DecodeTile& t) {
+  return decode_state_threads(t) * (t.by_warpgroup != 0 ? 2 : 1);
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_threads(const DecodeTile& t) {
   return decode_compute_threads(t) + kDecodeLoadWarps * 32;
@@ -73,12 +79,17 @@ constexpr int kDecodeSlotsAhead = 3;
   const int v_row = decode_slot_row_bytes(t.head_dim_v, t.cache_bytes, t.has_boxes != 0);
   return kStepKeys * (t.values_are_keys != 0 || k_row > v_row ? k_row : v_row);
 }
-// Of the rows of all teams: q, and the probabilities of a step.
+// Of the rows of all teams: q, and the probabilities of a step. by_warpgroup: q is in panels, whose rows are of 128
+// bytes, and probabilities are in registers.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_q_row(const DecodeTile& t) {
+  return t.by_warpgroup != 0 ? round_up(t.head_dim * t.q_bytes, kSwizzleBytes)
+                             : decode_row_bytes(t.head_dim, t.q_bytes, 32);
+}
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_q_bytes(const DecodeTile& t) {
-  return t.rows * t.row_parts * decode_row_bytes(t.head_dim, t.q_bytes, 32);
+  return t.rows * t.row_parts * decode_q_row(t);
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_p_row(const DecodeTile& t) {
-  return decode_row_bytes(kStepKeys, t.q_bytes, 16);
+  return t.by_warpgroup != 0 ? 0 : decode_row_bytes(kStepKeys, t.q_bytes, 16);
 }
 
 // Tiles of 16 columns of o, and of those a warp's: warp w has the tiles w, w + 4, ...
@@ -89,9 +100,16 @@ constexpr int kDecodeSlotsAhead = 3;
   return ceil_div(decode_column_tiles(t), kTeamWarps);
 }
 
-// Floats of a thread's share of a state: o, then the maximum and sum of its two rows of each eight.
+// Columns of o of a warpgroup.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warpgroup_columns(const DecodeTile& t) {
+  return round_up(t.head_dim_v, kPanelColumns);
+}
+
+// Floats of a thread's share of a state: o, then the maximum and sum of its two rows of each eight. by_warpgroup: the
+// maxima of its two rows, the sums of each, by places among the keys, and o (decode_warpgroup_state.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_floats(const DecodeTile& t) {
-  return (decode_owned_tiles(t) + 1) * (t.rows / 8) * 4;
+  return t.by_warpgroup != 0 ? decode_warpgroup_columns(t) / 2 + 2 + 4 * kTeamWarps
+                             : (decode_owned_tiles(t) + 1) * (t.rows / 8) * 4;
 }
 // Of a thread's share of a node: that of a state, or with half_rows that of one of the state's two rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_share_floats(const DecodeTile& t) {
@@ -102,10 +120,10 @@ constexpr int kDecodeSlotsAhead = 3;
   return ceil_div(decode_share_floats(t), 3);
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_node_bytes(const DecodeTile& t) {
-  return decode_node_packets(t) * decode_compute_threads(t) * 16;
+  return decode_node_packets(t) * decode_state_threads(t) * 16;
 }
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_stack_bytes(const DecodeTile& t) {
-  return (decode_state_floats(t) / 4 * 16 + 4) * decode_compute_threads(t);
+  return (ceil_div(decode_state_floats(t), 4) * 16 + 4) * decode_state_threads(t);
 }
 
 // Of the ring. When it has been read, it takes nodes of other blocks, at least one.
@@ -135,7 +153,7 @@ struct DecodeSmem {
   s.existing = s.ring + decode_ring_bytes(t);
   s.factors = s.existing + round_up(t.slots * kStepKeys / 8, 16);
   s.barriers = s.factors + (t.cache_bytes == 1 ? t.slots * kStepKeys * 8 : 0);
-  s.q = s.barriers + round_up(2 * t.slots * 8, 16);
+  s.q = round_up(s.barriers + round_up(2 * t.slots * 8, 16), t.by_warpgroup != 0 ? kSwizzleAtom : 16);
   s.p = s.q + decode_q_bytes(t);
   s.maxima = s.p + t.rows * t.row_parts * decode_p_row(t);
   s.sums = s.maxima + stats;

@@ -11,6 +11,7 @@ template <class Config>
 struct DecodeRowState {
   static constexpr int kColumns = DecodeSizes<Config>::kOwned * 2;  // of o
   static constexpr int kFloats = kColumns + 2;
+  static constexpr bool kMergesInPieces = false;
   static_assert(kFloats == decode_share_floats(DecodeSizes<Config>::kTile));
 
   float value[round_up(kFloats, 4)];  // the columns, the maximum, the sum

@@ -127,6 +127,9 @@ inline int __clzll(long long x) {
 inline int __popc(int x) {
   return std::popcount(static_cast<unsigned>(x));
 }
+inline int __popcll(long long x) {
+  return std::popcount(static_cast<unsigned long long>(x));
+}
 inline int __ffs(int x) {
   return __builtin_ffs(x);
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -217,6 +218,76 @@ TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
       facts.lengths.push_back(s < sequences / 2 ? (n * 37 + s * 11) % 5 * 100 : 0);
     }
     check(facts, n);
+  }
+}
+
+/// Calls that wgmma computes, with every option, and keys and values that are not finite.
+CacheFacts many_rows(std::mt19937& random, int n) {
+  const auto one_of = [&](std::initializer_list<std::int64_t> all) { return all.begin()[random() % all.size()]; };
+  CacheFacts f;
+  f.dtype = n % 2 == 0 ? DType::kBF16 : DType::kF16;
+  f.head_dim = f.head_dim_v = 64;
+  if (n % 6 == 1) f.head_dim = 72, f.head_dim_v = 40;
+  if (n % 6 == 2) f.head_dim_v = 128;
+  f.values_in_keys = n % 6 == 3;
+  f.num_heads_k = one_of({1, 2});
+  f.group = one_of({1, 5, 33, 40});
+  const std::int64_t most = f.group == 1 ? 70 : one_of({7, 9, 14});
+  f.page_size = one_of({0, 8, 16, 64});
+  f.packed = n % 3 == 0;
+  f.rows = f.packed ? std::vector<std::int64_t>{2, 0, most, 1} : std::vector<std::int64_t>(4, most);
+  f.lengths = {static_cast<std::int64_t>(random() % 1500), one_of({-1, 0, 1, 65}), 640, 1300};
+  f.batch_idx = n % 4 == 0;
+  f.leftpad = n % 5 == 0;
+  f.tree = n % 7 == 0 && most <= 64;
+  f.causal = f.tree || n % 4 != 1;
+  if (!f.tree && n % 3 == 1) f.window_left = one_of({5, 300});
+  if (!f.causal) f.window_right = one_of({-1, 20});
+  if (n % 5 == 2) f.softcap = 5;
+  f.alibi = n % 4 == 2;
+  f.sinks = n % 3 == 2;
+  f.missing_pages = f.page_size > 0 && n % 5 == 1;
+  return f;
+}
+
+void set_strange(CacheCase& problem, std::mt19937& random) {
+  for (int i = 0; i < 8; ++i) {
+    const auto s = static_cast<std::int64_t>(2 + random() % 2);
+    const std::int64_t behind = i % 2 == 0 ? random() % 12 : random() % 600;  // some rows see the last keys, others not
+    const auto at = problem.place(s, problem.facts().lengths[static_cast<std::size_t>(s)] - 1 - behind);
+    if (!at) continue;
+    const double value = i % 3 == 0 ? std::nan("") : i % 3 == 1 ? INFINITY : -INFINITY;
+    auto& tensor = i % 4 == 3 || problem.facts().values_in_keys ? problem.k : problem.v;
+    tensor.set(at->block, 0, at->row, static_cast<std::int64_t>(random() % 40), value);
+  }
+}
+
+/// NaN as one number: which one it is, kernels do not agree on.
+std::vector<double> comparable(std::vector<double> values) {
+  std::replace_if(
+      values.begin(), values.end(), [](double x) { return std::isnan(x); }, 12345.678);
+  return values;
+}
+
+/// Tiles of 64 rows by wgmma have the bits of others, on any GPU.
+TEST_F(EmulatedGrid, BitsOfTilesByWgmma) {
+  for (int n = 0; n < 12; ++n) {
+    std::mt19937 random(static_cast<unsigned>(n));
+    CacheCase problem(many_rows(random, n), static_cast<std::uint64_t>(30 + n));
+    if (n % 2 == 1) set_strange(problem, random);
+    const CacheCase::Result wanted = problem.run(emulated_decode());
+    for (const int multiprocessors : {3, 11}) {
+      const EmulatedGpu gpu = {.max_smem = n % 4 == 3 ? 128 * 1024 : EmulatedGpu().max_smem,
+                               .multiprocessors = multiprocessors,
+                               .seed = static_cast<unsigned>(n),
+                               .has_copy_engine = true,
+                               .has_wgmma = true,
+                               .late_arrays = multiprocessors == 3};
+      const CacheCase::Result result = problem.run(emulated_decode(gpu));
+      EXPECT_TRUE(result.gaps_intact) << problem.facts().text();
+      EXPECT_EQ(comparable(result.o), comparable(wanted.o)) << problem.facts().text() << multiprocessors;
+      EXPECT_EQ(comparable(result.lse), comparable(wanted.lse)) << problem.facts().text() << multiprocessors;
+    }
   }
 }
 

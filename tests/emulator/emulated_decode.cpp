@@ -122,8 +122,10 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   cuda::DecodeVariant variant = cuda::decode_variant(p,
                                                      {.max_smem = gpu.max_smem,
                                                       .multiprocessors = gpu.looks_large ? kMany : gpu.multiprocessors,
-                                                      .has_copy_engine = gpu.has_copy_engine},
+                                                      .has_copy_engine = gpu.has_copy_engine,
+                                                      .has_wgmma = gpu.has_wgmma},
                                                      gpu.leaves_long_rows);
+  if (gpu.has_wgmma && variant.by_warpgroup == 0) throw std::logic_error("wgmma: not for this call");
   if (gpu.many_units) variant.many_units = 1;
   const EmulatedKernel& kernel = kernel_of(cuda::decode_spec(variant, "sm_90a"));
   const cuda::DecodeGrid grid = cuda::decode_grid(variant, p.capacity, gpu.multiprocessors);
@@ -133,6 +135,7 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   args.storage = storage.data();
   args.stack = stack.data();
   args.stack_nodes = grid.stack_nodes;
+  args.resident_blocks = grid.blocks;
   if (gpu.leaves_long_rows) args.most_rows = core::kMaxTreeRows;
   LateInputs late;
   if (gpu.late_arrays) {

@@ -215,6 +215,10 @@ EmulatedKernel::EmulatedKernel(const cuda::KernelSpec& spec)
   for (const cuda::NamedSource& header : program.headers) {
     write(folder.path() / header.name, without_asm(std::string(header.text), known));
   }
+  // Their instructions are made by macros, which are no calls yet
+  const std::string wgmma = read(fs::path(ATTEND_EMULATOR_DIR) / "wgmma.hpp");
+  write(folder.path() / "isa/wgmma.cuh", wgmma);
+  write(folder.path() / "isa/wgmma_widths.cuh", "#pragma once\n#include \"wgmma.cuh\"\n");
   const std::string text = "#include \"ptx.hpp\"\n" + std::string(program.text) + launcher(spec, program.entry);
   launch_ = reinterpret_cast<Launch>(dlsym(load(folder, text), "emulated_launch"));
 }

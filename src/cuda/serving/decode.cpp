@@ -92,6 +92,7 @@ struct DecodeLaunch {
     args.storage = storage.nodes;
     args.stack = storage.stack;
     args.stack_nodes = grid.stack_nodes;
+    args.resident_blocks = grid.blocks;
     if (variant.leaves_room != 0) args.most_rows = static_cast<uint32>(most_rows);
     return {kernel, args, {.x = grid.blocks}};
   }

@@ -74,7 +74,9 @@ DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& varian
 DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int num_multiprocessors) {
   const DecodeTile tile = variant.tile();
   const int blocks = std::clamp(num_multiprocessors * variant.blocks, 1, kMostDecodeBlocks);
-  const int nodes = std::max(1, decode_stack_nodes(tree_levels(capacity)) - variant.stack_nodes);
+  // With few nodes in shared memory, any may lie in device memory: decode_stack.cuh
+  const int shared_nodes = variant.by_warpgroup != 0 ? 0 : variant.stack_nodes;
+  const int nodes = std::max(1, decode_stack_nodes(tree_levels(capacity)) - shared_nodes);
   const auto of_blocks = [&](int count, int bytes) {
     return static_cast<std::size_t>(blocks) * static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes);
   };

@@ -11,13 +11,13 @@
 
 namespace attend::cuda {
 
-/// All but the storage, which the launch has to bring: storage, stack and stack_nodes are 0. All rows are computed. The
+/// All but the storage and what DecodeGrid says, which the launch has to bring: they are 0. All rows are computed. The
 /// maps of a variant with boxes are made by the driver.
 [[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& variant,
                                      const AddedKeys& added);
 
 struct DecodeGrid {
-  std::uint32_t blocks;
+  std::uint32_t blocks;       ///< as many as run at the same time: more were slower with unequal lengths
   std::uint32_t stack_nodes;  ///< of a block, in device memory
   std::size_t node_bytes;     ///< of DecodeArgs::storage
   std::size_t stack_bytes;    ///< of DecodeArgs::stack

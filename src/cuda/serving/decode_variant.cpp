@@ -68,9 +68,15 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return p.num_sequences * p.num_heads_k * ceil_div(rows, std::int64_t{v.rows} * v.row_parts);
 }
 
+/// Of two steps: one of each warpgroup.
+[[nodiscard]] int slots_of_warpgroups(const DecodeVariant& v) {
+  return v.values_are_keys != 0 ? 2 : 4;
+}
+
 /// Slots that are worth more than nodes of the stack: those that keep so many bytes under way, and those that let steps
-/// work ahead.
+/// work ahead. By warpgroups a node is larger than a slot, and nodes are worth more.
 [[nodiscard]] int wanted_slots(const DecodeVariant& v, int bytes_in_flight) {
+  if (v.by_warpgroup != 0) return slots_of_warpgroups(v);
   const bool ahead = decode_wants_to_work_ahead(v.tile(), v.leaves_room != 0);
   const int of_slot = std::max(1, decode_step_bytes(v.tile()) / (v.values_are_keys != 0 ? 1 : 2));
   return std::clamp(ceil_div(bytes_in_flight, of_slot), ahead ? kDecodeSlotsAhead : kFewestSlots, kMostSlots);
@@ -83,7 +89,7 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   const int half = (gpu.max_smem + kReservedSmem) / 2 - kReservedSmem;
   int slots = wanted_slots(v, gpu.bytes_in_flight / 2);
   while (slots > kFewestSlots && !fits(v, slots, kFewestNodesOfTwo, half)) --slots;
-  if (v.row_parts > 1 || !fits(v, slots, kFewestNodesOfTwo, half)) return false;
+  if (v.row_parts > 1 || v.by_warpgroup != 0 || !fits(v, slots, kFewestNodesOfTwo, half)) return false;
   v.blocks = 2;
   int nodes = kFewestNodesOfTwo;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, half)) ++nodes;
@@ -100,9 +106,10 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);  // on half of the multiprocessors
   int slots = wanted_slots(v, in_flight);
   int nodes = 0;
-  while (slots > 1 && !fits(v, slots, nodes, gpu.max_smem)) --slots;
+  const int unit = v.by_warpgroup != 0 ? 2 : 1;  // one in each part of the ring
+  while (slots > unit && !fits(v, slots, nodes, gpu.max_smem)) slots -= unit;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;
-  while (slots < kMostSlots && fits(v, slots + 1, nodes, gpu.max_smem)) ++slots;
+  while (slots + unit <= kMostSlots && fits(v, slots + unit, nodes, gpu.max_smem)) slots += unit;
   (void)fits(v, slots, nodes, gpu.max_smem);
 }
 
@@ -155,6 +162,23 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
   return v;
 }
 
+/// A tile of 64 rows by wgmma, if there are rows for it: with fewer, tiles of mma.sync are faster. false: there are
+/// few, or it does not take the problem.
+[[nodiscard]] bool choose_warpgroups(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
+  constexpr std::int64_t kFewRows = 32;
+  constexpr std::int32_t kMostColumns = 128, kRows = 64;  // of o, in registers
+  if (packed_rows <= kFewRows || v.head_dim_v > kMostColumns || v.element == ElementType::kF32 ||
+      v.cache_element != CacheElement::kSame) {
+    return false;
+  }
+  DecodeVariant wide = v;
+  wide.has_boxes = wide.by_warpgroup = 1;
+  wide.rows = kRows;
+  if (!fits(wide, slots_of_warpgroups(wide), 1, max_smem)) return false;
+  v = wide;
+  return true;
+}
+
 /// Does the copy engine bring keys and values, where there is one?
 [[nodiscard]] bool takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
   constexpr std::int64_t kLeastRows = 8;        // those of a swizzle's pattern
@@ -182,6 +206,7 @@ DecodeTile DecodeVariant::tile() const {
           .head_dim_v = head_dim_v,
           .values_are_keys = values_are_keys,
           .has_boxes = has_boxes,
+          .by_warpgroup = by_warpgroup,
           .rows = rows,
           .row_parts = row_parts,
           .half_rows = half_rows,
@@ -192,7 +217,8 @@ DecodeTile DecodeVariant::tile() const {
 DecodeGpu DecodeGpu::of(const DeviceInfo& device) {
   DecodeGpu gpu = {.max_smem = device.max_smem_per_block,
                    .multiprocessors = device.num_multiprocessors,
-                   .has_copy_engine = device.arch().tma};
+                   .has_copy_engine = device.arch().tma,
+                   .has_wgmma = device.arch().wgmma};
   const double each = device.memory_bytes_per_s / device.num_multiprocessors;
   if (each > 0) gpu.bytes_in_flight = static_cast<int>(each * kSecondsInFlight);
   return gpu;
@@ -204,7 +230,9 @@ DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu,
   const std::int64_t beside = p.num_heads_q < kFewHeads ? kRowsBesideLongOnesOfFewHeads : kRowsBesideLongOnes;
   const std::int64_t rows =
       leaves_long_rows ? std::max(p.heads_per_group(), beside) : p.heads_per_group() * p.max_seqlen_q;
-  if (!choose_rows_and_boxes(v, gpu.has_copy_engine && takes_boxes(p, v), rows, gpu.max_smem)) {
+  const bool boxes = gpu.has_copy_engine && takes_boxes(p, v);
+  if (!(boxes && gpu.has_wgmma && choose_warpgroups(v, rows, gpu.max_smem)) &&
+      !choose_rows_and_boxes(v, boxes, rows, gpu.max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }
@@ -227,6 +255,7 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kAligned", v.aligned != 0},
                      {"kRowFactors", v.row_factors != 0},
                      {"kHasBoxes", v.has_boxes != 0},
+                     {"kByWarpgroup", v.by_warpgroup != 0},
                      {"kRows", v.rows},
                      {"kRowParts", v.row_parts},
                      {"kHalfRows", v.half_rows != 0},
@@ -244,6 +273,10 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
   std::vector<KernelSpec> specs;
   if (!arch.cp_async) return specs;
   constexpr int kManySequences = 1 << 20;
+  const auto add = [&](DecodeVariant v, std::int64_t items) {
+    choose_slots(v, {.max_smem = arch.max_smem_per_block}, items);
+    specs.push_back(decode_spec(v, arch.target));
+  };
   for (const auto& [element, rows, head_dim, head_dim_v, shares, many_units, items] :
        {std::tuple{ElementType::kBF16, 8, 128, 128, 0, 0, 0}, std::tuple{ElementType::kF16, 16, 64, 64, 0, 0, 0},
         std::tuple{ElementType::kBF16, 32, 128, 128, 0, 0, 0}, std::tuple{ElementType::kBF16, 64, 128, 128, 0, 0, 0},
@@ -254,8 +287,14 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
     v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
     v.has_boxes = arch.tma && head_dim != 256 ? 1 : 0;  // one without
-    choose_slots(v, {.max_smem = arch.max_smem_per_block}, items);
-    specs.push_back(decode_spec(v, arch.target));
+    add(v, items);
+  }
+  for (const auto& [element, head_dim, head_dim_v, shares] :
+       {std::tuple{ElementType::kBF16, 128, 128, 0}, std::tuple{ElementType::kF16, 72, 40, 0},
+        std::tuple{ElementType::kF16, 64, 64, 1}}) {
+    constexpr int kRows = 64;
+    DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
+    if (arch.wgmma && choose_warpgroups(v, kRows, arch.max_smem_per_block)) add(v, 0);
   }
   return specs;
 }

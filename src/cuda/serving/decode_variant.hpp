@@ -20,8 +20,9 @@ struct DecodeVariant {
   std::int32_t head_dim_v = 128;
   std::int32_t values_are_keys = 0;
   std::int32_t aligned = 1;
-  std::int32_t row_factors = 0;  ///< each row of a cache of 8 bits has factors of its own
-  std::int32_t has_boxes = 0;    ///< the copy engine brings keys and values
+  std::int32_t row_factors = 0;   ///< each row of a cache of 8 bits has factors of its own
+  std::int32_t has_boxes = 0;     ///< the copy engine brings keys and values
+  std::int32_t by_warpgroup = 0;  ///< by wgmma, whose tiles have 64 query rows
   std::int32_t rows = 8;
   std::int32_t row_parts = 1;
   std::int32_t half_rows = 0;  ///< a tile of 8 rows has 4 at most
@@ -39,6 +40,7 @@ struct DecodeGpu {
   int max_smem = 0;  ///< bytes that a block may have
   int multiprocessors = 1;
   bool has_copy_engine = false;  ///< that brings boxes
+  bool has_wgmma = false;
   /// Of a multiprocessor: so many bytes under way keep the memory busy.
   int bytes_in_flight = 96 * 1024;
 

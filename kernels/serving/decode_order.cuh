@@ -1,0 +1,67 @@
+// The order in which the steps of a piece come through the ring.
+//
+// One after another, or, where two warpgroups compute (kByWarpgroup), those of two leaves in turns: the first warpgroup
+// has the first, third, fifth leaf of a piece, the second one the others. So both have work at the same time, and the
+// nodes of the tree are the same.
+#pragma once
+
+#include "decode_tree.cuh"
+
+namespace attend {
+
+// Two leaves: [begin, middle) and [middle, end). The second one may have no unit.
+struct LeafPair {
+  int begin, middle, end;
+
+  // The pair that begins with a unit of a piece that ends at `end`.
+  [[nodiscard]] static __device__ __forceinline__ LeafPair of(int unit, int end) {
+    const int middle = min(leaf_end(unit), end);
+    return {unit, middle, middle < end ? min(leaf_end(middle), end) : middle};
+  }
+  [[nodiscard]] __device__ __forceinline__ int begin_of(bool second) const { return second ? middle : begin; }
+  [[nodiscard]] __device__ __forceinline__ int end_of(bool second) const { return second ? end : middle; }
+
+  // The unit of a step.
+  [[nodiscard]] __device__ __forceinline__ int unit_of_step(int step) const {
+    const int of_first = middle - begin, of_second = end - middle, both = min(of_first, of_second);
+    if (step < 2 * both) return (step % 2 == 0 ? begin : middle) + step / 2;
+    return (of_first > of_second ? begin : middle) + step - both;
+  }
+};
+
+template <bool kInPairs>
+class DecodeOrder {
+ public:
+  __device__ __forceinline__ void start(int begin, int end) { unit_ = begin, end_ = end; }
+  [[nodiscard]] __device__ __forceinline__ bool is_done() const { return unit_ >= end_; }
+  [[nodiscard]] __device__ __forceinline__ int unit() const { return unit_; }
+  [[nodiscard]] __device__ __forceinline__ int part() const { return 0; }
+  __device__ __forceinline__ void advance() { ++unit_; }
+
+ private:
+  int unit_ = 0, end_ = 0;
+};
+template <>
+class DecodeOrder<true> {
+ public:
+  __device__ __forceinline__ void start(int begin, int end) {
+    end_ = end;
+    step_ = 0;
+    pair_ = LeafPair::of(begin, end);
+  }
+  [[nodiscard]] __device__ __forceinline__ bool is_done() const { return pair_.begin >= end_; }
+  [[nodiscard]] __device__ __forceinline__ int unit() const { return pair_.unit_of_step(step_); }
+  // The warpgroup of the step.
+  [[nodiscard]] __device__ __forceinline__ int part() const { return unit() < pair_.middle ? 0 : 1; }
+  __device__ __forceinline__ void advance() {
+    if (++step_ < pair_.end - pair_.begin) return;
+    step_ = 0;
+    pair_ = LeafPair::of(pair_.end, end_);
+  }
+
+ private:
+  LeafPair pair_ = {};
+  int step_ = 0, end_ = 0;
+};
+
+}  // namespace attend

@@ -1,0 +1,36 @@
+// From products of q and k to scores.
+#pragma once
+
+#include "../attention/score_transform.cuh"
+#include "decode_args.cuh"
+
+namespace attend {
+
+// What scores are made of, beside products.
+struct DecodeScale {
+  float log2;    // scale log2(e), without a transform
+  float in_cap;  // scale / cap
+  float of_cap;  // cap log2(e); 0: no transform
+
+  [[nodiscard]] static __device__ __forceinline__ DecodeScale of(const DecodeArgs& args) {
+    if (args.transform_cap == 0.0f) return {args.scale * kLog2E, 0.0f, 0.0f};
+    const float in_cap = fmaxf(-kLargestFloat, fminf(kLargestFloat, args.scale / args.transform_cap));
+    return {0.0f, in_cap, args.transform_cap * kLog2E};
+  }
+  // Products to scores, in units of log2.
+  template <class Config, int kEights>
+  __device__ __forceinline__ void apply(float (&s)[kEights][4]) const {
+    if (of_cap == 0.0f) {
+#pragma unroll
+      for (int i = 0; i < kEights * 4; ++i) s[i / 4][i % 4] *= log2;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kEights * 4; ++i) {
+      const float x = s[i / 4][i % 4] * in_cap;
+      s[i / 4][i % 4] = of_cap * (Config::kElement == ElementType::kF32 ? tanhf(x) : tanh_fast(x));
+    }
+  }
+};
+
+}  // namespace attend

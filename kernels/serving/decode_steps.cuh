@@ -1,0 +1,176 @@
+// The steps of a piece by teams of four warps, whose products are mma.sync: decode_leaf.cuh.
+#pragma once
+
+#include "decode_leaf.cuh"
+#include "decode_team.cuh"
+
+namespace attend {
+
+template <class Config>
+class DecodeSteps : public DecodeTeam<Config> {
+ protected:
+  using Team = DecodeTeam<Config>;
+  using Sizes = DecodeSizes<Config>;
+  using State = DecodeState<Config>;
+  using Place = typename DecodeRing<Config>::Place;
+  using Team::block_;
+  using Team::exponents_;
+  using Team::maxima_;
+  using Team::p_rows_;
+  using Team::place_;
+  using Team::q_rows_;
+  using Team::release;
+  using Team::role_;
+  using Team::rows_;
+  using Team::scale_;
+  using Team::stack_;
+
+  __device__ __forceinline__ explicit DecodeSteps(const DecodeContext<Config>& block) : Team(block) {}
+
+  // All steps of the cursor's piece, whose rows are there. Returns the last node, and leaves the others on the stack.
+  // first: nodes that begin before it lie in another block.
+  [[nodiscard]] __device__ __forceinline__ State compute(const KeysOfAll& of_all, int first) {
+    take_queries();
+    const DecodePiece& piece = block_.cursor.piece;
+    const int end = piece.end_step;
+    int unit = piece.first_step;
+    if (unit >= end) return State::empty();
+    if constexpr (Sizes::kAhead) take_keys();
+#pragma unroll 1
+    while (true) {
+      const int end_of_leaf = min(leaf_end(unit), end), level = leaf_level(unit), begin = unit >> level << level;
+      leaf_.clear();
+#pragma unroll 1
+      for (; unit < end_of_leaf; ++unit) {
+        step(unit, of_all, unit + 1 < end);
+      }
+      State state = leaf_.finished(of_values_);
+      const int begin_of_all = stack_.complete(state, begin, level, first);
+      if (unit == end) return state;
+      stack_.push(state, begin_of_all);
+    }
+  }
+
+  // A step that was loaded for nothing: so many slots are given back.
+  __device__ __forceinline__ void give_back(int slots) {
+    for (; slots > 0; --slots) {
+      block_.ring.full(place_.stage).wait(place_.parity);  // the copies have landed
+      release(place_.stage);
+      place_.advance();
+    }
+  }
+
+  // Has the thread the last node of the piece, and the stack?
+  [[nodiscard]] __device__ __forceinline__ bool has_last() const {
+    return true;
+  }
+
+ private:
+  // Nobody wants the slot of the keys when they have been multiplied: neither values nor factors lie there.
+  static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
+
+  __device__ __forceinline__ void take_queries() {
+    if constexpr (Sizes::kHasFactors && !Sizes::kRowFactors) {
+      const int sequence = block_.cursor.item.span.index, head = block_.cursor.piece.head;
+      of_keys_ = factor(block_.args.cache.k_descale, sequence, head, {});
+      of_values_ = factor(block_.args.cache.v_descale, sequence, head, {});
+    }
+    if constexpr (kConvertsQueries<Config>) {
+      convert_queries(q_rows_, rows_ + role_.first_row(), role_);
+      team_barrier(role_);  // they are of f16
+    }
+    products_.take_queries(q_rows_, role_.lane);
+  }
+
+  // The products of q with the keys in a slot, for the step that is next.
+  __device__ __forceinline__ void multiply(int keys) {
+    const char* slot = block_.ring.slot(keys);
+    products_.scores(next_.s, slot + role_.warp * kWarpKeys * Sizes::KRows::kPitch, q_rows_, role_.lane);
+    const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
+    next_.existing = static_cast<uint64>(words.y) << 32 | words.x;
+    next_.keys = keys;
+  }
+  // The same when there is nothing else to do.
+  __device__ __forceinline__ void take_keys() {
+    const int keys = place_.stage;
+    block_.ring.full(keys).wait(place_.parity);  // the keys are in their slot
+    multiply(keys);
+    if constexpr (kLeavesKeys) release(keys);
+    place_.advance();
+  }
+
+  // kAhead: the products with the keys of the next step run beside what is done with those of this one. has_next: there
+  // is one; otherwise whatever lies in the slot of the values is multiplied, for nothing.
+  __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all, bool has_next) {
+    const int first_key = unit * kStepKeys, own_key = first_key + role_.warp * kWarpKeys;
+    const DecodeRow* of_team = rows_ + role_.first_row();
+    if constexpr (!Sizes::kAhead) take_keys();
+    const int keys = next_.keys;
+    const uint64 existing = next_.existing;
+    const Place values = Sizes::kLoadsValues ? place_ : Place{keys, 0};
+    if constexpr (Sizes::kLoadsValues) place_.advance();
+    const uint64 seen_by_all = of_all.of_step(first_key);
+    const bool all_visible = (existing & seen_by_all) == ~uint64{0};
+    const float2* factors = block_.ring.factors(keys) + role_.warp * kWarpKeys;
+    float s[Sizes::kEights][4];
+#pragma unroll
+    for (int i = 0; i < Sizes::kEights * 4; ++i) s[i / 4][i % 4] = next_.s[i / 4][i % 4];
+    if constexpr (Sizes::kRowFactors) {
+      leaf_.multiply_keys(s, factors[role_.lane / 4].x, factors[role_.lane / 4 + 8].x, of_team, role_.lane);
+    } else if constexpr (Sizes::kHasFactors) {
+      leaf_.multiply_keys(s, of_keys_, of_keys_, of_team, role_.lane);
+    }
+    scale_.template apply<Config>(s);
+    const bool has_slopes = block_.args.alibi_slopes != nullptr;
+    if (!has_slopes && (existing & ~seen_by_all) == 0) {
+      if (existing != ~uint64{0})
+        leaf_.mask_missing(s, static_cast<uint32>(existing >> role_.warp * kWarpKeys), role_.lane);
+    } else {
+      leaf_.mask(s, of_team, has_slopes, all_visible, static_cast<uint32>(existing >> role_.warp * kWarpKeys), own_key,
+                 role_.lane);
+    }
+    leaf_.share_maxima(s, maxima_, role_);
+    if constexpr (Sizes::kRowFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
+    const Place ahead = has_next ? place_ : values;
+    if constexpr (Sizes::kAhead) {  // the next keys, or the values, are in their slot
+      if (has_next || Sizes::kLoadsValues) block_.ring.full(ahead.stage).wait(ahead.parity);
+    }
+    team_barrier(role_);  // the maxima are there, and P of the step before has been read
+    leaf_.take_maxima(s, maxima_, role_);
+    if constexpr (Sizes::kRowFactors) {
+      leaf_.weigh(s, factors, exponents_, of_team, all_visible, own_key, role_.lane);
+      if constexpr (Sizes::kLoadsValues) release(keys);
+    } else if constexpr (Sizes::kHasFactors) {
+      leaf_.raise(s);
+    }
+    if constexpr (Sizes::kAhead) multiply(ahead.stage);
+    DecodeP<Config>::store(s, p_rows_, role_);
+    team_barrier(role_);  // P is there, and the maxima have been read
+    if (Sizes::kAhead && has_next) {
+      if constexpr (kLeavesKeys) release(ahead.stage);
+      place_.advance();
+    }
+    if constexpr (Sizes::kLoadsValues)
+      block_.ring.full(values.stage).wait(values.parity);  // the values are in their slot
+    char* of_values = block_.ring.slot(values.stage);
+    if (Config::kHasBoxes && existing != ~uint64{0}) {
+      leaf_.clear_missing(of_values, existing, role_.again());
+    }
+    if ((existing & ~seen_by_all) != 0) {
+      leaf_.add_nonfinite(p_rows_, of_team, of_values, existing, first_key, role_.again());
+    }
+    products_.add_values(leaf_.o, p_rows_, of_values, role_);
+    release(values.stage);
+  }
+
+  DecodeProducts<Config> products_;
+  DecodeLeaf<Config> leaf_;
+  float of_keys_ = 1.0f, of_values_ = 1.0f;  // factors of all rows of the piece, without kRowFactors
+  struct {
+    float s[Sizes::kEights][4];
+    uint64 existing;
+    int keys;  // the slot
+  } next_;     // the products of a step that has not begun
+};
+
+}  // namespace attend

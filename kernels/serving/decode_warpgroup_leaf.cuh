@@ -1,0 +1,251 @@
+// kByWarpgroup: the steps of a leaf of a tile of 64 query rows by a warpgroup: S = Q K^T and O += P V by wgmma, where
+// query rows are the rows of its tiles. A row's scores lie in four lanes, so warps have nothing to tell each other in a
+// step. Another warpgroup computes another leaf meanwhile (decode_order.cuh).
+//
+// Source: the forward kernel for training (../sm90), FlashAttention-2, Algorithm 1. Results have the bits of
+// decode_leaf.cuh: the same sums in the same order (decode_warpgroup_state.cuh).
+#pragma once
+
+#include "../isa/wgmma.cuh"
+#include "decode_rows.cuh"
+#include "decode_warpgroup_state.cuh"
+
+namespace attend {
+
+template <class Config>
+class DecodeWarpgroupLeaf {
+ public:
+  using Sizes = DecodeSizes<Config>;
+  using State = DecodeState<Config>;
+  using Element = ElementOf<Config>;
+  using Role = DecodeRole<Config>;
+  using KRows = typename Sizes::KRows;
+  using VRows = typename Sizes::VRows;
+  static constexpr int kEights = kStepKeys / 8;  // of keys
+  static constexpr int kColumns = State::kColumns;
+  using Scores = float[kEights][4];
+  using Probabilities = uint32[kStepKeys / kWgmmaDepth][4];  // as the second product takes them
+
+  float o[kColumns / 2];
+  float row_max[2];
+  float row_sum[2][State::kSums];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (float& x : o) x = 0.0f;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      row_max[row] = -kInfinity;
+#pragma unroll
+      for (float& x : row_sum[row]) x = 0.0f;
+    }
+  }
+
+  // Products with the keys in a slot: element e of s[j] is of row e / 2 and key 8 j + 2 (lane % 4) + e % 2.
+  static __device__ __forceinline__ void multiply(Scores& s, const char* slot, const char* q_rows) {
+    constexpr int kDepths = ceil_div(Config::kHeadDim, kWgmmaDepth), kOfPanel = kPanelColumns / kWgmmaDepth;
+    auto& d = reinterpret_cast<float(&)[kEights * 4]>(s);
+    const MatrixDescriptor keys = MatrixDescriptor::along_rows(smem_address(slot));
+    const MatrixDescriptor queries = MatrixDescriptor::along_rows(smem_address(q_rows));
+    wgmma_fence();
+#pragma unroll
+    for (int depth = 0; depth < kDepths; ++depth) {
+      const int panel = depth / kOfPanel, in_panel = depth % kOfPanel * kWgmmaDepth * 2;
+      WgmmaOp<Config::kElement, kStepKeys>::template ss<false, 1>(
+          d, queries.advance(panel * Config::kRows * kSwizzleBytes + in_panel),
+          keys.advance(panel * KRows::kPanelBytes + in_panel), depth > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>(d);
+  }
+
+  // Slopes, and -infinity for what a row does not see. existing: a bit for each key of the step.
+  static __device__ __forceinline__ void mask(Scores& s, const DecodeRow* rows, bool has_slopes, bool all_visible,
+                                              uint64 existing, int first_key, const Role& role) {
+#pragma unroll 1
+    for (int row = 0; row < 2; ++row) {
+      const DecodeRow of_row = rows[row_of(role, row)];
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int in_step = j * 8 + role.lane % 4 * 2 + e, key = first_key + in_step;
+          float x = row == 0 ? s[j][e] : s[j][2 + e];
+          if (has_slopes) x = with_slope(x, of_row, key);
+          if (!all_visible && !((existing >> in_step & 1) != 0 && sees(of_row, key))) x = -kInfinity;
+          s[j][e] = row == 0 ? x : s[j][e];
+          s[j][2 + e] = row == 0 ? s[j][2 + e] : x;
+        }
+      }
+    }
+  }
+  // Scores of keys that do not exist, where all rows see all others.
+  static __device__ __forceinline__ void mask_missing(Scores& s, uint64 existing, int lane) {
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if ((existing >> (j * 8 + lane % 4 * 2 + e) & 1) == 0) s[j][e] = s[j][2 + e] = -kInfinity;
+      }
+    }
+  }
+
+  // From scores to p, relative to the maximum so far, to which o is rescaled.
+  __device__ __forceinline__ void weigh(Scores& s) {
+    float factor[2];
+    bool grows = false;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float top = row_max[row];
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) top = fmaxf(top, fmaxf(s[j][row * 2], s[j][row * 2 + 1]));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      grows |= top > row_max[row];
+      const float base = exponent_base(top);
+      factor[row] = exp2_fast(row_max[row] - base);
+      row_max[row] = top;
+#pragma unroll
+      for (int j = 0; j < kEights; ++j) {
+        s[j][row * 2] = exp2_fast(s[j][row * 2] - base);
+        s[j][row * 2 + 1] = exp2_fast(s[j][row * 2 + 1] - base);
+      }
+#pragma unroll
+      for (int i = 0; i < State::kSums; ++i) {
+        const int low = i / 2 * 2, at = row * 2 + i % 2;  // keys 8 apart
+        row_sum[row][i] = factor[row] * row_sum[row][i] + (s[low][at] + s[low + 1][at]);
+      }
+    }
+    if (!__any_sync(kAllLanes, grows)) return;
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) o[i] *= factor[i % 4 / 2];
+  }
+
+  static __device__ __forceinline__ void pack(const Scores& s, Probabilities& p) {
+#pragma unroll
+    for (int i = 0; i < kEights * 2; ++i) p[i / 4][i % 4] = Element::pack(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]);
+  }
+  // o += P V
+  __device__ __forceinline__ void add_values(const Probabilities& p, const char* values) {
+    const MatrixDescriptor v = MatrixDescriptor::down_columns(smem_address(values), VRows::kPanelBytes);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kStepKeys / kWgmmaDepth; ++step) {
+      WgmmaOp<Config::kElement, kColumns>::template rs<true, 1>(o, p[step],
+                                                                v.advance(step * kWgmmaDepth * kSwizzleBytes), true);
+    }
+    wgmma_commit();
+    wgmma_wait<0>(o);
+  }
+
+  // Values of keys that do not exist become zeros: a box brings whatever lies there, and 0 * NaN would reach all rows.
+  // By the whole warpgroup.
+  static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
+    // What else lies there has been multiplied. No result wants that: the rows that change are of masked keys
+    team_barrier(role);
+#pragma unroll 1
+    for (int i = state_thread<Config>(); i < kStepKeys * kChunks; i += Sizes::kStateThreads) {
+      const int key = i / kChunks;
+      if ((existing >> key & 1) == 0) *reinterpret_cast<uint4*>(values + VRows::place(key, i % kChunks)) = {};
+    }
+    fence_smem_for_async();
+    team_barrier(role);  // the zeros are there
+  }
+
+  // Where some rows see an existing key and others do not, values that are not finite would reach all of them, as
+  // 0 * NaN is NaN: such elements are added row by row here, and become zeros in shared memory. By the whole
+  // warpgroup. words: room for a word of each warp.
+  __device__ __forceinline__ void add_nonfinite(const Probabilities& p, const DecodeRow* rows, char* values,
+                                                uint64 existing, int first_key, uint32* words, const Role& role) {
+    const uint32 of_warp = nonfinite_keys(values, role);
+    if (role.lane == 0) words[role.warp] = of_warp;
+    team_barrier(role);  // all warps' keys are there
+    uint64 bad = 0;
+    for (int w = 0; w < kTeamWarps; ++w) bad |= static_cast<uint64>(words[w]) << w * kWarpKeys;
+    bad &= existing;
+    if (bad == 0) return;
+#pragma unroll 1
+    for (uint64 left = bad; left != 0; left &= left - 1) {
+      const int key = __ffsll(static_cast<int64>(left)) - 1;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float weight = weight_of(p, row, key, role.lane);
+        if (sees(rows[row_of(role, row)], first_key + key)) add_key(row, weight, values, key, role.lane);
+      }
+    }
+    team_barrier(role);  // all have read the elements
+#pragma unroll 1
+    for (int i = state_thread<Config>(); i < kStepKeys * kColumns; i += Sizes::kStateThreads) {
+      const int key = i / kColumns;
+      if ((bad >> key & 1) == 0) continue;
+      Bits16& x = at(values, key, i % kColumns);
+      if (!is_finite(Element::to_float(x))) x = 0;
+    }
+    fence_smem_for_async();
+    team_barrier(role);  // the zeros are there
+  }
+
+  [[nodiscard]] __device__ __forceinline__ State finished() const {
+    State state = State::empty();
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) state.o(i) = o[i];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      state.row_max(row) = row_max[row];
+#pragma unroll
+      for (int i = 0; i < State::kSums; ++i) state.row_sum(row, i) = row_sum[row][i];
+    }
+    return state;
+  }
+
+  // The tile's row that is the thread's first or second.
+  [[nodiscard]] static __device__ __forceinline__ int row_of(const Role& role, int row) {
+    return role.warp * 16 + role.lane / 4 + row * 8;
+  }
+
+ private:
+  static constexpr int kChunks = kColumns / kChunkElements;
+
+  [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
+    return fabsf(x) < kInfinity;
+  }
+  [[nodiscard]] static __device__ __forceinline__ Bits16& at(char* values, int key, int column) {
+    return *reinterpret_cast<Bits16*>(values + VRows::template place_of<2>(key, column));
+  }
+
+  // Of the warp's 16 keys those with values that are not finite: a bit each.
+  [[nodiscard]] static __device__ __forceinline__ uint32 nonfinite_keys(char* values, const Role& role) {
+    uint32 found = 0;
+#pragma unroll 1
+    for (int i = role.lane; i < kWarpKeys * kChunks; i += kWarpThreads) {
+      const int key = i / kChunks;
+      const uint4 x = *reinterpret_cast<const uint4*>(values + VRows::place(role.warp * kWarpKeys + key, i % kChunks));
+      bool is_bad = false;
+#pragma unroll
+      for (const uint32 pair : {x.x, x.y, x.z, x.w}) {
+        is_bad |= !is_finite(Element::low(pair)) || !is_finite(Element::high(pair));
+      }
+      if (is_bad) found |= 1u << key;
+    }
+    return __reduce_or_sync(kAllLanes, found);
+  }
+
+  // p of a row and key, from the lane that has it.
+  [[nodiscard]] static __device__ __forceinline__ float weight_of(const Probabilities& p, int row, int key, int lane) {
+    uint32 pair = 0;  // chosen by masks: an index would put all into memory
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) pair |= p[j / 2][j % 2 * 2 + row] & (key / 8 == j ? 0xffffffffu : 0);
+    pair = __shfl_sync(kAllLanes, pair, lane / 4 * 4 + key % 8 / 2);
+    return key % 2 == 0 ? Element::low(pair) : Element::high(pair);
+  }
+  __device__ __forceinline__ void add_key(int row, float weight, char* values, int key, int lane) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) {
+      if (i % 4 / 2 != row) continue;
+      const float x = Element::to_float(at(values, key, i / 4 * 8 + lane % 4 * 2 + i % 2));
+      if (!is_finite(x)) o[i] += weight * x;
+    }
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,87 @@
+// kByWarpgroup: a thread's share of a state, as wgmma leaves a tile of 64 query rows: rows 16 warp + lane / 4 and that
+// + 8, of every eight columns 2 (lane % 4) and the next.
+//
+// Sums of a row are of as many keys as in decode_state.cuh, and added in the same order at the end: of key
+// 16 w + 8 h + g of all steps those with the same w and g. The thread has g = 2 (lane % 4) + e. So results have the
+// same bits.
+#pragma once
+
+#include "decode_state.cuh"
+
+namespace attend {
+
+template <class Config>
+requires(Config::kByWarpgroup) struct DecodeState<Config> {
+  using Sizes = DecodeSizes<Config>;
+  static constexpr int kColumns = decode_warpgroup_columns(Sizes::kTile);
+  static constexpr int kOfO = kColumns / 2, kSums = 2 * kTeamWarps;  // sums of a row
+  static constexpr int kFloats = decode_state_floats(Sizes::kTile);
+  static_assert(kFloats == kOfO + 2 + 2 * kSums);
+
+  // The maxima of both rows, their sums, and o from kFirstOfO on: first what a merge needs for all else.
+  static constexpr int kFirstOfO = 2 + 2 * kSums;
+  static constexpr bool kMergesInPieces = true;  // from memory: registers do not hold two states
+  float value[round_up(kFloats, 4)];
+
+  // Element i of the accumulators: row i % 4 / 2.
+  [[nodiscard]] __device__ __forceinline__ float& o(int i) { return value[kFirstOfO + i]; }
+  [[nodiscard]] __device__ __forceinline__ float o(int i) const { return value[kFirstOfO + i]; }
+  [[nodiscard]] __device__ __forceinline__ float& row_max(int row) { return value[row]; }
+  [[nodiscard]] __device__ __forceinline__ float row_max(int row) const { return value[row]; }
+  // Sum 2 w + e.
+  [[nodiscard]] __device__ __forceinline__ float& row_sum(int row, int i) { return value[2 + row * kSums + i]; }
+  [[nodiscard]] __device__ __forceinline__ float row_sum(int row, int i) const { return value[2 + row * kSums + i]; }
+
+  [[nodiscard]] static __device__ __forceinline__ DecodeState empty() {
+    DecodeState state;
+#pragma unroll
+    for (float& x : state.value) x = 0.0f;
+    state.row_max(0) = state.row_max(1) = -kInfinity;
+    return state;
+  }
+
+  // Of keys before this one's. before: float4(i), floats 4 i to 4 i + 3 of that state.
+  template <class Before>
+  __device__ __forceinline__ void merge_pieces(const Before& before) {
+    float of_before[2], own[2];
+#pragma unroll
+    for (int i = 0; i < ceil_div(kFloats, 4); ++i) {
+      const float4 x = before(i);
+      const float piece[4] = {x.x, x.y, x.z, x.w};
+      if (i == 0) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const float top = fmaxf(piece[row], row_max(row)), base = exponent_base(top);
+          of_before[row] = exp2_fast(piece[row] - base);
+          own[row] = exp2_fast(row_max(row) - base);
+          row_max(row) = top;
+        }
+      }
+#pragma unroll
+      for (int at = 4 * i; at < 4 * i + 4; ++at) {
+        if (at < 2 || at >= kFloats) continue;
+        const int row = at < kFirstOfO ? (at - 2) / kSums : (at - kFirstOfO) % 4 / 2;
+        value[at] = of_before[row] * piece[at % 4] + own[row] * value[at];
+      }
+    }
+  }
+
+  // The sum of each row over all keys.
+  [[nodiscard]] __device__ __forceinline__ float2 sums() const {
+    float all[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      all[row] = 0.0f;
+#pragma unroll
+      for (int w = 0; w < kTeamWarps; ++w) {
+        float sum = row_sum(row, 2 * w) + row_sum(row, 2 * w + 1);
+        sum += __shfl_xor_sync(kAllLanes, sum, 1);
+        sum += __shfl_xor_sync(kAllLanes, sum, 2);
+        all[row] += sum;
+      }
+    }
+    return {all[0], all[1]};
+  }
+};
+
+}  // namespace attend
