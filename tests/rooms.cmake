@@ -3,7 +3,7 @@
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(core)
 set(expr)
-set(cpu core)
+set(cpu core expr)
 set(cuda/driver core)
 set(cuda/jit core cuda/driver)
 set(cuda/launch core cuda/driver cuda/jit)

@@ -11,11 +11,7 @@ Evaluator::Evaluator(const Graph& graph, std::vector<Id> results, Load load)
       load_(std::move(load)),
       values_(graph.size()),
       of_results_(results_.size()) {
-  std::vector<bool> needed(graph.size(), false);
-  for (const Id result : results_) {
-    const std::vector<bool> of_one = graph.needed_by(result);
-    for (std::size_t n = 0; n < of_one.size(); ++n) needed[n] = needed[n] || of_one[n];
-  }
+  const std::vector<bool> needed = graph.needed_by(results_);
   for (std::size_t n = 0; n < needed.size(); ++n) {
     if (needed[n]) order_.push_back(static_cast<Id>(n));
   }

@@ -238,4 +238,13 @@ std::vector<bool> Graph::needed_by(Id root) const {
   return needed;
 }
 
+std::vector<bool> Graph::needed_by(std::span<const Id> roots) const {
+  std::vector<bool> needed(size(), false);
+  for (const Id root : roots) {
+    const std::vector<bool> of_one = needed_by(root);
+    for (std::size_t n = 0; n < of_one.size(); ++n) needed[n] = needed[n] || of_one[n];
+  }
+  return needed;
+}
+
 }  // namespace attend::expr

@@ -4,7 +4,7 @@
 // A node follows its operands. Equal nodes are one, and what depends on constants alone is a constant. Every operation
 // has a result for all operands, so a node may be computed where it is not needed:
 //   - integers are 32 bits wide and wrap; n // 0 and n % 0 are 0; shifts count modulo 32
-//   - floats are IEEE's: float32 in kernels, float64 in the reference
+//   - floats are IEEE's: float32 in kernels, where a product and a sum may be rounded as one; float64 in the reference
 //   - a float becomes an integer towards zero, within the range of integers; NaN becomes 0
 //   - the subscripts of a load are clamped to the tensor
 #pragma once
@@ -163,6 +163,8 @@ class Graph {
 
   /// Which of the nodes up to `root` its value depends on.
   [[nodiscard]] std::vector<bool> needed_by(Id root) const;
+  /// Likewise, of all nodes, on which of them the values of any of `roots` depend.
+  [[nodiscard]] std::vector<bool> needed_by(std::span<const Id> roots) const;
 
  private:
   [[nodiscard]] Id add(const Node& node);

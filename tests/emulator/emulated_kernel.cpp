@@ -7,31 +7,15 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
-#include <system_error>
 #include <vector>
 
-#include <unistd.h>
+#include "support/host_compiler.hpp"
 
 namespace attend::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw std::runtime_error(path.string() + ": cannot be read");
-  return text.str();
-}
-
-void write(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path) << text;
-}
 
 /// An asm statement's parts: its text, then the results and operands, then all behind them.
 struct Statement {
@@ -129,39 +113,8 @@ std::string without_asm(const std::string& text, const std::string& known) {
 
 namespace {
 
-/// Removed with all that is in it, unless ATTEND_TEST_KEEP_EMULATED is set.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((fs::temp_directory_path() / "attend_emulated_XXXXXX").string()) {
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error(path_ + ": cannot be created");
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (std::getenv("ATTEND_TEST_KEEP_EMULATED") == nullptr) fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  [[nodiscard]] fs::path path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-/// Compiles a program and loads what becomes of it. @throws std::runtime_error with the compiler's words.
 void* load(const TemporaryFolder& folder, const std::string& text) {
-  const fs::path place = folder.path(), library = place / "kernel.so", log = place / "log";
-  write(place / "kernel.cpp", text);
-  const char* wish = std::getenv("CXX");
-  // longjmp() between fibers is what _FORTIFY_SOURCE takes for an error. A cache would keep files for ever.
-  const std::string command = fmt::format(
-      "CCACHE_DISABLE=1 TMPDIR='{0}' {1} -std=c++20 -O1 -ffp-contract=off -w -U_FORTIFY_SOURCE -fvisibility=hidden "
-      "-fPIC -shared -I'{0}' -I'{2}' '{0}/kernel.cpp' -o '{3}' > '{4}' 2>&1",
-      place.string(), wish != nullptr && *wish != '\0' ? wish : "c++", ATTEND_EMULATOR_DIR, library.string(),
-      log.string());
-  if (std::system(command.c_str()) != 0) throw std::runtime_error(read(log).substr(0, 4000));
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw std::runtime_error(dlerror());
-  return handle;
+  return compiled(folder, text, {ATTEND_EMULATOR_DIR});
 }
 
 /// Whether there is a compiler, C++20, float16 and fibers.
@@ -210,15 +163,15 @@ const std::string& why_no_emulation() {
 EmulatedKernel::EmulatedKernel(const cuda::KernelSpec& spec)
     : name_(describe(spec)), threads_(static_cast<unsigned>(threads_of(spec))) {
   const cuda::Program program = make_program(spec, {});
-  const std::string known = read(fs::path(ATTEND_EMULATOR_DIR) / "ptx.hpp");
+  const std::string known = read_text(fs::path(ATTEND_EMULATOR_DIR) / "ptx.hpp");
   const TemporaryFolder folder;
   for (const cuda::NamedSource& header : program.headers) {
-    write(folder.path() / header.name, without_asm(std::string(header.text), known));
+    write_text(folder.path() / header.name, without_asm(std::string(header.text), known));
   }
   // Their instructions are made by macros, which are no calls yet
-  const std::string wgmma = read(fs::path(ATTEND_EMULATOR_DIR) / "wgmma.hpp");
-  write(folder.path() / "isa/wgmma.cuh", wgmma);
-  write(folder.path() / "isa/wgmma_widths.cuh", "#pragma once\n#include \"wgmma.cuh\"\n");
+  const std::string wgmma = read_text(fs::path(ATTEND_EMULATOR_DIR) / "wgmma.hpp");
+  write_text(folder.path() / "isa/wgmma.cuh", wgmma);
+  write_text(folder.path() / "isa/wgmma_widths.cuh", "#pragma once\n#include \"wgmma.cuh\"\n");
   const std::string text = "#include \"ptx.hpp\"\n" + std::string(program.text) + launcher(spec, program.entry);
   launch_ = reinterpret_cast<Launch>(dlsym(load(folder, text), "emulated_launch"));
 }

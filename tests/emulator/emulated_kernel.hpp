@@ -18,7 +18,7 @@ namespace attend::test {
 /// Why no kernel can be run here, for GTEST_SKIP(): there is no compiler that takes them. Empty: they can.
 [[nodiscard]] const std::string& why_no_emulation();
 
-/// A compiled kernel. It stays loaded; its text is gone, unless the environment has ATTEND_KEEP_EMULATED.
+/// A compiled kernel. It stays loaded; its text is gone, unless the environment has ATTEND_TEST_KEEP_COMPILED.
 class EmulatedKernel {
  public:
   /// @throws std::runtime_error with the compiler's words where it refuses the text.

@@ -1,0 +1,209 @@
+#include "expr/print.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+namespace attend::expr {
+namespace {
+
+const char* type_of(Type type) {
+  switch (type) {
+    case Type::kBool:
+      return "bool";
+    case Type::kInt:
+      return "int";
+    case Type::kFloat:
+      break;
+  }
+  return "Float";
+}
+
+const char* member_of(Variable variable) {
+  switch (variable) {
+    case Variable::kScore:
+      return "score";
+    case Variable::kBatch:
+      return "batch";
+    case Variable::kHead:
+      return "head";
+    case Variable::kRow:
+      return "row";
+    case Variable::kKey:
+      return "key";
+    case Variable::kRowsLength:
+      return "rows_length";
+    case Variable::kKeysLength:
+      break;
+  }
+  return "keys_length";
+}
+
+/// The function of score_math.cuh, for operations that have one.
+const char* function_of(Op op) {
+  switch (op) {
+    case Op::kNegate:
+      return "negate";
+    case Op::kAbs:
+      return "absolute";
+    case Op::kSign:
+      return "sign";
+    case Op::kFloor:
+      return "floor";
+    case Op::kCeil:
+      return "ceil";
+    case Op::kRound:
+      return "nearbyint";
+    case Op::kTrunc:
+      return "trunc";
+    case Op::kExp:
+      return "exp";
+    case Op::kExp2:
+      return "exp2";
+    case Op::kLog:
+      return "log";
+    case Op::kLog2:
+      return "log2";
+    case Op::kLog1p:
+      return "log1p";
+    case Op::kSqrt:
+      return "sqrt";
+    case Op::kRsqrt:
+      return "rsqrt";
+    case Op::kSin:
+      return "sin";
+    case Op::kCos:
+      return "cos";
+    case Op::kTan:
+      return "tan";
+    case Op::kTanh:
+      return "tanh";
+    case Op::kSigmoid:
+      return "sigmoid";
+    case Op::kErf:
+      return "erf";
+    case Op::kAdd:
+      return "add";
+    case Op::kSubtract:
+      return "subtract";
+    case Op::kMultiply:
+      return "multiply";
+    case Op::kFloorDivide:
+      return "floor_divide";
+    case Op::kFloorMod:
+      return "floor_mod";
+    case Op::kMin:
+      return "least";
+    case Op::kMax:
+      return "greatest";
+    case Op::kDivide:
+      return "divide";
+    case Op::kPow:
+      return "pow";
+    case Op::kShiftLeft:
+      return "shift_left";
+    case Op::kShiftRight:
+      return "shift_right";
+    case Op::kToInt:
+      return "to_int";
+    default:
+      return nullptr;
+  }
+}
+
+/// Between its operands, for the others.
+const char* sign_of(Op op) {
+  switch (op) {
+    case Op::kAnd:
+      return "&";
+    case Op::kOr:
+      return "|";
+    case Op::kXor:
+      return "^";
+    case Op::kEqual:
+      return "==";
+    case Op::kNotEqual:
+      return "!=";
+    case Op::kLess:
+      return "<";
+    default:
+      return "<=";  // kLessEqual
+  }
+}
+
+std::string name_of(Id id) {
+  return fmt::format("v{}", id);
+}
+
+std::string constant(const Node& node) {
+  if (node.type == Type::kBool) return node.value != 0 ? "true" : "false";
+  if (node.type == Type::kInt) return fmt::format("static_cast<int>({}LL)", static_cast<std::int64_t>(node.value));
+  if (std::isnan(node.value)) return "math::not_a_number<Float>()";
+  if (std::isinf(node.value)) return node.value > 0 ? "math::infinity<Float>()" : "-math::infinity<Float>()";
+  // The compiler warns of a literal that float32 cannot hold
+  const double as_float = static_cast<double>(static_cast<float>(node.value));
+  const bool fits =
+      std::isfinite(as_float) && (node.value == 0 || std::abs(as_float) >= std::numeric_limits<float>::min());
+  const std::string literal = fmt::format("{:a}", node.value);
+  return (fits ? "Float(" : "math::rounded<Float>(") + literal + ")";
+}
+
+/// Subscripts are clamped: no code can leave a tensor.
+std::string load(const Graph& graph, const Node& node) {
+  const Capture& capture = graph.captures()[static_cast<std::size_t>(node.which)];
+  std::vector<std::string> subscripts;
+  for (std::size_t n = 0; n < capture.shape.size(); ++n) {
+    subscripts.push_back(
+        fmt::format("math::within({}, captures.template extent<{}, {}>())", name_of(node.args[n]), node.which, n));
+  }
+  return fmt::format("captures.template load<{}>({})", node.which, fmt::join(subscripts, ", "));
+}
+
+std::string operation(const Graph& graph, const Node& node) {
+  const auto arg = [&](std::size_t n) { return name_of(node.args[n]); };
+  switch (node.op) {
+    case Op::kConstant:
+      return constant(node);
+    case Op::kVariable:
+      return fmt::format("at.{}", member_of(static_cast<Variable>(node.which)));
+    case Op::kLoad:
+      return load(graph, node);
+    case Op::kNot:
+      return (node.type == Type::kBool ? "!" : "~") + arg(0);
+    case Op::kToFloat:
+      return fmt::format("static_cast<Float>({})", arg(0));
+    case Op::kSelect:
+      return fmt::format("{} ? {} : {}", arg(0), arg(1), arg(2));
+    default:
+      break;
+  }
+  const char* const function = function_of(node.op);
+  if (function == nullptr) return fmt::format("{} {} {}", arg(0), sign_of(node.op), arg(1));
+  return node.num_args() == 1 ? fmt::format("math::{}({})", function, arg(0))
+                              : fmt::format("math::{}({}, {})", function, arg(0), arg(1));
+}
+
+}  // namespace
+
+std::string print_struct(const Graph& graph, std::string_view name, std::span<const Id> nodes) {
+  std::string results;
+  for (std::size_t n = 0; n < nodes.size(); ++n) results += fmt::format(", {}& r{}", type_of(graph.type(nodes[n])), n);
+  std::string text = fmt::format(
+      "struct {} {{\n  template <class Float, class Captures>\n  static ATTEND_HOST_DEVICE void evaluate(const "
+      "attend::ScorePoint<Float>& at, const Captures& captures{}) {{\n    namespace math = attend::score_math;\n",
+      name, results);
+  const std::vector<bool> needed = graph.needed_by(nodes);
+  for (std::size_t n = 0; n < needed.size(); ++n) {
+    if (!needed[n]) continue;
+    const auto id = static_cast<Id>(n);
+    text += fmt::format("    const {} {} = {};\n", type_of(graph.type(id)), name_of(id), operation(graph, graph[id]));
+  }
+  for (std::size_t n = 0; n < nodes.size(); ++n) text += fmt::format("    r{} = {};\n", n, name_of(nodes[n]));
+  return text + "  }\n};\n";
+}
+
+}  // namespace attend::expr
