@@ -5,34 +5,16 @@
 #include <span>
 #include <vector>
 
+#include "cpu/captured.hpp"
+#include "cpu/row_vectors.hpp"
 #include "expr/row_program.hpp"
 
 namespace attend::cpu {
-
-/// What an element of a captured tensor is stored as.
-enum class CapturedType : std::uint8_t { kF32, kF16, kBF16, kF64, kI32, kI64, kU8 };
-
-struct CapturedView {
-  const void* data = nullptr;
-  CapturedType type = CapturedType::kF32;
-  std::int32_t rank = 0;
-  std::int64_t extent[expr::kMostSubscripts] = {};
-  std::int64_t stride[expr::kMostSubscripts] = {};  ///< in elements
-};
 
 /// A row of scores, against keys [first_key, first_key + count).
 struct FunctionRow {
   std::int32_t batch = 0, head = 0, row = 0, rows_length = 0, keys_length = 0;
   std::int32_t first_key = 0;
-};
-
-/// Operands and results of one instruction. Buffers have whole vectors, beyond `count` of anything.
-struct RowVectors {
-  const float* f[expr::kMostSubscripts];
-  const std::int32_t* i[expr::kMostSubscripts];
-  float* out_f;
-  std::int32_t* out_i;
-  int count;
 };
 
 /// Runs a program. Has the buffers for that, so it is of one thread.

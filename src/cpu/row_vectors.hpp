@@ -1,0 +1,22 @@
+// One operation of a user's function on vectors of float32 and int32, by SIMD.
+#pragma once
+
+#include <cstdint>
+
+#include "expr/row_program.hpp"
+
+namespace attend::cpu {
+
+/// Operands and results of one instruction. Buffers have whole vectors, beyond `count` of anything.
+struct RowVectors {
+  const float* f[expr::kMostSubscripts];
+  const std::int32_t* i[expr::kMostSubscripts];
+  float* out_f;
+  std::int32_t* out_i;
+  int count;
+};
+
+/// Of everything but variables and loads.
+void compute(const expr::Instruction& made, const RowVectors& vectors);
+
+}  // namespace attend::cpu
