@@ -27,7 +27,7 @@ TEST(DTypeTraits, NamesTellTypesApart) {
     EXPECT_GT(dtype_bytes(dtype), 0);
   }
   EXPECT_EQ(core::find_dtype("f8"), std::nullopt);
-  EXPECT_EQ(core::kDTypes.size(), 7U);
+  EXPECT_EQ(core::kDTypes.size(), 9U);
 }
 
 TEST(DTypeTraits, RoundoffIsHalfTheDistanceOfNeighbours) {
@@ -45,7 +45,7 @@ TEST(DTypeTraits, BelowTheSmallestNormalDigitsAreLost) {
   for (const DType dtype : core::kDTypes) {
     if (!core::is_float(dtype) || dtype == DType::kF64) continue;  // doubles, as this test computes with
     SCOPED_TRACE(dtype_name(dtype));
-    const auto [npy, is_float, is_quantized, unit, least, element] = core::dtype_traits(dtype);
+    const auto [npy, is_float, is_quantized, is_integer, unit, least, element] = core::dtype_traits(dtype);
     EXPECT_EQ(stored(dtype, least * (1 + 2 * unit)), least * (1 + 2 * unit));
     EXPECT_NE(stored(dtype, least / 2 * (1 + 2 * unit)), least / 2 * (1 + 2 * unit));
   }

@@ -9,20 +9,23 @@
 namespace attend {
 
 /// Element types. kF64 is taken by the `reference` backend only; kBool (one byte, 0 or 1) by masks only; kF8E4M3 and
-/// kI8 by caches of keys and values only (attend/serving.hpp). kF8E4M3 is the 8-bit float that others call
+/// kI8 by caches of keys and values only (attend/serving.hpp); kI32 and kI64 by tensors of score functions only
+/// (attend/score_function.hpp). kF8E4M3 is the 8-bit float that others call
 /// float8_e4m3fn: 4 bits of exponent with a bias of 7, 3 of fraction, no infinity, NaN = 0x7f and 0xff, largest number
 /// 448.
-enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8 };
+enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, kI32, kI64 };
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::kF32:
+    case DType::kI32:
       return 4;
     case DType::kF16:
     case DType::kBF16:
       return 2;
     case DType::kF64:
+    case DType::kI64:
       return 8;
     case DType::kBool:
     case DType::kF8E4M3:
@@ -32,7 +35,8 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8 }
   return 0;
 }
 
-/// "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8": the names of the command line, the files and the messages.
+/// "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8", "i32", "i64": the names of the command line, the files and the
+/// messages.
 [[nodiscard]] constexpr const char* dtype_name(DType dtype) noexcept {
   switch (dtype) {
     case DType::kF32:
@@ -49,6 +53,10 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8 }
       return "f8e4m3";
     case DType::kI8:
       return "i8";
+    case DType::kI32:
+      return "i32";
+    case DType::kI64:
+      return "i64";
   }
   return "?";
 }

@@ -60,7 +60,8 @@ void forget_strides_of_nothing(Array& a) {
 }
 
 DType element_type(const char* name, const std::string& dtype) {
-  if (const std::optional<DType> type = core::find_dtype(dtype)) return *type;
+  const std::optional<DType> type = core::find_dtype(dtype);
+  if (type && !core::dtype_traits(*type).is_integer) return *type;
   refuse(fmt::format("{}: dtype {}, allowed f32, f16, bf16, f64; bool for a mask", name, dtype));
 }
 

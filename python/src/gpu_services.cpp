@@ -67,6 +67,8 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
     case DType::kBool:
       return of(Code::Bool);
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       return of(Code::Int);
     case DType::kF8E4M3:  // no GPU takes it yet
       break;

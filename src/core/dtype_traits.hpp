@@ -17,6 +17,7 @@ struct DTypeTraits {
   const char* npy = nullptr;  ///< as NumPy's files call it; null: no element type
   bool is_float = false;      ///< q, k, v and o may have it
   bool is_quantized = false;  ///< caches of keys and values may have it, with factors: CacheIndex::k_descale
+  bool is_integer = false;    ///< score functions may read it
   double unit_roundoff = 0;   ///< half the distance between neighbouring numbers, relative to their size
   double smallest_normal = 0;
   std::optional<ElementType> element = {};  ///< of kernels; none: no kernel takes it
@@ -46,6 +47,10 @@ struct DTypeTraits {
       return {.npy = "|V1", .is_quantized = true, .unit_roundoff = 0x1p-4, .smallest_normal = 0x1p-6};
     case DType::kI8:
       return {.npy = "|i1", .is_quantized = true};
+    case DType::kI32:
+      return {.npy = "<i4", .is_integer = true};
+    case DType::kI64:
+      return {.npy = "<i8", .is_integer = true};
   }
   return {};
 }
@@ -76,6 +81,8 @@ struct DTypeTraits {
     case DType::kBool:
     case DType::kF8E4M3:  // quantized-inl.hpp of src/cpu/serving reads and writes these two
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       return false;
   }
   return false;

@@ -24,6 +24,10 @@ namespace attend::core {
     case DType::kF8E4M3:
     case DType::kI8:
       return load_eight_bits(data, dtype, at);
+    case DType::kI32:
+      return static_cast<const std::int32_t*>(data)[at];
+    case DType::kI64:
+      return static_cast<double>(static_cast<const std::int64_t*>(data)[at]);
   }
   return 0;
 }
@@ -49,6 +53,12 @@ inline void store(void* data, DType dtype, std::int64_t at, double value) {
     case DType::kI8:
       store_eight_bits(data, dtype, at, static_cast<float>(value));
       break;
+    case DType::kI32:
+      static_cast<std::int32_t*>(data)[at] = static_cast<std::int32_t>(value);
+      break;
+    case DType::kI64:
+      static_cast<std::int64_t*>(data)[at] = static_cast<std::int64_t>(value);
+      break;
   }
 }
 
@@ -66,6 +76,8 @@ inline void store(void* data, DType dtype, std::int64_t at, double value) {
     case DType::kF32:
     case DType::kF64:
     case DType::kBool:
+    case DType::kI32:
+    case DType::kI64:
       return x;
   }
   return x;

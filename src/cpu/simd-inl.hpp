@@ -157,6 +157,8 @@ HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
     case DType::kBool:
     case DType::kF8E4M3:
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       break;
   }
   return visit(static_cast<const float*>(data));

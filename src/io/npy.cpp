@@ -21,7 +21,10 @@ constexpr std::size_t kAlignment = 64;  // the data starts at a multiple of this
 constexpr std::string_view kAllowedTypes =
     "'<f4' (f32), '<f2' (f16), '<f8' (f64), '<V2' (bf16, two opaque bytes), '|b1' (bool), all little-endian";
 
-static_assert(core::kDTypes.size() == 7, "kAllowedTypes names them all but those of caches, which no file holds");
+static_assert(core::kDTypes.size() == 9,
+              "kAllowedTypes names them all but those of caches, which no file holds, and integers");
+
+constexpr std::string_view kIntegers = "'<i4' (i32), '<i8' (i64)";
 
 constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy's own spelling of two opaque bytes
 
@@ -36,7 +39,8 @@ std::string printable(std::string_view text) {
 /// The header's dictionary, a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
 class DictionaryParser {
  public:
-  DictionaryParser(std::string_view text, std::string_view name) : rest_(text), name_(name) {}
+  DictionaryParser(std::string_view text, std::string_view name, bool takes_integers)
+      : rest_(text), name_(name), takes_integers_(takes_integers) {}
 
   NpyHeader parse() {
     expect('{');
@@ -115,10 +119,13 @@ class DictionaryParser {
     if (rest_.starts_with('[')) fail("descr of a record type", kAllowedTypes);
     const std::string_view descr = quoted();
     for (const DType dtype : core::kDTypes) {
-      if (descr == core::dtype_traits(dtype).npy && !core::is_quantized(dtype)) return dtype;
+      const core::DTypeTraits traits = core::dtype_traits(dtype);
+      if (descr == traits.npy && !traits.is_quantized && (takes_integers_ || !traits.is_integer)) return dtype;
     }
     if (descr == kBF16WithoutOrder) return DType::kBF16;
-    fail(fmt::format("descr '{}'", printable(descr)), kAllowedTypes);
+    const std::string allowed =
+        takes_integers_ ? fmt::format("{}, {}", kIntegers, kAllowedTypes) : std::string(kAllowedTypes);
+    fail(fmt::format("descr '{}'", printable(descr)), allowed);
   }
 
   std::vector<std::int64_t> shape() {
@@ -149,6 +156,7 @@ class DictionaryParser {
 
   std::string_view rest_;
   std::string_view name_;
+  bool takes_integers_;
   std::optional<DType> dtype_;
   std::optional<bool> fortran_order_;
   std::optional<std::vector<std::int64_t>> shape_;
@@ -185,7 +193,7 @@ Shape four_dimensions(const NpyHeader& header, NpyRank rank, std::string_view na
 
 }  // namespace
 
-NpyHeader parse_npy_header(std::span<const std::byte> prefix, std::string_view name) {
+NpyHeader parse_npy_header(std::span<const std::byte> prefix, std::string_view name, bool takes_integers) {
   const std::string_view text(reinterpret_cast<const char*>(prefix.data()), prefix.size());
   if (!text.starts_with(kMagic)) {
     throw Error(ErrorCode::kIo, fmt::format("{}: does not start as a .npy file, allowed .npy files", name));
@@ -203,7 +211,7 @@ NpyHeader parse_npy_header(std::span<const std::byte> prefix, std::string_view n
                 fmt::format("{}: .npy header of {} bytes, allowed at most {}", name, length, kMaxNpyHeaderBytes));
   }
   if (prefix.size() - begin < length) throw Error(ErrorCode::kIo, fmt::format("{}: ends inside its .npy header", name));
-  NpyHeader header = DictionaryParser(text.substr(begin, length), name).parse();
+  NpyHeader header = DictionaryParser(text.substr(begin, length), name, takes_integers).parse();
   header.data_offset = static_cast<std::int64_t>(begin + length);
   return header;
 }
@@ -221,13 +229,17 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
   return header + dictionary;
 }
 
-HostTensor read_npy(const std::filesystem::path& path, NpyRank rank) {
+namespace {
+
+/// shape_of(header): the four sizes that the header stands for.
+template <class ShapeOf>
+HostTensor read_elements(const std::filesystem::path& path, bool takes_integers, const ShapeOf& shape_of) {
   const InputFile file(path);
   const std::string name = path.string();
   std::vector<std::byte> prefix(std::min<std::size_t>(file.size(), kLengthAt + 4 + kMaxNpyHeaderBytes));
   file.read(0, prefix);
-  const NpyHeader header = parse_npy_header(prefix, name);
-  const Shape shape = four_dimensions(header, rank, name);
+  const NpyHeader header = parse_npy_header(prefix, name, takes_integers);
+  const Shape shape = shape_of(header);
   const std::optional<std::int64_t> bytes = tensor_bytes(header.dtype, shape);
   const std::int64_t found = file.size() - header.data_offset;
   if (!bytes || *bytes != found) {
@@ -242,6 +254,24 @@ HostTensor read_npy(const std::filesystem::path& path, NpyRank rank) {
     for (std::byte& value : tensor.bytes()) value = value == std::byte{0} ? std::byte{0} : std::byte{1};
   }
   return tensor;
+}
+
+}  // namespace
+
+HostTensor read_npy(const std::filesystem::path& path, NpyRank rank) {
+  return read_elements(path, /*takes_integers=*/false,
+                       [&](const NpyHeader& header) { return four_dimensions(header, rank, path.string()); });
+}
+
+NpyArray read_npy_array(const std::filesystem::path& path) {
+  NpyArray array;
+  array.tensor = read_elements(path, /*takes_integers=*/true, [&](const NpyHeader& header) {
+    array.shape = header.shape;
+    Shape shape = {1, 1, 1, 1};
+    std::copy(header.shape.begin(), header.shape.end(), shape.begin());
+    return shape;
+  });
+  return array;
 }
 
 }  // namespace attend::io

@@ -1,8 +1,9 @@
 // NumPy's .npy files, format versions 1.0 to 3.0, in and out.
 //
-// Taken: little-endian f32 '<f4', f16 '<f2', f64 '<f8', bool '|b1' and bfloat16 '<V2' or '|V2' (two opaque bytes: what
-// ml_dtypes and JAX write, and what array.view('V2') gives), in C order. Refused, by name: big-endian data, Fortran
-// order, integers, objects, records. Written: version 1.0, the first of the spellings above.
+// Taken as tensors: little-endian f32 '<f4', f16 '<f2', f64 '<f8', bool '|b1' and bfloat16 '<V2' or '|V2' (two opaque
+// bytes: what ml_dtypes and JAX write, and what array.view('V2') gives), in C order. Refused, by name: big-endian data,
+// Fortran order, integers (but in arrays for score functions: '<i4', '<i8'), objects, records. Written: version 1.0,
+// the first of the spellings above.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,8 @@ struct NpyHeader {
 /// Reads magic, version and dictionary from the first bytes of a file (all of it, or at least
 /// 12 + kMaxNpyHeaderBytes). `name` starts every message. The data itself is not looked at.
 /// @throws Error (kIo) naming what was found and what is allowed.
-[[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> prefix, std::string_view name);
+[[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> prefix, std::string_view name,
+                                         bool takes_integers = false);
 
 /// The bytes before the data of a file of version 1.0; their count is a multiple of 64, as NumPy's own.
 [[nodiscard]] std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
@@ -48,5 +50,12 @@ enum class NpyRank {
 /// @throws Error (kIo) naming the file: not to be read, a header as above, a rank, or a length that is not
 /// exactly what the header says.
 [[nodiscard]] HostTensor read_npy(const std::filesystem::path& path, NpyRank rank);
+
+/// An array of 0 to 4 dimensions, of integers too.
+struct NpyArray {
+  HostTensor tensor;                ///< the sizes of `shape`, and ones behind them
+  std::vector<std::int64_t> shape;  ///< as in the file
+};
+[[nodiscard]] NpyArray read_npy_array(const std::filesystem::path& path);
 
 }  // namespace attend::io

@@ -23,6 +23,8 @@ namespace attend::test {
     case DType::kBool:
     case DType::kF8E4M3:
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       return 0;
   }
   return 0;

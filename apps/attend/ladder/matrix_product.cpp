@@ -33,6 +33,8 @@ int data_type(DType dtype) {
     case DType::kBool:
     case DType::kF8E4M3:
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       break;
   }
   throw Error(ErrorCode::kInternal, fmt::format("matrix product: dtype {}, allowed f32, f16, bf16", dtype_name(dtype)));

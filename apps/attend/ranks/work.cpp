@@ -44,6 +44,8 @@ const io::HostTensor& numbers(DType dtype) {
     case DType::kBool:
     case DType::kF8E4M3:
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       break;
   }
   throw Error(ErrorCode::kInternal, fmt::format("numbers: dtype {}, allowed f32, f16, bf16, f64", dtype_name(dtype)));

@@ -55,6 +55,8 @@ StoredElement stored_element(DType dtype) {
     case DType::kI8:
       return StoredElement::kI8;
     case DType::kBool:
+    case DType::kI32:
+    case DType::kI64:
       break;
   }
   throw Error(ErrorCode::kInternal, fmt::format("no kernel of serving takes {}", dtype_name(dtype)));

@@ -22,6 +22,8 @@ void with_sum_type(DType dtype, const Visit& visit) {
     case DType::kBool:
     case DType::kF8E4M3:
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       break;
   }
   throw Error(ErrorCode::kInternal, std::string("a ring's sums: dtype ") + dtype_name(dtype) + ", allowed f32, f64");

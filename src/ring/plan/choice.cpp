@@ -48,6 +48,8 @@ Machine machine_of(const core::Problem& p) {
     case DType::kBool:  // likewise
     case DType::kF8E4M3:
     case DType::kI8:
+    case DType::kI32:
+    case DType::kI64:
       return kGpu;
   }
   return kGpu;
