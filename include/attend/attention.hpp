@@ -18,6 +18,7 @@
 
 #include "attend/error.hpp"
 #include "attend/export.hpp"
+#include "attend/score_function.hpp"
 #include "attend/tensor.hpp"
 #include "attend/version.hpp"
 
@@ -49,6 +50,7 @@ struct WorkspaceView {
 ///   s[i,j] = scale * <q[i], k[j]>
 ///   s      = softcap * tanh(s / softcap)                      if softcap > 0
 ///   s     += bias[i,j] - alibi_slope * |i + off - j|          off = seqlen_k - seqlen_q
+///   s      = score(s, b, h, i, j, ...)                        if there is a score function
 ///   s      = -inf where masked
 ///   p[i,j] = exp(s[i,j]) / sum_j exp(s[i,j]),   o[i] = sum_j dropout(p)[i,j] v[j]
 ///
@@ -74,6 +76,9 @@ struct Params {
   /// of each row of the head and belongs to no key. Scale, softcap, masks and dropout leave it alone. -inf: none.
   /// Not in a ring
   std::optional<ConstTensor> sinks = {};
+  /// A function of the caller's own. With bias, a key that the bias hides stays hidden. Only on a CPU, not in a ring.
+  /// It stays until the call is done
+  const ScoreFunction* score = nullptr;
   double dropout_p = 0.0;  ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   /// Of dropout, by Philox 4x32-10: the dropped entries are a pure function of seed, offset and (sequence, head, i, j),
   /// the same forward, backward, on every device. Nothing here draws: calls that are to drop other entries (the steps
@@ -144,8 +149,11 @@ struct BackwardCall {
   Tensor dv;                             ///< out, dtype and shape of v, likewise
   std::optional<Tensor> dbias = {};      ///< out, gradient of params.bias, same shape as it, any float type
   std::optional<Tensor> dsinks = {};     ///< out, gradient of params.sinks, likewise
-  Params params = {};                    ///< as forward took them
-  Stream stream = nullptr;               ///< as in ForwardCall
+  /// Out, gradients of tensors that params.score reads: of each element, the sum over the scores that have read it. The
+  /// sums are in float64
+  std::vector<CaptureGradient> captures = {};
+  Params params = {};       ///< as forward took them
+  Stream stream = nullptr;  ///< as in ForwardCall
 };
 
 /// The gradients of forward: given dout = dL/do (and dlse = dL/dlse), writes dq, dk, dv (and dbias, dsinks).
@@ -183,7 +191,7 @@ struct Candidate {
 ///   }
 ///
 /// A plan copies the call, but not the memory that the call points to: tensors, cu_seqlens, philox_state and the
-/// workspace have to stay until its last run is done. Params::compute may go when plan() has returned.
+/// workspace have to stay until its last run is done. Params::compute and score may go when plan() has returned.
 /// If Params::compute cannot run the call, explanation() still says what each backend lacks, and the other functions
 /// throw the Error that forward() or backward() throws.
 /// Copies share one state, which never changes. Thread-safe.
@@ -268,9 +276,10 @@ ATTEND_API void set_cpu_threads(int threads);
 
 /// Optional tensors of a BackwardCall.
 struct BackwardExtras {
-  std::optional<ConstTensor> dlse = {};  ///< in
-  std::optional<Tensor> dbias = {};      ///< out
-  std::optional<Tensor> dsinks = {};     ///< out
+  std::optional<ConstTensor> dlse = {};        ///< in
+  std::optional<Tensor> dbias = {};            ///< out
+  std::optional<Tensor> dsinks = {};           ///< out
+  std::vector<CaptureGradient> captures = {};  ///< out
 };
 
 /// A ForwardCall of these arguments.
@@ -300,6 +309,7 @@ struct BackwardExtras {
           .dv = dv,
           .dbias = extras.dbias,
           .dsinks = extras.dsinks,
+          .captures = extras.captures,
           .params = params,
           .stream = stream};
 }

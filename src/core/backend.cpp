@@ -23,8 +23,9 @@ std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std
   return std::nullopt;
 }
 
-std::optional<std::string> custom_score_lack(const Problem& p, const char* compute) {
+std::optional<std::string> custom_score_lack(const Problem& p, const char* compute, bool runs_programs) {
   if (p.custom_score == nullptr) return std::nullopt;
+  if (runs_programs && p.custom_score->program != nullptr) return std::nullopt;
   return fmt::format("score function: given, compute '{}' allows none", compute);
 }
 

@@ -40,7 +40,9 @@ struct Backend {
 /// the problem differs from q. Nothing where all is well.
 std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::span<const DType> allowed);
 
-/// Of a backend that takes no score of the caller's (Problem::custom_score): the refusal, if there is one.
-[[nodiscard]] std::optional<std::string> custom_score_lack(const Problem& p, const char* compute);
+/// Of a backend that takes no score of the caller's (Problem::custom_score): the refusal, if there is one. Of one that
+/// runs programs: if the problem's score has none.
+[[nodiscard]] std::optional<std::string> custom_score_lack(const Problem& p, const char* compute,
+                                                           bool runs_programs = false);
 
 }  // namespace attend::core

@@ -9,10 +9,14 @@
 #include "attend/tensor.hpp"
 #include "kernels/attention/score_mods.cuh"
 
+namespace attend::expr {
+struct ScoreProgram;
+}
+
 namespace attend::core {
 
-/// It applies after the options of kernels/attention/score_mods.cuh and before masks. No backend takes one yet: all of
-/// them refuse it.
+/// It applies after the options of kernels/attention/score_mods.cuh and before masks. The CPU's backends take one that
+/// has a program; those of GPUs refuse it.
 struct CustomScore {
   /// CUDA C++ that takes the place of kernels/attention/custom_score.cuh in the program of a kernel.
   std::string source;
@@ -21,10 +25,15 @@ struct CustomScore {
   /// Its effects on a score, which tile choices and kernels ask for.
   ScoreModTraits traits = {};
   /// Tensors that the source reads, kMostCaptured at most, on the device of q. No key has their values or addresses.
+  /// Subscript n of a capture is dimension n: further dimensions have extent 1. Strides are any, the last one too.
   std::vector<Tensor> captured = {};
   static constexpr std::size_t kMostCaptured = 8;
   /// On a GPU: the same as an array of CapturedTensor in its memory.
   const CapturedTensor* captured_on_device = nullptr;
+  /// The function itself, with as many captures as `captured` has; null: known by its source alone.
+  const expr::ScoreProgram* program = nullptr;
+  /// What the caller calls them, in the same order.
+  std::vector<std::string> names = {};
 };
 
 }  // namespace attend::core

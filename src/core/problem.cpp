@@ -145,6 +145,7 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   const WholeLengths lengths = whole != nullptr ? *whole : WholeLengths{q.shape[2], k.shape[2]};
   if (params.varlen) resolve_varlen(p, params, lengths);
   resolve_params(p, params, lengths);
+  resolve_score_function(p, params, whole == nullptr);
 }
 
 /// Gradients of options that are tensors: of the shape that was passed, not of the expanded one.
@@ -187,6 +188,7 @@ Problem make_problem(const ForwardCall& call, const WholeLengths* whole) {
   TensorList outputs = {{"o", &p.o}};
   outputs.add("lse", p.lse);
   check_outputs(outputs.all(), inputs_of(p).all());
+  check_captured_memory(p, outputs.all(), inputs_of(p).all());
   return p;
 }
 
@@ -215,6 +217,7 @@ Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
     check_lse_like("dlse", *p.dlse, p);
   }
   resolve_score_gradients(p, call);
+  resolve_captured_gradients(p, call.captures);
   TensorList inputs = inputs_of(p);
   inputs.add("o", p.o);
   inputs.add("lse", p.lse);
@@ -225,6 +228,7 @@ Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
     if (row.gradient != nullptr) outputs.add(row.gradient, p.*row.gradient_tensor);
   }
   check_outputs(outputs.all(), inputs.all());
+  check_captured_memory(p, outputs.all(), inputs.all());
   return p;
 }
 

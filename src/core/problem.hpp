@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "attend/attention.hpp"
 #include "core/custom_score.hpp"
@@ -45,6 +46,12 @@ struct Matrix {
   return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
 }
 
+/// Where the gradient of a captured tensor goes.
+struct CapturedGradient {
+  std::size_t capture;  ///< which of CustomScore::captured
+  Tensor gradient;      ///< f32 or f64, of the same extents
+};
+
 struct Problem {
   // As given; broadcast dimensions of alibi_slopes, bias, mask and sinks are expanded (full size, stride 0).
   Tensor q, k, v, o;
@@ -61,6 +68,7 @@ struct Problem {
   std::optional<Tensor> dlse;
   std::optional<Tensor> dbias;   ///< as given, not expanded: dimensions of size 1 are summed over
   std::optional<Tensor> dsinks;  ///< likewise
+  std::vector<CapturedGradient> captured_gradients;
 
   std::int64_t num_sequences = 0;
   std::int64_t num_heads_q = 0;

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/problem.hpp"
 
@@ -71,6 +72,15 @@ void check_output_strides(const char* name, const Tensor& t);
 /// May a write to one change the other? False only if they surely have no byte in common: they lie apart, or alternate
 /// in one buffer as q, k and v do in a fused one.
 [[nodiscard]] bool may_share_bytes(const Tensor& a, const Tensor& b);
+
+/// params.score, which a part of a larger problem may not have.
+void resolve_score_function(Problem& p, const Params& params, bool is_whole);
+
+/// The gradients of its captures, BackwardCall::captures.
+void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& given);
+
+/// check_outputs() of the captures and their gradients, beside the other outputs and inputs.
+void check_captured_memory(const Problem& p, std::span<const NamedTensor> outputs, std::span<const NamedTensor> inputs);
 
 /// The same elements at the same places.
 [[nodiscard]] bool is_same_view(const Tensor& a, const Tensor& b);

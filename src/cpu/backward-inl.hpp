@@ -22,21 +22,28 @@ struct GradientTile {
   float* p;                 // (128, kBackwardScoreStride): scores, then probabilities
   float* ds;                // likewise: dP, then dS
   float* derivative;        // likewise: of a transform of scores; null without
+  float* slopes;            // likewise: of a user's function; null without, or where it is 1
+  float* inputs;            // likewise: scores before that function; null without, or where they are not wanted
   std::uint32_t* ds_pairs;  // (64, kBackwardScoreStride): dS by pairs of keys, after round(); null where not in pairs
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 
-  static std::int64_t floats(const core::Problem& p) {
-    return (p.transforms_scores() ? 3 : 2) * kBlockN * kBackwardScoreStride + pairs_size(p);
+  /// with_inputs: see `inputs`.
+  static std::int64_t floats(const core::Problem& p, bool with_inputs = false) {
+    const int arrays = 2 + (p.transforms_scores() ? 1 : 0) + (has_slopes(p) ? 1 : 0) + (with_inputs ? 1 : 0);
+    return arrays * kBlockN * kBackwardScoreStride + pairs_size(p);
   }
 
   /// For a task of so many query rows and keys: no tile has more of either.
-  static GradientTile make(const core::Problem& p, std::int64_t num_rows, std::int64_t num_keys, Scratch& scratch) {
+  static GradientTile make(const core::Problem& p, std::int64_t num_rows, std::int64_t num_keys, Scratch& scratch,
+                           bool with_inputs = false) {
     const std::int64_t size = kBlockN * kBackwardScoreStride;
     GradientTile tile;
     tile.p = scratch.take(size);
     tile.ds = scratch.take(size);
     tile.derivative = p.transforms_scores() ? scratch.take(size) : nullptr;
+    tile.slopes = has_slopes(p) ? scratch.take(size) : nullptr;
+    tile.inputs = with_inputs ? scratch.take(size) : nullptr;
     tile.ds_pairs = pairs_size(p) > 0 ? reinterpret_cast<std::uint32_t*>(scratch.take(pairs_size(p))) : nullptr;
     // Products skip what the mask hides, and 0 times what was left there has to be 0. Of a short sequence the rest is
     // left alone: clearing all of it would take longer than the products.
@@ -48,7 +55,7 @@ struct GradientTile {
     return tile;
   }
 
-  /// Fills p and ds (before the derivative of a transform).
+  /// Fills p and ds (before the derivatives of a user's function and of a transform), and inputs.
   void compute(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
@@ -61,16 +68,34 @@ struct GradientTile {
   /// p and ds as the products with rows and keys read them. False: there was a NaN that rounding may have lost.
   [[nodiscard]] bool compute_operands(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                                       const KeyTile& k) {
-    if (rules.in_pairs && problem.dropout_p == 0 && derivative == nullptr) {
+    if (rules.in_pairs && problem.dropout_p == 0 && derivative == nullptr && slopes == nullptr) {
       return compute_rounded(problem, rules, q, k);
     }
     compute(problem, rules, q, k);
     drop_probabilities(problem, rules, q, k);
+    through_function(q, k);
     through_transform(q, k);
     return !rules.in_pairs || round(q, k);
   }
 
+  /// ds becomes the gradient of scores before a user's function. That has a slope of its own also where p is 0, which
+  /// may be infinite or NaN there.
+  void through_function(const QueryTile& q, const KeyTile& k) const {
+    if (slopes == nullptr) return;
+    const std::int64_t lanes = padded(q.num_rows);  // those beyond were never computed
+    for (std::int64_t key = 0; key < k.num_keys; ++key) {
+      const std::int64_t first = key * kBackwardScoreStride;
+      for (std::int64_t at = first; at < first + lanes; at += kLanes) {
+        const Vector of_score = hn::Load(kFloats, ds + at);
+        const auto is_zero = hn::Eq(of_score, hn::Zero(kFloats));
+        hn::Store(hn::IfThenZeroElse(is_zero, hn::Mul(of_score, hn::Load(kFloats, slopes + at))), kFloats, ds + at);
+      }
+    }
+  }
+
  private:
+  static bool has_slopes(const core::Problem& p) { return p.custom_score != nullptr && has_own_slope(*p.custom_score); }
+
   /// p becomes what dV is made of: with dropout on, dropped probabilities.
   void drop_probabilities(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                           const KeyTile& k) const {
@@ -124,7 +149,8 @@ struct GradientTile {
     const RowRanges columns = panel_partial ? ranges[panel].columns() : RowRanges{};
     rules.s_product.multiply(tile, k.k, q.q_packed + lane * problem.head_dim, tile.s, columns, &q.next_q);
     rules.dp_product.multiply(tile, k.v, q.dout_packed + lane * problem.head_dim_v, ds + lane, columns, &q.next_dout);
-    rules.scores.finish(tile, derivative == nullptr ? nullptr : derivative + lane);
+    const auto of_panel = [lane](float* array) { return array == nullptr ? nullptr : array + lane; };
+    rules.scores.finish(tile, {of_panel(derivative), of_panel(slopes), of_panel(inputs)});
     if (panel_partial) ScoreRules::hide(tile, ranges[panel]);
     if (problem.dropout_p > 0) rules.scores.drop(tile, ds + lane);
     return tile;
@@ -215,6 +241,27 @@ struct GradientTile {
     return sum;
   }
 };
+
+/// Calls prepare(query tile) and then, for every tile of keys that the task's rows see, visit(score tile, query tile,
+/// key tile). with_inputs: GradientTile::inputs.
+template <class Prepare, class Visit>
+void visit_key_tiles(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch, bool with_inputs,
+                     Prepare prepare, Visit visit) {
+  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p, with_inputs) + KeyTile::floats(p));
+  QueryTile q = QueryTile::make(p, scratch);
+  GradientTile tile = GradientTile::make(p, kBackwardBlockM, kBlockN, scratch, with_inputs);
+  KeyTile k = KeyTile::make(p, scratch);
+  const HeadRules rules(p, task.sequence, task.head);
+  (void)q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, task.corrections);
+  prepare(q);
+  const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
+  for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
+    k.load(p, task.sequence, task.head / p.heads_per_group(), key,
+           std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
+    tile.compute(p, rules, q, k);
+    visit(tile, q, k);
+  }
+}
 
 }  // namespace attend::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -58,6 +58,7 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
         if (seen.begin >= task.key_begin + num_keys || seen.end <= task.key_begin) continue;
         finite &= q.load(p, s, head, rules, row, row_end, task.corrections);
         tile.compute(p, rules, q, k);
+        tile.through_function(q, k);
         add_tile(tile, q, k, over_rows, sums);
       }
     }

@@ -113,7 +113,8 @@ std::int64_t num_query_rows(const Problem& p) {
 /// Log2 of each row's sum of exp(s - lse), see exact_log2_sums(); nothing if every lse will do. A part of a row's keys
 /// has no such sum.
 std::vector<float> log2_sums_of(const Problem& p) {
-  if ((!p.bias && !p.alibi_slopes) || p.placement() != nullptr) return {};
+  const bool adds = p.bias || p.alibi_slopes || p.custom_score != nullptr;
+  if (!adds || p.placement() != nullptr) return {};
   const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
   std::vector<std::atomic<bool>> is_coarse(static_cast<std::size_t>(work.size()));
   std::atomic<bool> any = false;
@@ -168,6 +169,12 @@ void backward_bias(const Problem& p, const RowCorrections& corrections) {
   reference_dbias(p);
 }
 
+void backward_captures(const Problem& p, const RowCorrections& corrections) {
+  if (p.captured_gradients.empty() || capture_gradients(p, corrections, threads_for(p))) return;
+  ++redone;
+  reference_captured_gradients(p);
+}
+
 /// True where every thread finds a key head to itself and the sums of one fit into its memory.
 bool groups_suffice(const Problem& p) {
   constexpr double kWorthOfFiveInsteadOfSeven = 5.0 / 7.0;
@@ -208,11 +215,12 @@ void backward(const Problem& p, Stream /*stream*/) {
       reference_option_gradient(p, row);
     }
   }
+  backward_captures(p, corrections);
 }
 
 /// Every tensor is read and written as float, whatever its type: any mix of the three will do.
 std::optional<std::string> unsupported(const Problem& p) {
-  if (auto lack = core::custom_score_lack(p, "cpu")) return lack;
+  if (auto lack = core::custom_score_lack(p, "cpu", /*runs_programs=*/true)) return lack;
   constexpr core::DTypes kTaken = {core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) |
                                    core::dtype_bit(DType::kBF16)};
   const auto lack = [](const char* name, DType dtype) {

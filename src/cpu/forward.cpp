@@ -162,7 +162,7 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
 
   const bool to_pairs = keys.v_pairs.data != nullptr;
   product.multiply(tile, keys.k, panel.q, tile.s, partial ? ranges.columns() : RowRanges{}, &keys.next_k);
-  rules.finish(tile, nullptr);
+  rules.finish(tile, {});
   if (partial) ScoreRules::hide(tile, ranges);
   const auto softmax = [&]<Softmax kForm>() HWY_ATTR {
     if (partial) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/problem.hpp"
+#include "cpu/capture_sums.hpp"
 #include "cpu/gemm.hpp"
 #include "cpu/scratch.hpp"
 
@@ -83,6 +84,9 @@ struct DbiasTask {
 
 /// Writes the tile. False: not finite, then dbias has to be redone.
 bool dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scratch);
+
+/// Writes p.captured_gradients. False: not finite, then they have to be redone.
+bool capture_gradients(const core::Problem& p, const RowCorrections& corrections, int threads);
 
 /// The matrix product of the tiles, for measurements and tests. See gemm-inl.hpp.
 void tile_gemm(const GemmArgs& args);

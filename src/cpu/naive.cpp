@@ -3,17 +3,21 @@
 // Before: nothing. This is where the climb starts, and what every later rung is faster than.
 // For each query row: all scores, their maximum, exponentials and sum, then the weighted sum of the values. Three
 // passes over one row of scores, no tiles, no SIMD beyond what the compiler finds, every key and value read again for
-// every row. Supports: f32, full and causal masks, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward.
+// every row. Supports: f32, full and causal masks, a score function without gradients of its captures, any head_dim,
+// GQA, seqlen_q != seqlen_k, forward and backward.
 // Refuses the rest. Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/score_options.hpp"
 #include "cpu/backends.hpp"
+#include "cpu/function_rows.hpp"
 #include "cpu/parallel.hpp"
 
 namespace attend::cpu {
@@ -43,31 +47,58 @@ void zero(const Matrix& m) {
   for (std::int64_t r = 0; r < m.rows; ++r) std::fill_n(row(m, r), m.cols, 0.0F);
 }
 
+/// The scores of a row against keys, and of a score function its derivatives.
+class NaiveRows {
+ public:
+  NaiveRows(const Problem& p, const Sequence& s, std::int64_t head)
+      : scale_(static_cast<float>(p.scale)),
+        q_(core::q_matrix(p.q, s, head)),
+        k_(core::k_matrix(p.k, s, head / p.heads_per_group())),
+        scores_(static_cast<std::size_t>(s.seqlen_k)),
+        slopes_(scores_.size(), 1.0F) {
+    if (p.custom_score != nullptr) function_.emplace(p, s, head);
+  }
+
+  /// Of row i: element j is that of key j.
+  [[nodiscard]] float* compute(std::int64_t i, const KeyRange& keys) {
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) scores_[j] = scale_ * dot(row(q_, i), row(k_, j), q_.cols);
+    if (function_ && !keys.empty()) {
+      function_->apply(i, keys.begin, keys.end - keys.begin, scores_.data() + keys.begin, slopes_.data() + keys.begin);
+    }
+    return scores_.data();
+  }
+  /// Of that row.
+  [[nodiscard]] const float* slopes() const { return slopes_.data(); }
+
+ private:
+  float scale_;
+  Matrix q_, k_;
+  std::vector<float> scores_, slopes_;
+  std::optional<FunctionRows> function_;
+};
+
 void forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
-  const Matrix q = core::q_matrix(p.q, s, head);
-  const Matrix k = core::k_matrix(p.k, s, head / p.heads_per_group());
   const Matrix v = core::k_matrix(p.v, s, head / p.heads_per_group());
   const Matrix o = core::q_matrix(p.o, s, head);
-  const auto scale = static_cast<float>(p.scale);
-  std::vector<float> scores(static_cast<std::size_t>(s.seqlen_k));
+  NaiveRows rows(p, s, head);
   zero(o);
   InterruptPoint interrupt;
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const KeyRange keys = p.window(s).row(i);
+    float* scores = rows.compute(i, keys);
     float row_max = -kInfinity;
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      scores[j] = scale * dot(row(q, i), row(k, j), q.cols);
-      row_max = std::max(row_max, scores[j]);
-    }
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) row_max = std::max(row_max, scores[j]);
+    const bool sees_none =
+        std::all_of(scores + keys.begin, scores + keys.end, [](float score) { return score == -kInfinity; });
     float row_sum = 0;
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    for (std::int64_t j = keys.begin; j < keys.end && !sees_none; ++j) {
       scores[j] = std::exp(scores[j] - row_max);
       row_sum += scores[j];
     }
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    for (std::int64_t j = keys.begin; j < keys.end && !sees_none; ++j) {
       add_scaled(row(o, i), scores[j] / row_sum, row(v, j), v.cols);
     }
-    if (p.lse) *row(core::q_matrix(*p.lse, s, head), i) = keys.empty() ? -kInfinity : row_max + std::log(row_sum);
+    if (p.lse) *row(core::q_matrix(*p.lse, s, head), i) = sees_none ? -kInfinity : row_max + std::log(row_sum);
     interrupt.after(keys.end - keys.begin);
   }
 }
@@ -84,15 +115,18 @@ void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
   const Matrix dk = core::k_matrix(p.dk, s, key_head);
   const Matrix dv = core::k_matrix(p.dv, s, key_head);
   const auto scale = static_cast<float>(p.scale);
+  NaiveRows rows(p, s, head);
   zero(dq);
   InterruptPoint interrupt;
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const KeyRange keys = p.window(s).row(i);
     const float dlse = p.dlse ? *row(core::q_matrix(*p.dlse, s, head), i) : 0.0F;
     const float delta = dot(row(dout, i), row(o, i), o.cols) - dlse;
+    const float* scores = rows.compute(i, keys);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const float p_ij = std::exp(scale * dot(row(q, i), row(k, j), q.cols) - *row(lse, i));
-      const float ds_ij = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta);
+      if (scores[j] == -kInfinity) continue;  // a score function hides the key
+      const float p_ij = std::exp(scores[j] - *row(lse, i));
+      const float ds_ij = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta) * rows.slopes()[j];
       add_scaled(row(dv, j), p_ij, row(dout, i), v.cols);
       add_scaled(row(dq, i), scale * ds_ij, row(k, j), k.cols);
       add_scaled(row(dk, j), scale * ds_ij, row(q, i), q.cols);
@@ -119,7 +153,7 @@ void backward(const Problem& p, Stream /*stream*/) {
 }
 
 std::optional<std::string> unsupported(const Problem& p) {
-  if (auto lack = core::custom_score_lack(p, "cpu_naive")) return lack;
+  if (auto lack = core::custom_score_lack(p, "cpu_naive", /*runs_programs=*/true)) return lack;
   const auto lacks = [](auto name, const auto& value, auto allowed) {
     return fmt::format("{}: {}, compute 'cpu_naive' allows {}", name, value, allowed);
   };
@@ -131,6 +165,7 @@ std::optional<std::string> unsupported(const Problem& p) {
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (p.*row.tensor) return lacks(row.name, "given", "none");
   }
+  if (!p.captured_gradients.empty()) return lacks("captures", "given", "none");
   if (p.varlen) return lacks("varlen", "given", "none");
   return core::dtype_lack(p, "cpu_naive", std::array{DType::kF32});
 }

@@ -1,11 +1,12 @@
 // Attention as the formula says it, in float64, one row at a time: the truth that every other backend is held against.
 //
-//   s_ij = f(scale <q_i, k_j>) + bias_ij - slope |i + off - j|     masked keys are not visited at all
+//   s_ij = g(f(scale <q_i, k_j>) + bias_ij - slope |i + off - j|)  masked keys are not visited at all
 //   L_i = log(sum_j exp(s_ij) + exp(sink)),  p_ij = exp(s_ij - L_i),  z_ij = dropout(p)_ij,  o_i = sum_j z_ij v_j
 // Backward of a loss with gradients do and dL (Dao, FlashAttention-2 (2023), section 2.2, with dL added):
 //   dv_j = sum_i z_ij do_i,  dp_ij = dropout(<do_i, v_j>),  ds_ij = p_ij (dp_ij - <do_i, o_i> + dL_i)
 //   dsink = sum_i exp(sink - L_i) (dL_i - <do_i, o_i>)
-//   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivative of f, a transform)
+//   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivatives of f, a transform,
+//                                                                     and g, the caller's function)
 #include "cpu/reference.hpp"
 
 #include <algorithm>
@@ -89,10 +90,11 @@ void backward(const Problem& p, Stream /*stream*/) {
     for (std::int64_t head = 0; head < p.num_heads_k; ++head) reference_backward_group(p, p.sequence(index), head);
   }
   reference_option_gradients(p);
+  if (!p.captured_gradients.empty()) reference_captured_gradients(p);
 }
 
 std::optional<std::string> unsupported(const Problem& p) {
-  return core::custom_score_lack(p, "reference");
+  return core::custom_score_lack(p, "reference", /*runs_programs=*/true);
 }
 
 }  // namespace
@@ -151,13 +153,12 @@ void reference_backward_group(const Problem& p, const Sequence& s, std::int64_t 
     const Rows q(core::q_matrix(p.q, s, head));
     const Rows dout(core::q_matrix(p.dout, s, head));
     RowSums dq(s.seqlen_q, p.head_dim);
-    for_each_score_gradient(p, s, head, q, k, v, dout,
-                            [&](std::int64_t i, std::int64_t j, double z, double ds, double slope) {
-                              const double factor = p.scale * ds * slope;
-                              if (z != 0) dv.add(j, z, dout.row(i));
-                              dq.add(i, factor, k.row(j));
-                              dk.add(j, factor, q.row(i));
-                            });
+    for_each_score_gradient(p, s, head, q, k, v, dout, [&](std::int64_t i, std::int64_t j, const ScoreGradient& g) {
+      const double factor = p.scale * g.ds * g.slope;
+      if (g.z != 0) dv.add(j, g.z, dout.row(i));
+      dq.add(i, factor, k.row(j));
+      dk.add(j, factor, q.row(i));
+    });
     dq.result().store_to(core::q_matrix(p.dq, s, head));
   }
   dk.result().store_to(core::k_matrix(p.dk, s, key_head));

@@ -27,4 +27,7 @@ void reference_option_gradient(const core::Problem& p, const core::ScoreTensor& 
 /// Those of all options that the problem asks for.
 void reference_option_gradients(const core::Problem& p);
 
+/// The gradients of tensors that the score function reads. They are written whole.
+void reference_captured_gradients(const core::Problem& p);
+
 }  // namespace attend::cpu

@@ -23,10 +23,9 @@ void reference_dbias(const Problem& p) {
       const Rows k(core::k_matrix(p.k, s, key_head));
       const Rows v(core::k_matrix(p.v, s, key_head));
       const Rows dout(core::q_matrix(p.dout, s, head));
-      for_each_score_gradient(p, s, head, q, k, v, dout,
-                              [&](std::int64_t i, std::int64_t j, double, double ds, double) {
-                                sums[index(0, batch) + index(1, head) + index(2, i) + j] += ds;
-                              });
+      for_each_score_gradient(p, s, head, q, k, v, dout, [&](std::int64_t i, std::int64_t j, const ScoreGradient& g) {
+        sums[index(0, batch) + index(1, head) + index(2, i) + j] += g.ds;
+      });
     }
   }
   for (std::int64_t b = 0; b < dbias.shape[0]; ++b) {

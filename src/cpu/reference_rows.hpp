@@ -5,10 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "core/elements.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/reference_function.hpp"
 #include "kernels/attention/coarse_lse.cuh"
 #include "kernels/attention/score_transform.cuh"
 
@@ -61,15 +63,28 @@ inline double exponential(double x) {
 
 /// One entry of the score matrix and how it came about.
 struct Score {
-  double value;  // s_ij
-  double slope;  // d s_ij / d (scale <q_i, k_j>)
+  double value;            // s_ij
+  double slope;            // of a transform, by scale <q_i, k_j>
+  double of_function = 1;  // of the caller's function, by the value before it
+  double before_function = 0;
+};
+
+/// What an entry of the score matrix gives to gradients.
+struct ScoreGradient {
+  double z;                // p_ij after dropout
+  double ds;               // of s_ij before the caller's function
+  double slope;            // of a transform
+  double ds_of_function;   // of s_ij
+  double before_function;  // s_ij before the caller's function
 };
 
 /// The scores of one query head of one sequence.
 class Scores {
  public:
   Scores(const Problem& p, const Sequence& s, std::int64_t head)
-      : p_(p), s_(s), head_(head), window_(p.window(s)), dropout_(p.dropout(s, head)) {}
+      : p_(p), s_(s), head_(head), window_(p.window(s)), dropout_(p.dropout(s, head)) {
+    if (p.custom_score != nullptr) function_ = std::make_unique<ReferenceFunction>(p, s, head);
+  }
 
   [[nodiscard]] KeyRange keys(std::int64_t i) const { return window_.row(i); }
 
@@ -90,6 +105,11 @@ class Scores {
       const double slope = core::load(*p_.alibi_slopes, s_.index, head_, 0, 0);
       score.value -= slope * std::abs(static_cast<double>(p_.distance(s_, i, j)));
     }
+    if (function_ != nullptr) {
+      score.before_function = score.value;
+      const auto [value, slope] = function_->at(i, j, score.value);
+      score.value = value, score.of_function = slope;
+    }
     return score;
   }
 
@@ -105,6 +125,7 @@ class Scores {
   std::int64_t head_;
   WindowMask window_;
   DropMask dropout_;
+  std::unique_ptr<ReferenceFunction> function_;
 };
 
 /// The scores of one row.
@@ -148,8 +169,7 @@ class RowScores {
   bool has_nan_;
 };
 
-/// ds_ij (before the derivative of a transform) of every visited entry of one query head, in order of i, then j.
-/// visit(i, j, z_ij, ds_ij, slope).
+/// The gradients of every visited entry of one query head, in order of i, then j: visit(i, j, ScoreGradient).
 template <class Visit>
 void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                              const Rows& v, const Rows& dout, Visit visit) {
@@ -174,8 +194,11 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       const double factor = scores.dropout_factor(i, j);
       const bool reads_v = factor != 0 && !std::isnan(p_ij);
       const double dp_ij = reads_v ? factor * dot(dout.row(i), v.row(j), p.head_dim_v) : 0.0;
+      const double ds = p_ij * (dp_ij - delta);
+      // A slope may be infinite or NaN where nothing depends on it.
+      const double ds_before = ds == 0 ? 0.0 : ds * score.of_function;
       // A dropped entry reads no value and gives dv nothing, also where p_ij is NaN.
-      visit(i, j, factor == 0 ? 0.0 : factor * p_ij, p_ij * (dp_ij - delta), score.slope);
+      visit(i, j, ScoreGradient{factor == 0 ? 0.0 : factor * p_ij, ds_before, score.slope, ds, score.before_function});
     }
     interrupt.after(range.end - range.begin);
   }

@@ -51,31 +51,11 @@ void add_keys(const float* values, const QueryTile& q, const KeyTile& k, double*
   }
 }
 
-/// Calls prepare(query tile) and then, for every tile of keys that the task's rows see, visit(score tile, query tile,
-/// key tile).
-template <class Prepare, class Visit>
-void visit_keys(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch, Prepare prepare, Visit visit) {
-  scratch.reserve(QueryTile::floats(p) + GradientTile::floats(p) + KeyTile::floats(p));
-  QueryTile q = QueryTile::make(p, scratch);
-  GradientTile tile = GradientTile::make(p, kBackwardBlockM, kBlockN, scratch);
-  KeyTile k = KeyTile::make(p, scratch);
-  const HeadRules rules(p, task.sequence, task.head);
-  (void)q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, task.corrections);
-  prepare(q);
-  const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
-  for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
-    k.load(p, task.sequence, task.head / p.heads_per_group(), key,
-           std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
-    tile.compute(p, rules, q, k);
-    visit(tile, q, k);
-  }
-}
-
 void run_exact_deltas(const core::Problem& p, const BackwardRowsTask& task, float* deltas, Scratch& scratch) {
   float from_o[kBackwardBlockM];
   double sums[kBackwardBlockM] = {};
-  visit_keys(
-      p, task, scratch,
+  visit_key_tiles(
+      p, task, scratch, /*with_inputs=*/false,
       [&](QueryTile& q) {
         std::copy_n(q.delta, q.num_rows, from_o);
         std::fill_n(q.delta, kBackwardBlockM, 0.0F);  // dS is P dP then
@@ -94,8 +74,8 @@ void run_exact_deltas(const core::Problem& p, const BackwardRowsTask& task, floa
 
 void run_exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float* log2_sums, Scratch& scratch) {
   double sums[kBackwardBlockM] = {};
-  visit_keys(
-      p, task, scratch, [](const QueryTile&) {},
+  visit_key_tiles(
+      p, task, scratch, /*with_inputs=*/false, [](const QueryTile&) {},
       [&](const GradientTile& tile, const QueryTile& q, const KeyTile& k) { add_keys(tile.p, q, k, sums); });
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
     if (!lse_is_coarse(p, task.sequence, task.head, row)) continue;
@@ -138,7 +118,8 @@ void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float
 }
 
 bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
-  if (!p.bias && !p.alibi_slopes) return false;  // products' own rounding is as large
+  // Products' own rounding is as large.
+  if (!p.bias && !p.alibi_slopes && p.custom_score == nullptr) return false;
   if (!is_coarse(static_cast<float>(core::load(core::q_matrix(*p.lse, s, head), row, 0)))) return false;
   if (p.dlse && core::load(core::q_matrix(*p.dlse, s, head), row, 0) != 0) return true;
   const core::Matrix dout = core::q_matrix(p.dout, s, head);

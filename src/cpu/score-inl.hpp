@@ -1,4 +1,5 @@
-// From products q.k to scores: transforms, bias, ALiBi, masks, windows and dropout on one transposed score tile.
+// From products q.k to scores: transforms, bias, ALiBi, a user's function, masks, windows and dropout on one transposed
+// score tile.
 // Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_INL
@@ -9,10 +10,12 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include <memory>
 #include <utility>
 
 #include "core/elements.hpp"
 #include "cpu/bf16_dot.hpp"
+#include "cpu/function_rows.hpp"
 #include "cpu/pack-inl.hpp"
 #include "kernels/attention/score_transform.cuh"
 
@@ -100,8 +103,15 @@ struct TileRanges {
   }
 };
 
-/// Turns products into scores, for one query head of one sequence. Without a transform, ALiBi and bias a score
-/// stays the product it was, in a unit of nats_per_score(); these options leave natural scores.
+/// What backward wants of a tile of scores beside them. All are laid out like the tile; null: not wanted.
+struct ScoreSlopes {
+  float* of_transform = nullptr;     // d score / d product in units of scale, by a transform
+  float* of_function = nullptr;      // d score / d its value before the user's function
+  float* before_function = nullptr;  // that value
+};
+
+/// Turns products into scores, for one query head of one sequence. Without a transform, ALiBi, bias and a function a
+/// score stays the product it was, in a unit of nats_per_score(); these options leave natural scores. For one thread.
 class ScoreRules {
  public:
   ScoreRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
@@ -112,6 +122,7 @@ class ScoreRules {
         dropout_(p.dropout(s, head)),
         scale_(reads_pairs_directly(p.k, p.q) ? ScaleParts::of_pairs(p.scale) : ScaleParts::of_floats(p.scale)) {
     if (p.alibi_slopes) slope_ = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0));
+    if (p.custom_score != nullptr) function_ = std::make_unique<FunctionRows>(p, s, head);
   }
 
   /// Factor of <q, k> that its product is multiplied by.
@@ -131,13 +142,13 @@ class ScoreRules {
            window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
   }
 
-  /// Products to scores, in place, except for causal and window masks. With a transform, `derivative` gets
-  /// d score / d product in units of scale. It is laid out like the tile; null: not wanted.
-  void finish(const ScoreTile& tile, float* derivative) const {
+  /// Products to scores, in place, except for causal and window masks.
+  void finish(const ScoreTile& tile, const ScoreSlopes& slopes) const {
     float nats = scale_.nats_per_product;  // of what the tile holds
-    if (p_.transforms_scores()) apply_transform(tile, derivative, std::exchange(nats, 1.0F));
+    if (p_.transforms_scores()) apply_transform(tile, slopes.of_transform, std::exchange(nats, 1.0F));
     if (p_.alibi_slopes) apply_alibi(tile, std::exchange(nats, 1.0F));
-    if (p_.bias) apply_bias(tile, nats);
+    if (p_.bias) apply_bias(tile, std::exchange(nats, 1.0F));
+    if (function_) apply_function(tile, slopes, nats);
     if (p_.mask) apply_mask(tile);
   }
 
@@ -168,7 +179,21 @@ class ScoreRules {
 
  private:
   /// True when products need no arithmetic to be scores, but for their unit.
-  [[nodiscard]] bool products_are_scores() const { return !p_.transforms_scores() && !p_.alibi_slopes && !p_.bias; }
+  [[nodiscard]] bool products_are_scores() const {
+    return !p_.transforms_scores() && !p_.alibi_slopes && !p_.bias && !function_;
+  }
+
+  void apply_function(const ScoreTile& tile, const ScoreSlopes& slopes, float nats) const {
+    const Vector factor = hn::Set(kFloats, nats);
+    for (std::int64_t k = 0; k < tile.num_keys && slopes.before_function != nullptr; ++k) {
+      for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+        hn::Store(hn::Mul(hn::Load(kFloats, tile.key(k) + lane), factor), kFloats,
+                  slopes.before_function + k * tile.stride + lane);
+      }
+    }
+    function_->apply(
+        {tile.s, tile.stride, tile.key_begin, tile.num_keys, tile.row_begin, tile.num_rows, slopes.of_function}, nats);
+  }
 
   /// cap tanh(s / cap), and s itself where s / cap is so small that both are the same: a large cap would lose it.
   void apply_transform(const ScoreTile& tile, float* derivative, float nats) const {
@@ -241,10 +266,12 @@ class ScoreRules {
   DropMask dropout_;
   ScaleParts scale_;
   float slope_ = 0;
+  std::unique_ptr<FunctionRows> function_;
 };
 
 inline bool ScoreRules::has_overflowed(std::int64_t row, float row_max) const {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
+  if (function_) return false;  // its scores of -inf hide keys
   if (!(row_max <= kLowest) || (row_max == kLowest && !p_.bias)) return false;
   const KeyRange seen = window_.row(row);
   if (!p_.mask && !p_.bias) return seen.begin < seen.end;

@@ -40,12 +40,14 @@ struct Plan::State {
   core::Problem problem;
   Stream stream;
   const std::uint64_t* philox_state;       ///< as the caller gave it
+  std::optional<ScoreFunction> score;      ///< the problem points into it
   const core::Backend* backend = nullptr;  ///< null: `refusal` says why
   std::optional<Error> refusal = {};
 
   template <class Call>
   explicit State(const Call& call)
       : problem(core::make_problem(call)), stream(call.stream), philox_state(call.params.philox_state) {
+    if (call.params.score != nullptr) score = *call.params.score;
     try {
       backend = &dispatch::choose(call.params.compute, problem);
     } catch (const Error& error) {

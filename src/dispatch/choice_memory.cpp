@@ -60,6 +60,10 @@ ProblemKey::ProblemKey(const Problem& p) {
     for (const std::int32_t part_of_digest : p.custom_score->digest) add(part_of_digest);
     for (const Tensor& t : p.custom_score->captured) add(t);
   }
+  for (const core::CapturedGradient& g : p.captured_gradients) {
+    add(static_cast<std::int64_t>(g.capture));
+    add(g.gradient);
+  }
   add(p.workspace.data != nullptr ? static_cast<std::int64_t>(p.workspace.bytes) : -1);
 }
 

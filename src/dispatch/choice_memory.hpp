@@ -20,8 +20,9 @@ class ProblemKey {
   [[nodiscard]] std::uint64_t hash() const;
 
  private:
-  static constexpr std::size_t kNumbersOfTensor = 9, kMostOthers = 27;
-  static constexpr std::size_t kMostTensors = 10 + 2 * core::kScoreTensors.size() + core::CustomScore::kMostCaptured;
+  static constexpr std::size_t kNumbersOfTensor = 9, kMostOthers = 28 + core::CustomScore::kMostCaptured;
+  static constexpr std::size_t kMostTensors =
+      10 + 2 * core::kScoreTensors.size() + 2 * core::CustomScore::kMostCaptured;
 
   void add(std::int64_t number) { numbers_.at(count_++) = number; }
   void add(const Tensor& t);

@@ -1,0 +1,119 @@
+#include "core/custom_score.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+
+#include "core/dtype_traits.hpp"
+#include "core/problem_checks.hpp"
+#include "core/score_function_state.hpp"
+
+namespace attend::core {
+namespace {
+
+std::string place_of(Device device) {
+  return fmt::format("{} {}", device.type == DeviceType::kCPU ? "cpu" : "cuda", device.index);
+}
+
+void check_device(const std::string& what, Device found, Device wanted) {
+  if (found == wanted) return;
+  refuse("{}: on {}, allowed the device of q, {}", what, place_of(found), place_of(wanted));
+}
+
+/// The same bytes with strides from the first of them on.
+Tensor with_rising_strides(Tensor t) {
+  for (std::size_t d = 0; d < t.shape.size(); ++d) {
+    if (t.stride[d] >= 0) continue;
+    t.data = static_cast<char*>(t.data) + (t.shape[d] - 1) * t.stride[d] * dtype_bytes(t.dtype);
+    t.stride[d] = -t.stride[d];
+  }
+  return t;
+}
+
+/// What was given for captured[capture].
+Tensor checked_gradient(const CustomScore& score, std::size_t capture, const StridedTensor& given, Device device) {
+  const std::string what = fmt::format("captures: '{}'", score.names[capture]);
+  const Tensor& of = score.captured[capture];
+  if (!is_float(of.dtype)) {
+    refuse("{}: of dtype {}, which has no gradient, allowed captures of floats", what, dtype_name(of.dtype));
+  }
+  if (given.dtype != DType::kF32 && given.dtype != DType::kF64) {
+    refuse("{}: dtype {}, allowed f32, f64", what, dtype_name(given.dtype));
+  }
+  Tensor gradient = {given.data, given.dtype, given.device, {1, 1, 1, 1}, {0, 0, 0, 0}};
+  const std::size_t rank = given.shape.size();
+  if (rank > gradient.shape.size()) refuse("{}: {} dimensions, allowed the capture's", what, rank);
+  if (!given.stride.empty() && given.stride.size() != rank) {
+    refuse("{}: {} strides, allowed one for each of {} dimensions", what, given.stride.size(), rank);
+  }
+  std::int64_t dense = 1;
+  for (std::size_t d = rank; d-- > 0; dense *= of.shape[d]) {
+    gradient.shape[d] = given.shape[d];
+    if (gradient.shape[d] != of.shape[d]) break;
+    gradient.stride[d] = given.stride.empty() ? dense : given.stride[d];
+    if (gradient.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", what, gradient.stride[d], d);
+  }
+  if (gradient.shape != of.shape) {
+    refuse("{}: shape {}, allowed the capture's {}", what, shape_text(gradient.shape), shape_text(of.shape));
+  }
+  if (given.data == nullptr) refuse("{}: null data", what);
+  check_device(what, given.device, device);
+  return gradient;
+}
+
+}  // namespace
+
+void resolve_score_function(Problem& p, const Params& params, bool is_whole) {
+  if (params.score == nullptr) return;
+  if (!is_whole) refuse("score: given, allowed outside of a ring only");
+  const CustomScore& score = params.score->state()->custom;
+  for (std::size_t n = 0; n < score.captured.size(); ++n) {
+    check_device(fmt::format("score: capture '{}'", score.names[n]), score.captured[n].device, p.q.device);
+  }
+  p.custom_score = &score;
+}
+
+void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& given) {
+  if (given.empty()) return;
+  if (p.custom_score == nullptr) refuse("captures: given without params.score, allowed with it only");
+  const std::vector<std::string>& names = p.custom_score->names;
+  for (const CaptureGradient& one : given) {
+    const auto found = std::find(names.begin(), names.end(), one.name);
+    if (found == names.end()) {
+      refuse("captures: '{}', allowed the captures of params.score: {}", one.name,
+             names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+    }
+    const auto capture = static_cast<std::size_t>(found - names.begin());
+    for (const CapturedGradient& other : p.captured_gradients) {
+      if (other.capture == capture) refuse("captures: '{}' twice, allowed once", one.name);
+    }
+    p.captured_gradients.push_back({capture, checked_gradient(*p.custom_score, capture, one.gradient, p.q.device)});
+  }
+}
+
+void check_captured_memory(const Problem& p, std::span<const NamedTensor> outputs,
+                           std::span<const NamedTensor> inputs) {
+  if (p.custom_score == nullptr) return;
+  std::vector<Tensor> captured;
+  std::vector<std::string> names;
+  for (const Tensor& t : p.custom_score->captured) captured.push_back(with_rising_strides(t));
+  for (const std::string& name : p.custom_score->names) names.push_back(fmt::format("capture '{}'", name));
+  std::vector<NamedTensor> read(inputs.begin(), inputs.end()), read_by_score;
+  for (std::size_t n = 0; n < captured.size(); ++n) read_by_score.push_back({names[n].c_str(), &captured[n]});
+  check_outputs(outputs, read_by_score);
+  if (p.captured_gradients.empty()) return;
+  read.insert(read.end(), read_by_score.begin(), read_by_score.end());
+  read.insert(read.end(), outputs.begin(), outputs.end());
+  std::vector<std::string> gradient_names;
+  std::vector<NamedTensor> written;
+  for (const CapturedGradient& g : p.captured_gradients) {
+    gradient_names.push_back(fmt::format("captures: '{}'", p.custom_score->names[g.capture]));
+  }
+  for (std::size_t n = 0; n < gradient_names.size(); ++n) {
+    written.push_back({gradient_names[n].c_str(), &p.captured_gradients[n].gradient});
+  }
+  check_outputs(written, read);
+}
+
+}  // namespace attend::core

@@ -1,0 +1,38 @@
+// A score function with its derivatives and the programs that backends run of it: made once from a text.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "expr/derivative.hpp"
+#include "expr/graph.hpp"
+#include "expr/row_program.hpp"
+
+namespace attend::expr {
+
+/// A load of floats that the score depends on.
+struct CaptureLoad {
+  std::int32_t capture = 0;
+  std::size_t rank = 0;
+  std::array<Id, kMostSubscripts> subscripts = {};  ///< `rank` integers, not yet taken within the tensor
+  Id derivative = kNone;                            ///< of the score by the element that is loaded
+};
+
+struct ScoreProgram {
+  Graph graph;
+  Id result = kNone;
+  Id by_score = kNone;  ///< the derivative of result by the score
+  Slope slope = Slope::kAny;
+  std::vector<CaptureLoad> loads;
+  RowProgram value;            ///< result
+  RowProgram value_and_slope;  ///< result, by_score
+
+  /// Throws Error (kInvalidArgument): one line that begins with `argument`, see parse().
+  [[nodiscard]] static ScoreProgram of(std::string_view argument, std::string_view text, std::vector<Capture> captures);
+
+  /// Of the loads of some captures: of each its derivative, then its subscripts.
+  [[nodiscard]] static std::vector<Id> results_of(const std::vector<CaptureLoad>& some);
+};
+
+}  // namespace attend::expr

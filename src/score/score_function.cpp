@@ -1,0 +1,170 @@
+// ScoreFunction: from a text and tensors to what a Problem carries.
+#include "attend/score_function.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#define XXH_INLINE_ALL  // the header alone: nothing of it in the link line
+#include <xxhash.h>
+
+#include "core/dtype_traits.hpp"
+#include "core/problem_checks.hpp"
+#include "core/score_function_state.hpp"
+#include "expr/bounds.hpp"
+#include "expr/print.hpp"
+#include "expr/score_program.hpp"
+
+namespace attend {
+namespace {
+
+static_assert(ScoreFunction::kMostCaptures == core::CustomScore::kMostCaptured);
+
+expr::Type type_of(DType dtype) {
+  return dtype == DType::kBool ? expr::Type::kBool : core::is_float(dtype) ? expr::Type::kFloat : expr::Type::kInt;
+}
+
+/// What the parser does not see: it knows names, extents and kinds of elements.
+void check_view(const ScoreCapture& capture) {
+  const ConstStridedTensor& t = capture.tensor;
+  const auto refuse = [&](const std::string& message) {
+    core::refuse("score: capture '{}': {}", capture.name, message);
+  };
+  const core::DTypeTraits traits = core::dtype_traits(t.dtype);
+  if (!traits.is_float && !traits.is_integer && t.dtype != DType::kBool) {
+    refuse(fmt::format("dtype {}, allowed f32, f16, bf16, f64, i32, i64, bool", dtype_name(t.dtype)));
+  }
+  if (t.shape.size() > expr::kMostSubscripts) {
+    refuse(fmt::format("{} dimensions, allowed 0 to {}", t.shape.size(), expr::kMostSubscripts));
+  }
+  if (!t.stride.empty() && t.stride.size() != t.shape.size()) {
+    refuse(fmt::format("{} strides, allowed one for each of {} dimensions", t.stride.size(), t.shape.size()));
+  }
+  if (t.data == nullptr) refuse("null data");
+}
+
+/// Farther away, an offset in bytes may not be an int64.
+void check_reach(const ScoreCapture& capture, const Tensor& t) {
+  constexpr double kMostBytes = 0x1p62;
+  double bytes = 0;
+  for (std::size_t d = 0; d < t.shape.size(); ++d) {
+    bytes += std::abs(static_cast<double>(t.stride[d])) * static_cast<double>(t.shape[d] - 1);
+  }
+  if (bytes * static_cast<double>(dtype_bytes(t.dtype)) >= kMostBytes) {
+    core::refuse("score: capture '{}': strides that span more than 2^62 bytes", capture.name);
+  }
+}
+
+/// Subscript n is dimension n.
+Tensor four_dimensions(const ConstStridedTensor& t) {
+  Tensor wide = {const_cast<void*>(t.data), t.dtype, t.device, {1, 1, 1, 1}, {0, 0, 0, 0}};
+  std::int64_t dense = 1;
+  for (std::size_t d = t.shape.size(); d-- > 0;) {
+    wide.shape[d] = t.shape[d];
+    wide.stride[d] = t.stride.empty() ? dense : t.stride[d];
+    if (t.shape[d] > 0 && dense <= core::kMaxLength) dense *= t.shape[d];
+  }
+  return wide;
+}
+
+std::vector<expr::Capture> names_and_shapes(const std::vector<ScoreCapture>& captures) {
+  std::vector<expr::Capture> all;
+  for (const ScoreCapture& c : captures) all.push_back({c.name, type_of(c.tensor.dtype), c.tensor.shape});
+  return all;
+}
+
+bool is_same_program(const std::vector<expr::Capture>& a, const std::vector<ScoreCapture>& captures) {
+  const std::vector<expr::Capture> b = names_and_shapes(captures);
+  if (a.size() != b.size()) return false;
+  for (std::size_t n = 0; n < a.size(); ++n) {
+    if (a[n].name != b[n].name || a[n].type != b[n].type || a[n].shape != b[n].shape) return false;
+  }
+  return true;
+}
+
+/// May the function hide a key whose score is finite?
+bool may_hide(const expr::ScoreProgram& program) {
+  constexpr double kLargest = 3.4e38, kMostIndex = 0x1p31;
+  expr::Ranges ranges;
+  ranges.fill({0, kMostIndex});
+  ranges[static_cast<std::size_t>(expr::Variable::kScore)] = {-kLargest, kLargest};
+  const auto any = [](auto...) { return expr::Interval{-kLargest, kLargest}; };
+  return expr::bounds_of(program.graph, program.result, ranges, any).low == -INFINITY;
+}
+
+ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
+  ScoreModTraits traits = {.transforms = program.slope != expr::Slope::kOne, .masks_from_memory = may_hide(program)};
+  const std::vector<bool> needed = program.graph.needed_by(program.result);
+  for (std::size_t n = 0; n < needed.size(); ++n) {
+    const expr::Node& node = program.graph[static_cast<expr::Id>(n)];
+    if (!needed[n]) continue;
+    traits.adds_from_memory = traits.adds_from_memory || node.op == expr::Op::kLoad;
+    traits.adds_by_position =
+        traits.adds_by_position || (node.op == expr::Op::kVariable && node.type == expr::Type::kInt);
+  }
+  return traits;
+}
+
+/// Of the code and of how it reads the captures.
+std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vector<Tensor>& captured,
+                                      const expr::Graph& graph) {
+  std::string all = source;
+  for (std::size_t n = 0; n < captured.size(); ++n) {
+    all += fmt::format("\n{} {}", dtype_name(captured[n].dtype), graph.captures()[n].shape.size());
+  }
+  const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
+  const auto word = [](std::uint64_t bits) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(bits)); };
+  return {word(hash.low64), word(hash.low64 >> 32), word(hash.high64), word(hash.high64 >> 32)};
+}
+
+core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::vector<ScoreCapture>& captures) {
+  core::CustomScore custom;
+  for (const ScoreCapture& capture : captures) {
+    custom.captured.push_back(four_dimensions(capture.tensor));
+    custom.names.push_back(capture.name);
+    check_reach(capture, custom.captured.back());
+  }
+  custom.program = &program;
+  custom.source = expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
+  custom.digest = digest_of(custom.source, custom.captured, program.graph);
+  custom.traits = traits_of_program(program);
+  return custom;
+}
+
+std::shared_ptr<const ScoreFunction::State> make_state(std::string text, std::vector<ScoreCapture> captures,
+                                                       std::shared_ptr<const expr::ScoreProgram> program) {
+  if (captures.size() > ScoreFunction::kMostCaptures) {
+    core::refuse("score: {} captures, allowed at most {}", captures.size(), ScoreFunction::kMostCaptures);
+  }
+  for (const ScoreCapture& capture : captures) check_view(capture);
+  if (program == nullptr || !is_same_program(program->graph.captures(), captures)) {
+    program =
+        std::make_shared<const expr::ScoreProgram>(expr::ScoreProgram::of("score", text, names_and_shapes(captures)));
+  }
+  core::CustomScore custom = custom_score_of(*program, captures);
+  return std::make_shared<const ScoreFunction::State>(
+      ScoreFunction::State{std::move(text), std::move(captures), std::move(program), std::move(custom)});
+}
+
+}  // namespace
+
+ScoreFunction::ScoreFunction(std::string_view text, std::vector<ScoreCapture> captures)
+    : state_(make_state(std::string(text), std::move(captures), nullptr)) {}
+
+ScoreFunction::ScoreFunction(std::shared_ptr<const State> state) noexcept : state_(std::move(state)) {}
+
+ScoreFunction ScoreFunction::with(std::vector<ScoreCapture> captures) const {
+  return ScoreFunction(make_state(state_->text, std::move(captures), state_->program));
+}
+
+const std::string& ScoreFunction::text() const noexcept {
+  return state_->text;
+}
+
+const std::vector<ScoreCapture>& ScoreFunction::captures() const noexcept {
+  return state_->captures;
+}
+
+}  // namespace attend
