@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iomanip>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -23,12 +24,12 @@ namespace fs = std::filesystem;
 const fs::path kRoot = ATTEND_SOURCE_DIR;
 
 /// The words behind the program's name in a line of a shell, without what stands before it (mpirun, variables), a
-/// comment or what follows a pipe; nothing where the line does not call the program.
+/// comment or what follows a pipe; nothing where the line does not call the program. Single quotes make one word.
 std::optional<std::vector<std::string>> call_in(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;
   bool is_call = false;
-  for (std::string word; stream >> word && !word.starts_with('#') && word != "|" && word != "&&";) {
+  for (std::string word; stream >> std::quoted(word, '\'') && !word.starts_with('#') && word != "|" && word != "&&";) {
     if (is_call) words.push_back(word);
     if (word == "attend" || word.ends_with("/attend")) is_call = true;
     const bool may_precede = word == "mpirun" || word.find('=') != std::string::npos || word.starts_with('-') ||

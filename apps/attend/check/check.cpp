@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 
+#include "check/capture_check.hpp"
 #include "check/standard.hpp"
 #include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
@@ -96,7 +97,9 @@ class Truth {
  public:
   Truth(const Workload& w, Mode mode) : inputs_(w), mode_(mode), reference_(w.inputs_as(DType::kF64)) {
     compute_by_head(reference_, mode, "float64 reference", reference_forward_head, cpu::reference_backward_group);
-    if (mode != Mode::kForward) cpu::reference_option_gradients(reference_.backward_problem());
+    if (mode == Mode::kForward) return;
+    cpu::reference_option_gradients(reference_.backward_problem());
+    if (!reference_.capture_gradients.empty()) cpu::reference_captured_gradients(reference_.backward_problem());
   }
 
   [[nodiscard]] const Workload& reference() const { return reference_; }
@@ -142,6 +145,13 @@ class Truth {
     make_noise(noise, inputs_.o.dtype());
     option_noise(noise->backward_problem());
     return largest_finite(noise->score_gradients[row]->view());
+  }
+
+  [[nodiscard]] std::vector<TensorError> judged_captures() const {
+    if (inputs_.capture_gradients.empty()) return {};
+    std::optional<Workload> noise;
+    make_noise(noise, inputs_.o.dtype());
+    return check_captures(inputs_, reference_, *noise);
   }
 
  private:
@@ -379,6 +389,7 @@ CheckReport check(const Workload& w, Mode mode) {
     for (std::size_t row = 0; row < w.score_gradients.size(); ++row) {
       if (w.score_gradients[row]) report.backward.push_back(judge_option(w, truth, row));
     }
+    for (TensorError& error : truth.judged_captures()) report.backward.push_back(std::move(error));
   }
   return report;
 }

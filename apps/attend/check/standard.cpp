@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "core/dtype_traits.hpp"
 #include "core/elements.hpp"
 #include "core/merged_lse.hpp"
+#include "cpu/function_rows.hpp"
 #include "kernels/attention/score_transform.cuh"
 
 namespace attend::cli {
@@ -60,10 +62,18 @@ void add_scaled(float* to, float factor, const float* from, std::int64_t n) {
 
 struct Score {
   float value;  // -inf: masked
-  float slope;  // derivative of a transform
+  float slope;  // derivative of a transform and of a score function
+  float slope_of_function = 1;
 };
 
-Score score_of(const Problem& p, const Sequence& s, std::int64_t head, std::int64_t i, std::int64_t j, float q_dot_k) {
+using Function = std::unique_ptr<cpu::FunctionRows>;  // null: none
+
+Function function_of(const Problem& p, const Sequence& s, std::int64_t head) {
+  return p.custom_score == nullptr ? nullptr : std::make_unique<cpu::FunctionRows>(p, s, head);
+}
+
+Score score_of(const Problem& p, const Sequence& s, std::int64_t head, const Function& function, std::int64_t i,
+               std::int64_t j, float q_dot_k) {
   if (p.mask && core::load(*p.mask, s.batch, head, i, j) == 0) return {-kInfinity, 0};
   Score score = {static_cast<float>(p.scale) * q_dot_k, 1};
   if (p.transforms_scores()) {
@@ -74,6 +84,10 @@ Score score_of(const Problem& p, const Sequence& s, std::int64_t head, std::int6
   if (p.alibi_slopes) {
     const auto slope = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0));
     score.value -= slope * static_cast<float>(std::abs(i + s.seqlen_k - s.seqlen_q - j));
+  }
+  if (function != nullptr) {
+    function->apply(i, j, 1, &score.value, &score.slope_of_function);
+    score.slope *= score.slope_of_function;
   }
   return score;
 }
@@ -92,13 +106,14 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
   const Rows k(core::k_matrix(p.k, s, key_head));
   const Rows v(core::k_matrix(p.v, s, key_head));
   const DropMask dropout = p.dropout(s, head);
+  const Function function = function_of(p, s, head);
   Rows o(s.seqlen_q, p.head_dim_v);
   std::vector<float> row(static_cast<std::size_t>(s.seqlen_k));
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const KeyRange keys = p.window(s).row(i);
     float row_max = -kInfinity;
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      row[j] = score_of(p, s, head, i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
+      row[j] = score_of(p, s, head, function, i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
       row_max = std::max(row_max, row[j]);
     }
     float row_sum = 0;
@@ -121,16 +136,18 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
 
 namespace {
 
-/// visit(i, j, p_ij, dropout's factor, derivative of a transform) of every entry that one query head sees.
+/// visit(i, j, p_ij, dropout's factor, derivative of a transform and of a score function) of every entry that one query
+/// head sees.
 template <class Visit>
 void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                           Visit visit) {
   const Rows lse(core::q_matrix(*p.lse, s, head));
   const DropMask dropout = p.dropout(s, head);
+  const Function function = function_of(p, s, head);
   for (std::int64_t i = 0; i < s.seqlen_q; ++i) {
     const KeyRange keys = p.window(s).row(i);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const Score score = score_of(p, s, head, i, j, dot(q.row(i), k.row(j), p.head_dim));
+      const Score score = score_of(p, s, head, function, i, j, dot(q.row(i), k.row(j), p.head_dim));
       if (score.value == -kInfinity) continue;
       visit(i, j, std::exp(score.value - *lse.row(i)), dropout_factor(p, dropout, i, j), score.slope);
     }
@@ -195,7 +212,7 @@ float score_noise(const Problem& p, const float* q, const float* k, float slope)
   constexpr float kMost = 1;  // beyond, any p is as right as any other
   float sum = 0;
   for (std::int64_t c = 0; c < p.head_dim; ++c) sum += std::abs(q[c] * k[c]);
-  return std::expm1(std::min(kMost, 2 * kSum * static_cast<float>(std::abs(p.scale)) * slope * sum));
+  return std::expm1(std::min(kMost, 2 * kSum * static_cast<float>(std::abs(p.scale)) * std::abs(slope) * sum));
 }
 
 /// sum_j p_ij e_ij of every row of a head.
@@ -212,6 +229,7 @@ std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::in
 /// How far off ds_ij and z_ij, the probability after dropout, may be: by the arithmetic that leads to them, and by
 /// their rounding to 16 bits as factors of products.
 struct EntryNoise {
+  float ds_behind_slope;  // of the gradient of the finished score
   float ds, z;
   float rounding_of_ds, rounding_of_z;
 };
@@ -237,10 +255,12 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
     // p_ij = z_ij / sum_l z_il follows its own score by (1 - p_ij), and those of others by their p.
     const float own = score_noise(p, q.row(i), k.row(j), slope);
     const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
+    const float of_score = probability * (relative * terms + rounded_o) + kLeast * terms;
     visit(i, j,
-          EntryNoise{.ds = slope * (probability * (relative * terms + rounded_o) + kLeast * terms),
+          EntryNoise{.ds_behind_slope = of_score,
+                     .ds = std::abs(slope) * of_score,
                      .z = factor * (relative * probability + kLeast),
-                     .rounding_of_ds = unit * probability * slope * std::abs(difference),
+                     .rounding_of_ds = unit * probability * std::abs(slope * difference),
                      .rounding_of_z = unit * factor * probability});
   });
 }
@@ -352,6 +372,13 @@ void dsinks_noise(const Problem& p) {
 }
 
 }  // namespace
+
+void score_gradient_noise(const Problem& p, const Sequence& s, std::int64_t head,
+                          const std::function<void(std::int64_t i, std::int64_t j, float noise)>& visit) {
+  for_each_noise(p, s, head, [&](std::int64_t i, std::int64_t j, const EntryNoise& noise) {
+    visit(i, j, noise.ds_behind_slope + noise.rounding_of_ds);
+  });
+}
 
 void option_noise(const Problem& p) {
   if (p.dbias) dbias_noise(p);

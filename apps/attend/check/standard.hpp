@@ -3,6 +3,8 @@
 // trick has, and so the measure for all others in half precision.
 #pragma once
 
+#include <functional>
+
 #include "core/problem.hpp"
 
 namespace attend::cli {
@@ -26,6 +28,11 @@ void output_noise_head(const core::Problem& p, const core::Sequence& s, std::int
 /// likewise, dv_j: sum_i r_ij p_ij |dout_i|. To each is added what roundings of ds_ij and p_ij to the type of o do, as
 /// kernels on matrix units round them: the root of the sum of their squares.
 void gradient_noise_group(const core::Problem& p, const core::Sequence& s, std::int64_t key_head);
+
+/// n_ij of each entry that a query head sees, where a score function has been applied: what the gradients of the
+/// tensors that it reads are sums of.
+void score_gradient_noise(const core::Problem& p, const core::Sequence& s, std::int64_t head,
+                          const std::function<void(std::int64_t i, std::int64_t j, float noise)>& visit);
 
 /// The same of the gradients of options, which are contiguous, for every sequence and head.
 void option_noise(const core::Problem& p);

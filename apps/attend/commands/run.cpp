@@ -36,7 +36,7 @@ struct Output {
   fs::path file;
   const io::HostTensor* tensor;
   bool npy;
-  bool drop_last;  // logsumexp: (B, H, S) to the user, (B, H, S, 1) inside
+  std::size_t sizes;  // of the shape to the user; others, at its end, are 1. logsumexp is (B, H, S)
 };
 
 struct Job {
@@ -107,12 +107,24 @@ void read_optional(Job& job, std::optional<io::HostTensor>& tensor, const char* 
   job.names.emplace_back(name, path.string());
 }
 
+void read_score(const RunOptions& options, Job& job) {
+  if (options.score.empty()) return;
+  std::vector<UserScore::Capture> captures;
+  for (const auto& [name, path] : options.score_captures) captures.push_back({name, io::read_npy_array(path)});
+  try {
+    job.work.score = std::make_shared<const UserScore>(options.score, std::move(captures));
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string("--") + error.what());  // "score: column 3: ..."
+  }
+}
+
 void plan_outputs(const RunOptions& options, Job& job) {
   const Workload& w = job.work;
   const bool npy = options.data.empty();
   const fs::path folder = npy ? options.output_dir : options.data;
   const auto add = [&](const char* name, const io::HostTensor& tensor, bool as_npy, bool drop_last = false) {
-    job.outputs.push_back({folder / (std::string(name) + (as_npy ? ".npy" : ".bin")), &tensor, as_npy, drop_last});
+    const std::size_t sizes = drop_last ? 3 : 4;
+    job.outputs.push_back({folder / (std::string(name) + (as_npy ? ".npy" : ".bin")), &tensor, as_npy, sizes});
   };
   if (has_forward(options.mode)) {
     add("O", w.o, npy);
@@ -124,6 +136,11 @@ void plan_outputs(const RunOptions& options, Job& job) {
     add("dV", w.dv, npy);
     for (std::size_t i = 0; i < w.score_gradients.size(); ++i) {  // as .npy, like the tensors themselves
       if (w.score_gradients[i]) add(core::kScoreTensors[i].gradient, *w.score_gradients[i], true);
+    }
+    for (std::size_t i = 0; i < w.capture_gradients.size(); ++i) {
+      const UserScore::Capture& capture = *w.score->captures_of_floats()[i];
+      add(("d_" + capture.name).c_str(), w.capture_gradients[i], true);
+      job.outputs.back().sizes = capture.array.shape.size();
     }
   }
 }
@@ -140,9 +157,10 @@ void load(const RunOptions& options, Job& job) {
     read_optional(job, job.work.score_tensors[i], row.name, options.score_tensors[i],
                   row.is_of_scores() ? io::NpyRank::kBroadcast : io::NpyRank::kSlopes);
   }
+  read_score(options, job);
   if (has_backward(options.mode)) job.work.allocate_backward();
   const auto flag_of = [&](const char* name) { job.names.emplace_back(name, std::string("--") + name); };
-  for (const char* name : {"compute", "scale", "window_left", "window_right"}) flag_of(name);
+  for (const char* name : {"compute", "scale", "window_left", "window_right", "score"}) flag_of(name);
   for (const core::ScoreNumber& row : core::kScoreNumbers) flag_of(row.name);
   plan_outputs(options, job);
 }
@@ -159,7 +177,7 @@ Error renamed(const Error& error, const Names& names) {
 std::string output_header(const Output& output) {
   if (!output.npy) return "";
   const Shape& shape = output.tensor->shape();
-  return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.drop_last ? 3 : 4));
+  return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.sizes));
 }
 
 /// No output may take an input's place, nor by a link that of another tensor.
@@ -170,6 +188,7 @@ void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   for (const fs::path& file : options.score_tensors) {
     if (!file.empty()) files.keep_input(file);
   }
+  for (const auto& [name, file] : options.score_captures) files.keep_input(file);
   if (options.data.empty()) return;
   for (const char* name : {"Q.bin", "K.bin", "V.bin", "dO.bin"}) files.keep_input(options.data / name);
   for (const std::string& name : io::tensor_files()) files.keep_from_links(options.data / name);

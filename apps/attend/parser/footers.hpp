@@ -33,6 +33,8 @@ An output that is a link to an input or to another tensor is refused; other link
 --check compares with a float64 reference. Half precision may err twice as much as the plain algorithm in that type,
 and by the rounding of the result. Large float32 scores may take the results off by what their rounding does, and sums
 that cancel may take gradients off by theirs.
+--score changes each score by a function in a line of text, on CPUs; docs/custom_scores.md has the language. Gradients
+of the tensors that it reads become d_NAME.npy.
 With --ring the sequence is cut over the ranks of a ring on CPUs: threads of this process with --ranks N, else the
 processes of an mpirun. Each reads the inputs and works on its share, the first one checks and writes the same files as
 one process would. Open MPI refuses root, and more ranks than cores, without the two flags of the last example.
@@ -41,6 +43,8 @@ Examples:
   attend run --data data/B2_H8_S512_D64 --mode both --causal --check
   attend run --data data/B2_H8_S512_D64 --compute reference --json result.json
   attend run --q Q.npy --k K.npy --v V.npy --mode both --output_dir out
+  attend run --data data/B2_H8_S512_D64 --mode both --check --score 'score - 0.1 * abs(q - k)'
+  attend run --data data/B2_H8_S512_D64 --check --score 'doc[q] == doc[k] ? score : -inf' --tensor doc=doc.npy
   attend run --ring zigzag --ranks 4 --data data/B2_H8_S512_D64 --mode both --causal --check
   mpirun --allow-run-as-root --oversubscribe -n 4 attend run --ring zigzag --data data/B2_H8_S512_D64 --check)";
 

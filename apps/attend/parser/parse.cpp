@@ -17,6 +17,7 @@
 #include "parser/names.hpp"
 #include "parser/problem_flags.hpp"
 #include "parser/ring_flags.hpp"
+#include "parser/score_flags.hpp"
 #include "parser/sweep_flags.hpp"
 
 namespace attend::cli {
@@ -48,6 +49,7 @@ struct Raw {
   SweepFlags sweep_command;
   AttentionFlags attention;
   ProblemFlags problem;
+  ScoreFlags score;
   std::optional<double> max_seconds;
   std::array<bool, core::kScoreTensors.size()> explain_tensors = {};
   std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
@@ -93,6 +95,7 @@ void add_run(CLI::App& app, RunOptions& options, Raw& raw) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
     add_path(app, fmt::format("--{}", row.name), options.score_tensors[i], row.help);
   }
+  raw.score.add(app);
   raw.attention.add(app, options.attention);
   add_seed(app, "--seed", options.attention.seed,
            "Seed of the dropout, 42 if not given: the same seed and offset drop the same entries");
@@ -176,6 +179,7 @@ RunOptions finish(RunOptions options, const Raw& raw) {
                               static_cast<RingAlgorithm>(raw.algorithm));
     check_run_on_ring(options);
   }
+  raw.score.finish(options);
   if (raw.ring == 0 && raw.algorithm != 0) refuse("--algorithm: given without --ring, allowed with it");
   const std::pair<const char*, const std::filesystem::path*> npy_flags[] = {
       {"--q", &options.q},       {"--k", &options.k}, {"--v", &options.v},    {"--output_dir", &options.output_dir},

@@ -38,6 +38,13 @@ void Workload::allocate_backward() {
       score_gradients[i] = poisoned(tensor->dtype(), tensor->shape());
     }
   }
+  capture_gradients.clear();
+  if (score != nullptr) {
+    const DType dtype = q.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    for (const UserScore::Capture* capture : score->captures_of_floats()) {
+      capture_gradients.push_back(poisoned(dtype, capture->array.tensor.shape()));
+    }
+  }
   if (!dout) {
     ones_ = io::HostTensor(q.dtype(), {1, 1, 1, v.shape()[3]});
     ones_.fill(1.0);
@@ -57,6 +64,7 @@ Params Workload::params(std::string_view compute) const {
   for (std::size_t i = 0; i < score_tensors.size(); ++i) {
     if (score_tensors[i]) params.*core::kScoreTensors[i].param = score_tensors[i]->view();
   }
+  if (score != nullptr) params.score = &score->function();
   return params;
 }
 
@@ -77,6 +85,10 @@ BackwardCall Workload::backward_of(std::string_view compute) const {
                        .params = params(compute)};
   for (std::size_t i = 0; i < score_gradients.size(); ++i) {
     if (score_gradients[i]) call.*core::kScoreTensors[i].passed_gradient = score_gradients[i]->view();
+  }
+  for (std::size_t i = 0; i < capture_gradients.size(); ++i) {
+    const UserScore::Capture& capture = *score->captures_of_floats()[i];
+    call.captures.push_back({capture.name, strided_view(capture_gradients[i], capture.array.shape)});
   }
   return call;
 }
@@ -100,6 +112,7 @@ core::Problem Workload::backward_problem() const {
 Workload Workload::inputs_as(DType dtype) const {
   Workload copy;
   copy.options = options;
+  copy.score = score;
   copy.q = q.converted(dtype);
   copy.k = k.converted(dtype);
   copy.v = v.converted(dtype);
@@ -137,6 +150,7 @@ double traffic(const Workload& w, Mode mode) {
   const double dout = w.dout ? size(*w.dout) : size(w.o);
   double backward = inputs + size(w.o) + size(w.lse) + dout + size(w.dq) + size(w.dk) + size(w.dv);
   for (const auto& gradient : w.score_gradients) backward += optional_size(gradient);
+  for (const auto& gradient : w.capture_gradients) backward += size(gradient);
   return mode == Mode::kBackward ? backward : forward + backward;
 }
 

@@ -3,14 +3,17 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/problem.hpp"
 #include "core/score_options.hpp"
 #include "io/host_tensor.hpp"
 #include "options/options.hpp"
+#include "workload/user_score.hpp"
 
 namespace attend::cli {
 
@@ -24,15 +27,17 @@ struct Workload {
   io::HostTensor q, k, v;
   std::optional<io::HostTensor> dout;  // none: ones
   ScoreTensors score_tensors;          // broadcast as Params says
+  std::shared_ptr<const UserScore> score;
 
   // Out. Backward also reads o and lse.
   io::HostTensor o, lse, dq, dk, dv;
-  ScoreTensors score_gradients;  // of the tensors above that are given and have one
+  ScoreTensors score_gradients;                   // of the tensors above that are given and have one
+  std::vector<io::HostTensor> capture_gradients;  // of score->captures_of_floats(), with ones behind their sizes
 
   /// Allocates o and lse, poisoned. The shapes of q and v have to be sound enough to multiply, not to agree.
   void allocate_forward();
 
-  /// Allocates dq, dk, dv and score_gradients, poisoned, and the row of ones where there is no dout.
+  /// Allocates dq, dk, dv, score_gradients and capture_gradients, poisoned, and the row of ones where there is no dout.
   void allocate_backward();
 
   /// The incoming gradient as backward takes it.

@@ -1,0 +1,29 @@
+#include "parser/score_flags.hpp"
+
+#include <fmt/format.h>
+
+namespace attend::cli {
+
+void ScoreFlags::add(CLI::App& app) {
+  app.add_option("--score", text, "A function of the scores, as in docs/custom_scores.md: 'score - 0.1 * abs(q - k)'")
+      ->type_name("TEXT");
+  app.add_option("--tensor", tensors,
+                 "A tensor that --score reads, as a .npy file: table=table.npy. As often as needed")
+      ->type_name("NAME=FILE");
+}
+
+void ScoreFlags::finish(RunOptions& options) const {
+  const auto refuse = [](const std::string& message) { throw Error(ErrorCode::kInvalidArgument, message); };
+  options.score = text;
+  if (text.empty() && !tensors.empty()) refuse("--tensor: given without --score, allowed with it");
+  if (!text.empty() && options.ring) refuse("--score: given with --ring, allowed without it");
+  for (const std::string& tensor : tensors) {
+    const std::size_t sign = tensor.find('=');
+    if (sign == 0 || sign == std::string::npos || sign + 1 == tensor.size()) {
+      refuse(fmt::format("--tensor: '{}', allowed NAME=FILE", tensor));
+    }
+    options.score_captures.emplace_back(tensor.substr(0, sign), tensor.substr(sign + 1));
+  }
+}
+
+}  // namespace attend::cli

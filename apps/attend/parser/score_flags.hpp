@@ -1,0 +1,20 @@
+// The flags of a score function: --score TEXT and --tensor NAME=FILE.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "options/options.hpp"
+
+namespace attend::cli {
+
+struct ScoreFlags {
+  std::string text;
+  std::vector<std::string> tensors;  // NAME=FILE
+
+  void add(CLI::App& app);
+  void finish(RunOptions& options) const;
+};
+
+}  // namespace attend::cli

@@ -1,0 +1,33 @@
+#include "workload/user_score.hpp"
+
+#include <utility>
+
+#include "core/dtype_traits.hpp"
+
+namespace attend::cli {
+namespace {
+
+std::vector<ScoreCapture> views_of(const std::vector<UserScore::Capture>& captures) {
+  std::vector<ScoreCapture> views;
+  for (const auto& [name, array] : captures) views.push_back({name, strided_view(array.tensor, array.shape)});
+  return views;
+}
+
+}  // namespace
+
+StridedTensor strided_view(const io::HostTensor& tensor, const std::vector<std::int64_t>& shape) {
+  return {.data = tensor.view().data, .dtype = tensor.dtype(), .shape = shape};
+}
+
+UserScore::UserScore(const std::string& text, std::vector<Capture> captures)
+    : captures_(std::move(captures)), function_(text, views_of(captures_)) {}
+
+std::vector<const UserScore::Capture*> UserScore::captures_of_floats() const {
+  std::vector<const Capture*> floats;
+  for (const Capture& capture : captures_) {
+    if (core::is_float(capture.array.tensor.dtype())) floats.push_back(&capture);
+  }
+  return floats;
+}
+
+}  // namespace attend::cli
