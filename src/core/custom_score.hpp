@@ -18,7 +18,8 @@ namespace attend::core {
 /// It applies after the options of kernels/attention/score_mods.cuh and before masks. The CPU's backends take one that
 /// has a program; those of GPUs refuse it.
 struct CustomScore {
-  /// CUDA C++ that takes the place of kernels/attention/custom_score.cuh in the program of a kernel.
+  /// CUDA C++ that takes the place of kernels/attention/custom_score.cuh in the program of a kernel. Of a ScoreFunction
+  /// so far only the struct ScoreFunctionCode (expr::print_struct): its value and its derivative by the score.
   std::string source;
   /// Of the source: two problems with equal digests take the same kernels.
   std::array<std::int32_t, 4> digest = {};

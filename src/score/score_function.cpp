@@ -119,7 +119,9 @@ std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vect
   return {word(hash.low64), word(hash.low64 >> 32), word(hash.high64), word(hash.high64 >> 32)};
 }
 
-core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::vector<ScoreCapture>& captures) {
+/// previous: null, or one of the same program, whose code is taken over.
+core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::vector<ScoreCapture>& captures,
+                                  const core::CustomScore* previous) {
   core::CustomScore custom;
   for (const ScoreCapture& capture : captures) {
     custom.captured.push_back(four_dimensions(capture.tensor));
@@ -127,23 +129,27 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     check_reach(capture, custom.captured.back());
   }
   custom.program = &program;
-  custom.source = expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
+  custom.source = previous != nullptr ? previous->source
+                                      : expr::print_struct(program.graph, "ScoreFunctionCode",
+                                                           std::array{program.result, program.by_score});
+  custom.traits = previous != nullptr ? previous->traits : traits_of_program(program);
   custom.digest = digest_of(custom.source, custom.captured, program.graph);
-  custom.traits = traits_of_program(program);
   return custom;
 }
 
+/// previous: null, or what has the same text.
 std::shared_ptr<const ScoreFunction::State> make_state(std::string text, std::vector<ScoreCapture> captures,
-                                                       std::shared_ptr<const expr::ScoreProgram> program) {
+                                                       const ScoreFunction::State* previous) {
   if (captures.size() > ScoreFunction::kMostCaptures) {
     core::refuse("score: {} captures, allowed at most {}", captures.size(), ScoreFunction::kMostCaptures);
   }
   for (const ScoreCapture& capture : captures) check_view(capture);
-  if (program == nullptr || !is_same_program(program->graph.captures(), captures)) {
-    program =
-        std::make_shared<const expr::ScoreProgram>(expr::ScoreProgram::of("score", text, names_and_shapes(captures)));
-  }
-  core::CustomScore custom = custom_score_of(*program, captures);
+  if (previous != nullptr && !is_same_program(previous->program->graph.captures(), captures)) previous = nullptr;
+  std::shared_ptr<const expr::ScoreProgram> program =
+      previous != nullptr ? previous->program
+                          : std::make_shared<const expr::ScoreProgram>(
+                                expr::ScoreProgram::of("score", text, names_and_shapes(captures)));
+  core::CustomScore custom = custom_score_of(*program, captures, previous == nullptr ? nullptr : &previous->custom);
   return std::make_shared<const ScoreFunction::State>(
       ScoreFunction::State{std::move(text), std::move(captures), std::move(program), std::move(custom)});
 }
@@ -156,7 +162,7 @@ ScoreFunction::ScoreFunction(std::string_view text, std::vector<ScoreCapture> ca
 ScoreFunction::ScoreFunction(std::shared_ptr<const State> state) noexcept : state_(std::move(state)) {}
 
 ScoreFunction ScoreFunction::with(std::vector<ScoreCapture> captures) const {
-  return ScoreFunction(make_state(state_->text, std::move(captures), state_->program));
+  return ScoreFunction(make_state(state_->text, std::move(captures), state_.get()));
 }
 
 const std::string& ScoreFunction::text() const noexcept {
