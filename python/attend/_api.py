@@ -10,14 +10,13 @@ from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._packed import parts
 from attend._random import drawn_seed
+from attend._score import attention_with_score, taken_from
 from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, needs_of, window_of
 
 # attend.torch, once a call has needed it: an import statement costs time even if the module is there.
 _front_of_torch: Any = None
 # Defaults. They are compared by identity, which is quick, and asks no tensor or symbol for its value.
-NO_OFFSET = 0
-OPEN = (-1, -1)
-NO_SOFTCAP = 0.0
+NO_OFFSET, OPEN, NO_SOFTCAP = 0, (-1, -1), 0.0
 _TENSORS = tuple(name for name in Extras._fields if name != "philox_state")
 # The options of `forward` that Settings takes as they are.
 _OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
@@ -43,6 +42,8 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
     compute: str = "auto",
+    score: Optional[str] = None,
+    captures: Any = None,
 ) -> Any:
     """Exact attention, ``o = softmax(scale * q k^T + bias) v``, in one pass and without a seqlen_q x seqlen_k buffer.
 
@@ -90,6 +91,9 @@ def attention(
         return_lse: give (o, lse).
         deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
         compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
+        score: a function of scores after bias, before masks, as text: "score - rate * abs(q - k)". On a CPU, outside of
+            torch.compile; with dropout_p and a seed. docs/custom_scores.md has the language.
+        captures: {"rate": array, ...}, what `score` reads: 0 to 4 dimensions, or numbers. Floats are differentiable.
 
     Returns:
         o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).
@@ -111,6 +115,8 @@ def attention(
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).
     """
+    if score is not None or captures is not None:
+        return attention_with_score(resolve, **locals())  # all arguments of this function
     module = type(q).__module__
     if module == "torch" or module.startswith("torch."):
         import torch  # not from sys.modules: tracers walk over it, and other threads import meanwhile
@@ -267,7 +273,10 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     Raises:
         attend.Error as `attention` does; TypeError for an option that does not exist.
     """
+    score, options = taken_from(options)
     extras, settings = resolve("forward", q, options)
+    if score is not None:
+        return score.forward(q, k, v, extras, settings, with_autograd=False)
     if is_torch(q):
         both: tuple[Any, Any] = _torch_front().forward(q, k, v, extras, settings)
         return both
@@ -290,13 +299,17 @@ def backward(
 
     Returns:
         dq, dk, dv, dbias, dsinks: dtype and shape of q, k, v, bias, sinks. dk and dv are summed over the query heads
-        that share them. Rows that see no key contribute nothing but their dlse, to dsinks.
+        that share them. Rows that see no key contribute nothing but their dlse, to dsinks. With a score, last: a
+        dictionary of the gradients of its captures of floats, f32 (f64 if q is).
 
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.
     """
+    score, options = taken_from(options)
     extras, settings = resolve("backward", q, options)
     needs = needs_of(extras, dbias=needs_dbias)
+    if score is not None:
+        return score.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings)
     if is_torch(q):
         gradients: tuple[Any, ...] = _torch_front().backward(
             dout, q, k, v, o, lse, dlse, needs, extras, settings

@@ -26,7 +26,7 @@ def forward(
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, Any]:
     """o, and lse or None, arrays of the framework of `q`. `call`: None, or what stands for _core.forward."""
-    space = _space_of(q)
+    space = space_of(q)
     viewed = tuple(space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     rest, columns = _split(space, extras, viewed, settings, call)
     wants_lse = return_lse or (columns is not None and columns.bias is not None)
@@ -76,7 +76,7 @@ def backward(
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
     """(dq, dk, dv), and the gradients of options that are asked for."""
-    space = _space_of(q)
+    space = space_of(q)
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))
     q_in, k_in, v_in, o_in, lse_in, dout_in = [space.view(name, x) for name, x in named]
     dlse_in = None if dlse is None else space.view("dlse", dlse)
@@ -142,7 +142,7 @@ def _check_scores_dtype(name: str, dtype: str) -> None:
         raise ArgumentError(f"{name}: dtype {dtype}, allowed {', '.join(allowed)}")
 
 
-def _space_of(q: Any) -> Space:
+def space_of(q: Any) -> Space:
     """The space that `q` is in: the other arrays of the call have to be there too."""
     refuse_tracer("q", q)
     if hasattr(q, "__dlpack_device__"):

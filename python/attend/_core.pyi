@@ -92,6 +92,20 @@ def backward(
     /,
 ) -> None: ...
 
+# Scores of the caller's own.
+class ScoreFunction:
+    def __init__(self, text: str, names: tuple[str, ...], arrays: tuple[Any, ...], /) -> None: ...
+    def with_arrays(self, names: tuple[str, ...], arrays: tuple[Any, ...], /) -> ScoreFunction: ...
+
+def forward_with_score(
+    function: ScoreFunction, q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings,
+    stream: int, /,
+) -> None: ...  # fmt: skip
+def backward_with_score(
+    function: ScoreFunction, names: tuple[str, ...], arrays: tuple[Any, ...], q: Any, k: Any, v: Any, o: Any, lse: Any,
+    gradients: Gradients, extras: Extras, settings: Settings, stream: int, /,
+) -> None: ...  # fmt: skip
+
 # Serving. The named tuples are those of attend._serving; Arrays, or tensors with the table, likewise.
 SERVING_TENSORS: tuple[str, ...]
 SERVING_NUMBERS: tuple[str, ...]

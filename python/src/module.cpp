@@ -33,6 +33,7 @@
 #include "gpu_services.hpp"
 #include "probe/cpu_peak.hpp"
 #include "ring.hpp"
+#include "score.hpp"
 #include "serving.hpp"
 #include "torch_attention.hpp"
 #include "torch_serving.hpp"
@@ -207,6 +208,7 @@ NB_MODULE(_core, m) {
   add_gpu_services(m);
   add_cache(m);
   add_ring(m);
+  add_score(m);
   add_serving(m);
   add_torch_attention(m);
   add_torch_serving(m);

@@ -1,0 +1,102 @@
+"""Scores of the caller's own on torch tensors: one function of autograd. On the CPU; outside of torch.compile."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from attend import _core
+from attend._errors import UnsupportedError
+from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
+from attend.torch._autograd import refuse_lacking_gradients
+from attend.torch._front import refuse_tangents
+from attend.torch._operators import compute_gradients, run_forward, view_of_rows
+from attend.torch._tracing import is_traced
+
+_interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
+_NUM_EXTRAS = len(Extras._fields)
+
+
+def attention(
+    score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, with_autograd: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(o, lse); with autograd differentiable by q, k, v, options that have a gradient, and captures of floats."""
+    captures = tuple(_tensor(x) for x in score.captures)
+    given = (q, k, v, *captures, *(x for x in extras if x is not None))
+    if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
+        raise UnsupportedError("score: under torch.compile, torch.func or a tracer, allowed outside of them only")
+    for x in given:
+        if type(x) not in (torch.Tensor, torch.nn.Parameter):
+            raise UnsupportedError(f"score: given with a {type(x).__name__}, allowed with plain tensors only")
+    refuse_tangents(*given)
+    with torch.set_grad_enabled(with_autograd and torch.is_grad_enabled()):
+        o, lse = _Attention.apply(score, settings, q, k, v, *extras, *captures)
+    return o, lse
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, score: Any, settings: Settings, *tensors: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, extras, captures = _split(tensors)
+        refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
+        function = score.function(tuple(view_of_rows(x) for x in _in_rows(captures)))
+        call = functools.partial(_core.forward_with_score, function)
+        o, lse = run_forward(q, k, v, extras, settings, call=call)
+        ctx.save_for_backward(*tensors, o, lse)
+        ctx.score, ctx.settings = score, settings
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
+        *tensors, o, lse = ctx.saved_tensors
+        q, k, v, extras, captures = _split(tuple(tensors))
+        needed = ctx.needs_input_grad[2:]  # those of score and settings come first
+        needs = tuple(needed[3 + i] for i in GRADIENT_POSITIONS)
+        dout = torch.zeros_like(o) if dout is None else dout
+        dq, dk, dv, *of_options, of_captures = gradients(
+            ctx.score, dout, q, k, v, o, lse, dlse, needs, extras, ctx.settings, needed[3 + _NUM_EXTRAS :], captures
+        )
+        of_extras: list[Any] = [None] * _NUM_EXTRAS
+        for i, gradient in zip(GRADIENT_POSITIONS, of_options):
+            of_extras[i] = gradient
+        return None, None, dq, dk, dv, *of_extras, *of_captures
+
+
+def gradients(
+    score: Any, dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs: Needs, extras: Extras,
+    settings: Settings, needs_captures: Any, captures: Any = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS, and a tuple of those of the captures."""
+    captures = tuple(_tensor(x) for x in score.captures) if captures is None else captures
+    rows = _in_rows(captures)
+    views = tuple(view_of_rows(x) for x in rows)
+    wanted = [i for i, x in enumerate(captures) if x.dtype.is_floating_point and needs_captures[i]]
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    results = {i: torch.empty(captures[i].shape, dtype=dtype) for i in wanted}
+    names = tuple(score.names[i] for i in wanted)
+    places = tuple(view_of_rows(results[i]) for i in wanted)
+    call = functools.partial(_core.backward_with_score, score.function(views), names, places)
+    found = compute_gradients(q, k, v, o, lse, dout, dlse, needs, extras, settings, call)
+    of_captures = tuple(results[i].to(x.dtype) if i in results else None for i, x in enumerate(captures))
+    return (*found, of_captures)
+
+
+def _split(tensors: tuple[Any, ...]) -> tuple[Any, Any, Any, Extras, tuple[Any, ...]]:
+    """q, k, v, extras, captures."""
+    extras = tensors[3 : 3 + _NUM_EXTRAS]
+    given = any(x is not None for x in extras)
+    return (*tensors[:3], Extras(*extras) if given else NO_EXTRAS, tensors[3 + _NUM_EXTRAS :])
+
+
+def _in_rows(captures: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(x.detach() for x in captures)
+
+
+def _tensor(x: Any) -> torch.Tensor:
+    if isinstance(x, torch.Tensor):
+        return x
+    return torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
