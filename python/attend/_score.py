@@ -76,8 +76,8 @@ class Score:
         results = [space.empty(self.names[i], views[i].shape, dtype) for i in positions]
         places = tuple(space.result_view(x) for x in results)
         call = functools.partial(_core.backward_with_score, self.function(views), names, places)
-        gradients = _arrays.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings, call)
-        return (*gradients, {name: space.hand_over(x) for name, x in zip(names, results)})
+        of_inputs = _arrays.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings, call)
+        return (*of_inputs, {name: space.hand_over(x) for name, x in zip(names, results)})
 
     def _views(self, q: Any) -> tuple[_core.Array, ...]:
         from attend import _arrays

@@ -146,7 +146,12 @@ def test_torch_gradients_are_those_of_numpy(torch, rng):
     assert (found.detach().numpy() == o).all()
     for a, b in zip(gradients, (dq, dk, dv, of_captures["cap"], of_captures["table"])):
         assert (a.numpy() == b).all()
-    assert not attend.forward(*leaves[:3], score=TEXT, captures=given)[0].requires_grad
+    o, lse = attend.forward(*leaves[:3], score=TEXT, captures=given)
+    assert not o.requires_grad
+    *asked, of_captures = attend.backward(torch.from_numpy(dout), *leaves[:3], o, lse, score=TEXT, captures=given)
+    assert list(of_captures) == ["cap", "table"] and not of_captures["cap"].requires_grad
+    for a, b in zip(gradients, (*asked, *of_captures.values())):
+        assert (a == b).all()
 
 
 def test_torch_compile_is_refused(torch):

@@ -31,6 +31,17 @@ Tensor with_rising_strides(Tensor t) {
   return t;
 }
 
+/// Could an offset in bytes be beyond an int64? Sums are an array of float64 for each element, however small that is.
+bool is_too_large(const Tensor& t) {
+  constexpr double kMostBytes = 0x1p62;
+  double elements = 1, reach = 0;
+  for (std::size_t d = 0; d < t.shape.size(); ++d) {
+    elements *= static_cast<double>(t.shape[d]);
+    reach += static_cast<double>(t.stride[d]) * static_cast<double>(t.shape[d] - 1);
+  }
+  return std::max(elements, reach) * sizeof(double) >= kMostBytes;
+}
+
 /// What was given for captured[capture].
 Tensor checked_gradient(const CustomScore& score, std::size_t capture, const StridedTensor& given, Device device) {
   const std::string what = fmt::format("captures: '{}'", score.names[capture]);
@@ -47,16 +58,17 @@ Tensor checked_gradient(const CustomScore& score, std::size_t capture, const Str
   if (!given.stride.empty() && given.stride.size() != rank) {
     refuse("{}: {} strides, allowed one for each of {} dimensions", what, given.stride.size(), rank);
   }
-  std::int64_t dense = 1;
-  for (std::size_t d = rank; d-- > 0; dense *= of.shape[d]) {
-    gradient.shape[d] = given.shape[d];
-    if (gradient.shape[d] != of.shape[d]) break;
-    gradient.stride[d] = given.stride.empty() ? dense : given.stride[d];
-    if (gradient.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", what, gradient.stride[d], d);
-  }
+  std::copy(given.shape.begin(), given.shape.end(), gradient.shape.begin());
   if (gradient.shape != of.shape) {
     refuse("{}: shape {}, allowed the capture's {}", what, shape_text(gradient.shape), shape_text(of.shape));
   }
+  std::copy(given.stride.begin(), given.stride.end(), gradient.stride.begin());
+  for (const std::int64_t stride : given.stride) {
+    if (stride < 0) refuse("{}: stride {}, allowed >= 0", what, stride);
+  }
+  if (is_too_large(gradient)) refuse("{}: shape {} spans more than 2^62 bytes", what, shape_text(gradient.shape));
+  std::int64_t dense = 1;
+  for (std::size_t d = rank; d-- > 0 && given.stride.empty(); dense *= of.shape[d]) gradient.stride[d] = dense;
   if (given.data == nullptr) refuse("{}: null data", what);
   check_device(what, given.device, device);
   return gradient;

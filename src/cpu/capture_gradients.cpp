@@ -5,8 +5,11 @@
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
 #include <hwy/highway.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <vector>
 
 #include "cpu/backward-inl.hpp"
@@ -68,17 +71,27 @@ std::int64_t num_parts(std::int64_t tasks, std::int64_t size) {
                                   std::clamp<std::int64_t>(tasks, 1, kMostParts));
 }
 
+std::vector<std::vector<double>> arrays_of_sums(std::int64_t parts, std::int64_t size) {
+  try {
+    std::vector<std::vector<double>> sums(static_cast<std::size_t>(parts));
+    for (std::vector<double>& own : sums) own.resize(static_cast<std::size_t>(size));
+    return sums;
+  } catch (const std::exception&) {  // std::bad_alloc, std::length_error
+    throw Error(ErrorCode::kInternal,
+                fmt::format("out of memory: {} arrays of {} sums of gradients of captures", parts, size));
+  }
+}
+
 }  // namespace
 
 bool capture_gradients(const core::Problem& p, const RowCorrections& corrections, int threads) {
   const CaptureLayout layout(p);
   const WorkList work(p, BlocksOf::kRows, kBackwardBlockM);
   const std::int64_t parts = num_parts(work.size(), layout.size());
-  std::vector<std::vector<double>> sums(static_cast<std::size_t>(parts));
+  std::vector<std::vector<double>> sums = arrays_of_sums(parts, layout.size());
   parallel_for(parts, threads, [&](std::int64_t part) {
     const Bf16Registers registers;
     std::vector<double>& own = sums[static_cast<std::size_t>(part)];
-    own.resize(static_cast<std::size_t>(layout.size()));
     CaptureSums to(p, layout, own.data());
     for (std::int64_t number = part; number < work.size(); number += parts) {
       end_if_interrupted();

@@ -66,6 +66,7 @@ class _Attention(torch.autograd.Function):
         return None, None, dq, dk, dv, *of_extras, *of_captures
 
 
+@torch.no_grad()
 def gradients(
     score: Any, dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs: Needs, extras: Extras,
     settings: Settings, needs_captures: Any, captures: Any = None,
