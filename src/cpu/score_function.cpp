@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 
 namespace attend::cpu {
@@ -120,9 +121,19 @@ RowVectors RowFunction::vectors(const Instruction& made) {
 
 void RowFunction::load(const Instruction& made, const RowVectors& v) {
   const CapturedView& view = captures_[static_cast<std::size_t>(made.which)];
-  std::fill_n(offsets_.begin(), v.count, 0);
+  std::int64_t of_row = 0;  // by the subscripts that all keys share
   for (std::int32_t d = 0; d < view.rank; ++d) {
-    for (int n = 0; n < v.count; ++n) offsets_[static_cast<std::size_t>(n)] += offset(view, d, v.i[d][n]);
+    const Operand& subscript = made.args[static_cast<std::size_t>(d)];
+    if (subscript.is_vector) continue;
+    of_row += offset(view, d, static_cast<std::int64_t>(scalars_[static_cast<std::size_t>(subscript.at)]));
+  }
+  std::fill_n(offsets_.begin(), v.count, of_row);
+  for (std::int32_t d = 0; d < view.rank; ++d) {
+    if (!made.args[static_cast<std::size_t>(d)].is_vector) continue;
+    const auto last = static_cast<std::int32_t>(std::min<std::int64_t>(view.extent[d] - 1, INT32_MAX));
+    for (int n = 0; n < v.count; ++n) {
+      offsets_[static_cast<std::size_t>(n)] += std::clamp(v.i[d][n], 0, last) * view.stride[d];
+    }
   }
   const std::int64_t* at = offsets_.data();
   with_elements(view, [&](const auto& elements) {
