@@ -14,7 +14,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "attend/error.hpp"
@@ -24,25 +23,27 @@
 namespace attend {
 
 /// A view of 0 to 4 dimensions with any strides, for tensors that are not (batch, heads, seqlen, head_dim). The caller
-/// owns the memory and keeps it alive until the call is done with it.
-///
-/// `Void` is void or const void: use the names StridedTensor and ConstStridedTensor below.
-template <class Void>
-struct StridedView {
-  Void* data = nullptr;  ///< of the element whose subscripts are all 0
+/// owns the memory and keeps it alive until the call is done with it. This one is of memory that a call only reads.
+struct ConstStridedTensor {
+  const void* data = nullptr;  ///< of the element whose subscripts are all 0
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape = {};   ///< no dimensions: one element
   std::vector<std::int64_t> stride = {};  ///< in elements, one for each dimension; empty: dense, the last one is 1
   Device device = {};
-
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  [[nodiscard]] operator StridedView<const void>() const requires(!std::is_const_v<Void>) {
-    return {data, dtype, shape, stride, device};
-  }
 };
 
-using StridedTensor = StridedView<void>;             ///< of memory that a call may write
-using ConstStridedTensor = StridedView<const void>;  ///< of memory that a call only reads
+/// The same of memory that a call may write. (No template makes both: designated initializers of one with such members
+/// end GCC 12 with an internal error.)
+struct StridedTensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape = {};
+  std::vector<std::int64_t> stride = {};
+  Device device = {};
+
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  [[nodiscard]] operator ConstStridedTensor() const { return {data, dtype, shape, stride, device}; }
+};
 
 /// A tensor that a score function reads, and its name in the text.
 struct ScoreCapture {

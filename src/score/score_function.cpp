@@ -57,14 +57,15 @@ void check_reach(const ScoreCapture& capture, const Tensor& t) {
   }
 }
 
-/// Subscript n is dimension n.
+/// Subscript n is dimension n. Extents are at least 1. Dense strides end at 2^62, which check_reach() refuses.
 Tensor four_dimensions(const ConstStridedTensor& t) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
   Tensor wide = {const_cast<void*>(t.data), t.dtype, t.device, {1, 1, 1, 1}, {0, 0, 0, 0}};
   std::int64_t dense = 1;
   for (std::size_t d = t.shape.size(); d-- > 0;) {
     wide.shape[d] = t.shape[d];
     wide.stride[d] = t.stride.empty() ? dense : t.stride[d];
-    if (t.shape[d] > 0 && dense <= core::kMaxLength) dense *= t.shape[d];
+    dense = dense > kMost / t.shape[d] ? kMost : dense * t.shape[d];
   }
   return wide;
 }

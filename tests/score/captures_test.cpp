@@ -1,0 +1,56 @@
+// What a problem gets of a score function: views of its captures, and what kernels are chosen and kept by.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/score_function_state.hpp"
+
+namespace attend::test {
+namespace {
+
+const core::CustomScore& custom(const ScoreFunction& function) {
+  return function.state()->custom;
+}
+
+ScoreFunction with_capture(const char* text, std::vector<std::int64_t> shape, DType dtype = DType::kF32) {
+  static float numbers[1] = {};
+  return ScoreFunction(text, {{"t", {.data = numbers, .dtype = dtype, .shape = std::move(shape)}}});
+}
+
+/// No memory is read: these have more elements than 31, 32 or 33 bits count.
+TEST(ScoreCaptures, AreDenseWithoutStrides) {
+  const ScoreFunction function = with_capture("score + t[b][h][q][k]", {3, 5, 65536, 70000});
+  EXPECT_EQ(custom(function).captured.front().shape, (Shape{3, 5, 65536, 70000}));
+  EXPECT_EQ(custom(function).captured.front().stride,
+            (Shape{std::int64_t{5} * 65536 * 70000, std::int64_t{65536} * 70000, 70000, 1}));
+  EXPECT_EQ(custom(with_capture("score + t[h]", {7})).captured.front().shape, (Shape{7, 1, 1, 1}));
+  EXPECT_EQ(custom(with_capture("score + t", {})).captured.front().shape, (Shape{1, 1, 1, 1}));
+  const std::int64_t most = (std::int64_t{1} << 31) - 1;
+  EXPECT_THROW((void)with_capture("score + t[b][h][q][k]", {most, most, most, most}), Error);
+  EXPECT_THROW((void)with_capture("score + t[b][h][q]", {2, most, most}), Error);
+}
+
+TEST(ScoreFunctions, AreKeptByTheirCodeAndTheDtypesOfCaptures) {
+  const auto digest = [](const ScoreFunction& function) { return custom(function).digest; };
+  const ScoreFunction one = with_capture("score + t[h]", {4});
+  EXPECT_EQ(digest(one), digest(with_capture("score+t [ h ]", {4})));
+  EXPECT_EQ(digest(one), digest(with_capture("score + t[h]", {9}))) << "extents are arguments";
+  EXPECT_NE(digest(one), digest(with_capture("score - t[h]", {4})));
+  EXPECT_NE(digest(one), digest(with_capture("score + t[h]", {4}, DType::kF16)));
+  EXPECT_NE(digest(one), digest(with_capture("score + t[h][0]", {4, 1})));
+}
+
+TEST(ScoreFunctions, HaveTraits) {
+  const auto traits = [](const char* text) { return custom(ScoreFunction(text)).traits; };
+  EXPECT_TRUE(traits("score").changes_nothing());
+  EXPECT_TRUE(traits("tanh(score)").transforms);
+  EXPECT_FALSE(traits("tanh(score)").masks_from_memory);
+  EXPECT_TRUE(traits("score - abs(q - k)").adds_by_position);
+  EXPECT_FALSE(traits("score - abs(q - k)").transforms);
+  EXPECT_TRUE(traits("q < k ? -inf : score").masks_from_memory);
+  EXPECT_TRUE(custom(with_capture("score + t[h]", {4})).traits.adds_from_memory);
+}
+
+}  // namespace
+}  // namespace attend::test
