@@ -151,7 +151,7 @@ TEST_F(RingCli, OneRankSaysWhatAllRefuse) {
 
 #else
 
-TEST(RingCli, NeedsMpi) {
+TEST_F(RingCli, NeedsMpi) {
   const ProgramResult result = run_attend_line("run --ring zigzag --data B1_H1_S8_D8");
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.err, HasSubstr("--ring: this program is built without MPI, allowed with --ranks N"));
