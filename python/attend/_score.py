@@ -11,6 +11,7 @@ from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._settings import Extras, Needs, Settings
 
+_DTYPES = "f32, f16, bf16, f64, i32, i64, bool"
 _FLOATS = ("f32", "f16", "bf16", "f64")
 _MOST_KNOWN = 64
 
@@ -24,7 +25,7 @@ class Score:
         self.captures = tuple(captures.values())
 
     def function(self, views: tuple[_core.Array, ...]) -> _core.ScoreFunction:
-        """Of these views of the captures. A text is parsed once for arrays of the same shapes and dtypes."""
+        """Of these views of the captures, which it holds. A text is parsed once for the same shapes and dtypes."""
         key = (self.text, self.names, tuple((view.dtype, view.shape) for view in views))
         known = _known.get(key)
         if known is not None:
@@ -32,7 +33,7 @@ class Score:
         function = _core.ScoreFunction(self.text, self.names, views)
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        _known[key] = function
+        _known[key] = function.without_arrays()
         return function
 
     def of_floats(self, views: tuple[_core.Array, ...]) -> tuple[int, ...]:
@@ -83,7 +84,7 @@ class Score:
         from attend import _arrays
 
         space = _arrays.space_of(q)
-        return tuple(space.view(name, _as_array(x)) for name, x in zip(self.names, self.captures))
+        return tuple(_view(space, name, x) for name, x in zip(self.names, self.captures))
 
 
 _known: dict[Any, _core.ScoreFunction] = {}
@@ -99,6 +100,15 @@ def score_of(score: Any, captures: Any) -> Optional[Score]:
         raise ArgumentError(f"score: {type(score).__name__}, allowed a text, as in docs/custom_scores.md")
     if captures is not None and not isinstance(captures, Mapping):
         raise ArgumentError(f"captures: {type(captures).__name__}, allowed a dictionary of arrays by their names")
+    for name in captures or ():
+        if not isinstance(name, str):
+            raise ArgumentError(f"captures: a name of type {type(name).__name__}, allowed str")
+        if not (name.isascii() and name.isidentifier()):
+            raise ArgumentError(f"captures: {name[:32]!r}, allowed a name of letters, digits and _")
+    try:
+        score.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"score: column {error.start + 1}: no character, allowed a text of UTF-8") from error
     return Score(score, captures or {})
 
 
@@ -126,6 +136,22 @@ def taken_from(options: dict[str, Any]) -> tuple[Optional[Score], dict[str, Any]
         return None, options
     rest = dict(options)
     return score_of(rest.pop("score", None), rest.pop("captures", None)), rest
+
+
+def _view(space: Any, name: str, x: Any) -> _core.Array:
+    what = f"captures: '{name}'"
+    x = _as_array(x)
+    if getattr(getattr(x, "dtype", None), "kind", "f") in "OSUMmc":
+        raise ArgumentError(f"{what}: dtype {x.dtype}, allowed {_DTYPES}")
+    if getattr(x, "ndim", 0) > 4:
+        raise ArgumentError(f"{what}: {x.ndim} dimensions, allowed 0 to 4")
+    try:
+        view: _core.Array = space.view(what, x)
+    except ArgumentError as error:
+        if str(error).startswith(what):
+            raise
+        raise ArgumentError(f"{what}: {error}") from error
+    return view
 
 
 def _as_array(x: Any) -> Any:

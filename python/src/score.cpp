@@ -15,57 +15,80 @@ namespace {
 
 using namespace nb::literals;
 
-DType element_type(const std::string& name, const std::string& dtype) {
+DType element_type(const std::string& dtype) {
   if (const std::optional<DType> found = core::find_dtype(dtype)) return *found;
-  throw Error(ErrorCode::kInvalidArgument,
-              "captures: '" + name + "': dtype " + dtype + ", allowed f32, f16, bf16, f64, i32, i64, bool");
+  throw Error(ErrorCode::kInvalidArgument, "dtype " + dtype + ", allowed f32, f16, bf16, f64, i32, i64, bool");
 }
 
-StridedTensor strided_view(const std::string& name, const Array& a) {
+StridedTensor strided_view(const Array& a) {
   return {.data = a.data,
-          .dtype = element_type(name, a.dtype),
+          .dtype = element_type(a.dtype),
           .shape = {a.shape.begin(), a.shape.begin() + a.num_dims},
           .stride = {a.stride.begin(), a.stride.begin() + a.num_dims},
           .device = a.device};
+}
+
+StridedTensor named_view(const std::string& name, nb::handle array) {
+  try {
+    const Array a = Array::view(array);
+    for (int d = 0; d < a.num_dims; ++d) {
+      // Without elements there may be no address either, which the library would name.
+      if (a.shape[d] == 0) throw Error(ErrorCode::kInvalidArgument, "extent 0, allowed 1 to 2147483647");
+    }
+    return strided_view(a);
+  } catch (const Error& error) {
+    throw Error(error.code(), "captures: '" + name + "': " + error.what());
+  }
 }
 
 std::vector<ScoreCapture> captures_of(const nb::tuple& names, const nb::tuple& arrays) {
   std::vector<ScoreCapture> captures;
   for (std::size_t n = 0; n < nb::len(names); ++n) {
     const auto name = nb::cast<std::string>(names[n]);
-    captures.push_back({name, strided_view(name, Array::view(arrays[n]))});
+    captures.push_back({name, named_view(name, arrays[n])});
   }
   return captures;
 }
 
-void make(ScoreFunction* place, const std::string& text, const nb::tuple& names, const nb::tuple& arrays) {
-  new (place) ScoreFunction(text, captures_of(names, arrays));
+/// With the arrays that it reads: some are copies that nobody else holds.
+struct HeldFunction {
+  ScoreFunction function;
+  nb::object arrays;
+};
+
+void make(HeldFunction* place, const std::string& text, const nb::tuple& names, const nb::tuple& arrays) {
+  new (place) HeldFunction{ScoreFunction(text, captures_of(names, arrays)), arrays};
 }
 
-ScoreFunction with(const ScoreFunction& function, const nb::tuple& names, const nb::tuple& arrays) {
-  return function.with(captures_of(names, arrays));
+HeldFunction with(const HeldFunction& held, const nb::tuple& names, const nb::tuple& arrays) {
+  return {held.function.with(captures_of(names, arrays)), arrays};
 }
 
-void forward(const ScoreFunction& function, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse,
+/// Only to call with_arrays of.
+HeldFunction without(const HeldFunction& held) {
+  return {held.function, nb::none()};
+}
+
+void forward(const HeldFunction& held, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse,
              nb::handle extras, nb::handle settings, std::uintptr_t stream) {
   const Call arguments(q, k, v, o, lse, nb::none(), extras, settings);
   ForwardCall call = arguments.forward(reinterpret_cast<Stream>(stream));
-  call.params.score = &function;
+  call.params.score = &held.function;
   const nb::gil_scoped_release release;
   attend::forward(call);
 }
 
 /// names, arrays: of gradients of captures.
-void backward(const ScoreFunction& function, const nb::tuple& names, const nb::tuple& arrays, nb::handle q,
-              nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients, nb::handle extras,
-              nb::handle settings, std::uintptr_t stream) {
+void backward(const HeldFunction& held, const nb::tuple& names, const nb::tuple& arrays, nb::handle q, nb::handle k,
+              nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients, nb::handle extras, nb::handle settings,
+              std::uintptr_t stream) {
   const Call arguments(q, k, v, o, lse, gradients, extras, settings);
   arguments.check_dtypes_of_results();
   BackwardCall call = arguments.backward(reinterpret_cast<Stream>(stream));
-  call.params.score = &function;
+  call.params.score = &held.function;
   for (std::size_t n = 0; n < nb::len(names); ++n) {
     const auto name = nb::cast<std::string>(names[n]);
-    call.captures.push_back({name, strided_view(name, Array::view(arrays[n]))});
+    call.captures.push_back({name, named_view(name, arrays[n])});
   }
   const nb::gil_scoped_release release;
   attend::backward(call);
@@ -74,9 +97,10 @@ void backward(const ScoreFunction& function, const nb::tuple& names, const nb::t
 }  // namespace
 
 void add_score(nb::module_& m) {
-  nb::class_<ScoreFunction>(m, "ScoreFunction")
+  nb::class_<HeldFunction>(m, "ScoreFunction")
       .def("__init__", &make, "text"_a, "names"_a, "arrays"_a)
-      .def("with_arrays", &with, "names"_a, "arrays"_a);
+      .def("with_arrays", &with, "names"_a, "arrays"_a)
+      .def("without_arrays", &without);
   m.def("forward_with_score", &forward, "function"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a,
         "settings"_a, "stream"_a);
   m.def("backward_with_score", &backward);

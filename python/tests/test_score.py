@@ -129,7 +129,20 @@ def test_refusals_name_the_argument(rng):
     refused("captures: given without score, allowed with it only", captures={})
     refused("captures: list, allowed a dictionary", score="score", captures=[1])
     refused("captures: 't': dtype i16, allowed f32", score="score + t[0]", captures={"t": np.int16([1])})
-    refused("score: column 1: capture 'q': the name has a meaning already", score="score", captures={"q": 1})
+    refused("score: capture 'q': the name has a meaning already", score="score", captures={"q": 1})
+    for x, why in (
+        (np.zeros((0, 3), np.float32), "extent 0, allowed 1 to 2147483647"),
+        (np.complex64([1]), "dtype complex64, allowed f32, f16, bf16, f64, i32, i64, bool"),
+        (np.array(["a"]), "dtype <U1, allowed f32, f16, bf16, f64, i32, i64, bool"),
+        (2**70, "dtype object, allowed f32, f16, bf16, f64, i32, i64, bool"),
+        (np.zeros((1,) * 9, np.float32), "9 dimensions, allowed"),
+        ("a", "str, allowed an array"),
+        (None, "NoneType, allowed an array"),
+    ):
+        refused("captures: 't': " + why, score="score + 1", captures={"t": x})
+    refused("captures: a name of type int, allowed str", score="score", captures={1: 1})
+    refused(r"captures: 'a\nb', allowed a name of letters, digits and _", score="score", captures={"a\nb": 1})
+    refused("score: column 9: no character", score="score + \ud800", captures={})
     refused("seed: None with dropout_p", score="score", dropout_p=0.5)
 
 
@@ -152,6 +165,80 @@ def test_torch_gradients_are_those_of_numpy(torch, rng):
     assert list(of_captures) == ["cap", "table"] and not of_captures["cap"].requires_grad
     for a, b in zip(gradients, (*asked, *of_captures.values())):
         assert (a == b).all()
+
+
+def layouts(torch, t):
+    """The same values (HEADS, 8) in other memory: none of it is read in place but the last one."""
+    wide = torch.full((HEADS, 16), float("nan"))
+    wide[:, ::2] = t
+    rows = torch.full((2 * HEADS, 8), float("nan"))
+    rows[::2] = t
+    return {
+        "transposed": t.t().contiguous().t(),
+        "every other column": wide[:, ::2],
+        "negated": torch._neg_view(-t),
+        "negated with gaps": torch.complex(torch.zeros_like(t), -t).conj().imag,
+        "every other row": rows[::2],
+    }
+
+
+def test_torch_captures_of_any_layout_give_the_same_bits(torch, rng):
+    q, k, v = (torch.from_numpy(x) for x in inputs(rng))
+    dout = torch.from_numpy(rng.standard_normal((BATCH, HEADS, ROWS, DIM)).astype(np.float32))
+
+    def results(text, captures):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        asked = {name: x.detach().requires_grad_() for name, x in captures.items()}
+        o = attend.attention(*leaves, score=text, captures=asked)
+        by_hand, lse = attend.forward(q, k, v, score=text, captures=captures)
+        of_hand = attend.backward(dout, q, k, v, by_hand, lse, score=text, captures=captures)
+        gradients = torch.autograd.grad(o, [*leaves, *asked.values()], dout)
+        return [o.detach(), *gradients, by_hand, *of_hand[:3], *of_hand[3].values()]
+
+    def check(what, text, captures, wanted):
+        for repeat in range(5):
+            for a, b in zip(results(text, captures), wanted):
+                assert torch.equal(a, b), (what, repeat)
+
+    text = "score + t[h][(q + k) % 8] * u[(q - k) % 8][h]"
+    t, u = (torch.from_numpy(rng.standard_normal((HEADS, 8)).astype(np.float32)) for _ in range(2))
+    wanted = results(text, {"t": t, "u": u.t().contiguous()})
+    for what, x in layouts(torch, t).items():
+        assert torch.equal(x, t), what
+        check(what, text, {"t": x, "u": u.t()}, wanted)
+    row = t[0].clone()
+    column = t[:, :1].clone()
+    for what, x in (("rows", row.expand(HEADS, 8)), ("columns", column.expand(HEADS, 8))):
+        check(what, text, {"t": x, "u": u.t()}, results(text, {"t": x.contiguous(), "u": u.t().contiguous()}))
+
+
+def test_arrays_of_numpy_beside_torch(torch, rng):
+    x = inputs(rng)
+    q, k, v = (torch.from_numpy(a) for a in x)
+    t = rng.standard_normal((HEADS, 8)).astype(np.float32)
+    text = "half * score + t[h][k % 8]"
+    want = attend.attention(*x, score=text, captures={"t": t, "half": 0.5})
+    for other in (t, t[::-1, ::-1].copy()[::-1, ::-1], np.asfortranarray(t), t.tolist()):
+        got = attend.attention(q, k, v, score=text, captures={"t": other, "half": np.float64(0.5)})
+        assert (got.numpy() == want).all()
+
+
+def test_torch_refusals_name_the_capture(torch):
+    q = torch.randn(1, 2, 8, 8)
+    for x, why in (
+        ("a", "str, allowed what torch reads"),
+        (None, "NoneType, allowed what torch reads"),
+        (2**70, "int, allowed what torch reads"),
+        (np.array([object()]), "ndarray, allowed what torch reads"),
+        (torch.zeros(2, dtype=torch.complex64), "dtype complex64, allowed f32"),
+        (torch.zeros(2, dtype=torch.uint8), "dtype u8, allowed f32"),
+        (torch.zeros(0), "extent 0, allowed 1 to 2147483647"),
+        (torch.zeros(2, 1, 1, 1, 1), "5 dimensions, allowed 0 to 4"),
+        (torch.zeros((1,) * 9), "9 dimensions, allowed"),
+    ):
+        with pytest.raises(attend.ArgumentError) as caught:
+            attend.attention(q, q, q, score="score + 1", captures={"t": x})
+        assert "'t': " + why in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_torch_compile_is_refused(torch):

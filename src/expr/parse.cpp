@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "attend/error.hpp"
 #include "expr/tokens.hpp"
 
 namespace attend::expr {
@@ -99,7 +100,8 @@ class Parser {
   void check_capture(std::size_t n) {
     const Capture& capture = graph_.captures()[n];
     const auto refuse_capture = [&](const std::string& message) {
-      refuse(argument_, 1, "capture " + printed(capture.name) + ": " + message);
+      throw Error(ErrorCode::kInvalidArgument,
+                  std::string(argument_) + ": capture " + printed(capture.name) + ": " + message);
     };
     if (!is_name(capture.name)) refuse_capture("not a name");
     if (is_taken(capture.name)) refuse_capture("the name has a meaning already");

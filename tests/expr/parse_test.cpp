@@ -174,15 +174,15 @@ TEST(CapturesOfAFunction, HaveNamesOfTheirOwn) {
   };
   EXPECT_EQ(refusal("x"), "nothing refused");
   for (const char* name : {"q", "score", "min", "exp", "let", "pi", "true"}) {
-    EXPECT_EQ(refusal(name), std::string("score: column 1: capture '") + name + "': the name has a meaning already");
+    EXPECT_EQ(refusal(name), std::string("score: capture '") + name + "': the name has a meaning already");
   }
   for (const char* name : {"", "1", "a b", "a;", "$", "1abc", " a"}) {
-    EXPECT_EQ(refusal(name), std::string("score: column 1: capture '") + name + "': not a name");
+    EXPECT_EQ(refusal(name), std::string("score: capture '") + name + "': not a name");
   }
-  EXPECT_EQ(refusal("x", {1, 2, 3, 4, 5}), "score: column 1: capture 'x': more than 4 extents");
-  EXPECT_EQ(refusal("x", {2, 0}), "score: column 1: capture 'x': extent 0, allowed 1 to 2147483647");
+  EXPECT_EQ(refusal("x", {1, 2, 3, 4, 5}), "score: capture 'x': more than 4 extents");
+  EXPECT_EQ(refusal("x", {2, 0}), "score: capture 'x': extent 0, allowed 1 to 2147483647");
   EXPECT_EQ(refusal_of("score", Type::kFloat, {{"x", Type::kInt, {}}, {"x", Type::kInt, {}}}),
-            "score: column 1: capture 'x': the name has a meaning already");
+            "score: capture 'x': the name has a meaning already");
 }
 
 TEST(RandomTexts, AreRead) {

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attend import _core
-from attend._errors import UnsupportedError
+from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
 from attend.torch._autograd import refuse_lacking_gradients
 from attend.torch._front import refuse_tangents
@@ -23,7 +23,7 @@ def attention(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, with_autograd: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, lse); with autograd differentiable by q, k, v, options that have a gradient, and captures of floats."""
-    captures = tuple(_tensor(x) for x in score.captures)
+    captures = _tensors(score)
     given = (q, k, v, *captures, *(x for x in extras if x is not None))
     if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
         raise UnsupportedError("score: under torch.compile, torch.func or a tracer, allowed outside of them only")
@@ -41,8 +41,8 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, score: Any, settings: Settings, *tensors: Any) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v, extras, captures = _split(tensors)
         refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
-        function = score.function(tuple(view_of_rows(x) for x in _in_rows(captures)))
-        call = functools.partial(_core.forward_with_score, function)
+        views = tuple(view_of_rows(x) for x in _in_rows(captures))
+        call = functools.partial(_core.forward_with_score, score.function(views))
         o, lse = run_forward(q, k, v, extras, settings, call=call)
         ctx.save_for_backward(*tensors, o, lse)
         ctx.score, ctx.settings = score, settings
@@ -72,7 +72,7 @@ def gradients(
     settings: Settings, needs_captures: Any, captures: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS, and a tuple of those of the captures."""
-    captures = tuple(_tensor(x) for x in score.captures) if captures is None else captures
+    captures = _tensors(score) if captures is None else captures
     rows = _in_rows(captures)
     views = tuple(view_of_rows(x) for x in rows)
     wanted = [i for i, x in enumerate(captures) if x.dtype.is_floating_point and needs_captures[i]]
@@ -94,10 +94,25 @@ def _split(tensors: tuple[Any, ...]) -> tuple[Any, Any, Any, Extras, tuple[Any, 
 
 
 def _in_rows(captures: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(x.detach() for x in captures)
+    """In memory that holds the values themselves: torch keeps the sign of some views apart from it."""
+    return tuple(x.detach().resolve_neg() for x in captures)
 
 
-def _tensor(x: Any) -> torch.Tensor:
+def _tensors(score: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(_tensor(name, x) for name, x in zip(score.names, score.captures))
+
+
+def _tensor(name: str, x: Any) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
         return x
-    return torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
+    try:
+        if isinstance(x, float):
+            return torch.tensor(x, dtype=torch.float64)
+        if type(x).__module__ == "numpy":
+            import numpy as np
+
+            x = np.array(x, order="C")  # torch takes no negative strides
+        return torch.as_tensor(x)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ArgumentError(f"captures: '{name}': {type(x).__name__}, allowed what torch reads: {why}") from error
