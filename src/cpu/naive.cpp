@@ -92,10 +92,12 @@ void forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
         std::all_of(scores + keys.begin, scores + keys.end, [](float score) { return score == -kInfinity; });
     float row_sum = 0;
     for (std::int64_t j = keys.begin; j < keys.end && !sees_none; ++j) {
+      if (scores[j] == -kInfinity) continue;
       scores[j] = std::exp(scores[j] - row_max);
       row_sum += scores[j];
     }
     for (std::int64_t j = keys.begin; j < keys.end && !sees_none; ++j) {
+      if (scores[j] == -kInfinity) continue;  // its value may be NaN
       add_scaled(row(o, i), scores[j] / row_sum, row(v, j), v.cols);
     }
     if (p.lse) *row(core::q_matrix(*p.lse, s, head), i) = sees_none ? -kInfinity : row_max + std::log(row_sum);
@@ -126,7 +128,8 @@ void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       if (scores[j] == -kInfinity) continue;  // a score function hides the key
       const float p_ij = std::exp(scores[j] - *row(lse, i));
-      const float ds_ij = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta) * rows.slopes()[j];
+      const float ds = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta);
+      const float ds_ij = ds == 0 ? 0.0F : ds * rows.slopes()[j];  // an infinite slope where nothing depends on it
       add_scaled(row(dv, j), p_ij, row(dout, i), v.cols);
       add_scaled(row(dq, i), scale * ds_ij, row(k, j), k.cols);
       add_scaled(row(dk, j), scale * ds_ij, row(q, i), q.cols);
