@@ -32,8 +32,7 @@ struct ConstStridedTensor {
   Device device = {};
 };
 
-/// The same of memory that a call may write. (No template makes both: designated initializers of one with such members
-/// end GCC 12 with an internal error.)
+/// The same of memory that a call may write.
 struct StridedTensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -56,8 +55,9 @@ struct ScoreCapture {
 /// Where backward puts the gradient of a captured tensor.
 struct CaptureGradient {
   std::string name;  ///< of a capture of floats
-  /// Out, f32 or f64, of the capture's shape, any strides >= 0 but 0 where an extent is larger than 1. Every element is
-  /// overwritten: with 0 where no score has read it
+  /// Out, f32 or f64, of the capture's shape, in memory that no other output shares. Strides >= 0; 0 only where the
+  /// extent is 1; each beyond what the dimensions of smaller strides span. Every element is overwritten: with 0 where
+  /// no score has read it
   StridedTensor gradient;
 };
 
@@ -69,9 +69,9 @@ struct CaptureGradient {
 ///   q, k          row and key, counted from 0 at the beginning of the sequence
 ///   q_len, k_len  number of rows and keys of the sequence
 ///
-/// An s of -inf hides the key from the row. A row that sees no key gives o = 0 and lse = -inf. The text is an
-/// expression in the language of C, with floor division (//), a modulo of the divisor's sign (%), lets, and the
-/// functions of docs/custom_scores.md. Subscripts are taken within the tensor: none reads beyond it.
+/// An s of -inf hides the key from the row. A row that sees no key gives o = 0 and lse = -inf, with sinks the sink. The
+/// text is an expression in the language of C, with floor division (//), a modulo of the divisor's sign (%), lets, and
+/// the functions of docs/custom_scores.md. Subscripts are taken within the tensor: none reads beyond it.
 ///
 /// The text is parsed and differentiated once, here. The values of captured tensors may change between calls, and
 /// with() gives the same function of other tensors. Copies share one state, which never changes. Thread-safe.
@@ -80,6 +80,10 @@ class ATTEND_API ScoreFunction {
   /// @param captures  at most kMostCaptures. Their memory is not read here.
   /// @throws Error (kInvalidArgument) naming the column of the text, or the capture.
   explicit ScoreFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
+
+  /// Moves copy: every ScoreFunction has a state.
+  ScoreFunction(const ScoreFunction&) = default;
+  ScoreFunction& operator=(const ScoreFunction&) = default;
 
   /// The same function of these tensors. The text is parsed again only if a name, a kind of element (float, integer,
   /// bool) or a shape is another one.

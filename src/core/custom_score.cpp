@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/dtype_traits.hpp"
 #include "core/problem_checks.hpp"
 #include "core/score_function_state.hpp"
+#include "expr/tokens.hpp"
 
 namespace attend::core {
 namespace {
@@ -42,6 +45,21 @@ bool is_too_large(const Tensor& t) {
   return std::max(elements, reach) * sizeof(double) >= kMostBytes;
 }
 
+/// Surely no two elements at one place: each stride is beyond what the dimensions of smaller strides span.
+bool has_elements_apart(const Tensor& t) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> strides_and_extents;
+  for (std::size_t d = 0; d < t.shape.size(); ++d) {
+    if (t.shape[d] > 1) strides_and_extents.emplace_back(t.stride[d], t.shape[d]);
+  }
+  std::sort(strides_and_extents.begin(), strides_and_extents.end());
+  std::int64_t last = 0;  // offset of the last element of the dimensions seen
+  for (const auto& [stride, extent] : strides_and_extents) {
+    if (stride <= last) return false;
+    last += stride * (extent - 1);
+  }
+  return true;
+}
+
 /// What was given for captured[capture].
 Tensor checked_gradient(const CustomScore& score, std::size_t capture, const StridedTensor& given, Device device) {
   const std::string what = fmt::format("captures: '{}'", score.names[capture]);
@@ -62,9 +80,9 @@ Tensor checked_gradient(const CustomScore& score, std::size_t capture, const Str
   if (gradient.shape != of.shape) {
     refuse("{}: shape {}, allowed the capture's {}", what, shape_text(gradient.shape), shape_text(of.shape));
   }
-  std::copy(given.stride.begin(), given.stride.end(), gradient.stride.begin());
-  for (const std::int64_t stride : given.stride) {
-    if (stride < 0) refuse("{}: stride {}, allowed >= 0", what, stride);
+  for (std::size_t d = 0; d < given.stride.size(); ++d) {
+    if (given.stride[d] < 0) refuse("{}: stride {}, allowed >= 0", what, given.stride[d]);
+    if (given.shape[d] > 1) gradient.stride[d] = given.stride[d];
   }
   if (is_too_large(gradient)) refuse("{}: shape {} spans more than 2^62 bytes", what, shape_text(gradient.shape));
   std::int64_t dense = 1;
@@ -72,6 +90,17 @@ Tensor checked_gradient(const CustomScore& score, std::size_t capture, const Str
   if (given.data == nullptr) refuse("{}: null data", what);
   check_device(what, given.device, device);
   return gradient;
+}
+
+/// Gradients are written one after another, each whole: none may have an element of another one or twice its own.
+void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> others) {
+  if (!has_elements_apart(*gradient.tensor)) {
+    refuse("{}: strides by which elements share memory, allowed elements apart", gradient.name);
+  }
+  for (const NamedTensor& other : others) {
+    if (!may_share_bytes(*gradient.tensor, *other.tensor)) continue;
+    refuse("{}: shares memory with {}, allowed a buffer of its own", gradient.name, other.name);
+  }
 }
 
 }  // namespace
@@ -93,7 +122,7 @@ void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& 
   for (const CaptureGradient& one : given) {
     const auto found = std::find(names.begin(), names.end(), one.name);
     if (found == names.end()) {
-      refuse("captures: '{}', allowed the captures of params.score: {}", one.name,
+      refuse("captures: {}, allowed the captures of params.score: {}", expr::printed(one.name),
              names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
     }
     const auto capture = static_cast<std::size_t>(found - names.begin());
@@ -126,6 +155,7 @@ void check_captured_memory(const Problem& p, std::span<const NamedTensor> output
     written.push_back({gradient_names[n].c_str(), &p.captured_gradients[n].gradient});
   }
   check_outputs(written, read);
+  for (std::size_t n = 0; n < written.size(); ++n) check_apart(written[n], std::span(written).first(n));
 }
 
 }  // namespace attend::core

@@ -70,12 +70,13 @@ class SinkGradient {
       const double o = o_.row(i)[c];
       if (o != 0 || !may_be_alone) delta += dout_.row(i)[c] * o;
     }
-    return exponential(sink_ - lse - log_sum(i, lse)) * (dlse - delta);
+    const LogOfSum sum = log_of_sum(i, lse);
+    return exponential(sink_ - lse - sum.top - sum.log_sum) * (dlse - delta);
   }
 
   /// As p has it. Rows that need it are rare, and those whose sink counts beside such a large lse even more so.
-  [[nodiscard]] double log_sum(std::int64_t i, double lse) {
-    if (!(std::abs(lse) >= kCoarseLse) || exponential(sink_ - lse) == 0) return 0.0;
+  [[nodiscard]] LogOfSum log_of_sum(std::int64_t i, double lse) {
+    if (!(std::abs(lse) >= kCoarseLse) || exponential(sink_ - lse) == 0) return {};
     if (!q_) {
       q_.emplace(core::q_matrix(p_.q, s_, head_));
       k_.emplace(core::k_matrix(p_.k, s_, head_ / p_.heads_per_group()));

@@ -128,6 +128,13 @@ class Scores {
   std::unique_ptr<ReferenceFunction> function_;
 };
 
+/// Log of a sum, of which log_sum is next to nothing beside `top` where that is large. exp(x - log of the sum) is
+/// exponential(x - top - log_sum), where x is near top.
+struct LogOfSum {
+  double top = 0;
+  double log_sum = 0;
+};
+
 /// The scores of one row.
 class RowScores {
  public:
@@ -148,16 +155,16 @@ class RowScores {
   /// Log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i), sink -inf if there is none. It is 0 for an exact lse; next to
   /// a large score that all keys have, lse has lost what their number adds to it. 0 as well if the rounding of lse does
   /// not explain the sum, as lse is then that of other keys too.
-  [[nodiscard]] double log_of_sum(double sink, double lse) const {
-    if (p_.placement() != nullptr || !(std::abs(lse) >= kCoarseLse)) return 0.0;
+  [[nodiscard]] LogOfSum log_of_sum(double sink, double lse) const {
+    if (p_.placement() != nullptr || !(std::abs(lse) >= kCoarseLse)) return {};
     const KeyRange range = keys();
     double top = sink - lse;
     for (std::int64_t j = range.begin; j < range.end; ++j) top = std::max(top, at(j).value - lse);
     double sum = exponential(sink - lse - top);  // relative to the largest: lse may be off by more than exp bears
     for (std::int64_t j = range.begin; j < range.end; ++j) sum += exponential(at(j).value - lse - top);
     const double largest_rounding = p_.lse->dtype == DType::kF64 ? 0x1p-51 : kLargestLseError;
-    const double log_sum = top + std::log(sum);
-    return std::abs(log_sum) <= largest_rounding * std::abs(lse) ? log_sum : 0.0;
+    const double log_sum = std::log(sum);
+    return std::abs(top + log_sum) <= largest_rounding * std::abs(lse) ? LogOfSum{top, log_sum} : LogOfSum{};
   }
 
  private:
@@ -186,11 +193,11 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
                                               : dot(dout.row(i), o.row(i), p.head_dim_v) - dlse_i;
     const RowScores row(p, scores, q, k, i);
     const KeyRange range = row.keys();
-    const double log_sum = row.log_of_sum(sink, lse_i);
+    const LogOfSum sum = row.log_of_sum(sink, lse_i);
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       const Score score = row.at(j);
       if (score.value == -kInfinity) continue;
-      const double p_ij = exponential(score.value - lse_i - log_sum);
+      const double p_ij = exponential(score.value - lse_i - sum.top - sum.log_sum);
       const double factor = scores.dropout_factor(i, j);
       const bool reads_v = factor != 0 && !std::isnan(p_ij);
       const double dp_ij = reads_v ? factor * dot(dout.row(i), v.row(j), p.head_dim_v) : 0.0;

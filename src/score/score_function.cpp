@@ -20,6 +20,9 @@
 namespace attend {
 namespace {
 
+// ConstStridedTensor and StridedTensor are no two cases of one template: designated initializers of one with such
+// members end GCC 12 with an internal error.
+
 static_assert(ScoreFunction::kMostCaptures == core::CustomScore::kMostCaptured);
 
 expr::Type type_of(DType dtype) {
@@ -57,14 +60,15 @@ void check_reach(const ScoreCapture& capture, const Tensor& t) {
   }
 }
 
-/// Subscript n is dimension n. Extents are at least 1. Dense strides end at 2^62, which check_reach() refuses.
+/// Subscript n is dimension n. Extents are at least 1; where one is 1, its stride is 0, whatever was given. Dense
+/// strides end at 2^62, which check_reach() refuses.
 Tensor four_dimensions(const ConstStridedTensor& t) {
   constexpr std::int64_t kMost = std::int64_t{1} << 62;
   Tensor wide = {const_cast<void*>(t.data), t.dtype, t.device, {1, 1, 1, 1}, {0, 0, 0, 0}};
   std::int64_t dense = 1;
   for (std::size_t d = t.shape.size(); d-- > 0;) {
     wide.shape[d] = t.shape[d];
-    wide.stride[d] = t.stride.empty() ? dense : t.stride[d];
+    if (t.shape[d] > 1) wide.stride[d] = t.stride.empty() ? dense : t.stride[d];
     dense = dense > kMost / t.shape[d] ? kMost : dense * t.shape[d];
   }
   return wide;

@@ -1,0 +1,135 @@
+// Score functions at the edges: moved ones, gradients that share memory, strides of single elements, and scores beside
+// which the logarithm of a sum is nothing.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "score/score_case.hpp"
+
+namespace attend::test {
+namespace {
+
+TEST(ScoreFunctionEdges, AMovedOneIsWhatItWas) {
+  ScoreFunction from("score + 1");
+  ScoreFunction to = std::move(from);
+  EXPECT_EQ(from.text(), "score + 1");  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
+  EXPECT_EQ(from.with({}).text(), "score + 1");
+  from = std::move(to);
+  EXPECT_EQ(to.text(), "score + 1");  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
+}
+
+AttentionCase small_case() {
+  return {.batch = 1, .heads_q = 2, .heads_k = 2, .seqlen_q = 5, .seqlen_k = 6, .head_dim = 4, .head_dim_v = 4};
+}
+
+/// A call with gradients of captures `a` and `c`, each (4, 4).
+class GradientCall {
+ public:
+  std::vector<float> memory = std::vector<float>(200, 7.0F);
+
+  /// What backward throws, or "". One that is refused writes nothing.
+  std::string refusal(std::vector<CaptureGradient> gradients) {
+    const ScoreFunction function("score + a[q][k] + c[q][k]", {capture("a"), capture("c")});
+    const Params params = {.score = &function};
+    forward({.q = in_.q.view(),
+             .k = in_.k.view(),
+             .v = in_.v.view(),
+             .o = out_.o.view(),
+             .lse = out_.lse.view(),
+             .params = params});
+    try {
+      backward({.q = in_.q.view(),
+                .k = in_.k.view(),
+                .v = in_.v.view(),
+                .o = out_.o.view(),
+                .lse = out_.lse.view(),
+                .dout = in_.dout.view(),
+                .dq = out_.dq.view(),
+                .dk = out_.dk.view(),
+                .dv = out_.dv.view(),
+                .captures = std::move(gradients),
+                .params = params});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_EQ(memory, std::vector<float>(200, 7.0F));
+      return error.what();
+    }
+    return "";
+  }
+
+  CaptureGradient gradient(const char* name, std::int64_t first, std::vector<std::int64_t> stride) {
+    return {name, {.data = memory.data() + first, .shape = {4, 4}, .stride = std::move(stride)}};
+  }
+
+ private:
+  [[nodiscard]] ScoreCapture capture(const char* name) const {
+    return {name, {.data = numbers_.data(), .shape = {4, 4}}};
+  }
+
+  std::vector<float> numbers_ = std::vector<float>(16, 0.5F);
+  Inputs in_ = make_inputs(small_case());
+  Outputs out_ = make_outputs(in_);
+};
+
+TEST(ScoreFunctionEdges, GradientsThatShareMemoryAreRefused) {
+  GradientCall call;
+  const std::string by_strides = "captures: 'a': strides by which elements share memory, allowed elements apart";
+  EXPECT_EQ(call.refusal({call.gradient("a", 0, {1, 1})}), by_strides);
+  EXPECT_EQ(call.refusal({call.gradient("a", 0, {2, 1})}), by_strides);
+  EXPECT_EQ(call.refusal({call.gradient("a", 0, {1, 3})}), by_strides);
+  EXPECT_EQ(call.refusal({call.gradient("a", 0, {4, 1}), call.gradient("c", 2, {4, 1})}),
+            "captures: 'c': shares memory with captures: 'a', allowed a buffer of its own");
+  EXPECT_EQ(call.refusal({call.gradient("a", 0, {4, 1}), call.gradient("c", 15, {4, 1})}),
+            "captures: 'c': shares memory with captures: 'a', allowed a buffer of its own");
+  EXPECT_EQ(call.refusal({call.gradient("an\nother", 0, {4, 1})}),
+            "captures: 'an?other', allowed the captures of params.score: a, c");
+  for (const std::vector<std::int64_t>& stride : {std::vector<std::int64_t>{4, 1}, {1, 4}, {9, 2}}) {
+    EXPECT_EQ(call.refusal({call.gradient("a", 0, stride), call.gradient("c", 100, stride)}), "");
+    call.memory.assign(200, 7.0F);
+  }
+  EXPECT_EQ(call.refusal({call.gradient("a", 0, {8, 1}), call.gradient("c", 4, {8, 1})}), "") << "beside each other";
+}
+
+/// Where the extent is 1 no stride is used, however large it is.
+TEST(ScoreFunctionEdges, TheStrideOfASingleElementIsNotRead) {
+  const std::vector<float> numbers = {1, 2, 3};
+  for (const std::int64_t stride : {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{0},
+                                    std::numeric_limits<std::int64_t>::max()}) {
+    const AttentionCase c = small_case();
+    const Inputs in = make_inputs(c);
+    const Outputs out = make_outputs(in), wanted = make_outputs(in);
+    const ScoreFunction function("score + t[5][k]",
+                                 {{"t", {.data = numbers.data(), .shape = {1, 3}, .stride = {stride, 1}}}});
+    const ScoreFunction plain("score + t[k]", {{"t", {.data = numbers.data(), .shape = {3}}}});
+    for (const auto& [f, o] : {std::pair{&function, &out}, {&plain, &wanted}}) {
+      forward({.q = in.q.view(), .k = in.k.view(), .v = in.v.view(), .o = o->o.view(), .params = {.score = f}});
+    }
+    EXPECT_EQ(out.o.values(), wanted.o.values()) << stride;
+  }
+}
+
+/// -1e38 is no float32: beside what its rounding takes from the score, the logarithm of the number of keys is nothing.
+TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
+  AttentionCase c = small_case();
+  c.seqlen_q = 40, c.seqlen_k = 70, c.seed = 8;
+  const Inputs in = make_inputs(c);
+  for (const char* text : {"q % 2 == 0 ? -1e38 : score", "q % 2 == 0 ? 1e38 : score", "q % 2 == 0 ? -1e30 : score"}) {
+    SCOPED_TRACE(text);
+    const ScoreResults reference = run_score({c, text}, in, "reference");
+    (void)expect_close(run_score({c, text}, in, "cpu"), reference, 1e-5, 1e-4);
+    double sum =
+        0;  // every row of dv's sum over keys is that of dout over rows: the probabilities of a row add up to 1
+    for (const double x : reference.dv) sum += x;
+    double of_dout = 0;
+    for (const double x : in.dout.values()) of_dout += x;
+    EXPECT_NEAR(sum, of_dout, 1e-3);
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
