@@ -104,6 +104,9 @@ TEST_F(Score, IsRefusedInOneLine) {
   const std::string run = "run --data @/B2_H4_Hkv2_S70_D32";
   refuses(run, "score + tabel[h]", "--score: column 9: 'tabel' is no name here");
   refuses(run + " --tensor table=@/table.npy", "", "--tensor: given without --score, allowed with it");
+  const ProgramResult empty = run_attend({"run", "--data", (folder_ / "B2_H4_Hkv2_S70_D32").string(), "--score", ""});
+  EXPECT_EQ(empty.status, 2);
+  EXPECT_THAT(empty.err, HasSubstr("--score: an empty text, allowed a function"));
   refuses(run + " --tensor table.npy", "score", "--tensor: 'table.npy', allowed NAME=FILE");
   refuses(run + " --tensor table=@/none.npy", "score", "none.npy");
   refuses(run + " --tensor table=@/table.npy", "score + table[h]", "'table' with 1 subscripts, allowed: 2");

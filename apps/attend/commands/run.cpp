@@ -108,11 +108,11 @@ void read_optional(Job& job, std::optional<io::HostTensor>& tensor, const char* 
 }
 
 void read_score(const RunOptions& options, Job& job) {
-  if (options.score.empty()) return;
+  if (!options.score) return;
   std::vector<UserScore::Capture> captures;
   for (const auto& [name, path] : options.score_captures) captures.push_back({name, io::read_npy_array(path)});
   try {
-    job.work.score = std::make_shared<const UserScore>(options.score, std::move(captures));
+    job.work.score = std::make_shared<const UserScore>(*options.score, std::move(captures));
   } catch (const Error& error) {
     throw Error(error.code(), std::string("--") + error.what());  // "score: column 3: ..."
   }

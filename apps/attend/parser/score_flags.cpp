@@ -15,8 +15,9 @@ void ScoreFlags::add(CLI::App& app) {
 void ScoreFlags::finish(RunOptions& options) const {
   const auto refuse = [](const std::string& message) { throw Error(ErrorCode::kInvalidArgument, message); };
   options.score = text;
-  if (text.empty() && !tensors.empty()) refuse("--tensor: given without --score, allowed with it");
-  if (!text.empty() && options.ring) refuse("--score: given with --ring, allowed without it");
+  if (text && text->empty()) refuse("--score: an empty text, allowed a function: 'score - 0.1 * abs(q - k)'");
+  if (!text && !tensors.empty()) refuse("--tensor: given without --score, allowed with it");
+  if (text && options.ring) refuse("--score: given with --ring, allowed without it");
   for (const std::string& tensor : tensors) {
     const std::size_t sign = tensor.find('=');
     if (sign == 0 || sign == std::string::npos || sign + 1 == tensor.size()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@
 namespace attend::cli {
 
 struct ScoreFlags {
-  std::string text;
+  std::optional<std::string> text;
   std::vector<std::string> tensors;  // NAME=FILE
 
   void add(CLI::App& app);
