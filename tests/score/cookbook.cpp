@@ -118,7 +118,7 @@ std::vector<Recipe> activations() {
   };
 }
 
-std::vector<Recipe> masks() {
+std::vector<Recipe> masks_from_memory() {
   return {
       {"Documents", "where(doc[q] == doc[k], score, -inf)",
        [](const AttentionCase& c) {
@@ -146,6 +146,20 @@ std::vector<Recipe> masks() {
        [](const Dual& score, const ScorePlace& at, const Captures& c) {
          return at.k <= at.q || at.k < c.load_int("prefix", {at.b}) ? score : kHidden;
        }},
+      {"A mask in memory", "mask[q][k] ? score : -inf",
+       [](const AttentionCase& c) {
+         std::vector<double> values;
+         for (const double x : normal_values(longest(c) * longest(c), 9)) values.push_back(x > 0.3 ? 1 : 0);
+         return Buffers{{"mask", DType::kBool, {longest(c), longest(c)}, values, CaptureStrides::kTransposed}};
+       },
+       [](const Dual& score, const ScorePlace& at, const Captures& c) {
+         return c.load_int("mask", {at.q, at.k}) != 0 ? score : kHidden;
+       }},
+  };
+}
+
+std::vector<Recipe> masks_by_position() {
+  return {
       {"Sliding window", "where(abs(q - k) <= 4, score, -inf)", none,
        [](const Dual& score, const ScorePlace& at, const Captures&) {
          return std::abs(at.q - at.k) <= 4 ? score : kHidden;
@@ -171,15 +185,6 @@ std::vector<Recipe> masks() {
          const bool is_near = std::abs(at.q / 8 - at.k / 8) <= 1 && std::abs(at.q % 8 - at.k % 8) <= 1;
          return is_near ? score : kHidden;
        }},
-      {"A mask in memory", "mask[q][k] ? score : -inf",
-       [](const AttentionCase& c) {
-         std::vector<double> values;
-         for (const double x : normal_values(longest(c) * longest(c), 9)) values.push_back(x > 0.3 ? 1 : 0);
-         return Buffers{{"mask", DType::kBool, {longest(c), longest(c)}, values, CaptureStrides::kTransposed}};
-       },
-       [](const Dual& score, const ScorePlace& at, const Captures& c) {
-         return c.load_int("mask", {at.q, at.k}) != 0 ? score : kHidden;
-       }},
   };
 }
 
@@ -188,7 +193,9 @@ std::vector<Recipe> masks() {
 const std::vector<Recipe>& cookbook() {
   static const std::vector<Recipe> all = [] {
     std::vector<Recipe> recipes = positions();
-    for (const auto& more : {activations(), masks()}) recipes.insert(recipes.end(), more.begin(), more.end());
+    for (const auto& more : {activations(), masks_from_memory(), masks_by_position()}) {
+      recipes.insert(recipes.end(), more.begin(), more.end());
+    }
     return recipes;
   }();
   return all;
