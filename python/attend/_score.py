@@ -141,7 +141,8 @@ def taken_from(options: dict[str, Any]) -> tuple[Optional[Score], dict[str, Any]
 def _view(space: Any, name: str, x: Any) -> _core.Array:
     what = f"captures: '{name}'"
     x = _as_array(x)
-    if getattr(getattr(x, "dtype", None), "kind", "f") in "OSUMmc":
+    dtype = getattr(x, "dtype", None)
+    if getattr(dtype, "kind", "f") in "OSUMmc" or getattr(dtype, "names", None):
         raise ArgumentError(f"{what}: dtype {x.dtype}, allowed {_DTYPES}")
     if getattr(x, "ndim", 0) > 4:
         raise ArgumentError(f"{what}: {x.ndim} dimensions, allowed 0 to 4")

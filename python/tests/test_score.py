@@ -133,6 +133,7 @@ def test_refusals_name_the_argument(rng):
     for x, why in (
         (np.zeros((0, 3), np.float32), "extent 0, allowed 1 to 2147483647"),
         (np.complex64([1]), "dtype complex64, allowed f32, f16, bf16, f64, i32, i64, bool"),
+        (np.zeros(2, [("x", "f4")]), "dtype [('x', '<f4')], allowed f32, f16, bf16, f64, i32, i64, bool"),
         (np.array(["a"]), "dtype <U1, allowed f32, f16, bf16, f64, i32, i64, bool"),
         (2**70, "dtype object, allowed f32, f16, bf16, f64, i32, i64, bool"),
         (np.zeros((1,) * 9, np.float32), "9 dimensions, allowed"),
@@ -232,6 +233,7 @@ def test_torch_refusals_name_the_capture(torch):
         (np.array([object()]), "ndarray, allowed what torch reads"),
         (torch.zeros(2, dtype=torch.complex64), "dtype complex64, allowed f32"),
         (torch.zeros(2, dtype=torch.uint8), "dtype u8, allowed f32"),
+        (torch.zeros(2, 2).to_sparse(), "layout torch.sparse_coo, allowed torch.strided"),
         (torch.zeros(0), "extent 0, allowed 1 to 2147483647"),
         (torch.zeros(2, 1, 1, 1, 1), "5 dimensions, allowed 0 to 4"),
         (torch.zeros((1,) * 9), "9 dimensions, allowed"),

@@ -104,7 +104,11 @@ def _tensors(score: Any) -> tuple[torch.Tensor, ...]:
 
 def _tensor(name: str, x: Any) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
+        if x.layout != torch.strided:
+            raise ArgumentError(f"captures: '{name}': layout {x.layout}, allowed torch.strided")
         return x
+    if type(x).__module__.startswith("numpy.ma"):
+        raise UnsupportedError(f"captures: '{name}': {type(x).__name__}, attend knows no masked elements")
     try:
         if isinstance(x, float):
             return torch.tensor(x, dtype=torch.float64)
