@@ -24,7 +24,7 @@ struct CachePlace {
 struct Division {
   int64 quotient, rest;
 };
-[[nodiscard]] __device__ __noinline__ Division divide_wide(int64 value, int64 divisor) {
+[[nodiscard]] __device__ __forceinline__ Division divide_wide(int64 value, int64 divisor) {
   const int64 quotient = value / divisor;
   return {quotient, value - quotient * divisor};
 }

@@ -4,13 +4,15 @@
 // Work     decode_schedule.cuh: a block has an equal share of all units of 64 keys
 // Block    two warps load keys and values into a ring (decode_loader.cuh), teams of four compute: each warp has 16 of
 //          the 64 keys of a step in S^T = K Q^T, and a fourth of the columns in O^T += V^T P^T (decode_leaf.cuh). With
-//          many rows two warpgroups do, each every second leaf: S = Q K^T and O += P V (decode_warpgroup_steps.cuh)
+//          many rows two warpgroups do, each every second leaf: S = Q K^T and O += P V (decode_warpgroup_steps.cuh), or
+//          both the same, each half of the columns of o (decode_columns_steps.cuh)
 // Order    decode_tree.cuh: sums of a leaf, then the leaves along a tree of positions (decode_state.cuh), the
 //          same for every grid. What blocks leave for each other: decode_exchange.cuh
 // Source   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
+#include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
 #include "decode_compute.cuh"
 #include "decode_loader.cuh"
@@ -49,7 +51,7 @@ __device__ __forceinline__ void run(const DecodeContext<Config>& block, DecodeSc
 }
 
 template <class Config>
-__device__ void decode(const DecodeArgs& args) {
+__device__ __forceinline__ void decode(const DecodeArgs& args) {
   using Sizes = DecodeSizes<Config>;
   using Cursor = DecodeCursor<Config>;
   using Schedule = DecodeSchedule<Config>;
@@ -57,23 +59,29 @@ __device__ void decode(const DecodeArgs& args) {
   extern __shared__ __align__(kSwizzleAtom) char smem[];
   constexpr DecodeSmem kSmem = Sizes::kSmem;
   constexpr int kComputeWarps = Sizes::kComputeThreads / kWarpThreads;
+  // Of the 168 that each thread of three warpgroups has
+  constexpr bool kMovesRegisters = decode_moves_registers(Sizes::kTile);
+  constexpr int kComputeRegisters = 232, kLoadRegisters = 40;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads, lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   char* cursors = smem + kSmem.cursors;
   Schedule& schedule = *reinterpret_cast<Schedule*>(cursors);
   Cursor& first = *reinterpret_cast<Cursor*>(cursors + kDecodeCursorBytes);
   Cursor& cursor = *reinterpret_cast<Cursor*>(cursors + (2 + warp) * kDecodeCursorBytes);
   const DecodeRing<Config> ring = {smem};
-  if (warp == 2) fetch_arguments<Config::kHasBoxes>(args, reinterpret_cast<uint32*>(smem + kSmem.sums), lane);
+  if (warp == 2) fetch_arguments<Config::kHasBoxes>(args, reinterpret_cast<uint32*>(smem + kSmem.maxima), lane);
   const DecodeContext<Config> block = {args, schedule, first, cursor, ring, smem};
   if (warp == 1) {
     ring.init(lane);
     if (lane == 0) block.told().ended = ended_blocks(args);
   }
   if (warp < kComputeWarps) {
+    if constexpr (kMovesRegisters) take_registers<kComputeRegisters>();
     DecodeCompute<Config> compute(block);
     run(block, schedule, first, warp == 0, compute);
     if (threadIdx.x == 0) end_launch(args);
   } else {
+    if constexpr (kMovesRegisters) give_registers<kLoadRegisters>();
+    if (warp >= Sizes::kBusyThreads / kWarpThreads) return;
     DecodeLoader<Config> loader(block, warp - kComputeWarps, lane);
     run(block, schedule, first, false, loader);
     if (warp == kComputeWarps && first.merges) list_all<Config>(block);

@@ -44,15 +44,15 @@ struct DecodeArgs {
   StoredElement sinks_element;
   uint32 lse_base2;
   uint32 stack_nodes;
-  uint32 most_rows;        // live sequences with more query rows are left to another kernel
-  uint32 box_rows;         // a power of two, at most 32; boxes lie in one block of the cache
-  uint32 resident_blocks;  // that run at the same time. There may be more: decode_schedule.cuh
+  uint32 most_rows;  // live sequences with more query rows are left to another kernel
+  uint32 box_rows;   // a power of two, at most 32; boxes lie in one block of the cache
 };
 static_assert(sizeof(DecodeArgs) ==
-              (2 * sizeof(TensorMapArg) + 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 10 * 4 + 63) / 64 * 64);
+              (2 * sizeof(TensorMapArg) + 11 * 8 + 5 * 24 + 8 * 8 + sizeof(CacheArgs) + 9 * 4 + 63) / 64 * 64);
 
-// Storage of the launches of one stream, one after another: a counter of launches, and from kDecodeHeaderBytes on the
-// packets that blocks leave for each other.
+// Storage of the launches of one stream, one after another: a counter of launches, and from kDecodeHeaderBytes on what
+// blocks leave for each other: packets, or large nodes and their tags. Calls with large nodes have storage of their
+// own.
 //
 // The counter grows by kDecodeLaunch with every launch: every block adds its share when it has read all that it wants.
 // So a block that is still running finds the launch's number in the upper word, whoever has ended before.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
+#include "decode_columns_steps.cuh"
 #include "decode_loader.cuh"
 #include "decode_merge.cuh"
 #include "decode_output.cuh"
@@ -11,13 +12,17 @@
 
 namespace attend {
 
-template <class Config, bool kByWarpgroup = Config::kByWarpgroup>
+template <class Config, bool kByWarpgroup = Config::kByWarpgroup, int kColumnParts = Config::kColumnParts>
 struct DecodeStepsFor {
   using Type = DecodeSteps<Config>;
 };
 template <class Config>
-struct DecodeStepsFor<Config, true> {
+struct DecodeStepsFor<Config, true, 1> {
   using Type = DecodeWarpgroupSteps<Config>;
+};
+template <class Config>
+struct DecodeStepsFor<Config, true, 2> {
+  using Type = DecodeColumnsSteps<Config>;
 };
 
 template <class Config>
@@ -30,6 +35,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
   using Nodes = DecodeNodes<Config>;
   static constexpr DecodeSmem kSmem = Sizes::kSmem;
   using Team::block_;
+  using Team::maxima_;
   using Team::role_;
   using Team::rows_;
   using Team::stack_;
@@ -52,7 +58,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
         if (block_.cursor.number != block_.cursor.begin) {
           block_.cursor.restart(block_.first);
         }
-        if constexpr (Config::kByWarpgroup) {
+        if constexpr (Sizes::kLeavesInTurns) {
           Steps::begin_merging();
           if (!Steps::has_last()) return true;
         }
@@ -63,7 +69,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
       if (Steps::has_last()) {
         if (merges || block_.cursor.piece.is_whole()) {
           stack_.take_all(last);
-          write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last, sums_);
+          write_rows(block_.args, block_.cursor.item.span, block_.cursor.piece, role_.again(), last,
+                     Config::kByWarpgroup ? maxima_ : sums_);
         } else {
           leave_nodes(last);
         }
@@ -132,8 +139,9 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
     const Nodes nodes = {block_.args, launch_};
     const int most = piece.begins_item ? kDecodeLeadingNodes : kDecodeInnerNodes;
     int own_begin = 0;  // of node `lane`. The first one has what is left
-    const int count = for_each_node(piece.begin, piece.end, piece.begins_item, piece.ends_item,
-                                    [&](int n, int at, int) { own_begin = n == role_.lane && n > 0 ? at : own_begin; });
+    const int count = for_each_node<Sizes::kLeafShift>(
+        piece.begin, piece.end, piece.begins_item, piece.ends_item,
+        [&](int n, int at, int) { own_begin = n == role_.lane && n > 0 ? at : own_begin; });
     if (count > most) __trap();
 #pragma unroll 1
     for (int number = count - 1; number >= 0; --number) {
@@ -171,7 +179,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
           nodes.gather(list + i, at_once, shared);
         }
         is_first = false;
-        share = DecodeMerge<Config>::run(list + i, at_once, shared, stack, has_share());
+        share = DecodeMerge<Config>::run(nodes, list + i, at_once, shared, stack, has_share());
       }
       __syncwarp();  // all lanes are done
       first += kWarpThreads;

@@ -30,17 +30,19 @@ struct DecodeCopy {
   static constexpr bool kIsPadded = kColumns * kCacheBytes % kRowBytes != 0;
   static constexpr int kRun = 16;  // rows
 
-  // The boxes of a tensor that lanes begin, to the places of their rows. The bytes are announced to `full`. policy: of
-  // the L2 cache. By whole warps.
+  // The boxes of a tensor that lanes begin, to the places of their rows: the panels [kFirst, kEnd), or all without a
+  // kEnd. The bytes are announced to `full`. policy: of the L2 cache. By whole warps.
+  template <int kFirst = 0, int kEnd = 0>
   static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, PanelPlace box,
                                                int box_rows, bool begins_box, uint64 policy, int lane) {
+    constexpr int kBehind = kEnd > 0 ? kEnd : Rows::kPanels;
     const int count = __popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box)));
-    if (lane == 0) full.expect_bytes(static_cast<uint32>(count * box_rows) * kRowBytes);
+    if (lane == 0) full.expect_bytes(static_cast<uint32>(count * box_rows) * ((kBehind - kFirst) * Rows::kPitch));
     __syncwarp();  // the bytes are announced
     if (!begins_box) return;
     fence_smem_for_async();  // rows of the slot were read, and cleared
 #pragma unroll
-    for (int panel = 0; panel < Rows::kPanels; ++panel) {
+    for (int panel = kFirst; panel < kBehind; ++panel) {
       const uint32 of_panel = smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch;
       box.column = panel * (Rows::kPitch / kCacheBytes);
       tma_load_panel(of_panel, map, full, box, policy);

@@ -78,7 +78,7 @@ struct DecodeNodes {
   // Copies nodes into shared memory, one behind the other: all at once, so that they come together. Waits until the
   // thread's share is there. At most kMostGathered.
   //
-  // A few nodes at a time, since each is a chain of latencies: where there are fewer, one of them again.
+  // A few nodes at a time, since each is a chain of latencies.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char* shared) const {
     constexpr int kAtOnce = kPackets <= 4 ? 4 : 1;
     const char* const base = at(0, state_thread<Config>());
@@ -92,7 +92,9 @@ struct DecodeNodes {
           from[i] = base + static_cast<uint64>(list[min(first + i, count - 1)].place) * kBytes;
         }
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) copy(from[i], shared, min(first + i, count - 1));
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + i < count) copy(from[i], shared, first + i);
+        }
       }
       cp_async_commit();
       cp_async_wait<0>();
@@ -105,7 +107,7 @@ struct DecodeNodes {
     }
   }
   // The thread's share of one of them.
-  [[nodiscard]] static __device__ __forceinline__ Share gathered(char* shared, int node) {
+  [[nodiscard]] static __device__ __forceinline__ Share gathered(const ListedNode*, char* shared, int node) {
     Share share = Share::empty();
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) {
@@ -163,11 +165,11 @@ struct DecodeNodes {
 
 // The nodes of a part [begin, end) of an item, in order: visit(number, begin, level). Returns how many they are. The
 // first node of an item begins at or before the item's first unit: there are no keys between the two.
-template <class Visit>
+template <int kLeafShift, class Visit>
 __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_item, bool ends_item, const Visit& visit) {
   int count = 0;
   for (int64 at = begins_item ? 0 : begin; begin < end && at < end;) {
-    const int level = node_level(static_cast<int>(at), end, ends_item);
+    const int level = node_level(static_cast<int>(at), end, ends_item, kLeafShift);
     const int64 next = at + (1LL << level);
     if (next > begin) visit(count++, static_cast<int>(at), level);
     at = next;
@@ -224,7 +226,7 @@ __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typena
       total = __shfl_sync(kAllLanes, before, kWarpThreads - 1);
       before -= count;
     }
-    count = for_each_node(begin, end, begins, ends, [&](int number, int at, int level) {
+    count = for_each_node<Schedule::kLeafShift>(begin, end, begins, ends, [&](int number, int at, int level) {
       if (!writes) return;
       list[before + number] = {static_cast<uint32>(block * kDecodeNodesOfBlock + slot_of(begins, number)),
                                static_cast<short>(level),

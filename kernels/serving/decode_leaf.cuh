@@ -103,13 +103,13 @@ struct DecodeLeaf {
     }
   }
 
-  // From scores to p, relative to the maximum so far, to which o is rescaled.
+  // From scores to p, relative to lagging_maximum(), to which o is rescaled.
   __device__ __forceinline__ void take_maxima(float (&s)[kEights][4], float* maxima, const Role& role) {
     bool grows = false;
     float factor[kEights][2];
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
-      float2 of_team = {row_max[n][0], row_max[n][1]};
+      float2 of_team = {-kInfinity, -kInfinity};
 #pragma unroll
       for (int warp = 0; warp < kTeamWarps; ++warp) {
         const float2 of_warp = pair_of(maxima, warp, n, role.lane);
@@ -117,7 +117,7 @@ struct DecodeLeaf {
       }
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const float top = row == 0 ? of_team.x : of_team.y;
+        const float top = lagging_maximum<Config>(row_max[n][row], row == 0 ? of_team.x : of_team.y);
         grows |= top > row_max[n][row];
         const float base = exponent_base(top);
         factor[n][row] = exp2_fast(row_max[n][row] - base);

@@ -76,7 +76,7 @@ class DecodeLoader {
       const DecodeAskedKey asked = *ring_.asked(place, warp_, lane_);
       if (asked.head == kNoStep) break;
       const CachePlace row = found(asked);
-      if constexpr (Config::kByWarpgroup) go_to_part(asked.sequence_or_part);
+      if constexpr (Sizes::kLeavesInTurns) go_to_part(asked.sequence_or_part);
       load_keys(asked, row);
       if constexpr (Sizes::kLoadsValues) load_values(asked, row);
       if (!is_certain && !is_certified(kSlotsOfStep<Config>)) return false;
@@ -140,7 +140,7 @@ class DecodeLoader {
     DecodeAskedKey& asked = *ring_.asked(place, warp_, lane_);
     const int key = order_.unit() * kStepKeys + warp_ * kWarpThreads + lane_;
     const bool has_key = !is_done_ && key >= keys_.begin && key < keys_.end;
-    asked.sequence_or_part = Config::kByWarpgroup ? order_.part() : keys_.sequence;
+    asked.sequence_or_part = Sizes::kLeavesInTurns ? order_.part() : keys_.sequence;
     order_.advance();
     asked.head = is_done_ ? kNoStep : keys_.head;
     asked.row = has_key ? key : kNoKey;
@@ -162,23 +162,73 @@ class DecodeLoader {
 
   __device__ __forceinline__ void load_keys(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = slot();
-    ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
     const uint32 existing = __ballot_sync(kAllLanes, row.exists());
-    copy<Config::kHeadDim, typename Sizes::KRows>(args_.k, args_.k_stride, args_.k_map, asked, row, existing);
-    if (lane_ == 0) ring_.existing(number)[warp_] = existing;
+    if constexpr (Sizes::kSlotParts == 1) {
+      ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
+      copy<Config::kHeadDim, typename Sizes::KRows>(args_.k, args_.k_stride, args_.k_map, asked, row, existing);
+      if (lane_ == 0) ring_.existing(number)[warp_] = existing;
+    } else {
+      load_in_parts(asked, row, existing);
+    }
     if constexpr (Sizes::kRowFactors) {
       float2& factors = ring_.factors(number)[warp_ * kWarpThreads + lane_];
       copy_factor(factors.x, args_.cache.k_descale, asked, row);
       copy_factor(factors.y, args_.cache.v_descale, asked, row);
     }
-    arrive();
+    arrive<Sizes::kSlotParts - 1>();
+    place_.advance();
+  }
+  // All parts but the last one's arrival.
+  __device__ __forceinline__ void load_in_parts(const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
+    constexpr int kPanels = Sizes::KRows::kPanels, kOfFirst = Sizes::kFirstPanels;
+    using Copy = DecodeCopy<Config, Config::kHeadDim, typename Sizes::KRows>;
+    const int number = slot();
+    char* to = ring_.slot(number) + warp_ * kWarpThreads * Sizes::KRows::kPitch;
+    ring_.empty(number, 0).wait(place_.parity ^ 1);  // the first part's readers are done
+    if constexpr (Config::kHasBoxes) {
+      const Box box = box_of(asked, row, existing);
+      Copy::template boxes<0, kOfFirst>(to, args_.k_map, ring_.full(number, 0), box.place, box.rows, box.begins,
+                                        policy_, lane_);
+      arrive<0>();
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // the second part's
+      Copy::template boxes<kOfFirst, kPanels>(to, args_.k_map, ring_.full(number, 1), box.place, box.rows, box.begins,
+                                              policy_, lane_);
+    } else {
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // the second part's
+      Copy::rows(to, static_cast<const char*>(args_.k), offset(asked, row, args_.k_stride), args_.k_stride.row, lane_);
+      arrive<0>();
+    }
+    if (lane_ == 0) ring_.existing(number)[warp_] = existing;
   }
   __device__ __forceinline__ void load_values(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = slot();
     ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
     copy<Config::kHeadDimV, typename Sizes::VRows>(args_.v, args_.v_stride, args_.v_map, asked, row,
                                                    __ballot_sync(kAllLanes, row.exists()));
-    arrive();
+    arrive<0>();
+    place_.advance();
+  }
+  // A box that a lane may begin.
+  struct Box {
+    PanelPlace place;
+    int rows;
+    bool begins;
+  };
+  [[nodiscard]] __device__ __forceinline__ Box box_of(const DecodeAskedKey& asked, const CachePlace& row,
+                                                      uint32 existing) const {
+    Box box = {{0, static_cast<int>(row.row), asked.head, static_cast<int>(row.block)},
+               static_cast<int>(args_.box_rows),
+               false};
+    const int in_box = lane_ & (box.rows - 1);
+    uint32 of_box = existing;
+    if (existing != kAllLanes) {  // a row that exists says where the box lies
+      of_box &= kAllLanes >> (kWarpThreads - box.rows) << (lane_ - in_box);
+      const int other = max(__ffs(static_cast<int>(of_box)) - 1, 0);
+      box.place.row = __shfl_sync(kAllLanes, box.place.row, other) - (other & (box.rows - 1));
+      box.place.batch = __shfl_sync(kAllLanes, box.place.batch, other);
+    }
+    box.begins = in_box == 0 && of_box != 0;
+    return box;
   }
   // The warp's rows of a tensor, to their place in the slot. The copy engine brings all boxes with a row that exists,
   // and so rows beside it that do not: DecodeLeaf::clear_missing().
@@ -188,17 +238,8 @@ class DecodeLoader {
     using Copy = DecodeCopy<Config, kColumns, Rows>;
     char* to = ring_.slot(slot()) + warp_ * kWarpThreads * Rows::kPitch;
     if constexpr (Config::kHasBoxes) {
-      PanelPlace box = {0, static_cast<int>(row.row), asked.head, static_cast<int>(row.block)};
-      const int box_rows = static_cast<int>(args_.box_rows), in_box = lane_ & (box_rows - 1);
-      uint32 of_box = existing;
-      if (existing != kAllLanes) {  // a row that exists says where the box lies
-        of_box &= kAllLanes >> (kWarpThreads - box_rows) << (lane_ - in_box);
-        const int other = max(__ffs(static_cast<int>(of_box)) - 1, 0);
-        box.row = __shfl_sync(kAllLanes, box.row, other) - (other & (box_rows - 1));
-        box.batch = __shfl_sync(kAllLanes, box.batch, other);
-      }
-      const bool begins_box = in_box == 0 && of_box != 0;
-      Copy::boxes(to, map, ring_.full(slot()), box, box_rows, begins_box, policy_, lane_);
+      const Box box = box_of(asked, row, existing);
+      Copy::boxes(to, map, ring_.full(slot()), box.place, box.rows, box.begins, policy_, lane_);
     } else {
       Copy::rows(to, static_cast<const char*>(tensor), offset(asked, row, stride), stride.row, lane_);
     }
@@ -220,13 +261,13 @@ class DecodeLoader {
     }
   }
 
-  // The slot is full when the copies have landed, and the warp's stores are done.
+  // A part of the slot is full when the copies have landed, and the warp's stores are done.
+  template <int kPart>
   __device__ __forceinline__ void arrive() {
-    Mbarrier& full = ring_.full(slot());
+    Mbarrier& full = ring_.full(slot(), kPart);
     cp_async_arrive(full);
     __syncwarp();  // all lanes have stored
     arrive_as_warp(full);
-    place_.advance();
   }
 
   const DecodeArgs& args_;
@@ -237,7 +278,7 @@ class DecodeLoader {
   int part_ = 0;
   int warp_, lane_;
   uint64 policy_ = 0;  // of boxes, in L2: each tile of rows reads the keys of its head
-  DecodeOrder<Config::kByWarpgroup> order_;
+  DecodeOrder<Sizes::kLeavesInTurns> order_;
   Keys keys_ = {};
   bool is_done_ = false;
 };

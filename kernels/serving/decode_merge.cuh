@@ -3,6 +3,7 @@
 #pragma once
 
 #include "decode_exchange.cuh"
+#include "decode_large_nodes.cuh"
 #include "decode_stack.cuh"
 
 namespace attend {
@@ -16,10 +17,10 @@ class DecodeMerge {
 
   // Nodes that Nodes::gather() has brought, in order, with those before them on the stack. By whole warps; a lane that
   // is not live merges nothing. Returns the last node, and leaves on the stack what it is not complete with.
-  [[nodiscard]] static __device__ __forceinline__ Share run(const ListedNode* list, int count, char* shared,
-                                                            Stack& stack, bool is_live) {
+  [[nodiscard]] static __device__ __forceinline__ Share run(const Nodes& nodes, const ListedNode* list, int count,
+                                                            char* shared, Stack& stack, bool is_live) {
     if constexpr (kAtOnce == 1) {
-      return one_by_one(list, count, shared, stack, is_live);
+      return one_by_one(nodes, list, count, shared, stack, is_live);
     } else {
       return by_levels(list, count, shared, stack, is_live);
     }
@@ -29,14 +30,15 @@ class DecodeMerge {
   static constexpr short kNoLevel = 0x7fff;
   static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;  // that registers hold
 
-  [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const ListedNode* list, int count, char* shared,
-                                                                   Stack& stack, bool is_live) {
+  [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const Nodes& nodes, const ListedNode* list,
+                                                                   int count, char* shared, Stack& stack,
+                                                                   bool is_live) {
     Share state = Share::empty();
     if (!is_live) return state;
 #pragma unroll 1
     for (int node = 0; node < count; ++node) {
       if (node > 0) stack.push(state);
-      state = Nodes::gathered(shared, node);
+      state = nodes.gathered(list, shared, node);
       stack.complete(state, list[node].merges);
     }
     return state;
@@ -60,7 +62,7 @@ class DecodeMerge {
     if (!is_live) return state;
 #pragma unroll 1
     while (true) {
-      state = Nodes::gathered(shared, __ffs(static_cast<int>(alive)) - 1);
+      state = Nodes::gathered(nullptr, shared, __ffs(static_cast<int>(alive)) - 1);
       alive &= alive - 1;
       if (alive == 0) return state;
       stack.push(state);
@@ -72,7 +74,7 @@ class DecodeMerge {
     const int first = __ffs(static_cast<int>(right)) - 1;
     if (__shfl_sync(kAllLanes, left, max(first, 0)) < 0 && right != 0) {
       if (is_live) {
-        Share state = Nodes::gathered(shared, first);
+        Share state = Nodes::gathered(nullptr, shared, first);
         stack.complete(state, 1);
         Nodes::put(shared, first, state);
       }
@@ -95,8 +97,8 @@ class DecodeMerge {
     Share state[kAtOnce], left[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      left[i] = Nodes::gathered(shared, before[i]);
-      state[i] = Nodes::gathered(shared, node[i]);
+      left[i] = Nodes::gathered(nullptr, shared, before[i]);
+      state[i] = Nodes::gathered(nullptr, shared, node[i]);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) state[i].merge(left[i]);

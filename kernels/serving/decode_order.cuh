@@ -1,8 +1,8 @@
 // The order in which the steps of a piece come through the ring.
 //
-// One after another, or, where two warpgroups compute (kByWarpgroup), those of two leaves in turns: the first warpgroup
-// has the first, third, fifth leaf of a piece, the second one the others. So both have work at the same time, and the
-// nodes of the tree are the same.
+// One after another, or, where two warpgroups compute leaves in turns (kLeavesInTurns), those of two leaves in turns:
+// the first warpgroup has the first, third, fifth leaf of a piece, the second one the others. So both have work at the
+// same time, and the nodes of the tree are the same.
 #pragma once
 
 #include "decode_tree.cuh"
@@ -15,8 +15,9 @@ struct LeafPair {
 
   // The pair that begins with a unit of a piece that ends at `end`.
   [[nodiscard]] static __device__ __forceinline__ LeafPair of(int unit, int end) {
-    const int middle = min(leaf_end(unit), end);
-    return {unit, middle, middle < end ? min(leaf_end(middle), end) : middle};
+    constexpr int kShift = 0;  // such nodes are small
+    const int middle = min(leaf_end(unit, kShift), end);
+    return {unit, middle, middle < end ? min(leaf_end(middle, kShift), end) : middle};
   }
   [[nodiscard]] __device__ __forceinline__ int begin_of(bool second) const { return second ? middle : begin; }
   [[nodiscard]] __device__ __forceinline__ int end_of(bool second) const { return second ? end : middle; }

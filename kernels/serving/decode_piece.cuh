@@ -114,7 +114,17 @@ struct DecodeCursor {
  private:
   // The piece that begins with a number of the block's work, in this item or the next. There is none if the schedule
   // was made of other lengths: the work is done then.
-  __device__ __noinline__ void go_to(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
+  __device__ __forceinline__ void go_to(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
+    if constexpr (decode_moves_registers(DecodeSizes<Config>::kTile)) {
+      find(args, kept, to);  // registers do not change hands where functions are called
+    } else {
+      find_once(args, kept, to);
+    }
+  }
+  __device__ __noinline__ void find_once(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
+    find(args, kept, to);
+  }
+  __device__ __forceinline__ void find(const DecodeArgs& args, const DecodeSequence* kept, Number to) {
     number = to;
     if (to >= item.end() && !Schedule::advance(args, kept, item)) {
       is_done = true;

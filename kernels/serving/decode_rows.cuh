@@ -1,6 +1,7 @@
 // The query rows of an item: q in shared memory, and which keys each row sees.
 #pragma once
 
+#include "../common/numbers.cuh"
 #include "../isa/cp_async.cuh"
 #include "../isa/wgmma.cuh"
 #include "decode_config.cuh"
@@ -19,9 +20,27 @@ struct DecodeRow {
 };
 static_assert(sizeof(DecodeRow) == kDecodeRowBytes);
 
+// The bits [begin, end) of a step's keys.
+[[nodiscard]] __device__ __forceinline__ uint64 bits_between(int begin, int end) {
+  const int first = max(begin, 0), behind = min(end, kStepKeys);
+  if (first >= behind) return 0;
+  return ~uint64{0} >> (kStepKeys - behind) & ~uint64{0} << first;
+}
+static_assert(kStepKeys == 64);
+
 [[nodiscard]] __device__ __forceinline__ bool sees(const DecodeRow& row, int key) {
   const bool drawn = key < row.first_drawn || (row.tree >> min(key - row.first_drawn, 63) & 1) != 0;
   return key >= row.low && key < row.high && drawn;
+}
+
+// Likewise of a step's keys, from first_key on: a bit each.
+[[nodiscard]] __device__ __forceinline__ uint64 seen_keys(const DecodeRow& row, int first_key) {
+  const int drawn_from = row.first_drawn - first_key;
+  // Behind the tree's last bit all keys have that bit
+  uint64 drawn = static_cast<uint64>(static_cast<int64>(row.tree) >> min(max(-drawn_from, 0), 63));
+  if (drawn_from > 0)
+    drawn = drawn_from < kStepKeys ? drawn << drawn_from | ((uint64{1} << drawn_from) - 1) : ~uint64{0};
+  return drawn & bits_between(row.low - first_key, row.high - first_key);
 }
 
 // A score with ALiBi. In one rounding, whichever kernel it is.
@@ -49,12 +68,9 @@ struct KeysOfAll {
 
   // A bit for each of a step's keys, from first_key on.
   [[nodiscard]] __device__ __forceinline__ uint64 of_step(int first_key) const {
-    const int begin = max(low - first_key, 0), end = min(high - first_key, kStepKeys);
-    if (begin >= end) return 0;
-    return ~uint64{0} >> (kStepKeys - end) & ~uint64{0} << begin;
+    return bits_between(low - first_key, high - first_key);
   }
 };
-static_assert(kStepKeys == 64);
 
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ KeysOfAll keys_of_all(const DecodeRow* rows, const DecodePiece& piece) {

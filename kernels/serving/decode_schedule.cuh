@@ -42,7 +42,7 @@ struct DecodeItem {
   int of_each;   // numbers of any item; 0: they are not alike
   Number first;  // number of its first unit
 
-  [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers(); }
+  [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers; }
   [[nodiscard]] __device__ __forceinline__ Number end() const { return first + numbers(); }
 };
 
@@ -51,7 +51,7 @@ struct DecodeSchedule {
   using Numbers = DecodeNumberOf<Config::kManyUnits>;
   using Number = typename Numbers::Type;
   using Item = DecodeItem<Number>;
-  static constexpr int kRowShift = DecodeSizes<Config>::kRowShift;
+  static constexpr int kRowShift = DecodeSizes<Config>::kRowShift, kLeafShift = DecodeSizes<Config>::kLeafShift;
 
   Number total;
   Number share;
@@ -71,7 +71,7 @@ struct DecodeSchedule {
       if (lane >= distance) sum += before;
     }
     total = __shfl_sync(kAllLanes, sum, kWarpThreads - 1);
-    const int blocks = Config::kLeavesRoom ? busy_blocks(run.left) : blocks_for(args);
+    const int blocks = Config::kLeavesRoom ? busy_blocks(run.left) : static_cast<int>(gridDim.x);
     Number before = sum - run.numbers;  // the lane's first number
     of_each = 0;
     if (most != least || !cut_equally(blocks, most)) {
@@ -103,7 +103,7 @@ struct DecodeSchedule {
     const int high = begin + static_cast<int>(ideal + slack - item.first);
     const int bits = 31 - __clz(low ^ high);  // above them both are the same: the roundest in (low, high]
     int unit = high >> bits << bits;
-    const int level = leaf_level(unit);
+    const int level = leaf_level(unit, kLeafShift);
     unit = (unit + (1 << level >> 1)) >> level << level;
     return unit - begin < item.span.units() ? max(unit - begin, 0) : numbers;
   }
@@ -139,14 +139,14 @@ struct DecodeSchedule {
       for (int s = run.begin; s < end; ++s) {
         const DecodeSequence sequence = DecodeSequence::of(args, s);
         if (kept != nullptr) kept[s] = sequence;
-        const DecodeSpan span = DecodeSpan::of(args, s, sequence, kRowShift);
+        const DecodeSpan span = DecodeSpan::of(args, s, sequence, kRowShift, kLeafShift);
         if (span.items == 0) {
           if constexpr (Config::kLeavesRoom) run.left += work_of_rows(args, span);
           continue;
         }
-        run.numbers += static_cast<Number>(span.items) * span.numbers();
-        run.most = max(run.most, span.numbers());
-        run.least = min(run.least, span.numbers());
+        run.numbers += static_cast<Number>(span.items) * span.numbers;
+        run.most = max(run.most, span.numbers);
+        run.least = min(run.least, span.numbers);
       }
       return run;
     }
@@ -157,12 +157,6 @@ struct DecodeSchedule {
     if (span.seqlen_q <= 0) return 0.0f;
     const float tiles = ceilf(static_cast<float>(span.seqlen_q) / 128.0f);
     return tiles * static_cast<float>(args.num_heads_k * args.group) * static_cast<float>(units_to(span.seqlen_k));
-  }
-  // Blocks that do not run at the same time cost their start, so a part must be worth that.
-  [[nodiscard]] __device__ __forceinline__ int blocks_for(const DecodeArgs& args) const {
-    constexpr int kLeastUnits = 24;
-    const int all = static_cast<int>(gridDim.x), resident = static_cast<int>(args.resident_blocks);
-    return total < static_cast<Number>(all) * kLeastUnits ? min(all, resident) : all;
   }
   // So many that both kernels end together, but enough to keep the memory busy. The whole GPU takes about two thirds as
   // long for a unit of the other kernel as for one of this.
@@ -179,7 +173,7 @@ struct DecodeSchedule {
 
   [[nodiscard]] static __device__ __forceinline__ DecodeSpan span_of(const DecodeArgs& args, const DecodeSequence* kept,
                                                                      int s) {
-    return DecodeSpan::of(args, s, DecodeSequence::of(args, s, kept), kRowShift);
+    return DecodeSpan::of(args, s, DecodeSequence::of(args, s, kept), kRowShift, kLeafShift);
   }
 
   // The item that has a number, from a sequence on whose first number is `first`.
@@ -203,7 +197,7 @@ struct DecodeSchedule {
   [[nodiscard]] static __device__ __forceinline__ int least_share(int most) {
     if (most <= 1) return 1;
     const int bits = 32 - __clz(most - 1);  // of the next power of two
-    return 1 << max((bits - 1) / 2, leaf_level(most - 1));
+    return 1 << max((bits - 1) / 2, leaf_level(most - 1, kLeafShift));
   }
 
   // A block with parts of two items takes as much longer as for so many units.
@@ -217,7 +211,7 @@ struct DecodeSchedule {
     if (parts == 0) return false;
     constexpr int kDigits = 5;
     const int least = small_quotient(most - 1, parts) + 1;
-    const int unit = 1 << max(leaf_level(most - 1), 32 - __clz(least) - kDigits);
+    const int unit = 1 << max(leaf_level(most - 1, kLeafShift), 32 - __clz(least) - kDigits);
     const int equal = max((least + unit - 1) & -unit, least_share(most));
     const int ideal = small_quotient(numbers - 1, blocks) + 1;
     if (equal > max(ideal + kUnitsOfTwoParts, least_share(most))) return false;

@@ -32,15 +32,12 @@ struct DecodeSpan {
   int end_unit;
   int tiles;  // of rows
   int items;  // 0: no rows, or more than DecodeArgs::most_rows
+  // Of the work: a few more than units, where the last leaf is not full. So boundaries at multiples of a share are
+  // those of items, and few blocks have parts of two, whatever the length.
+  int numbers;
   bool dead;
 
   [[nodiscard]] __device__ __forceinline__ int units() const { return end_unit - begin_unit; }
-  // Numbers of the work: a few more than units, where the last leaf is not full. So boundaries at multiples of a share
-  // are those of items, and few blocks have parts of two, whatever the length.
-  [[nodiscard]] __device__ __forceinline__ int numbers() const {
-    const int units = max(end_unit - begin_unit, 1), leaf = 1 << leaf_level(units - 1);
-    return (units + leaf - 1) & -leaf;
-  }
   [[nodiscard]] __device__ __forceinline__ WindowMask window(const DecodeArgs& args) const {
     return {seqlen_q, seqlen_k, args.window_left, args.window_right};
   }
@@ -51,9 +48,10 @@ struct DecodeSpan {
     return {first, keys.end > first ? keys.end : first};
   }
 
-  // A tile has 2^row_shift packed rows.
+  // A tile has 2^row_shift packed rows. leaf_shift: of the tree
   [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int s,
-                                                                const DecodeSequence& sequence, int row_shift) {
+                                                                const DecodeSequence& sequence, int row_shift,
+                                                                int leaf_shift) {
     DecodeSpan span = {};
     span.index = s;
     span.batch = args.cu_seqlens_q != nullptr ? 0 : s;
@@ -80,6 +78,8 @@ struct DecodeSpan {
     const int64 rows = static_cast<int64>(span.seqlen_q) * args.group;
     span.tiles = static_cast<int>((rows + (1 << row_shift) - 1) >> row_shift);
     span.items = span.tiles * static_cast<int>(args.num_heads_k);
+    const int units = max(span.units(), 1), leaf = 1 << leaf_level(units - 1, leaf_shift);
+    span.numbers = units < leaf ? units : (units + leaf - 1) & -leaf;
     return span;
   }
 };

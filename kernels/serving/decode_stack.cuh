@@ -50,7 +50,8 @@ template <class Config, class OfThread = DecodeState<Config>>
 class DecodeStack {
  public:
   using State = OfThread;
-  using Places = typename DecodeStackPlaces<Config::kStackNodes, Config::kByWarpgroup>::Type;
+  using Places =
+      typename DecodeStackPlaces<Config::kStackNodes, decode_shares_small_nodes(DecodeSizes<Config>::kTile)>::Type;
 
   // Both of the block.
   __device__ __forceinline__ DecodeStack(char* shared, char* device) : shared_(shared), device_(device) {}

@@ -14,6 +14,16 @@
 
 namespace attend {
 
+// The maximum of a row that p is relative to, from the one before and the largest score since. It may lag behind by a
+// little, so that what was summed so far is seldom rescaled (../attention/lagging_softmax.cuh): p is at most 2^8. With
+// factors of a cache of 8 bits p has to stay below 1.
+// Source: FlashAttention-4 (2025)
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float lagging_maximum(float before, float largest) {
+  constexpr float kLittle = DecodeSizes<Config>::kHasFactors ? 0.0f : 8.0f;
+  return largest - before > kLittle ? largest : before;
+}
+
 template <class Config>
 struct DecodeState {
   using Sizes = DecodeSizes<Config>;

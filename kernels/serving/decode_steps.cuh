@@ -38,7 +38,8 @@ class DecodeSteps : public DecodeTeam<Config> {
     if constexpr (Sizes::kAhead) take_keys();
 #pragma unroll 1
     while (true) {
-      const int end_of_leaf = min(leaf_end(unit), end), level = leaf_level(unit), begin = unit >> level << level;
+      const int end_of_leaf = min(leaf_end(unit, Sizes::kLeafShift), end);
+      const int level = leaf_level(unit, Sizes::kLeafShift), begin = unit >> level << level;
       leaf_.clear();
 #pragma unroll 1
       for (; unit < end_of_leaf; ++unit) {

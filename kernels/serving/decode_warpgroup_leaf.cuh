@@ -6,7 +6,7 @@
 // decode_leaf.cuh: the same sums in the same order (decode_warpgroup_state.cuh).
 #pragma once
 
-#include "../isa/wgmma.cuh"
+#include "../isa/wgmma_widths.cuh"
 #include "decode_rows.cuh"
 #include "decode_warpgroup_state.cuh"
 
@@ -62,45 +62,31 @@ class DecodeWarpgroupLeaf {
   // Slopes, and -infinity for what a row does not see. existing: a bit for each key of the step.
   static __device__ __forceinline__ void mask(Scores& s, const DecodeRow* rows, bool has_slopes, bool all_visible,
                                               uint64 existing, int first_key, const Role& role) {
-#pragma unroll 1
+#pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const DecodeRow of_row = rows[row_of(role, row)];
-#pragma unroll
-      for (int j = 0; j < kEights; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int in_step = j * 8 + role.lane % 4 * 2 + e, key = first_key + in_step;
-          float x = row == 0 ? s[j][e] : s[j][2 + e];
-          if (has_slopes) x = with_slope(x, of_row, key);
-          if (!all_visible && !((existing >> in_step & 1) != 0 && sees(of_row, key))) x = -kInfinity;
-          s[j][e] = row == 0 ? x : s[j][e];
-          s[j][2 + e] = row == 0 ? s[j][2 + e] : x;
-        }
-      }
+      const DecodeRow& of_row = rows[row_of(role, row)];
+      if (has_slopes) add_slopes(s, row, of_row, first_key, role.lane);
+      if (!all_visible) hide(s, row, existing & seen_keys(of_row, first_key), role.lane);
     }
   }
   // Scores of keys that do not exist, where all rows see all others.
   static __device__ __forceinline__ void mask_missing(Scores& s, uint64 existing, int lane) {
-#pragma unroll
-    for (int j = 0; j < kEights; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if ((existing >> (j * 8 + lane % 4 * 2 + e) & 1) == 0) s[j][e] = s[j][2 + e] = -kInfinity;
-      }
-    }
+    hide(s, 0, existing, lane);
+    hide(s, 1, existing, lane);
   }
 
-  // From scores to p, relative to the maximum so far, to which o is rescaled.
+  // From scores to p, relative to lagging_maximum(), to which o is rescaled.
   __device__ __forceinline__ void weigh(Scores& s) {
     float factor[2];
     bool grows = false;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      float top = row_max[row];
+      float top = -kInfinity;
 #pragma unroll
       for (int j = 0; j < kEights; ++j) top = fmaxf(top, fmaxf(s[j][row * 2], s[j][row * 2 + 1]));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      top = lagging_maximum<Config>(row_max[row], top);
       grows |= top > row_max[row];
       const float base = exponent_base(top);
       factor[row] = exp2_fast(row_max[row] - base);
@@ -139,12 +125,12 @@ class DecodeWarpgroupLeaf {
   }
 
   // Values of keys that do not exist become zeros: a box brings whatever lies there, and 0 * NaN would reach all rows.
-  // By the whole warpgroup.
+  // By the whole warpgroup. values: of the warpgroup's columns, as below.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     // What else lies there has been multiplied. No result wants that: the rows that change are of masked keys
     team_barrier(role);
 #pragma unroll 1
-    for (int i = state_thread<Config>(); i < kStepKeys * kChunks; i += Sizes::kStateThreads) {
+    for (int i = in_warpgroup(role); i < kStepKeys * kChunks; i += kWarpgroup) {
       const int key = i / kChunks;
       if ((existing >> key & 1) == 0) *reinterpret_cast<uint4*>(values + VRows::place(key, i % kChunks)) = {};
     }
@@ -154,8 +140,10 @@ class DecodeWarpgroupLeaf {
 
   // Where some rows see an existing key and others do not, values that are not finite would reach all of them, as
   // 0 * NaN is NaN: such elements are added row by row here, and become zeros in shared memory. By the whole
-  // warpgroup. words: room for a word of each warp.
-  __device__ __forceinline__ void add_nonfinite(const Probabilities& p, const DecodeRow* rows, char* values,
+  // warpgroup. weight(row, key): p of the thread's first or second row, by whole warps. words: room for a word of each
+  // warp.
+  template <class Weight>
+  __device__ __forceinline__ void add_nonfinite(const Weight& weight, const DecodeRow* rows, char* values,
                                                 uint64 existing, int first_key, uint32* words, const Role& role) {
     const uint32 of_warp = nonfinite_keys(values, role);
     if (role.lane == 0) words[role.warp] = of_warp;
@@ -164,18 +152,24 @@ class DecodeWarpgroupLeaf {
     for (int w = 0; w < kTeamWarps; ++w) bad |= static_cast<uint64>(words[w]) << w * kWarpKeys;
     bad &= existing;
     if (bad == 0) return;
+    // In local memory, found by a number: rare code that names each register takes the place of what is often wanted
+    float sums[kColumns / 2];
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) sums[i] = o[i];
 #pragma unroll 1
     for (uint64 left = bad; left != 0; left &= left - 1) {
       const int key = __ffsll(static_cast<int64>(left)) - 1;
-#pragma unroll
+#pragma unroll 1
       for (int row = 0; row < 2; ++row) {
-        const float weight = weight_of(p, row, key, role.lane);
-        if (sees(rows[row_of(role, row)], first_key + key)) add_key(row, weight, values, key, role.lane);
+        const float p = weight(row, key);
+        if (sees(rows[row_of(role, row)], first_key + key)) add_key(sums, row, p, values, key, role.lane);
       }
     }
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) o[i] = sums[i];
     team_barrier(role);  // all have read the elements
 #pragma unroll 1
-    for (int i = state_thread<Config>(); i < kStepKeys * kColumns; i += Sizes::kStateThreads) {
+    for (int i = in_warpgroup(role); i < kStepKeys * kColumns; i += kWarpgroup) {
       const int key = i / kColumns;
       if ((bad >> key & 1) == 0) continue;
       Bits16& x = at(values, key, i % kColumns);
@@ -202,9 +196,43 @@ class DecodeWarpgroupLeaf {
   [[nodiscard]] static __device__ __forceinline__ int row_of(const Role& role, int row) {
     return role.warp * 16 + role.lane / 4 + row * 8;
   }
+  // p of a row and key, from the lane that has it.
+  [[nodiscard]] static __device__ __forceinline__ float weight_of(const Probabilities& p, int row, int key, int lane) {
+    uint32 pair = 0;  // chosen by masks: an index would put all into memory
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+      const uint32 of_row = row == 0 ? p[j / 2][j % 2 * 2] : p[j / 2][j % 2 * 2 + 1];
+      pair |= key / 8 == j ? of_row : 0;
+    }
+    pair = __shfl_sync(kAllLanes, pair, lane / 4 * 4 + key % 8 / 2);
+    return key % 2 == 0 ? Element::low(pair) : Element::high(pair);
+  }
 
  private:
   static constexpr int kChunks = kColumns / kChunkElements;
+
+  [[nodiscard]] static __device__ __forceinline__ int in_warpgroup(const Role& role) {
+    return role.warp * kWarpThreads + role.lane;
+  }
+
+  static __device__ __forceinline__ void add_slopes(Scores& s, int row, const DecodeRow& of_row, int first_key,
+                                                    int lane) {
+#pragma unroll
+    for (int i = 0; i < kEights * 2; ++i) {
+      float& x = s[i / 2][row * 2 + i % 2];
+      x = with_slope(x, of_row, first_key + i / 2 * 8 + lane % 4 * 2 + i % 2);
+    }
+  }
+  // visible: a bit for each key of the step.
+  static __device__ __forceinline__ void hide(Scores& s, int row, uint64 visible, int lane) {
+    const uint64 of_lane = visible >> lane % 4 * 2;
+    const uint32 words[2] = {static_cast<uint32>(of_lane), static_cast<uint32>(of_lane >> 32)};
+#pragma unroll
+    for (int i = 0; i < kEights * 2; ++i) {
+      const int bit = i / 2 * 8 + i % 2;
+      if ((words[bit / 32] >> bit % 32 & 1) == 0) s[i / 2][row * 2 + i % 2] = -kInfinity;
+    }
+  }
 
   [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
     return fabsf(x) < kInfinity;
@@ -230,20 +258,12 @@ class DecodeWarpgroupLeaf {
     return __reduce_or_sync(kAllLanes, found);
   }
 
-  // p of a row and key, from the lane that has it.
-  [[nodiscard]] static __device__ __forceinline__ float weight_of(const Probabilities& p, int row, int key, int lane) {
-    uint32 pair = 0;  // chosen by masks: an index would put all into memory
-#pragma unroll
-    for (int j = 0; j < kEights; ++j) pair |= p[j / 2][j % 2 * 2 + row] & (key / 8 == j ? 0xffffffffu : 0);
-    pair = __shfl_sync(kAllLanes, pair, lane / 4 * 4 + key % 8 / 2);
-    return key % 2 == 0 ? Element::low(pair) : Element::high(pair);
-  }
-  __device__ __forceinline__ void add_key(int row, float weight, char* values, int key, int lane) {
-#pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i) {
-      if (i % 4 / 2 != row) continue;
-      const float x = Element::to_float(at(values, key, i / 4 * 8 + lane % 4 * 2 + i % 2));
-      if (!is_finite(x)) o[i] += weight * x;
+  static __device__ __forceinline__ void add_key(float (&sums)[kColumns / 2], int row, float weight, char* values,
+                                                 int key, int lane) {
+#pragma unroll 1
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const float x = Element::to_float(at(values, key, i / 2 * 8 + lane % 4 * 2 + i % 2));
+      if (!is_finite(x)) sums[i / 2 * 4 + row * 2 + i % 2] += weight * x;
     }
   }
 };

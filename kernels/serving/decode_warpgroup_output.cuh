@@ -6,13 +6,31 @@
 
 namespace attend {
 
-// Each warp has the rows of its 16.
+// Sums of rows over all keys. kColumnParts of 2: those of both warpgroups, each of which had the scores of some.
+// both: room for two numbers a row.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float2 sums_of_all(const DecodeState<Config>& state,
+                                                            const DecodeRole<Config>& role, float* both) {
+  const float2 own = state.sums();
+  if constexpr (Config::kColumnParts == 1) return own;
+  const int row = role.warp * 16 + role.lane / 4;
+  compute_barrier<Config>();  // nobody wants what lies there
+  if (role.lane % 4 == 0) {
+    both[role.part * Config::kRows + row] = own.x;
+    both[role.part * Config::kRows + row + 8] = own.y;
+  }
+  compute_barrier<Config>();  // the sums are there
+  return {both[row] + both[Config::kRows + row], both[row + 8] + both[Config::kRows + row + 8]};
+}
+
+// Each warp has the rows of its 16, and the columns of its warpgroup.
 template <class Config>
 requires(Config::kByWarpgroup) __device__ __forceinline__
     void write_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
-                    const DecodeRole<Config>& role, DecodeState<Config>& state, float*) {
+                    const DecodeRole<Config>& role, DecodeState<Config>& state, float* room) {
   using Element = ElementOf<Config>;
-  const float2 sums = state.sums();
+  const float2 sums = sums_of_all(state, role, room);
+  const int first_column = Config::kColumnParts == 1 ? 0 : role.part * DecodeState<Config>::kColumns;
   const int of_row = role.lane % 8 * 4, in_tile = role.warp * 16 + role.lane;
   float row_max[2], sum[2];  // of rows lane % 8 and that + 8 of the warp
   row_max[0] = __shfl_sync(kAllLanes, state.row_max(0), of_row);
@@ -20,8 +38,9 @@ requires(Config::kByWarpgroup) __device__ __forceinline__
   sum[0] = __shfl_sync(kAllLanes, sums.x, of_row);
   sum[1] = __shfl_sync(kAllLanes, sums.y, of_row);
   const bool is_second = role.lane >= 8;
-  const OutputRow own = output_row(args, span, piece, role.lane < 16 ? in_tile : piece.num_rows, true,
-                                   is_second ? row_max[1] : row_max[0], is_second ? sum[1] : sum[0]);
+  const OutputRow own = output_row(args, span, piece, role.lane < 16 ? in_tile : piece.num_rows,
+                                   Config::kColumnParts == 1 || role.part == 0, is_second ? row_max[1] : row_max[0],
+                                   is_second ? sum[1] : sum[0]);
   const uint32 empty = __ballot_sync(kAllLanes, own.empty);
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
@@ -33,7 +52,7 @@ requires(Config::kByWarpgroup) __device__ __forceinline__
     auto* o = static_cast<typename Element::Storage*>(args.o) + begin;
 #pragma unroll
     for (int i = 0; i < DecodeState<Config>::kOfO; ++i) {
-      const int column = i / 4 * 8 + role.lane % 4 * 2 + i % 2;
+      const int column = first_column + i / 4 * 8 + role.lane % 4 * 2 + i % 2;
       if (i % 4 / 2 != row || column >= Config::kHeadDimV) continue;
       // -0 becomes 0, whatever keys gave it
       o[column] = Element::round(is_empty ? 0.0f : fmaf(state.o(i), factor, 0.0f));

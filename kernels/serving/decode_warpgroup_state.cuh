@@ -4,6 +4,9 @@
 // Sums of a row are of as many keys as in decode_state.cuh, and added in the same order at the end: of key
 // 16 w + 8 h + g of all steps those with the same w and g. The thread has g = 2 (lane % 4) + e. So results have the
 // same bits.
+//
+// kColumnParts of 2: two warpgroups have a state between them, each half of the columns of o, and of a row's sum that
+// of the keys whose scores it had: one number a thread.
 #pragma once
 
 #include "decode_state.cuh"
@@ -14,7 +17,7 @@ template <class Config>
 requires(Config::kByWarpgroup) struct DecodeState<Config> {
   using Sizes = DecodeSizes<Config>;
   static constexpr int kColumns = decode_warpgroup_columns(Sizes::kTile);
-  static constexpr int kOfO = kColumns / 2, kSums = 2 * kTeamWarps;  // sums of a row
+  static constexpr int kOfO = kColumns / 2, kSums = decode_warpgroup_sums(Sizes::kTile);  // sums of a row
   static constexpr int kFloats = decode_state_floats(Sizes::kTile);
   static_assert(kFloats == kOfO + 2 + 2 * kSums);
 
@@ -44,9 +47,15 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
   template <class Before>
   __device__ __forceinline__ void merge_pieces(const Before& before) {
     float of_before[2], own[2];
+    constexpr int kVectors = ceil_div(kFloats, 4), kAtOnce = Config::kColumnParts > 1 ? 8 : 1;  // under way
+    float4 read[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < ceil_div(kFloats, 4); ++i) {
-      const float4 x = before(i);
+    for (int i = 0; i < kVectors; ++i) {
+      if (i % kAtOnce == 0) {
+#pragma unroll
+        for (int n = 0; n < kAtOnce && i + n < kVectors; ++n) read[n] = before(i + n);
+      }
+      const float4 x = read[i % kAtOnce];
       const float piece[4] = {x.x, x.y, x.z, x.w};
       if (i == 0) {
 #pragma unroll
@@ -66,15 +75,16 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
     }
   }
 
-  // The sum of each row over all keys.
+  // The sum of each row over all keys whose scores the warpgroup had.
   [[nodiscard]] __device__ __forceinline__ float2 sums() const {
     float all[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       all[row] = 0.0f;
 #pragma unroll
-      for (int w = 0; w < kTeamWarps; ++w) {
-        float sum = row_sum(row, 2 * w) + row_sum(row, 2 * w + 1);
+      for (int w = 0; w < ceil_div(kSums, 2); ++w) {
+        float sum = row_sum(row, 2 * w);
+        if constexpr (kSums > 1) sum += row_sum(row, 2 * w + 1);
         sum += __shfl_xor_sync(kAllLanes, sum, 1);
         sum += __shfl_xor_sync(kAllLanes, sum, 2);
         all[row] += sum;

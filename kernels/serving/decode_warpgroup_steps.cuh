@@ -49,7 +49,7 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
       if (!has_turn) take_turn();
       has_turn = false;
       State state = leaf_.finished();
-      const int level = leaf_level(begin);
+      const int level = leaf_level(begin, Sizes::kLeafShift);
       const int begin_of_all = stack_.complete(state, begin >> level << level, level, first);
       if (has_last_) return state;
       stack_.push(state, begin_of_all);
@@ -139,7 +139,8 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     if (some_see) {  // a word of each warp, in turns: a warp may be a step ahead of another
       uint32* words = told().words[role_.part][words_turn_];
       words_turn_ ^= 1;
-      leaf_.add_nonfinite(p, rows_, of_values, existing, first_key, words, role_.again());
+      const auto weight = [&](int row, int key) { return Leaf::weight_of(p, row, key, role_.lane); };
+      leaf_.add_nonfinite(weight, rows_, of_values, existing, first_key, words, role_.again());
     }
     leaf_.add_values(p, of_values);
     release(values);

@@ -36,7 +36,7 @@ TEST_F(ServingKernels, OfDecodeCompile) {
   cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
   EXPECT_TRUE(cuda::decode_specs(cuda::find_arch("sm_75")).empty());
   std::vector<cuda::KernelSpec> specs = cuda::decode_specs(cuda::find_arch("sm_90a"));
-  EXPECT_EQ(specs.size(), 12);
+  EXPECT_EQ(specs.size(), 13);
   specs.push_back(cuda::decode_specs(cuda::find_arch("sm_80")).front());
   for (const cuda::KernelSpec& spec : specs) {
     const cuda::Resources r = jit.compile(spec)->resources;

@@ -159,6 +159,10 @@ inline float __fsub_rn(float a, float b) {
 inline float __fdiv_rn(float a, float b) {
   return a / b;
 }
+template <class T>
+T __ldcg(const T* from) {
+  return *from;
+}
 inline float __fdividef(float a, float b) {
   return a / b;
 }

@@ -135,7 +135,6 @@ void run(const DecodeCall& call, const EmulatedGpu& gpu) {
   args.storage = storage.data();
   args.stack = stack.data();
   args.stack_nodes = grid.stack_nodes;
-  args.resident_blocks = grid.blocks;
   if (gpu.leaves_long_rows) args.most_rows = core::kMaxTreeRows;
   LateInputs late;
   if (gpu.late_arrays) {

@@ -189,6 +189,17 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(unsigned& r0, uns
     }
   }
 }
+inline void ptx_stmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned row, unsigned r0, unsigned r1, unsigned r2,
+                                                         unsigned r3) {
+  const auto* all = emulated::exchange(row);
+  const int lane = block->lane();
+  const unsigned pairs[4] = {r0, r1, r2, r3};
+  for (int m = 0; m < 4; ++m) {
+    const auto address = emulated::words_of<unsigned>(all, m * 8 + lane / 4);
+    emulated::store(emulated::at_smem(address + lane % 4 * 4), pairs[m]);
+  }
+  emulated::warp_barrier();
+}
 inline void ptx_movmatrix_sync_aligned_m8n8_trans_b16(unsigned& to, unsigned own) {
   const auto* all = emulated::exchange(own);
   const int lane = block->lane();
@@ -277,6 +288,16 @@ inline void ptx_createpolicy_fractional_L2__evict_first_b64(std::uint64_t& polic
 }
 inline void ptx_createpolicy_fractional_L2__evict_normal_b64(std::uint64_t& policy) {
   policy = 2;
+}
+
+inline void ptx_setmaxnreg_dec_sync_aligned_u32(int /*registers*/) {}
+inline void ptx_setmaxnreg_inc_sync_aligned_u32(int /*registers*/) {}
+inline void ptx_st_release_gpu_global_u32(unsigned* to, unsigned value) {
+  emulated::store(to, value);
+}
+inline void ptx_ld_acquire_gpu_global_u32(unsigned& to, const unsigned* from) {
+  block->yield();
+  to = emulated::load<unsigned>(from);
 }
 
 inline void ptx_griddepcontrol_wait() {

@@ -20,6 +20,8 @@ struct MatrixDescriptor {
   static MatrixDescriptor down_columns(uint32 address, uint32 panel_bytes) { return {address, panel_bytes}; }
   MatrixDescriptor advance(uint32 bytes) const { return {address + bytes, panel_bytes}; }
 
+  MatrixDescriptor advance_low(uint32 bytes) const { return advance(bytes); }
+
   // Element (i, k) of an operand whose summed dimension is k.
   unsigned short at(int i, int k) const {
     const uint32 line = panel_bytes == 0 ? static_cast<uint32>(i) * 128 + static_cast<uint32>(k) * 2

@@ -115,6 +115,19 @@ TEST_F(SliceDecode, StaysInBudget) {
   fmt::print("{}", errors.text());
 }
 
+/// Two warpgroups with half of the columns each, over boxes and over rows that are copied one by one; two blocks leave
+/// each other nodes.
+TEST_F(SliceDecode, HalvesOfColumns) {
+  DecodeErrors errors;
+  for (const std::int64_t page_size : {64, 1}) {
+    CacheFacts f = {.dtype = DType::kBF16, .num_heads_k = 1, .group = 20, .page_size = page_size};
+    f.head_dim = 576, f.head_dim_v = 512, f.values_in_keys = true;
+    f.rows = {2, 2}, f.lengths = {2200, 70};
+    check_decode({f, 3, 0}, gpu_decode_by("decode"), errors, kHalfProducts);
+  }
+  fmt::print("{}", errors.text());
+}
+
 class GpuEightBits : public GpuTest, public testing::WithParamInterface<DType> {};
 
 TEST_P(GpuEightBits, DecodeReadsEveryElementExactly) {

@@ -87,12 +87,11 @@ struct DecodeLaunch {
     const LoadedVariant& kernel =
         kernels->get(device, variant, [&](const Arch& arch) { return decode_spec(variant, arch.target); });
     const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);
-    storage = decode_storage(grid.node_bytes, grid.stack_bytes, stream);
+    storage = decode_storage(grid, stream);
     DecodeArgs args = decode_args(p, variant, added);
     args.storage = storage.nodes;
     args.stack = storage.stack;
     args.stack_nodes = grid.stack_nodes;
-    args.resident_blocks = grid.blocks;
     if (variant.leaves_room != 0) args.most_rows = static_cast<uint32>(most_rows);
     return {kernel, args, {.x = grid.blocks}};
   }

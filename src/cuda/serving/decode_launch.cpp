@@ -13,9 +13,10 @@ TensorStrides strides_of(const Tensor& t) {
   return {t.stride[0], t.stride[1], t.stride[2]};
 }
 
-/// Levels of the tree over a sequence of `capacity` keys.
-int tree_levels(std::int64_t capacity) {
-  return std::bit_width(static_cast<std::uint64_t>(capacity / kStepKeys + 1));
+/// Levels of the tree over a sequence of `capacity` keys, of which the lowest ones have no nodes.
+int tree_levels(std::int64_t capacity, int leaf_shift) {
+  return std::max(0,
+                  static_cast<int>(std::bit_width(static_cast<std::uint64_t>(capacity / kStepKeys + 1))) - leaf_shift);
 }
 
 }  // namespace
@@ -74,15 +75,15 @@ DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& varian
 DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int num_multiprocessors) {
   const DecodeTile tile = variant.tile();
   const int blocks = std::clamp(num_multiprocessors * variant.blocks, 1, kMostDecodeBlocks);
-  // With few nodes in shared memory, any may lie in device memory: decode_stack.cuh
-  const int shared_nodes = variant.by_warpgroup != 0 ? 0 : variant.stack_nodes;
-  const int nodes = std::max(1, decode_stack_nodes(tree_levels(capacity)) - shared_nodes);
+  const int shared_nodes = decode_shares_small_nodes(tile) ? 0 : variant.stack_nodes;
+  const int nodes = std::max(1, decode_stack_nodes(tree_levels(capacity, decode_leaf_shift(tile))) - shared_nodes);
   const auto of_blocks = [&](int count, int bytes) {
     return static_cast<std::size_t>(blocks) * static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes);
   };
   return {static_cast<std::uint32_t>(blocks), static_cast<std::uint32_t>(nodes),
-          kDecodeHeaderBytes + of_blocks(kDecodeNodesOfBlock, decode_node_bytes(tile)),
-          of_blocks(nodes, decode_stack_bytes(tile))};
+          kDecodeHeaderBytes + static_cast<std::size_t>(decode_has_large_nodes(tile) ? decode_tag_bytes(blocks) : 0) +
+              of_blocks(kDecodeNodesOfBlock, decode_node_bytes(tile)),
+          of_blocks(nodes, decode_stack_bytes(tile)), decode_has_large_nodes(tile)};
 }
 
 }  // namespace attend::cuda

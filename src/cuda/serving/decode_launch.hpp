@@ -21,6 +21,7 @@ struct DecodeGrid {
   std::uint32_t stack_nodes;  ///< of a block, in device memory
   std::size_t node_bytes;     ///< of DecodeArgs::storage
   std::size_t stack_bytes;    ///< of DecodeArgs::stack
+  bool has_large_nodes;       ///< whose storage is apart from that of others
 };
 [[nodiscard]] DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int num_multiprocessors);
 

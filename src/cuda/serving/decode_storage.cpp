@@ -16,7 +16,7 @@
 namespace attend::cuda {
 namespace {
 
-enum class Purpose : std::uint8_t { kNodes, kQueries };
+enum class Purpose : std::uint8_t { kNodes, kLargeNodes, kQueries };
 
 /// Who may use a block of memory: the calls on a stream, or those of a graph that were captured on a stream.
 struct Owner {
@@ -167,8 +167,9 @@ SharedBlock block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack
 
 }  // namespace
 
-DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
-  const SharedBlock block = block_for(Purpose::kNodes, node_bytes, stack_bytes, stream);
+DecodeStorage decode_storage(const DecodeGrid& grid, StreamHandle stream) {
+  const Purpose purpose = grid.has_large_nodes ? Purpose::kLargeNodes : Purpose::kNodes;
+  const SharedBlock block = block_for(purpose, grid.node_bytes, grid.stack_bytes, stream);
   return {reinterpret_cast<void*>(block->nodes.data()), reinterpret_cast<void*>(block->stack.data()), block};
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cuda/driver/driver_types.hpp"
+#include "cuda/serving/decode_launch.hpp"
 
 namespace attend::cuda {
 
@@ -15,11 +16,11 @@ struct DecodeStorage {
   std::shared_ptr<const void> lease;  ///< keeps both until the launch, whatever other threads ask for meanwhile
 };
 
-/// The storage for launches on `stream`, whose device is current: of at least so many bytes each. Launches that may run
+/// The storage for launches on `stream`, whose device is current: of at least the grid's bytes. Launches that may run
 /// at the same time get different ones. A stream has its own. While a stream is captured, the graph has its own, and
 /// gives it back when it is destroyed; so a graph may be replayed on any stream, but two graphs instantiated from one
 /// may not run at the same time. Thread-safe.
-[[nodiscard]] DecodeStorage decode_storage(std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream);
+[[nodiscard]] DecodeStorage decode_storage(const DecodeGrid& grid, StreamHandle stream);
 
 /// The same for rows of q. The memory is nobody else's as long as the lease is there. An allocation in a captured graph
 /// would be a node of its own, which takes microseconds.

@@ -106,7 +106,7 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);  // on half of the multiprocessors
   int slots = wanted_slots(v, in_flight);
   int nodes = 0;
-  const int unit = v.by_warpgroup != 0 ? 2 : 1;  // one in each part of the ring
+  const int unit = decode_leaves_in_turns(v.tile()) ? 2 : 1;  // one in each part of the ring
   while (slots > unit && !fits(v, slots, nodes, gpu.max_smem)) slots -= unit;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;
   while (slots + unit <= kMostSlots && fits(v, slots + unit, nodes, gpu.max_smem)) slots += unit;
@@ -119,6 +119,7 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const auto rows_of = [](const DecodeVariant& variant) { return variant.rows * variant.row_parts; };
   DecodeVariant with_boxes = v;
   with_boxes.has_boxes = 1;
+  v.has_boxes = 0;
   const bool fit = takes_boxes && choose_rows(with_boxes, packed_rows, max_smem);
   const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // then no tile is larger
   const bool found = take_all || choose_rows(v, packed_rows, max_smem);
@@ -133,15 +134,17 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const double rows = static_cast<double>(p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q);
   const double tiles = rows * static_cast<double>(p.heads_per_group()) / (v.rows * v.row_parts);
   const double items = (tiles + static_cast<double>(p.num_sequences)) * static_cast<double>(p.num_heads_k);
-  return items * static_cast<double>(p.capacity / kStepKeys + kMostLeafUnits) > kFew;
+  const int leaf = kMostLeafUnits << decode_leaf_shift(v.tile());
+  return items * static_cast<double>(p.capacity / kStepKeys + leaf) > kFew;
 }
 
 [[nodiscard]] bool is_aligned(const Tensor& t) {
   constexpr std::int64_t kBytes = 16;
   const std::int64_t bytes = dtype_bytes(t.dtype);
   const auto fits = [&](std::int64_t elements) { return elements * bytes % kBytes == 0; };
-  return reinterpret_cast<std::uintptr_t>(t.data) % kBytes == 0 && fits(t.shape[3]) && fits(t.stride[0]) &&
-         fits(t.stride[1]) && fits(t.stride[2]);
+  const auto strides_fit = [&](std::size_t d) { return t.shape[d] <= 1 || fits(t.stride[d]); };
+  return reinterpret_cast<std::uintptr_t>(t.data) % kBytes == 0 && fits(t.shape[3]) && strides_fit(0) &&
+         strides_fit(1) && strides_fit(2);
 }
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -162,19 +165,42 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
   return v;
 }
 
-/// A tile of 64 rows by wgmma, if there are rows for it: with fewer, tiles of mma.sync are faster. false: there are
-/// few, or it does not take the problem.
+constexpr std::int32_t kWarpgroupRows = 64;
+constexpr std::int32_t kMostColumns = 128;  ///< of o, in the registers of a warpgroup
+
+/// A tile of 64 rows by wgmma, if there are rows for it: with fewer, tiles of mma.sync are faster, with the same bits.
+/// false: there are few, or it does not take the problem.
 [[nodiscard]] bool choose_warpgroups(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
   constexpr std::int64_t kFewRows = 32;
-  constexpr std::int32_t kMostColumns = 128, kRows = 64;  // of o, in registers
-  if (packed_rows <= kFewRows || v.head_dim_v > kMostColumns || v.element == ElementType::kF32 ||
+  if (packed_rows <= kFewRows || v.head_dim_v > kMostColumns || v.has_boxes == 0 || v.element == ElementType::kF32 ||
       v.cache_element != CacheElement::kSame) {
     return false;
   }
   DecodeVariant wide = v;
-  wide.has_boxes = wide.by_warpgroup = 1;
-  wide.rows = kRows;
+  wide.by_warpgroup = 1;
+  wide.rows = kWarpgroupRows;
   if (!fits(wide, slots_of_warpgroups(wide), 1, max_smem)) return false;
+  v = wide;
+  return true;
+}
+
+/// The same where more columns of o are the two warpgroups' together, as multi-head latent attention has them. Such
+/// tiles have other bits than those of mma.sync, which have 16 rows there. So the group decides, and neither rows nor
+/// pages: a sequence has the same bits in any batch. Where elements are not aligned the others are taken.
+[[nodiscard]] bool choose_halves_of_columns(DecodeVariant& v, std::int64_t heads_per_group, int max_smem) {
+  constexpr std::int64_t kHeadsOfSmallTile = 16;
+  // P takes the place of the keys' columns that are no values
+  const bool has_room =
+      v.values_are_keys != 0 && v.head_dim_v % (2 * kPanelColumns) == 0 && v.head_dim >= v.head_dim_v + kPanelColumns;
+  if (heads_per_group <= kHeadsOfSmallTile || v.head_dim_v <= kMostColumns || v.head_dim_v > 4 * kMostColumns ||
+      !has_room || v.aligned == 0 || v.element == ElementType::kF32 || v.cache_element != CacheElement::kSame) {
+    return false;
+  }
+  DecodeVariant wide = v;
+  wide.by_warpgroup = 1;
+  wide.column_parts = 2;
+  wide.rows = kWarpgroupRows;
+  if (!fits(wide, slots_of_warpgroups(wide), 0, max_smem)) return false;
   v = wide;
   return true;
 }
@@ -207,6 +233,7 @@ DecodeTile DecodeVariant::tile() const {
           .values_are_keys = values_are_keys,
           .has_boxes = has_boxes,
           .by_warpgroup = by_warpgroup,
+          .column_parts = column_parts,
           .rows = rows,
           .row_parts = row_parts,
           .half_rows = half_rows,
@@ -231,8 +258,10 @@ DecodeVariant decode_variant(const core::DecodeProblem& p, const DecodeGpu& gpu,
   const std::int64_t rows =
       leaves_long_rows ? std::max(p.heads_per_group(), beside) : p.heads_per_group() * p.max_seqlen_q;
   const bool boxes = gpu.has_copy_engine && takes_boxes(p, v);
-  if (!(boxes && gpu.has_wgmma && choose_warpgroups(v, rows, gpu.max_smem)) &&
-      !choose_rows_and_boxes(v, boxes, rows, gpu.max_smem)) {
+  v.has_boxes = boxes ? 1 : 0;
+  const bool by_wgmma = gpu.has_wgmma && (choose_warpgroups(v, rows, gpu.max_smem) ||
+                                          choose_halves_of_columns(v, p.heads_per_group(), gpu.max_smem));
+  if (!by_wgmma && !choose_rows_and_boxes(v, boxes, rows, gpu.max_smem)) {
     refuse(fmt::format("q: head_dim {} with head_dim_v {} of {}, more than a GPU with {} bytes of shared memory takes",
                        p.head_dim, p.head_dim_v, dtype_name(p.q.dtype), gpu.max_smem));
   }
@@ -256,6 +285,7 @@ KernelSpec decode_spec(const DecodeVariant& v, const char* arch) {
                      {"kRowFactors", v.row_factors != 0},
                      {"kHasBoxes", v.has_boxes != 0},
                      {"kByWarpgroup", v.by_warpgroup != 0},
+                     {"kColumnParts", v.column_parts},
                      {"kRows", v.rows},
                      {"kRowParts", v.row_parts},
                      {"kHalfRows", v.half_rows != 0},
@@ -291,10 +321,14 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
   }
   for (const auto& [element, head_dim, head_dim_v, shares] :
        {std::tuple{ElementType::kBF16, 128, 128, 0}, std::tuple{ElementType::kF16, 72, 40, 0},
-        std::tuple{ElementType::kF16, 64, 64, 1}}) {
+        std::tuple{ElementType::kF16, 64, 64, 1}, std::tuple{ElementType::kBF16, 576, 512, 1}}) {
     constexpr int kRows = 64;
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
-    if (arch.wgmma && choose_warpgroups(v, kRows, arch.max_smem_per_block)) add(v, 0);
+    v.has_boxes = 1;
+    if (arch.wgmma && (choose_warpgroups(v, kRows, arch.max_smem_per_block) ||
+                       choose_halves_of_columns(v, kRows, arch.max_smem_per_block))) {
+      add(v, 0);
+    }
   }
   return specs;
 }

@@ -23,6 +23,7 @@ struct DecodeVariant {
   std::int32_t row_factors = 0;   ///< each row of a cache of 8 bits has factors of its own
   std::int32_t has_boxes = 0;     ///< the copy engine brings keys and values
   std::int32_t by_warpgroup = 0;  ///< by wgmma, whose tiles have 64 query rows
+  std::int32_t column_parts = 1;  ///< 2: of two warpgroups each has half of the columns of o
   std::int32_t rows = 8;
   std::int32_t row_parts = 1;
   std::int32_t half_rows = 0;  ///< a tile of 8 rows has 4 at most
