@@ -2,7 +2,7 @@
 # A room may always include itself, include/attend, and what host and device share (kernels/).
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(core)
-set(expr)
+set(expr core)
 set(score core expr)
 set(cpu core expr)
 set(cuda/driver core)

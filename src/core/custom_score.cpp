@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/dtype_traits.hpp"
+#include "core/printed.hpp"
 #include "core/problem_checks.hpp"
 #include "core/score_function_state.hpp"
 
@@ -21,14 +22,6 @@ std::string place_of(Device device) {
 void check_device(const std::string& what, Device found, Device wanted) {
   if (found == wanted) return;
   refuse("{}: on {}, allowed the device of q, {}", what, place_of(found), place_of(wanted));
-}
-
-/// A name that may be any bytes, for a message of one line.
-std::string printable(std::string name) {
-  constexpr std::size_t kMost = 24;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return name.size() > kMost ? name.substr(0, kMost) + "..." : name;
 }
 
 /// The same bytes with strides from the first of them on.
@@ -129,7 +122,7 @@ void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& 
   for (const CaptureGradient& one : given) {
     const auto found = std::find(names.begin(), names.end(), one.name);
     if (found == names.end()) {
-      refuse("captures: '{}', allowed the captures of params.score: {}", printable(one.name),
+      refuse("captures: {}, allowed the captures of params.score: {}", printed(one.name),
              names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
     }
     const auto capture = static_cast<std::size_t>(found - names.begin());

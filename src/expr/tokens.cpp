@@ -20,13 +20,6 @@ constexpr bool is_digit(char c) {
 
 }  // namespace
 
-std::string printed(std::string_view text) {
-  constexpr std::size_t kMost = 24;
-  std::string shown;
-  for (const char c : text.substr(0, kMost)) shown += c >= ' ' && c <= '~' ? c : '?';
-  return "'" + shown + (text.size() > kMost ? "...'" : "'");
-}
-
 bool is_name(std::string_view text) {
   return !text.empty() && !is_digit(text[0]) &&
          std::all_of(text.begin(), text.end(), [](char c) { return is_letter(c) || is_digit(c); });

@@ -5,7 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "core/printed.hpp"
+
 namespace attend::expr {
+
+using core::printed;
 
 struct Token {
   enum class Kind { kEnd, kName, kInt, kFloat, kSign };
@@ -17,9 +21,6 @@ struct Token {
 
 /// Throws Error (kInvalidArgument): "ARGUMENT: column N: MESSAGE".
 [[noreturn]] void refuse(std::string_view argument, std::size_t column, const std::string& message);
-
-/// In quotes, cut where it is long; '?' for what cannot be printed.
-[[nodiscard]] std::string printed(std::string_view text);
 
 /// Letters of ASCII, digits and '_', no digit first.
 [[nodiscard]] bool is_name(std::string_view text);
