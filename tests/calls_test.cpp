@@ -43,33 +43,6 @@ static_assert(CanBeLseOfForward<Tensor> && !CanBeLseOfForward<ConstTensor>);
 static_assert(CanBeGradient<Tensor> && !CanBeGradient<ConstTensor>);
 static_assert(IsBackward<Tensor, ConstTensor> && IsBackward<Tensor, Tensor> && !IsBackward<ConstTensor, Tensor>);
 
-/// The calls of a problem, whose memory `in` and `out` own.
-ForwardCall forward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto") {
-  return {.q = in.q.view(),
-          .k = in.k.view(),
-          .v = in.v.view(),
-          .o = out.o.view(),
-          .lse = out.lse.view(),
-          .params = in.params(compute)};
-}
-
-BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto") {
-  BackwardCall call = {.q = in.q.view(),
-                       .k = in.k.view(),
-                       .v = in.v.view(),
-                       .o = out.o.view(),
-                       .lse = out.lse.view(),
-                       .dout = in.dout.view(),
-                       .dq = out.dq.view(),
-                       .dk = out.dk.view(),
-                       .dv = out.dv.view(),
-                       .params = in.params(compute)};
-  if (in.dlse) call.dlse = in.dlse->view();
-  if (out.dbias) call.dbias = out.dbias->view();
-  if (out.dsinks) call.dsinks = out.dsinks->view();
-  return call;
-}
-
 /// Both passes with the arguments in a row.
 Outputs run_in_a_row(const Inputs& in) {
   Outputs out = make_outputs(in);

@@ -169,7 +169,7 @@ TEST(RandomScores, AreTheirGraphs) {
     if (is_f32) (void)expect_close(run_score(score, in, "cpu_naive", false), wanted, 1e-5, 1e-4);
   }
   std::printf("%d of %d functions compared\n", compared, count);
-  EXPECT_GT(compared, count / 8);
+  EXPECT_GT(compared, count / 2);  // a function that float32 gets wrong is left out: most are not
 }
 
 /// With slopes of every kind, a hidden key here and there, and captures that many scores load.

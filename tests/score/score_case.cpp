@@ -70,28 +70,12 @@ ScoreResults run_score(const ScoreCase& c, const Inputs& in, std::string_view co
   for (const CaptureBuffer& b : c.captures) captures.push_back(b.capture());
   const ScoreFunction function(c.text, captures);
   const Outputs out = make_outputs(in);
-  Params params = in.params(compute);
-  params.score = &function;
-  forward({.q = in.q.view(),
-           .k = in.k.view(),
-           .v = in.v.view(),
-           .o = out.o.view(),
-           .lse = out.lse.view(),
-           .params = params});
+  ForwardCall forward_call = forward_of(in, out, compute);
+  forward_call.params.score = &function;
+  forward(forward_call);
   std::vector<CaptureBuffer> gradients;
-  BackwardCall call = {.q = in.q.view(),
-                       .k = in.k.view(),
-                       .v = in.v.view(),
-                       .o = out.o.view(),
-                       .lse = out.lse.view(),
-                       .dout = in.dout.view(),
-                       .dq = out.dq.view(),
-                       .dk = out.dk.view(),
-                       .dv = out.dv.view(),
-                       .params = params};
-  if (in.dlse) call.dlse = in.dlse->view();
-  if (out.dbias) call.dbias = out.dbias->view();
-  if (out.dsinks) call.dsinks = out.dsinks->view();
+  BackwardCall call = backward_of(in, out, compute);
+  call.params.score = &function;
   const DType gradient_dtype = in.options.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   for (const CaptureBuffer& b : c.captures) {
     const bool is_float = b.dtype() != DType::kI32 && b.dtype() != DType::kI64 && b.dtype() != DType::kBool;

@@ -75,25 +75,20 @@ struct FunctionCall {
   ScoreFunction function{"doc[q] == doc[k] ? score + table[h][k] : -inf",
                          {{"table", {.data = table.data(), .shape = {2, 4}}},
                           {"doc", {.data = doc.data(), .dtype = DType::kI32, .shape = {6}}}}};
-  BackwardCall call = {.q = in.q.view(),
-                       .k = in.k.view(),
-                       .v = in.v.view(),
-                       .o = out.o.view(),
-                       .lse = out.lse.view(),
-                       .dout = in.dout.view(),
-                       .dq = out.dq.view(),
-                       .dk = out.dk.view(),
-                       .dv = out.dv.view(),
-                       .captures = {{"table", {.data = dtable.data(), .shape = {2, 4}}}},
-                       .params = {.score = &function}};
+  BackwardCall call = backward_call();
 
   [[nodiscard]] ForwardCall forward_call() const {
-    return {.q = in.q.view(),
-            .k = in.k.view(),
-            .v = in.v.view(),
-            .o = out.o.view(),
-            .lse = out.lse.view(),
-            .params = call.params};
+    ForwardCall of_forward = forward_of(in, out);
+    of_forward.params = call.params;
+    return of_forward;
+  }
+
+ private:
+  [[nodiscard]] BackwardCall backward_call() {
+    BackwardCall of_backward = backward_of(in, out);
+    of_backward.captures = {{"table", {.data = dtable.data(), .shape = {2, 4}}}};
+    of_backward.params = {.score = &function};
+    return of_backward;
   }
 };
 

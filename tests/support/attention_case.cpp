@@ -354,4 +354,30 @@ std::string describe(const AttentionCase& c) {
   return text.str();
 }
 
+ForwardCall forward_of(const Inputs& in, const Outputs& out, std::string_view compute) {
+  return {.q = in.q.view(),
+          .k = in.k.view(),
+          .v = in.v.view(),
+          .o = out.o.view(),
+          .lse = out.lse.view(),
+          .params = in.params(compute)};
+}
+
+BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view compute) {
+  BackwardCall call = {.q = in.q.view(),
+                       .k = in.k.view(),
+                       .v = in.v.view(),
+                       .o = out.o.view(),
+                       .lse = out.lse.view(),
+                       .dout = in.dout.view(),
+                       .dq = out.dq.view(),
+                       .dk = out.dk.view(),
+                       .dv = out.dv.view(),
+                       .params = in.params(compute)};
+  if (in.dlse) call.dlse = in.dlse->view();
+  if (out.dbias) call.dbias = out.dbias->view();
+  if (out.dsinks) call.dsinks = out.dsinks->view();
+  return call;
+}
+
 }  // namespace attend::test

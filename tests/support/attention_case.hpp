@@ -123,6 +123,10 @@ void run_backward(const Inputs& in, const Outputs& out, std::string_view compute
 /// Has the backend a backward?
 [[nodiscard]] bool has_backward(std::string_view compute);
 
+/// The calls of a problem, whose memory `in` and `out` own.
+[[nodiscard]] ForwardCall forward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
+[[nodiscard]] BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
+
 /// make_outputs, run_forward, and run_backward where there is one.
 [[nodiscard]] Outputs run(const Inputs& in, std::string_view compute);
 
