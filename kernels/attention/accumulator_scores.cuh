@@ -15,6 +15,7 @@
 //   a transform           its unit value                  cap log2(e)       kFolded
 //   a term by position    the score                       log2(e)           kFolded
 //   a term from memory    the score                       log2(e)           kNatural: it may be -FLT_MAX
+//   the caller's own      the score                       log2(e)           kNatural if it may be as low, else kFolded
 // Masked scores become -inf. The natural logarithm of the sum, and p from it, are the same in both units:
 // online_softmax.cuh.
 //
@@ -94,7 +95,10 @@ struct SeenColumns {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 template <class Config>
-constexpr ScoreUnits kScoreUnits = Score<Config>::kAddsFromMemory ? ScoreUnits::kNatural : ScoreUnits::kFolded;
+constexpr ScoreUnits kScoreUnits =
+    Score<Config>::kAddsFromMemory || (Score<Config>::kIsCustom && CustomScoreCode::kMayBeLowest)
+        ? ScoreUnits::kNatural
+        : ScoreUnits::kFolded;
 
 // Does the scale stay in the exponent? It has to be positive then: for a negative one a kernel takes -q.k
 // (Config::kNegateScores) and its magnitude. Otherwise either sign will do.
@@ -104,7 +108,7 @@ constexpr bool kFoldsScale = Score<Config>::kKeepsProducts;
 // score_scale: values times it are scores. score_scale_log2: the softmax multiplies values by it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float score_scale(const ScoreRules<Config>& rules) {
-  if constexpr (Score<Config>::kAdds) return 1.0f;
+  if constexpr (Score<Config>::kAdds || Score<Config>::kIsCustom) return 1.0f;
   return Score<Config>::kTransforms ? rules.transform.cap : rules.scale;
 }
 template <class Config>
@@ -200,6 +204,14 @@ struct AccumulatorRow {
     }
   }
 
+  // The caller's function of the score in column c.
+  template <bool kWithSlope>
+  [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
+                                                               int h, int c, float& slope) {
+    return rules.template custom_score<kWithSlope>(score, accumulator_row(thread) + h * kRowHalf,
+                                                   accumulator_column(thread) + c, slope);
+  }
+
   [[nodiscard]] static __device__ __forceinline__ SeenColumns seen(const TileRules<Config>& rules, int thread) {
     return SeenColumns::of_rows<Config::kMask>(rules.view, thread);
   }
@@ -249,6 +261,13 @@ struct AccumulatorKey {
     }
   }
 
+  template <bool kWithSlope>
+  [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
+                                                               int h, int c, float& slope) {
+    return rules.template custom_score<kWithSlope>(score, accumulator_column(thread) + c,
+                                                   accumulator_row(thread) + h * kRowHalf, slope);
+  }
+
   [[nodiscard]] static __device__ __forceinline__ SeenColumns seen(const TileRules<Config>& rules, int thread) {
     return SeenColumns::of_keys<Config::kMask>(rules.view, thread);
   }
@@ -284,8 +303,29 @@ template <class Line, bool kAllVisible>
 struct AccumulatorRules {
   using Config = typename Line::Kernel;
 
-  // s: q.k, then values. slope: an array as large. kInPairs: two numbers of a tensor in memory are loaded together.
-  template <bool kInPairs, int kCount>
+  // A value before masks, of row h and column c, from q.k. slope: its derivative by scale q.k.
+  template <bool kWithSlope>
+  static __device__ __forceinline__ float value(const TileRules<Config>& rules, float product, float addend, int thread,
+                                                int h, int c, float& slope) {
+    float value = product;
+    if constexpr (Score<Config>::kTransforms) {
+      value = rules.transform.unit_value(value);
+      slope = ScoreTransform::slope_of_unit_value(value);
+    }
+    const float factor = Score<Config>::kTransforms ? rules.transform.cap : rules.scale;
+    if constexpr (Score<Config>::kAdds) value = fmaf(value, factor, addend);
+    if constexpr (Score<Config>::kIsCustom) {
+      if constexpr (!Score<Config>::kAdds) value = __fmul_rn(value, factor);
+      float own_slope;
+      value = Line::template custom<kWithSlope>(rules, value, thread, h, c, own_slope);
+      slope = Score<Config>::kTransforms ? slope * own_slope : own_slope;
+    }
+    return value;
+  }
+
+  // s: q.k, then values. slope: an array as large, unless kWithSlope is false. kInPairs: two numbers of a tensor in
+  // memory are loaded together.
+  template <bool kInPairs, bool kWithSlope, int kCount>
   static __device__ __forceinline__ void apply(const TileRules<Config>& rules, float (&s)[kCount], int thread,
                                                float (&slope)[kCount]) {
     static_assert(kCount % 4 == 0);
@@ -300,19 +340,13 @@ struct AccumulatorRules {
       const int h = i / 2 % 2;
       const int c = i / 4 * kColumnsOfTile;  // known when compiling, as is all that follows from it alone
       const int count = kAllVisible ? 2 : seen.end[h] - c;
-      float addend[2];
+      float addend[2] = {};
       bool unmasked[2];
       if constexpr (kAdds) lines[h].template addends<kInPairs>(addend, rules, c, count);
       if constexpr (Score<Config>::kMasksFromMemory) lines[h].template unmasked<kInPairs>(unmasked, c, count);
 #pragma unroll
       for (int b = 0; b < 2; ++b) {
-        float value = s[i + b];
-        if constexpr (Score<Config>::kTransforms) {
-          value = rules.transform.unit_value(value);
-          slope[i + b] = ScoreTransform::slope_of_unit_value(value);
-        }
-        if constexpr (kAdds)
-          value = fmaf(value, Score<Config>::kTransforms ? rules.transform.cap : rules.scale, addend[b]);
+        float value = AccumulatorRules::value<kWithSlope>(rules, s[i + b], addend[b], thread, h, c + b, slope[i + b]);
         if constexpr (Score<Config>::kMasksFromMemory) value = unmasked[b] ? value : -kInfinity;
         if constexpr (!kAllVisible) {
           if (c + b >= seen.end[h]) value = -kInfinity;
@@ -326,29 +360,29 @@ struct AccumulatorRules {
 
 // s, which holds q.k, becomes values as the header says. s: an array of floats, a multiple of 4.
 // kAllVisible: TileRules::all_visible(), or at least all keys exist and are seen, and all rows exist if a modification
-// reads memory. slope: an array as large, for d score / d (scale q.k) if kTransforms.
+// reads memory. slope: an array as large, for d score / d (scale q.k) if kHasSlopes.
 // Every mask is a select, because a value that it replaces, or that came from memory, may be NaN.
-template <bool kAllVisible, class Config>
+template <bool kAllVisible, bool kWithSlope = true, class Config>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto& s, int thread, auto& slope) {
   if constexpr (Score<Config>::kReadsMemory) {
     if (rules.in_pairs) {
-      AccumulatorRules<AccumulatorRow<Config>, kAllVisible>::template apply<true>(rules, s, thread, slope);
+      AccumulatorRules<AccumulatorRow<Config>, kAllVisible>::template apply<true, kWithSlope>(rules, s, thread, slope);
       return;
     }
   }
-  AccumulatorRules<AccumulatorRow<Config>, kAllVisible>::template apply<false>(rules, s, thread, slope);
+  AccumulatorRules<AccumulatorRow<Config>, kAllVisible>::template apply<false, kWithSlope>(rules, s, thread, slope);
 }
 
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto& s, int thread) {
   float unused[sizeof(s) / sizeof(float)];
-  apply_rules<kAllVisible>(rules, s, thread, unused);
+  apply_rules<kAllVisible, false>(rules, s, thread, unused);
 }
 
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void apply_rules_transposed(const TileRules<Config>& rules, auto& s, int thread,
                                                        auto& slope) {
-  AccumulatorRules<AccumulatorKey<Config>, kAllVisible>::template apply<false>(rules, s, thread, slope);
+  AccumulatorRules<AccumulatorKey<Config>, kAllVisible>::template apply<false, true>(rules, s, thread, slope);
 }
 
 #endif

@@ -1,17 +1,25 @@
-// The caller's own modification of scores. A program that has one is compiled with the caller's text in the place of
-// this file (KernelSpec::custom_score). The text must define the same names.
+// The caller's own modification of scores. A program that has one is compiled with a text in the place of this file
+// that defines the same names (src/cuda/launch/custom_score_text.hpp).
 #pragma once
 
-#include "../common/args.cuh"
-#include "../common/portable.cuh"
+#include "captured.cuh"
+#include "score_point.cuh"
 
 namespace attend {
 
 struct CustomScoreCode {
-  // score: after the other modifications, before masks. Positions count from the first row and key of the sequence.
-  [[nodiscard]] static ATTEND_HOST_DEVICE float apply(float score, uint32 /*sequence*/, uint32 /*head*/, int64 /*row*/,
-                                                      int64 /*key*/, const CapturedTensor* /*captured*/) {
-    return score;
+  static constexpr bool kHasSlope = false;    // is the derivative by the score other than 1?
+  static constexpr bool kMayBeLowest = false;  // may a value be so low that its product with log2(e) is infinite?
+
+  // Of at.score: after the other modifications, before masks.
+  [[nodiscard]] static ATTEND_HOST_DEVICE float value(const ScorePoint<float>& at, const CapturedTensor* /*captured*/) {
+    return at.score;
+  }
+  // slope: the derivative by at.score.
+  [[nodiscard]] static ATTEND_HOST_DEVICE float value_and_slope(const ScorePoint<float>& at,
+                                                                const CapturedTensor* /*captured*/, float& slope) {
+    slope = 1.0f;
+    return at.score;
   }
 };
 

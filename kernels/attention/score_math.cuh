@@ -6,20 +6,13 @@
 
 #include "../common/numbers.cuh"
 #include "../common/portable.cuh"
+#include "score_point.cuh"
 
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include <cmath>
 #endif
 
 namespace attend {
-
-// Where a function is evaluated. Rows and keys are counted from the sequence's first.
-template <class Float>
-struct ScorePoint {
-  Float score;
-  int batch, head, row, key;
-  int rows_length, keys_length;
-};
 
 namespace score_math {
 

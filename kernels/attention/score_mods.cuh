@@ -6,6 +6,7 @@
 
 #include "../common/args.cuh"
 #include "../common/portable.cuh"
+#include "custom_score.cuh"
 
 namespace attend {
 
@@ -86,23 +87,43 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
   return is_on ? traits_of(mod) : ScoreModTraits{};
 }
 
-// The traits of all modifications that a kernel's Config has on.
+// Has a kernel's Config a modification of the caller's own? Families that refuse those have no constant for it.
+template <class Config>
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_custom_score() {
+  if constexpr (requires { Config::kHasCustomScore; }) return Config::kHasCustomScore;
+  return false;
+}
+
+// For the choice of tiles, what the caller's own modification counts as: it wants registers as a term by position does,
+// and in the backward pass as a transform does, if its derivative is not 1.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits custom_tile_traits(bool has_slope) {
+  return {.transforms = has_slope, .adds_by_position = true};
+}
+
+// The traits of all modifications that a kernel's Config has on. Those of the caller's own have names apart: kernels
+// evaluate it where all rules of scores are applied, and know no more of it.
 template <class Config>
 struct Score {
   static constexpr ScoreModTraits kTraits =
       traits_if(Config::kHasTransform, ScoreMod::kSoftcap) | traits_if(Config::kHasBias, ScoreMod::kBias) |
       traits_if(Config::kHasAlibi, ScoreMod::kAlibi) | traits_if(Config::kHasBoolMask, ScoreMod::kBoolMask) |
       traits_if(Config::kHasDropout, ScoreMod::kDropout) | traits_if(Config::kHasSinks, ScoreMod::kSinks);
+  static constexpr bool kIsCustom = has_custom_score<Config>();
+  static constexpr bool kIsCustomWithSlope = kIsCustom && CustomScoreCode::kHasSlope;
+  static constexpr ScoreModTraits kTileTraits =
+      kTraits | (kIsCustom ? custom_tile_traits(kIsCustomWithSlope) : ScoreModTraits{});
   static constexpr bool kTransforms = kTraits.transforms;
   static constexpr bool kAddsFromMemory = kTraits.adds_from_memory;
   static constexpr bool kAddsByPosition = kTraits.adds_by_position;
   static constexpr bool kAdds = kTraits.adds();
   static constexpr bool kMasksFromMemory = kTraits.masks_from_memory;
   static constexpr bool kReadsMemory = kTraits.reads_memory();
-  static constexpr bool kKeepsProducts = kTraits.keeps_products();
-  static constexpr bool kChangesScores = kTraits.changes_scores();
-  static constexpr bool kOnlyTransforms = kTransforms && !kAdds && !kMasksFromMemory;
-  static constexpr bool kOnlyAddsFromMemory = kAddsFromMemory && !kAddsByPosition && !kTransforms && !kMasksFromMemory;
+  static constexpr bool kHasSlopes = kTransforms || kIsCustomWithSlope;  // a derivative by scale q.k other than 1
+  static constexpr bool kKeepsProducts = kTraits.keeps_products() && !kIsCustom;
+  static constexpr bool kChangesScores = kTraits.changes_scores() || kIsCustom;
+  static constexpr bool kOnlyTransforms = kTransforms && !kAdds && !kMasksFromMemory && !kIsCustom;
+  static constexpr bool kOnlyAddsFromMemory =
+      kAddsFromMemory && !kAddsByPosition && !kTransforms && !kMasksFromMemory && !kIsCustom;
   static constexpr bool kDrops = kTraits.drops;
   static constexpr bool kAddsToSum = kTraits.adds_to_sum;
 };

@@ -23,6 +23,20 @@
 
 namespace attend {
 
+// A gradient times the derivative that comes after it. A gradient of 0 stays 0: the caller's derivative may be infinite.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float times_slope(float gradient, float slope) {
+  if constexpr (!Score<Config>::kIsCustom) return gradient * slope;
+  return gradient == 0.0f ? 0.0f : gradient * slope;
+}
+
+// Score<Config>::kIsCustom: what the caller's function may ask for beside the positions of row and key.
+struct CustomScorePlace {
+  const CapturedTensor* captured;
+  int sequence, head;
+  int seqlen_q, seqlen_k;
+};
+
 // The rules for one tile of scores; rows and keys count from its first.
 template <class Config>
 struct TileRules {
@@ -37,9 +51,33 @@ struct TileRules {
   int64 terms_row_stride;
   int64 mask_row_stride;
   DropMask drop_mask;
-  int64 first_row;  // that drop_mask is asked about: kIsPart: in the larger problem, the others position_step apart
+  int64 first_row;  // that drop_mask and the caller's function are asked about: kIsPart: in the larger problem, the
+                    // others position_step apart
   int64 first_key;
   uint32 position_step;  // kIsPart
+  CustomScorePlace place;
+
+  // The caller's function of a score. slope: becomes its derivative if kWithSlope.
+  template <bool kWithSlope>
+  [[nodiscard]] __device__ __forceinline__ float custom_score(float score, int row, int key, float& slope) const {
+    const ScorePoint<float> at = {score,
+                                  place.sequence,
+                                  place.head,
+                                  static_cast<int>(first_row) + row,
+                                  static_cast<int>(first_key) + key,
+                                  place.seqlen_q,
+                                  place.seqlen_k};
+    float value;
+    if constexpr (kWithSlope && Score<Config>::kIsCustomWithSlope) {
+      value = CustomScoreCode::value_and_slope(at, place.captured, slope);
+      slope = value == -kInfinity ? 0.0f : slope;
+    } else {
+      slope = 1.0f;
+      value = CustomScoreCode::value(at, place.captured);
+    }
+    if constexpr (Score<Config>::kAddsFromMemory) return score == -kInfinity ? score : value;  // hidden it stays
+    return value;
+  }
 
   // The slope multiplies this distance: i + off - j, with a sign.
   [[nodiscard]] __device__ __forceinline__ float distance(int row, int key) const {
@@ -54,8 +92,9 @@ struct TileRules {
     return view.template all_visible<kRowsOfTile, kKeysOfTile>();
   }
 
-  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), kTransforms.
-  template <bool kAllVisible>
+  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), kHasSlopes; kOfTerms: d score / d
+  // (the term from memory).
+  template <bool kAllVisible, bool kOfTerms = false>
   [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
     float score = __fmul_rn(product, scale);  // no multiply-add with an lse that is taken off: rounded as lse is
     if constexpr (Score<Config>::kTransforms) {
@@ -70,6 +109,11 @@ struct TileRules {
       }
     }
     if constexpr (Score<Config>::kAddsByPosition) score -= slope * fabsf(distance(row, key));
+    if constexpr (Score<Config>::kIsCustom) {
+      float own_slope;
+      score = custom_score<true>(score, row, key, own_slope);
+      slope_out = Score<Config>::kTransforms && !kOfTerms ? slope_out * own_slope : own_slope;
+    }
     if constexpr (Score<Config>::kMasksFromMemory) {
       if (exists && mask[row * mask_row_stride + key] == 0) score = -kInfinity;
     }
@@ -89,8 +133,13 @@ struct TileRules {
     if constexpr (Score<Config>::kMasksFromMemory) {
       if (mask[row * mask_row_stride + key] == 0) return -kInfinity;
     }
-    if constexpr (Score<Config>::kTransforms) return fmaf(transform.unit_value(product), transform.cap, addend);
-    return fmaf(product, scale, addend);
+    float score = Score<Config>::kTransforms ? fmaf(transform.unit_value(product), transform.cap, addend)
+                                             : fmaf(product, scale, addend);
+    if constexpr (Score<Config>::kIsCustom) {
+      float unused;
+      score = custom_score<false>(score, row, key, unused);
+    }
+    return score;
   }
 };
 
@@ -112,6 +161,7 @@ struct ScoreRules {
   int64 row_begin;
   int64 key_begin;
   uint32 position_step;
+  CustomScorePlace place;
 
   [[nodiscard]] static __device__ __forceinline__ WindowMask window_of(const OptionArgs& options,
                                                                        const SequenceSpan& span) {
@@ -155,6 +205,10 @@ struct ScoreRules {
         rules.position_step = options.position_step;
       }
     }
+    if constexpr (Score<Config>::kIsCustom) {
+      rules.place = {options.captured, static_cast<int>(sequence), static_cast<int>(head),
+                     static_cast<int>(span.seqlen_q), static_cast<int>(span.seqlen_k)};
+    }
     return rules;
   }
 
@@ -176,6 +230,7 @@ struct ScoreRules {
     }
     rules.first_row = first_row;
     rules.first_key = first_key;
+    rules.place = place;
     if constexpr (Config::kIsPart) {
       rules.position_step = position_step;
       rules.first_row = row_begin + position_step * first_row;

@@ -85,10 +85,12 @@ static_assert(sizeof(BackwardArgs) == 11 * 8 + 10 * 24 + 2 * 8 + 6 * 4);
 // A tensor that the caller's own modification of scores reads.
 struct CapturedTensor {
   const void* data;
-  int64 shape[4];
   int64 stride[4];  // elements; 0 in broadcast dimensions
+  int extent[4];    // the largest int for larger ones: no subscript reaches beyond it
 };
-static_assert(sizeof(CapturedTensor) == 9 * 8);
+static_assert(sizeof(CapturedTensor) == 5 * 8 + 4 * 4);
+
+constexpr int kMostCaptured = 8;  // tensors
 
 // The options of attention beyond the plain ones. A member is read only where the Config says that the option is on,
 // whose constant stands beside it; where it is off, the member is zero.
@@ -109,7 +111,6 @@ struct OptionArgs {
   const uint64* philox_state;         // kHasPhiloxState: seed and offset, else the four numbers below say it
   int64 row_begin;                    // kIsPart: row i is row row_begin + position_step * i of a larger problem,
   int64 key_begin;                    //          and key j likewise
-  const CapturedTensor* captured;     // kHasCustomScore: what its source reads; else null
   const void* row_logits;             // kHasSinks: row_logits_element (num_sequences, num_heads_q); backward: or null
   int64 row_logit_sequence_stride;    // elements; 0 where all sequences share the logits
   int64 row_logit_head_stride;        // elements
@@ -121,8 +122,9 @@ struct OptionArgs {
   uint32 dropout_head;        // kIsPart: added to DropMask's head
   float alibi_shift;          // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
   uint32 row_logits_element;  // an ElementType: kernels of all types have the same code
+  CapturedTensor captured[kMostCaptured];  // kHasCustomScore: what its code reads
 };
-static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 10 * 8 + 10 * 4);
+static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor));
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.

@@ -157,6 +157,7 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
                                        const Step& step) const {
     Leaf::store(p, Leaf::p_of(step.slot), role_);
     tell(part, top);
+    __syncwarp();  // all lanes have written: a warp arrives as one
     barrier_arrive<Sizes::kComputeThreads>(kTurnBarrier + part);
   }
   __device__ __forceinline__ void receive(Part part) const {

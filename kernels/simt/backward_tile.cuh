@@ -95,10 +95,11 @@ __device__ __forceinline__ void probabilities(typename Shape::Scores& s, typenam
   const auto place = me.place();
   const auto* saved = tile_saved_rows<Shape>();
   const GridRules<Config, typename Shape::Place> grid = {rules, place};
+  constexpr bool kOfTerms = Shape::kKind == SimtGradient::kTerms;
   if (rules.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-    grid.template apply<true>(s, slope);
+    grid.template apply<true, kOfTerms>(s, slope);
   } else {
-    grid.template apply<false>(s, slope);
+    grid.template apply<false, kOfTerms>(s, slope);
   }
 #pragma unroll
   for (int i = 0; i < Shape::kRows; ++i) {
@@ -186,12 +187,12 @@ __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const 
     kept = GridRules<Config, typename Shape::Place>{rules, place}.template kept_bits<Shape::kRows, Shape::kCols>();
   }
   if constexpr (Shape::kKind == SimtGradient::kKeysValues) store_kept(ds, kept, kept_scale<Config>(options), me);
-  if constexpr (Score<Config>::kTransforms && Shape::kKind != SimtGradient::kTerms) {
+  if constexpr (Shape::kKind == SimtGradient::kTerms ? Score<Config>::kIsCustomWithSlope : Score<Config>::kHasSlopes) {
 #pragma unroll
     for (int i = 0; i < Shape::kRows; ++i) {
 #pragma unroll
       for (int j = 0; j < Shape::kCols; ++j) {
-        if (is_seen(ds[i][j])) ds[i][j] *= slope[i][j];
+        if (is_seen(ds[i][j])) ds[i][j] = times_slope<Config>(ds[i][j], slope[i][j]);
       }
     }
   }

@@ -1,7 +1,7 @@
 // The rules of scores for a tile that threads divide as a grid, each with a small tile: simt's layout.
 //
 //   const GridRules<Config, Place> grid = {tile, place};   // place: row and key of number (i, j) of the thread
-//   grid.template apply<kAllVisible>(s, slope);
+//   grid.template apply<kAllVisible, kOfTerms>(s, slope);
 #pragma once
 
 #include "../attention/philox.cuh"
@@ -37,14 +37,15 @@ struct GridRules {
   const TileRules<Config>& rules;
   const Place& place;
 
-  // s, which holds q.k, becomes the score. slope: d score / d (scale q.k), if Score<Config>::kTransforms.
-  template <bool kAllVisible, class Scores>
+  // s, which holds q.k, becomes the score. slope: as TileRules::score() gives it.
+  template <bool kAllVisible, bool kOfTerms, class Scores>
   __device__ __forceinline__ void apply(Scores& s, Scores& slope) const {
 #pragma unroll
     for (int i = 0; i < kRowsOf<Scores>; ++i) {
 #pragma unroll
       for (int j = 0; j < kColumnsOf<Scores>; ++j) {
-        s[i][j] = rules.template score<kAllVisible>(s[i][j], place.row(i, j), place.key(i, j), slope[i][j]);
+        s[i][j] =
+            rules.template score<kAllVisible, kOfTerms>(s[i][j], place.row(i, j), place.key(i, j), slope[i][j]);
       }
     }
   }

@@ -289,9 +289,9 @@ __device__ __forceinline__ void simt_weights(typename SimtForwardShape<Config>::
   const GridRules<Config, typename Shape::Place> grid = {tile, place};
   typename Shape::Scores unused;
   if (tile.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-    grid.template apply<true>(s, unused);
+    grid.template apply<true, false>(s, unused);
   } else {
-    grid.template apply<false>(s, unused);
+    grid.template apply<false, false>(s, unused);
   }
   rows.update(s, o);
   if constexpr (Score<Config>::kDrops) {

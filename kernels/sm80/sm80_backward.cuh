@@ -83,7 +83,7 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
 #pragma unroll
       for (int i = 0; i < Shape::kScores; ++i) {
         if constexpr (Config::kSumsDterms) sums.dterms[r][i / 2 % 2] += ds[r][i];
-        if constexpr (Score<Config>::kTransforms) ds[r][i] *= slope[r][i];
+        if constexpr (Score<Config>::kHasSlopes) ds[r][i] = times_slope<Config>(ds[r][i], slope[r][i]);
       }
     }
     sm80_pack<Config>(x, ds);

@@ -42,9 +42,11 @@ template <class Config>
   return sm80_buffer<Config>(streamed) * Config::kStreamed + streamed % Config::kStreamed + accumulator_column(lane);
 }
 
-// Is each score tested for a mask? The window may hide some, and so may a term or a mask that is read from memory.
+// Is each score tested for a mask? The window may hide some, and so may a term or a mask that is read from memory, and the
+// caller's function.
 template <class Config, bool kAllVisible>
-constexpr bool kSm80Selects = !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory;
+constexpr bool kSm80Selects = !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory ||
+                              Score<Config>::kIsCustom;
 
 // 2^kShift p of a value that apply_rules() has computed. scale: score_scale(). Masked values are selected to 0, because
 // lse may be NaN. p is at most 1: it could be larger if lse is rounded more coarsely than scores differ.
@@ -71,7 +73,7 @@ template <class Config>
 }
 
 // s, the products q.k of kStep streamed rows from `streamed` of the sequence on, becomes 2^kShift p. slope is written
-// if Score<Config>::kTransforms; kept, the bits of entries that are not dropped, if kDrops.
+// if Score<Config>::kHasSlopes; kept, the bits of entries that are not dropped, if kDrops.
 template <bool kAllVisible, class Config>
 __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Config>& slope,
                                             uint32 (&kept)[Config::kRowGroups][kKeptWords<Config::kStep / 2>],

@@ -285,11 +285,24 @@ class BackwardComputer {
   // the branch behind the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
     if (masked_.has<Config>(number_)) mask(item);
+    if constexpr (Score<Config>::kIsCustom) return custom_exponentials(item);
     PositionTerm term = {rules_.slope, 0.0f};
     if constexpr (PositionTerm::kIsOn && !PositionTerm::kIsLinear) term = position_term(item, number_);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       s_[i] = exp2_fast(term.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
+    }
+  }
+  __device__ __forceinline__ void custom_exponentials(const Sm90BackwardItem& item) {
+    static_assert(!Score<Config>::kHasSlopes);  // ds has no registers for derivatives
+    const TileRules<Config> tile = rules_of_tile(item);
+    const int lane = recomputed_lane();
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      float unused;
+      const int row = accumulator_column(lane) + backward_column(i), key = accumulator_row(lane) + i / 2 % 2 * kRowHalf;
+      const float exponent = custom_exponent<false>(tile, s_[i], args_.base.scale, unseen(), row, key, unused);
+      s_[i] = exp2_fast(exponent - lse_[backward_statistic(i)]);
     }
   }
   [[nodiscard]] __device__ __forceinline__ PositionTerm position_term(const Sm90BackwardItem& item,
@@ -302,9 +315,12 @@ class BackwardComputer {
   }
 
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
-    const float unseen = -kInfinity * args_.scale_log2;  // its sign makes p 0; scale_log2 is not 0
     mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
-                        unseen);
+                        unseen());
+  }
+  // Its sign makes p 0; scale_log2 is not 0.
+  [[nodiscard]] __device__ __forceinline__ float unseen() const {
+    return -kInfinity * args_.scale_log2;
   }
 
   __device__ __forceinline__ void pack_p() {

@@ -40,11 +40,20 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardIt
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head(const Sm90BackwardArgs& args,
                                                                           const Sm90BackwardItem& item, int head) {
-  if constexpr (!Score<Config>::kAddsByPosition && !Score<Config>::kDrops) return {};
+  if constexpr (!Score<Config>::kAddsByPosition && !Score<Config>::kDrops && !Score<Config>::kIsCustom) return {};
   auto rules = ScoreRules<Config>::make(args.options, args.base.scale, item.span(), static_cast<uint32>(item.sequence),
                                         static_cast<uint32>(head), args.base.num_heads_q);
   rules.slope *= kLog2E;
   return rules;
+}
+
+// log2(p) + lse of a product with the caller's function, of a row and key of `tile`. Of what mask_scores() has hidden it
+// is -inf.
+template <bool kWithSlope, class Config>
+[[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product, float scale,
+                                                               float unseen, int row, int key, float& slope) {
+  const float value = tile.template custom_score<kWithSlope>(__fmul_rn(product, scale), row, key, slope);
+  return product == unseen ? -kInfinity : value * kLog2E;
 }
 
 // A thread's columns of the products belong to 16 of the tile's rows. Reads the statistics 4 i to 4 i + 3 of these.

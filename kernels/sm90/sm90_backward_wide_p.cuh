@@ -62,7 +62,7 @@ class WideP {
       pack_kept(number, s, p, kept);
     } else {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) p[i] = pack(i, s, 1.0f);
+      for (int i = 0; i < 16; ++i) p[i] = pack(number, i, s, 1.0f);
     }
     hand_over(number, s, kept[0]);
   }
@@ -92,7 +92,7 @@ class WideP {
     }
     if constexpr (Score<Config>::kAddsFromMemory) {
       exponentials_of_sums(number, s);
-    } else if constexpr (!Score<Config>::kTransforms) {
+    } else if constexpr (!Score<Config>::kTransforms && !Score<Config>::kIsCustom) {
       exponentials_of_products(number, s);
     }
   }
@@ -130,9 +130,21 @@ class WideP {
     return PositionTerm::of(rules_, smem_.item, tile_of_rows(number), smem_.item.key, thread());
   }
 
-  // Pair i of p times `scale`. Of a transform, s is still r: p follows from it here, and s becomes p times a quarter of
-  // the derivative, as ds wants it.
-  [[nodiscard]] __device__ __forceinline__ uint32 pack(int i, float (&s)[32], float scale) {
+  // p of entry i, from a product that may be hidden. It becomes p times the derivative of the caller's function.
+  [[nodiscard]] __device__ __forceinline__ float custom_probability(uint32 number, int i, float& product) const {
+    float slope;
+    const int row = accumulator_column(thread()) + backward_column(i);
+    const int key = accumulator_row(thread()) + i / 2 % 2 * kRowHalf;
+    const float exponent = custom_exponent<true>(rules_of_tile(number), product, args_.base.scale,
+                                                 wide_unseen<Config>(args_), row, key, slope);
+    const float p = exp2_fast(exponent - lse_[backward_statistic(i)]);
+    product = Score<Config>::kHasSlopes ? times_slope<Config>(p, slope) : p;
+    return p;
+  }
+
+  // Pair i of p times `scale`. Of a transform, s is still r, and with the caller's function a product: p follows from it
+  // here, and s becomes p times the derivative, of a transform a quarter of it, as ds wants it.
+  [[nodiscard]] __device__ __forceinline__ uint32 pack(uint32 number, int i, float (&s)[32], float scale) {
     float p[2];
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
@@ -143,6 +155,7 @@ class WideP {
                    .probability(score, lse_[backward_statistic(2 * i + b)]);
         score = p[b] * ReciprocalTransform::quarter_slope(score);
       }
+      if constexpr (Score<Config>::kIsCustom) p[b] = custom_probability(number, 2 * i + b, score);
     }
     return Element::pack(p[0] * scale, p[1] * scale);
   }
@@ -156,10 +169,10 @@ class WideP {
   // Packs p with 0 for dropped entries.
   __device__ __forceinline__ void pack_kept(uint32 number, float (&s)[32], uint32 (&p)[16],
                                             uint32 (&kept)[kKeptWords<32>]) {
-    kept_bits_transposed<32>(rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key), kept, thread());
+    kept_bits_transposed<32>(rules_of_tile(number), kept, thread());
     const float scale = kept_scale<Config>(args_.options) / power_of_kept();
 #pragma unroll
-    for (int i = 0; i < 16; ++i) p[i] = pack(i, s, scale);
+    for (int i = 0; i < 16; ++i) p[i] = pack(number, i, s, scale);
     drop_pairs<32>(p, kept);
   }
 
@@ -181,6 +194,10 @@ class WideP {
   }
   [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
     return first_tile_ + static_cast<int>(number);
+  }
+
+  [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(uint32 number) const {
+    return rules_.tile(int64{tile_of_rows(number)} * kBackwardRows, smem_.item.key);
   }
 
   Storage& smem_;

@@ -39,7 +39,7 @@ class WideQueryScores {
       masked_before_ = uniform(first <= 0 ? 0 : (first - 1) / Config::kBlockN + 1);
     }
     read_statistics(rows);
-    if constexpr (Score<Config>::kAddsByPosition || Score<Config>::kDrops) {
+    if constexpr (Score<Config>::kAddsByPosition || Score<Config>::kDrops || Score<Config>::kIsCustom) {
       rules_ = ScoreRules<Config>::make(args.options, args.base.scale, block.span, block.sequence,
                                         static_cast<uint32>(block.head), args.base.num_heads_q);
       rules_.slope *= kLog2E;
@@ -100,6 +100,8 @@ class WideQueryScores {
       exponentials_of_sums(s);
     } else if constexpr (Score<Config>::kTransforms) {
       exponentials_of_transform(s);
+    } else if constexpr (Score<Config>::kIsCustom) {
+      exponentials_of_function(key, s);
     } else {
       exponentials_of_products(key, s);
     }
@@ -115,6 +117,20 @@ class WideQueryScores {
     for (int i = 0; i < 32; ++i) {
       s[i] = ReciprocalTransform::of(args.options, args.scale_log2).probability(s[i], lse_[i / 2 % 2]) *
              ReciprocalTransform::quarter_slope(s[i]);
+    }
+  }
+  // s: products. It becomes p times the derivative of the caller's function.
+  __device__ __forceinline__ void exponentials_of_function(int key, float (&s)[32]) {
+    const TileRules<Config> tile = rules_.tile(diagonal_ - smem.block.offset(), key);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      float slope;
+      const int row_of_tile = accumulator_row(thread()) + i / 2 % 2 * kRowHalf;
+      const int key_of_tile = accumulator_column(thread()) + backward_column(i);
+      const float exponent = custom_exponent<true>(tile, s[i], args.base.scale, wide_unseen<Config>(args), row_of_tile,
+                                                   key_of_tile, slope);
+      s[i] = exp2_fast(exponent - lse_[i / 2 % 2]);
+      if constexpr (Score<Config>::kHasSlopes) s[i] = times_slope<Config>(s[i], slope);
     }
   }
   // s: products. A term by position is added if there is one.

@@ -25,7 +25,7 @@ namespace attend {
 
 template <class Config>
 constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV,
-                                                              Score<Config>::kTraits, Config::kDtermsBlocks);
+                                                              Score<Config>::kTileTraits, Config::kDtermsBlocks);
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 

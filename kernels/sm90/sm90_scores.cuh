@@ -24,8 +24,10 @@ struct Sm90Scores {
                                            sizeof(typename TermsElementOf<Config>::Storage) == sizeof(Bits16) &&
                                            Config::kBlockN % 32 == 0;
   // Pointers and strides to memory would take the registers that the values from there need: the modifications are made
-  // again for each tile then. So they are for a term by position with dropping, if a second p has the registers.
+  // again for each tile then, and so are those for the caller's function. So they are for a term by position with
+  // dropping, if a second p has the registers.
   static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&
+                                      !Score<Config>::kIsCustom &&
                                       !(Score<Config>::kDrops && Score<Config>::kAddsByPosition && Config::kOverlap);
   static constexpr int kTermsOfChunk = 8;  // elements that a lane loads at once
   using TermsElement = TermsElementOf<Config>;
@@ -54,7 +56,7 @@ struct Sm90Scores {
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
     if constexpr (kFoldsScale<Config>) {
       return args.scale_log2;
-    } else if constexpr (Score<Config>::kAdds) {
+    } else if constexpr (Score<Config>::kAdds || Score<Config>::kIsCustom) {
       return kLog2E;
     } else {
       return ScoreTransform::cap_of(args.options) * (is_reciprocal(args) ? 2.0f * kLog2E : kLog2E);

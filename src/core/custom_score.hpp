@@ -15,22 +15,24 @@ struct ScoreProgram;
 
 namespace attend::core {
 
-/// It applies after the options of kernels/attention/score_mods.cuh and before masks. The CPU's backends take one that
-/// has a program; those of GPUs refuse it.
+/// It applies after the options of kernels/attention/score_mods.cuh and before masks. The CPU's backends run its
+/// program; those of GPUs compile its source.
 struct CustomScore {
-  /// CUDA C++ that takes the place of kernels/attention/custom_score.cuh in the program of a kernel. Of a ScoreFunction
-  /// so far only the struct ScoreFunctionCode (expr::print_struct): its value and its derivative by the score.
+  /// Two structs as expr::print_struct prints them: ScoreValueCode, the value; ScoreFunctionCode, the value and its
+  /// derivative by the score.
   std::string source;
   /// Of the source: two problems with equal digests take the same kernels.
   std::array<std::int32_t, 4> digest = {};
   /// Its effects on a score, which tile choices and kernels ask for.
   ScoreModTraits traits = {};
+  /// Has it a finite constant beyond 1e30, as some have that hide keys?
+  bool has_huge_constant = false;
+  /// By such a constant or an element of a capture, may a value be so low that its product with log2(e) is infinite?
+  bool may_be_lowest = false;
   /// Tensors that the source reads, kMostCaptured at most, on the device of q. No key has their values or addresses.
   /// Subscript n of a capture is dimension n: further dimensions have extent 1. Strides are any, the last one too.
   std::vector<Tensor> captured = {};
-  static constexpr std::size_t kMostCaptured = 8;
-  /// On a GPU: the same as an array of CapturedTensor in its memory.
-  const CapturedTensor* captured_on_device = nullptr;
+  static constexpr std::size_t kMostCaptured = attend::kMostCaptured;
   /// The function itself, with as many captures as `captured` has; null: known by its source alone.
   const expr::ScoreProgram* program = nullptr;
   /// What the caller calls them, in the same order.

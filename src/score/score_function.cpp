@@ -99,6 +99,18 @@ bool may_hide(const expr::ScoreProgram& program) {
   return expr::bounds_of(program.graph, program.result, ranges, any).low == -INFINITY;
 }
 
+/// Has the function a constant that is nearly as low, or as high, as floats go? Some hide keys by one.
+bool has_huge_constant(const expr::ScoreProgram& program) {
+  constexpr double kHuge = 1e30;
+  const std::vector<bool> needed = program.graph.needed_by(program.result);
+  for (std::size_t n = 0; n < needed.size(); ++n) {
+    const expr::Node& node = program.graph[static_cast<expr::Id>(n)];
+    if (!needed[n] || node.op != expr::Op::kConstant || node.type != expr::Type::kFloat) continue;
+    if (std::isfinite(node.value) && std::abs(node.value) >= kHuge) return true;
+  }
+  return false;
+}
+
 ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
   ScoreModTraits traits = {.transforms = program.slope != expr::Slope::kOne, .masks_from_memory = may_hide(program)};
   const std::vector<bool> needed = program.graph.needed_by(program.result);
@@ -134,10 +146,18 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     check_reach(capture, custom.captured.back());
   }
   custom.program = &program;
-  custom.source = previous != nullptr ? previous->source
-                                      : expr::print_struct(program.graph, "ScoreFunctionCode",
-                                                           std::array{program.result, program.by_score});
-  custom.traits = previous != nullptr ? previous->traits : traits_of_program(program);
+  if (previous != nullptr) {
+    custom.source = previous->source;
+    custom.traits = previous->traits;
+    custom.may_be_lowest = previous->may_be_lowest;
+    custom.has_huge_constant = previous->has_huge_constant;
+  } else {
+    custom.source = expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
+                    expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
+    custom.traits = traits_of_program(program);
+    custom.has_huge_constant = has_huge_constant(program);
+    custom.may_be_lowest = custom.has_huge_constant || !program.loads.empty();
+  }
   custom.digest = digest_of(custom.source, custom.captured, program.graph);
   return custom;
 }

@@ -57,9 +57,10 @@ bool has_forward(std::string_view compute) {
   return dispatch::find_backend(compute)->forward != nullptr;
 }
 
-std::string lack_of(std::string_view compute, const Inputs& in) {
+std::string lack_of(std::string_view compute, const Inputs& in, const ScoreFunction* score) {
   const Outputs out = make_outputs(in);
-  const Arguments a(compute, in, out);
+  Arguments a(compute, in, out);
+  a.params.score = score;
   const core::Backend& backend = *dispatch::find_backend(compute);
   std::string lack;
   if (backend.forward) {

@@ -24,7 +24,7 @@ inline const auto kFamilyName = [](const auto& test) { return std::string(test.p
 [[nodiscard]] bool has_forward(std::string_view compute);
 
 /// What the family lacks for the case in the passes that it has, empty if nothing. Asks the library itself.
-[[nodiscard]] std::string lack_of(std::string_view compute, const Inputs& in);
+[[nodiscard]] std::string lack_of(std::string_view compute, const Inputs& in, const ScoreFunction* score = nullptr);
 
 /// The calls of the passes that the family has, with its outputs, on a stream and not waited for; o and lse are read
 /// where it has no forward. The workspaces, if given, are those of the two calls; device: which GPU.

@@ -23,7 +23,7 @@ class CaptureBuffer {
   CaptureBuffer(std::string name, DType dtype, std::vector<std::int64_t> shape, const std::vector<double>& values,
                 CaptureStrides strides = CaptureStrides::kDense);
 
-  [[nodiscard]] ScoreCapture capture() const;
+  [[nodiscard]] ScoreCapture capture(Device device = {}) const;
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] const std::vector<std::int64_t>& shape() const { return shape_; }
@@ -51,16 +51,20 @@ struct ScoreCase {
   std::vector<CaptureBuffer> captures = {};
 };
 
+/// Its function, which reads the captures' own memory.
+[[nodiscard]] ScoreFunction function_of(const ScoreCase& c, Device device = {});
+
 /// What comes out: tensors in row-major order, gradients of captures of floats by their names.
 struct ScoreResults {
-  std::vector<double> o, lse, dq, dk, dv;
+  std::vector<double> o, lse;
+  std::vector<double> dq = {}, dk = {}, dv = {};
   std::vector<double> dbias = {}, dsinks = {};
   std::map<std::string, std::vector<double>> captures = {};
   /// Of an oracle: the largest sum of magnitudes of what a capture's gradients are sums of. Little may be left of it.
   std::map<std::string, double> magnitudes = {};
 };
 
-/// Runs both passes. All outputs are poisoned first; reports to GoogleTest what is written beside them.
+/// Runs both passes, or the forward of a backend that has no backward. All outputs are poisoned first; reports to GoogleTest what is written beside them.
 [[nodiscard]] ScoreResults run_score(const ScoreCase& c, const Inputs& in, std::string_view compute,
                                      bool with_capture_gradients = true);
 

@@ -258,12 +258,6 @@ std::optional<Tensor> on(Device device, const std::optional<TensorBuffer>& buffe
   return buffer ? std::optional(on(device, *buffer)) : std::nullopt;
 }
 
-void wait_for(Device device) {
-  if (device.type != DeviceType::kCUDA) return;
-  const cuda::ContextGuard guard(device.index);
-  cuda::synchronize(nullptr);
-}
-
 Params params_on(Device device, const Inputs& in, std::string_view compute) {
   Params params = in.params(compute);
   for (std::optional<ConstTensor>* t : {&params.bias, &params.mask, &params.alibi_slopes, &params.sinks}) {
@@ -274,40 +268,28 @@ Params params_on(Device device, const Inputs& in, std::string_view compute) {
 
 }  // namespace
 
+void wait_for(std::string_view compute) {
+  const Device device = device_of(compute);
+  if (device.type != DeviceType::kCUDA) return;
+  const cuda::ContextGuard guard(device.index);
+  cuda::synchronize(nullptr);
+}
+
 bool has_backward(std::string_view compute) {
   const core::Backend* backend = dispatch::find_backend(compute);
   return backend == nullptr || backend->backward;
 }
 
 void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse) {
-  const Device d = device_of(compute);
-  const core::Backend* backend = dispatch::find_backend(compute);
-  if (backend != nullptr && !backend->forward) compute = "auto";
-  forward({.q = on(d, in.q),
-           .k = on(d, in.k),
-           .v = on(d, in.v),
-           .o = on(d, out.o),
-           .lse = with_lse ? std::optional(on(d, out.lse)) : std::nullopt,
-           .params = params_on(d, in, compute)});
-  wait_for(d);
+  ForwardCall call = forward_of(in, out, compute);
+  if (!with_lse) call.lse.reset();
+  forward(call);
+  wait_for(compute);
 }
 
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute) {
-  const Device d = device_of(compute);
-  backward({.q = on(d, in.q),
-            .k = on(d, in.k),
-            .v = on(d, in.v),
-            .o = on(d, out.o),
-            .lse = on(d, out.lse),
-            .dout = on(d, in.dout),
-            .dlse = on(d, in.dlse),
-            .dq = on(d, out.dq),
-            .dk = on(d, out.dk),
-            .dv = on(d, out.dv),
-            .dbias = on(d, out.dbias),
-            .dsinks = on(d, out.dsinks),
-            .params = params_on(d, in, compute)});
-  wait_for(d);
+  backward(backward_of(in, out, compute));
+  wait_for(compute);
 }
 
 Outputs run(const Inputs& in, std::string_view compute) {
@@ -355,29 +337,32 @@ std::string describe(const AttentionCase& c) {
 }
 
 ForwardCall forward_of(const Inputs& in, const Outputs& out, std::string_view compute) {
-  return {.q = in.q.view(),
-          .k = in.k.view(),
-          .v = in.v.view(),
-          .o = out.o.view(),
-          .lse = out.lse.view(),
-          .params = in.params(compute)};
+  const Device d = device_of(compute);
+  const core::Backend* backend = dispatch::find_backend(compute);
+  if (backend != nullptr && !backend->forward) compute = "auto";
+  return {.q = on(d, in.q),
+          .k = on(d, in.k),
+          .v = on(d, in.v),
+          .o = on(d, out.o),
+          .lse = on(d, out.lse),
+          .params = params_on(d, in, compute)};
 }
 
 BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view compute) {
-  BackwardCall call = {.q = in.q.view(),
-                       .k = in.k.view(),
-                       .v = in.v.view(),
-                       .o = out.o.view(),
-                       .lse = out.lse.view(),
-                       .dout = in.dout.view(),
-                       .dq = out.dq.view(),
-                       .dk = out.dk.view(),
-                       .dv = out.dv.view(),
-                       .params = in.params(compute)};
-  if (in.dlse) call.dlse = in.dlse->view();
-  if (out.dbias) call.dbias = out.dbias->view();
-  if (out.dsinks) call.dsinks = out.dsinks->view();
-  return call;
+  const Device d = device_of(compute);
+  return {.q = on(d, in.q),
+          .k = on(d, in.k),
+          .v = on(d, in.v),
+          .o = on(d, out.o),
+          .lse = on(d, out.lse),
+          .dout = on(d, in.dout),
+          .dlse = on(d, in.dlse),
+          .dq = on(d, out.dq),
+          .dk = on(d, out.dk),
+          .dv = on(d, out.dv),
+          .dbias = on(d, out.dbias),
+          .dsinks = on(d, out.dsinks),
+          .params = params_on(d, in, compute)};
 }
 
 }  // namespace attend::test

@@ -120,10 +120,13 @@ struct Outputs {
 void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse = true);
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute);
 
+/// Until the calls of a GPU's backend are done.
+void wait_for(std::string_view compute);
+
 /// Has the backend a backward?
 [[nodiscard]] bool has_backward(std::string_view compute);
 
-/// The calls of a problem, whose memory `in` and `out` own.
+/// The calls of a problem, whose memory `in` and `out` own: run_forward's and run_backward's.
 [[nodiscard]] ForwardCall forward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
 [[nodiscard]] BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
 

@@ -50,7 +50,17 @@ TypedText typed_text(const Constant& constant) {
   return std::visit(Visitor(), constant.value);
 }
 
-void replace_custom_score(std::vector<NamedSource>& headers, const KernelSpec& spec) {
+/// Adds a header of the kernels' and those that it includes, as far as they are not there.
+void add_header(std::vector<NamedSource>& headers, const char* name, const std::filesystem::path& kernel_dir) {
+  for (NamedSource& header : collect_sources(name, kernel_dir)) {
+    const bool is_there = std::any_of(headers.begin(), headers.end(),
+                                      [&](const NamedSource& other) { return other.name == header.name; });
+    if (!is_there) headers.push_back(std::move(header));
+  }
+}
+
+void replace_custom_score(std::vector<NamedSource>& headers, const KernelSpec& spec,
+                          const std::filesystem::path& kernel_dir) {
   const auto found = std::find_if(headers.begin(), headers.end(), [](const NamedSource& header) {
     return header.name == "attention/custom_score.cuh";
   });
@@ -58,6 +68,7 @@ void replace_custom_score(std::vector<NamedSource>& headers, const KernelSpec& s
     throw Error(ErrorCode::kInternal, fmt::format("{}: has no place for a score of the caller's", spec.name));
   }
   found->text = spec.custom_score;
+  add_header(headers, "attention/score_math.cuh", kernel_dir);  // which the text may ask for
 }
 
 }  // namespace
@@ -113,13 +124,9 @@ Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel
   program.toolkit_headers = spec.toolkit_headers;
   program.entry = "attend_" + spec.name;
   program.headers = collect_sources(spec.source, kernel_dir);
-  if (!spec.custom_score.empty()) replace_custom_score(program.headers, spec);
+  if (!spec.custom_score.empty()) replace_custom_score(program.headers, spec, kernel_dir);
   constexpr const char* kEnums = "common/config_enums.cuh";
-  const bool has_enums = std::any_of(program.headers.begin(), program.headers.end(),
-                                     [&](const NamedSource& header) { return header.name == kEnums; });
-  if (!has_enums) {
-    for (NamedSource& header : collect_sources(kEnums, kernel_dir)) program.headers.push_back(std::move(header));
-  }
+  add_header(program.headers, kEnums, kernel_dir);
   program.text = fmt::format(
       "#include \"{}\"\n\nnamespace attend {{\nstruct Config {{\n{}}};\n}}  // namespace attend\n\n#include \"{}\"\n\n"
       "extern \"C\" __global__ void __launch_bounds__(attend::Config::kThreads, {})\n"

@@ -177,7 +177,7 @@ Facts facts_of(const Problem& p, bool folds_scale) {
   if (p.is_backward) facts.options &= ~options_in_lse(p);
   if (p.custom_score != nullptr) {
     std::copy(p.custom_score->digest.begin(), p.custom_score->digest.end(), facts.custom_score);
-    facts.custom_traits = bits_of(p.custom_score->traits);
+    facts.custom_traits = bits_of(custom_tile_traits(p.is_backward && p.custom_score->traits.transforms));
   }
   return facts;
 }
@@ -190,7 +190,7 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
                                      {"kNegateScores", facts.negate_scores != 0},
                                      {"kAligned", facts.aligned != 0}};
   // Kernels that know any modification of scores ask for the constants of all (Score<Config>).
-  const std::int32_t wanted = (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod : taken;
+  const std::int32_t wanted = (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod | option::kCustomScore : taken;
   // Backward: a step of its own makes the gradient of what is outside the loop, and all other kernels find it in lse.
   const std::int32_t known = facts.is_backward != 0 ? facts.loop_options() : facts.options;
   for (const Option& o : options()) {
@@ -224,6 +224,15 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
     if (row.gradient == nullptr) continue;
     const std::optional<Tensor>& gradient = p.*row.gradient_tensor;
     if (!is_known(gradient)) return Lack{row.gradient, "dtype", dtype_name(gradient->dtype), kDTypesOfOptions};
+  }
+  return std::nullopt;
+}
+
+std::optional<Lack> custom_score_lack(const Problem& p, std::int32_t others) {
+  if (p.custom_score == nullptr) return std::nullopt;
+  if (!p.captured_gradients.empty()) return Lack{nullptr, "captures", "given", "none"};
+  for (const Option& o : options()) {
+    if ((o.bit & others) != 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, "none with a score function"};
   }
   return std::nullopt;
 }

@@ -1,7 +1,9 @@
 // What the kernels of every family are compiled for: the facts of a problem, and the one table of the options.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <vector>
@@ -62,7 +64,7 @@ constexpr std::int32_t kAll = known_mods() | kDeterministic | kWindow | kVarlen 
 constexpr std::int32_t kPart = 1 << 20;                 ///< ALiBi or dropout by Part::placement
 constexpr std::int32_t kAddsToOutputs = 1 << 21;        ///< Part::adds_to_outputs
 constexpr std::int32_t kHugeTransform = 1 << 22;        ///< a score divided by the cap may underflow
-constexpr std::int32_t kCustomScore = 1 << 23;          ///< no family takes it yet
+constexpr std::int32_t kCustomScore = 1 << 23;          ///< a modification of scores of the caller's own
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 
@@ -92,12 +94,19 @@ struct Facts {
   std::int32_t sole_key = 0;       ///< backward, 16 bits, with dropout: no row sees more than one key (sole_key.cuh)
 
   std::int32_t custom_score[4] = {};  ///< Problem::custom_score: its digest
-  std::int32_t custom_traits = 0;     ///< and its traits, a bit each
+  std::int32_t custom_traits = 0;     ///< and what it counts as for tiles, a bit each: custom_tile_traits()
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
 
   /// The options that the loop over keys depends on, and with it the tile.
   [[nodiscard]] std::int32_t loop_options() const { return options & ~option::bits_outside_loop(); }
+
+  /// Kernels that evaluate no score are the same for all functions.
+  void forget_custom_score() {
+    options &= ~option::kCustomScore;
+    std::fill(std::begin(custom_score), std::end(custom_score), 0);
+    custom_traits = 0;
+  }
 
   /// Traits of all modifications of scores that are on.
   [[nodiscard]] ScoreModTraits score() const;
@@ -125,6 +134,8 @@ struct Facts {
 
 /// An option outside `taken`.
 [[nodiscard]] std::optional<core::Lack> option_lack(const core::Problem& p, std::int32_t taken);
+/// What comes with a score function: gradients of its captures, or one of `others`.
+[[nodiscard]] std::optional<core::Lack> custom_score_lack(const core::Problem& p, std::int32_t others);
 /// What kernels on tensor cores lack for ALiBi and dropout of a part of a larger problem.
 [[nodiscard]] std::optional<core::Lack> part_lack(const core::Problem& p);
 /// A dtype outside `dtypes`, of q, or of a tensor that differs from q.

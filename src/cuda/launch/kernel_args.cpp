@@ -27,6 +27,19 @@ float kernel_scale(double scale, bool folds_scale) {
   return folds_scale ? std::max(std::abs(value), std::numeric_limits<float>::min()) : value;
 }
 
+/// The tensors that the caller's function of scores reads.
+void set_captured(OptionArgs& args, const core::CustomScore& score) {
+  for (std::size_t n = 0; n < score.captured.size(); ++n) {
+    const Tensor& t = score.captured[n];
+    CapturedTensor& to = args.captured[n];
+    to.data = t.data;
+    for (std::size_t d = 0; d < t.shape.size(); ++d) {
+      to.stride[d] = t.stride[d];
+      to.extent[d] = static_cast<int>(std::min<std::int64_t>(t.shape[d], std::numeric_limits<int>::max()));
+    }
+  }
+}
+
 /// What both passes are told.
 template <class Args>
 Args args_of(const core::Problem& p, void* workspace, bool folds_scale) {
@@ -143,7 +156,7 @@ OptionArgs option_args_of(const core::Problem& p) {
     args.total_q = p.q.shape[2];
     args.total_k = p.k.shape[2];
   }
-  if (p.custom_score != nullptr) args.captured = p.custom_score->captured_on_device;
+  if (p.custom_score != nullptr) set_captured(args, *p.custom_score);
   const core::Problem::Window window = p.own_window();
   args.window_left = window.left;
   args.window_right = window.right;

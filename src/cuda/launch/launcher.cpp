@@ -11,6 +11,7 @@
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
 #include "cuda/jit/jit.hpp"
+#include "cuda/launch/custom_score_text.hpp"
 #include "cuda/launch/variant_cache.hpp"
 
 namespace attend::cuda {
@@ -43,6 +44,13 @@ void check_varlen(const core::Problem& p, StreamHandle stream) {
                              {p.q.shape[2], p.k.shape[2]});
 }
 
+/// Is the kernel one that evaluates the caller's function of scores?
+bool evaluates_it(const KernelSpec& spec) {
+  return std::any_of(spec.config.begin(), spec.config.end(), [](const Constant& constant) {
+    return constant.name == "kHasCustomScore" && std::get<bool>(constant.value);
+  });
+}
+
 /// Memory of the caller's, where there is some, else none.
 DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
   if (p.workspace.data == nullptr || wanted == 0) return 0;
@@ -64,7 +72,7 @@ std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant
     const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
     std::vector<LoadedKernel> kernels;
     for (KernelSpec& spec : family.kernels(variant, device.arch())) {
-      if (custom_score != nullptr) spec.custom_score = custom_score->source;
+      if (custom_score != nullptr && evaluates_it(spec)) spec.custom_score = custom_score_text(*custom_score);
       kernels.push_back({Jit::instance().load(spec, device.index), spec.args, static_cast<unsigned>(threads_of(spec)),
                          spec.dynamic_smem_bytes});
     }

@@ -14,7 +14,7 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kRing;
+constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kCustomScore | option::kRing;
 
 using enum SimtGradient;
 
@@ -188,6 +188,7 @@ class SimtFamily final : public Family {
  protected:
   /// Blocks that share rows would read an lse that another of them has written.
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p, const DeviceInfo& device) const override {
+    if (auto lack = custom_score_lack(p, option::kRing)) return lack;
     if (!p.adds_to_outputs() || p.is_backward) return std::nullopt;
     const SimtVariant variant = simt_variant(facts_of(p, false), false, device.max_smem_per_block);
     if (variant.forward.columns.count == 1) return std::nullopt;

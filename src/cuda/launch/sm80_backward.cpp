@@ -57,7 +57,7 @@ class Sm80Backward final : public Family {
   Sm80Backward()
       : Family("sm80_backward", "float16 and bfloat16 gradients on tensor cores since Ampere, every option") {
     has_forward = false;
-    takes = option::kAll;
+    takes = option::kAll | option::kCustomScore;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -166,6 +166,10 @@ class Sm80Backward final : public Family {
                                                           const DeviceInfo& /*device*/) const override {
     // A block of keys goes from query head to query head, and ends behind the last of its group.
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
+    if (auto lack = custom_score_lack(p, 0)) return lack;
+    if (p.custom_score != nullptr && p.custom_score->traits.transforms && p.dbias) {  // ds is kept before its slope only
+      return core::Lack{nullptr, "dbias", "given", "none with a score function that is not the score and a term"};
+    }
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);
   }
 

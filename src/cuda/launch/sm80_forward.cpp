@@ -34,7 +34,7 @@ class Sm80Forward final : public Family {
  public:
   Sm80Forward() : Family("sm80_forward", "float16 and bfloat16 on tensor cores since Ampere, every option") {
     has_backward = false;
-    takes = option::kAll;
+    takes = option::kAll | option::kCustomScore;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -113,6 +113,7 @@ class Sm80Forward final : public Family {
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, {}, kSm80LargestHeadDim, true)) return lack;
+    if (auto lack = custom_score_lack(p, 0)) return lack;
     const Facts facts = facts_of(p, true);
     const int widest = std::max(facts.head_dim, facts.head_dim_v);
     if (widest > kWidestLongSum && puts_sums_aside(facts.element, p.max_seqlen_k)) {

@@ -105,7 +105,7 @@ class Sm90Backward final : public Family {
     has_forward = false;
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
             option::kTransform | option::kHugeTransform |  // this family has a range of its own
-            option::kBias | option::kDropout | option::kPhiloxState | option::kRing;
+            option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -167,7 +167,9 @@ class Sm90Backward final : public Family {
       other->dbias_blocks = 0;
       other->dbias = ElementType::kBF16;
     }
-    before.options &= option::kVarlen | option::kDropout | kRulesOfWide | (v.sole_key != 0 ? option::kPhiloxState : 0);
+    for (Sm90BackwardVariant* other : {&after, &after_keys}) other->forget_custom_score();
+    if (!v.tile().is_wide) before.forget_custom_score();
+    before.options &= option::kVarlen | option::kDropout | option::kCustomScore | kRulesOfWide | (v.sole_key != 0 ? option::kPhiloxState : 0);
     if (!v.has(option::kBias)) before.bias = ElementType::kBF16;
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
@@ -257,6 +259,10 @@ class Sm90Backward final : public Family {
     if (auto lack = head_dim_lack(p, {}, kMostHeadDim, true)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
+    if (auto lack = custom_score_lack(p, option::kRing | kRulesOfWide | option::kAlibi)) return lack;
+    if (p.custom_score != nullptr && p.custom_score->has_huge_constant) {
+      return core::Lack{nullptr, "score function", "with a constant beyond 1e30", "-inf for keys that are hidden"};
+    }
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (!p.adds_to_outputs() || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
       return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
@@ -360,7 +366,7 @@ class Sm90Backward final : public Family {
         .source = std::string("sm90/") + function + ".cuh",
         .function = function,
         .args = Sm90BackwardArgs::kTypeName,
-        .config = config_of<Sm90BackwardVariant>(v, option::kAll | option::kRing, kSm90BackwardFields, v),
+        .config = config_of<Sm90BackwardVariant>(v, option::kAll | option::kCustomScore | option::kRing, kSm90BackwardFields, v),
         .arch = arch.target,
         .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), std::begin(of_tile), std::end(of_tile));

@@ -47,7 +47,7 @@ class Sm90Forward final : public Family {
  public:
   Sm90Forward() : Family("sm90_forward", "float16 and bfloat16 on Hopper's tensor cores, every option") {
     has_backward = false;
-    takes = option::kAll | option::kRing;
+    takes = option::kAll | option::kCustomScore | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -133,6 +133,7 @@ class Sm90Forward final : public Family {
         widest > kSm90MostCrowdedHeadDim && (p.bias || sm90_is_crowded(facts_of(p, true)))) {
       return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, crowded_text};
     }
+    if (auto lack = custom_score_lack(p, option::kRing)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
     if (num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_sequences * p.num_heads_q > kMostTiles) {

@@ -1,0 +1,77 @@
+// The tensors that a user's score function reads, as the code that is printed of it asks for their elements
+// (src/expr/print.hpp).
+//
+//   const Captures<CapturedF32, CapturedBool> captures = {args.options.captured};
+//   captures.load<0>(i, j);        // an element of the first; subscripts are within its extents
+//   captures.extent<1, 0>();       // of the second
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/element.cuh"
+
+namespace attend {
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+// How the elements of a tensor lie in memory, and the numbers that they are.
+struct CapturedF32 {
+  using Storage = float;
+  static __device__ __forceinline__ float number(float x) { return x; }
+};
+struct CapturedF16 {
+  using Storage = Bits16;
+  static __device__ __forceinline__ float number(Bits16 x) { return Float16::to_float(x); }
+};
+struct CapturedBF16 {
+  using Storage = Bits16;
+  static __device__ __forceinline__ float number(Bits16 x) { return BFloat16::to_float(x); }
+};
+struct CapturedF64 {
+  using Storage = double;
+  static __device__ __forceinline__ float number(double x) { return static_cast<float>(x); }
+};
+struct CapturedI32 {
+  using Storage = int;
+  static __device__ __forceinline__ int number(int x) { return x; }
+};
+struct CapturedI64 {  // the lower half: integers wrap
+  using Storage = int64;
+  static __device__ __forceinline__ int number(int64 x) { return static_cast<int>(static_cast<uint32>(x)); }
+};
+struct CapturedBool {
+  using Storage = unsigned char;
+  static __device__ __forceinline__ bool number(unsigned char x) { return x != 0; }
+};
+
+template <int kNumber, class First, class... Others>
+struct CapturedType {
+  using Type = typename CapturedType<kNumber - 1, Others...>::Type;
+};
+template <class First, class... Others>
+struct CapturedType<0, First, Others...> {
+  using Type = First;
+};
+
+// Of the types of all tensors, in order.
+template <class... Types>
+struct Captures {
+  const CapturedTensor* tensors;
+
+  template <int kNumber, class... Subscripts>
+  [[nodiscard]] __device__ __forceinline__ auto load(Subscripts... subscripts) const {
+    using Type = typename CapturedType<kNumber, Types...>::Type;
+    const CapturedTensor& tensor = tensors[kNumber];
+    int64 place = 0;
+    int dimension = 0;
+    ((place += subscripts * tensor.stride[dimension++]), ...);
+    return Type::number(__ldg(static_cast<const typename Type::Storage*>(tensor.data) + place));
+  }
+  template <int kNumber, int kDimension>
+  [[nodiscard]] __device__ __forceinline__ int extent() const {
+    return tensors[kNumber].extent[kDimension];
+  }
+};
+
+#endif
+
+}  // namespace attend

@@ -1,0 +1,111 @@
+// Score functions on the GPU against the reference in float64: every family, every function of the cookbook.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <tuple>
+
+#include "cuda/driver/device.hpp"
+#include "cuda/launch/family.hpp"
+#include "gpu/families.hpp"
+#include "score/cookbook.hpp"
+#include "support/option_cases.hpp"
+
+namespace attend::test {
+namespace {
+
+/// A family and the number of a function of the cookbook, which compile apart from all others.
+class GpuScores : public GpuTest, public testing::WithParamInterface<std::tuple<const char*, std::size_t>> {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped() && !cuda::find_family(family())->supports(cuda::device_info(0).arch())) {
+      GTEST_SKIP() << "no instructions for " << family();
+    }
+  }
+  [[nodiscard]] static const char* family() { return std::get<0>(GetParam()); }
+  [[nodiscard]] static const Recipe& recipe() { return cookbook()[std::get<1>(GetParam())]; }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuScores,
+                         testing::Combine(testing::ValuesIn(kFamilies),
+                                          testing::Range<std::size_t>(0, cookbook().size())),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_" + std::to_string(std::get<1>(test.param));
+                         });
+
+class GpuScoreOptions : public FamilyTest {};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuScoreOptions, testing::ValuesIn(kFamilies), kFamilyName);
+
+/// Of half types: their own rounding of o, p and ds, relative to the largest magnitude; first of results, then of
+/// gradients.
+std::pair<double, double> budget_of(DType dtype) {
+  return dtype == DType::kF32 ? std::pair{1e-5, 2e-5}
+                              : dtype == DType::kBF16 ? std::pair{0x1p-7, 0x1p-5} : std::pair{0x1p-10, 0x1p-8};
+}
+
+/// Runs a case where the family takes it; returns whether it does.
+bool check(const char* family, const ScoreCase& score) {
+  const Inputs in = make_inputs(score.attention);
+  const ScoreFunction function = function_of(score, {DeviceType::kCUDA, 0});
+  if (!lack_of(family, in, &function).empty()) return false;
+  SCOPED_TRACE(describe(score.attention) + " " + score.text);
+  const auto [tolerance, gradient_tolerance] = budget_of(score.attention.dtype);
+  const ScoreResults truth = run_score(score, as_f64(in), "reference", false);
+  const std::string line = expect_close(run_score(score, in, family, false), truth, tolerance, gradient_tolerance);
+  std::printf("%s %s:%s\n", family, describe(score.attention).c_str(), line.c_str());
+  return true;
+}
+
+std::vector<AttentionCase> cases(DType dtype) {
+  const AttentionCase base = {.dtype = dtype,
+                              .batch = 2,
+                              .heads_q = 4,
+                              .heads_k = 2,
+                              .seqlen_q = 150,
+                              .seqlen_k = 277,
+                              .head_dim = 64,
+                              .head_dim_v = 64,
+                              .dlse = true,
+                              .seed = 7};
+  std::vector<AttentionCase> all(6, base);
+  all[1].head_dim = 128, all[1].head_dim_v = 128, all[1].causal = true, all[1].seqlen_q = 300;
+  all[2].varlen_q = {5, 0, 131, 12}, all[2].varlen_k = {9, 4, 0, 240};
+  all[3].causal = true, all[3].dropout_p = 0.2, all[3].head_dim = 40, all[3].head_dim_v = 72;
+  all[4].head_dim = 192, all[4].head_dim_v = 136, all[4].window_left = 70, all[4].window_right = 30;
+  all[5].seqlen_q = 1, all[5].head_dim = 128, all[5].head_dim_v = 128, all[5].heads_k = 1;
+  return all;
+}
+
+TEST_P(GpuScores, OfTheCookbookIsTheReference) {
+  int checked = 0;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const AttentionCase& c : cases(dtype)) checked += check(family(), with_recipe(c, recipe())) ? 1 : 0;
+  }
+  std::printf("%s: %d cases\n", recipe().name.c_str(), checked);
+  EXPECT_GT(checked, 4);
+}
+
+/// With slopes of every kind, a hidden key here and there, and captures that many scores load.
+TEST_P(GpuScoreOptions, ComposeWithAFunction) {
+  int checked = 0;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const AttentionCase& c : option_cases(dtype)) {
+      for (const char* text : {"let s = gain[h] * tanh(score / 2) + table[b, clamp(q - k, -2, 2) + 2];\n"
+                               "(q + 3 * k) % 7 == 2 ? -inf : s",
+                               "score + gain[h] * float((q * 5 + k) % 3)"}) {
+        const ScoreCase score = {c,
+                                 text,
+                                 {{"gain", DType::kF32, {c.heads_q}, normal_values(c.heads_q, 5), CaptureStrides::kNegative},
+                                  {"table", DType::kF32, {c.num_sequences(), 5}, normal_values(5 * c.num_sequences(), 6)}}};
+        checked += check(GetParam(), score) ? 1 : 0;
+      }
+    }
+  }
+  std::printf("%d cases\n", checked);
+  EXPECT_GT(checked, 20);
+}
+
+}  // namespace
+}  // namespace attend::test
