@@ -1,7 +1,8 @@
 // The tensors that a user's score function reads, as the code that is printed of it asks for their elements
 // (src/expr/print.hpp).
 //
-//   const Captures<CapturedF32, CapturedBool> captures = {args.options.captured};
+//   const Captures<Captured<CapturedF32, true, true>, Captured<CapturedBool, true, false>> captures =
+//       {args.options.captured};
 //   captures.load<0>(i, j);        // an element of the first; subscripts are within its extents
 //   captures.extent<1, 0>();       // of the second
 #pragma once
@@ -43,6 +44,12 @@ struct CapturedBool {
   static __device__ __forceinline__ bool number(unsigned char x) { return x != 0; }
 };
 
+// kIsNear: all elements are within 2^31 of the first. kIsUnit: neighbours in the last dimension are in memory, too.
+template <class Number, bool kNear, bool kUnit>
+struct Captured : Number {
+  static constexpr bool kIsNear = kNear, kIsUnit = kUnit;
+};
+
 template <int kNumber, class First, class... Others>
 struct CapturedType {
   using Type = typename CapturedType<kNumber - 1, Others...>::Type;
@@ -61,14 +68,29 @@ struct Captures {
   [[nodiscard]] __device__ __forceinline__ auto load(Subscripts... subscripts) const {
     using Type = typename CapturedType<kNumber, Types...>::Type;
     const CapturedTensor& tensor = tensors[kNumber];
-    int64 place = 0;
-    int dimension = 0;
-    ((place += subscripts * tensor.stride[dimension++]), ...);
-    return Type::number(__ldg(static_cast<const typename Type::Storage*>(tensor.data) + place));
+    const auto* first = static_cast<const typename Type::Storage*>(tensor.data);
+    if constexpr (Type::kIsNear) return Type::number(__ldg(first + place<int, Type::kIsUnit>(tensor, subscripts...)));
+    return Type::number(__ldg(first + place<int64, Type::kIsUnit>(tensor, subscripts...)));
   }
   template <int kNumber, int kDimension>
   [[nodiscard]] __device__ __forceinline__ int extent() const {
     return tensors[kNumber].extent[kDimension];
+  }
+
+ private:
+  // Elements from the first one on.
+  template <class Int, bool kIsUnit, class... Subscripts>
+  [[nodiscard]] static __device__ __forceinline__ Int place(const CapturedTensor& tensor, Subscripts... subscripts) {
+    constexpr int kLast = int{sizeof...(subscripts)} - 1;
+    Int sum = 0;
+    int dimension = 0;
+    const auto add = [&](int subscript) {
+      const bool is_unit = kIsUnit && dimension == kLast;
+      sum += is_unit ? Int{subscript} : static_cast<Int>(tensor.stride[dimension]) * subscript;
+      ++dimension;
+    };
+    (add(subscripts), ...);
+    return sum;
   }
 };
 

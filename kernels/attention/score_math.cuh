@@ -2,11 +2,16 @@
 //
 // Every one has a result for all operands: src/expr/graph.hpp says which. Float is float in kernels. On the host it may
 // be double, and results are then those of expr::Evaluator, bit for bit: a test of the printed code.
+//
+// ATTEND_FAST_SCORE_MATH: some functions take one or two instructions of the special function unit, with errors of
+// 2^-20 of their results, of logarithms 2^-22 absolute: far below the rounding of 16-bit outputs.
+// ATTEND_LONG_SEQUENCES: an index or a length may be 2^21 or more.
 #pragma once
 
 #include "../common/numbers.cuh"
 #include "../common/portable.cuh"
 #include "score_point.cuh"
+#include "score_transform.cuh"
 
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include <cmath>
@@ -39,6 +44,8 @@ ATTEND_SCORE_FUNCTION(floor, floorf)
 ATTEND_SCORE_FUNCTION(ceil, ceilf)
 ATTEND_SCORE_FUNCTION(nearbyint, nearbyintf)
 ATTEND_SCORE_FUNCTION(trunc, truncf)
+ATTEND_SCORE_FUNCTION(erf, erff)
+#if !defined(ATTEND_FAST_SCORE_MATH)
 ATTEND_SCORE_FUNCTION(exp, expf)
 ATTEND_SCORE_FUNCTION(exp2, exp2f)
 ATTEND_SCORE_FUNCTION(log, logf)
@@ -46,7 +53,7 @@ ATTEND_SCORE_FUNCTION(log2, log2f)
 ATTEND_SCORE_FUNCTION(log1p, log1pf)
 ATTEND_SCORE_FUNCTION(sqrt, sqrtf)
 ATTEND_SCORE_FUNCTION(tanh, tanhf)
-ATTEND_SCORE_FUNCTION(erf, erff)
+#endif
 ATTEND_SCORE_CALL(sin, sinf)
 ATTEND_SCORE_CALL(cos, cosf)
 ATTEND_SCORE_CALL(tan, tanf)
@@ -69,6 +76,37 @@ using std::pow;
 template <class Float>
 Float abs(Float x) {
   return std::abs(x);
+}
+#endif
+
+#if defined(ATTEND_FAST_SCORE_MATH)
+// What rounding x log2(e) has lost is a factor of the result.
+ATTEND_HOST_DEVICE float exp(float x) {
+  constexpr float kRestOfLog2E = 1.925963e-8f, kNearlyInfinite = 200.0f;
+  const float exponent = x * kLog2E;
+  const float lost = multiply_add(x, kRestOfLog2E, multiply_add(x, kLog2E, -exponent));
+  const float power = exp2_fast(exponent);
+  return fabsf(x) < kNearlyInfinite ? multiply_add(power, lost * kLn2, power) : power;  // NaN is power's
+}
+ATTEND_HOST_DEVICE float exp2(float x) {
+  return exp2_fast(x);
+}
+ATTEND_HOST_DEVICE float log2(float x) {
+  return log2_fast(x);
+}
+ATTEND_HOST_DEVICE float log(float x) {
+  return log2_fast(x) * kLn2;
+}
+ATTEND_HOST_DEVICE float log1p(float x) {
+  return log(1.0f + x);
+}
+ATTEND_HOST_DEVICE float sqrt(float x) {
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+  return root;
+}
+ATTEND_HOST_DEVICE float tanh(float x) {
+  return tanh_fast(x);
 }
 #endif
 
@@ -154,14 +192,6 @@ ATTEND_HOST_DEVICE Float sign(Float x) {
   return x > 0 ? Float(1) : x < 0 ? Float(-1) : x == 0 ? Float(0) : x;
 }
 template <class Float>
-ATTEND_HOST_DEVICE Float rsqrt(Float x) {
-  return 1 / sqrt(x);
-}
-template <class Float>
-ATTEND_HOST_DEVICE Float sigmoid(Float x) {
-  return 1 / (1 + exp(-x));
-}
-template <class Float>
 ATTEND_HOST_DEVICE Float add(Float a, Float b) {
   return a + b;
 }
@@ -175,7 +205,28 @@ ATTEND_HOST_DEVICE Float multiply(Float a, Float b) {
 }
 template <class Float>
 ATTEND_HOST_DEVICE Float divide(Float a, Float b) {
+#if defined(ATTEND_FAST_SCORE_MATH)
+  return __fdividef(a, b);
+#else
   return a / b;
+#endif
+}
+template <class Float>
+ATTEND_HOST_DEVICE Float rsqrt(Float x) {
+  return divide(Float(1), sqrt(x));
+}
+template <class Float>
+ATTEND_HOST_DEVICE Float sigmoid(Float x) {
+  return divide(Float(1), 1 + exp(-x));
+}
+// reciprocal: 1 / b, rounded.
+template <class Float>
+ATTEND_HOST_DEVICE Float divide_by(Float a, Float b, [[maybe_unused]] Float reciprocal) {
+#if defined(ATTEND_FAST_SCORE_MATH)
+  return a * reciprocal;
+#else
+  return a / b;
+#endif
 }
 template <class Float>
 ATTEND_HOST_DEVICE Float floor_divide(Float a, Float b) {
@@ -200,6 +251,20 @@ template <class Float>
 ATTEND_HOST_DEVICE int to_int(Float x) {
   if (!(x > Float(-2147483648.0))) return x != x ? 0 : -2147483647 - 1;
   return x < Float(2147483648.0) ? static_cast<int>(x) : 2147483647;
+}
+template <class Float>
+ATTEND_HOST_DEVICE Float to_float(int x) {
+  return static_cast<Float>(x);
+}
+// Of less than 2^22 unless ATTEND_LONG_SEQUENCES. As the last bits of 1.5 * 2^23 it takes an addition of integers and one
+// of floats, where a conversion takes a sixteenth of their rate.
+template <class Float>
+ATTEND_HOST_DEVICE Float small_to_float(int x) {
+#if defined(__CUDA_ARCH__) && !defined(ATTEND_LONG_SEQUENCES)
+  return __int_as_float(0x4b400000 + x) - 12582912.0f;
+#else
+  return static_cast<Float>(x);
+#endif
 }
 ATTEND_HOST_DEVICE int to_int(bool x) {
   return x ? 1 : 0;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,6 +105,15 @@ void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> other
 }
 
 }  // namespace
+
+CaptureForm form_of(const Tensor& captured, std::size_t rank) {
+  constexpr double kNear = 0x1p31;
+  double reach = 0;
+  for (std::size_t d = 0; d < rank; ++d) {
+    reach += std::abs(static_cast<double>(captured.stride[d])) * static_cast<double>(captured.shape[d]);
+  }
+  return {.is_near = reach < kNear, .is_unit = rank > 0 && captured.stride[rank - 1] == 1};
+}
 
 void resolve_score_function(Problem& p, const Params& params, bool is_whole) {
   if (params.score == nullptr) return;

@@ -39,4 +39,12 @@ struct CustomScore {
   std::vector<std::string> names = {};
 };
 
+/// How the elements of a capture lie in memory, as far as code depends on it.
+struct CaptureForm {
+  bool is_near = false;  ///< all are within 2^31 of the first
+  bool is_unit = false;  ///< neighbours in the last dimension are in memory, too
+};
+/// rank: of the capture as its function knows it.
+[[nodiscard]] CaptureForm form_of(const Tensor& captured, std::size_t rank);
+
 }  // namespace attend::core

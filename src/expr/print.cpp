@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "expr/bounds.hpp"
+
 namespace attend::expr {
 namespace {
 
@@ -152,15 +154,43 @@ std::string constant(const Node& node) {
   return (fits ? "Float(" : "math::rounded<Float>(") + literal + ")";
 }
 
-/// Subscripts are clamped: no code can leave a tensor.
+/// Bounds of an integer for all variables, but for those that count something from 0 to `most`.
+Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
+  Ranges ranges;
+  ranges.fill({least, most});
+  ranges[static_cast<std::size_t>(Variable::kScore)] = {};
+  return bounds_of(graph, id, ranges, [](auto...) { return Interval{}; });
+}
+
+/// Subscripts are clamped, unless it is certain that they are within the tensor: no code can leave it.
 std::string load(const Graph& graph, const Node& node) {
+  constexpr double kLeast = -0x1p31, kMost = 0x1p31 - 1;
   const Capture& capture = graph.captures()[static_cast<std::size_t>(node.which)];
   std::vector<std::string> subscripts;
   for (std::size_t n = 0; n < capture.shape.size(); ++n) {
-    subscripts.push_back(
-        fmt::format("math::within({}, captures.template extent<{}, {}>())", name_of(node.args[n]), node.which, n));
+    const std::string name = name_of(node.args[n]);
+    const Interval bounds = bounds_of_int(graph, node.args[n], kLeast, kMost);
+    const bool is_within = bounds.low >= 0 && bounds.high < static_cast<double>(capture.shape[n]);
+    subscripts.push_back(is_within ? name
+                                   : fmt::format("math::within({}, captures.template extent<{}, {}>())", name,
+                                                 node.which, n));
   }
   return fmt::format("captures.template load<{}>({})", node.which, fmt::join(subscripts, ", "));
+}
+
+/// Integers whose magnitude is small wherever no index and no length is 2^21 or more.
+std::string to_float(const Graph& graph, Id id) {
+  constexpr double kMostIndex = 0x1p21, kMost = 0x1p22 - 1;
+  if (graph.type(id) != Type::kInt) return fmt::format("static_cast<Float>({})", name_of(id));
+  const Interval bounds = bounds_of_int(graph, id, 0, kMostIndex);
+  const bool is_small = bounds.low >= -kMost && bounds.high <= kMost;
+  return fmt::format("math::{}<Float>({})", is_small ? "small_to_float" : "to_float", name_of(id));
+}
+
+/// By a number of float32's whose reciprocal is one, too.
+bool is_divisor(const Node& node) {
+  return node.op == Op::kConstant && std::isnormal(static_cast<float>(node.value)) &&
+         std::isnormal(static_cast<float>(1 / node.value));
 }
 
 std::string operation(const Graph& graph, const Node& node) {
@@ -175,9 +205,12 @@ std::string operation(const Graph& graph, const Node& node) {
     case Op::kNot:
       return (node.type == Type::kBool ? "!" : "~") + arg(0);
     case Op::kToFloat:
-      return fmt::format("static_cast<Float>({})", arg(0));
+      return to_float(graph, node.args[0]);
     case Op::kSelect:
       return fmt::format("{} ? {} : {}", arg(0), arg(1), arg(2));
+    case Op::kDivide:
+      if (!is_divisor(graph[node.args[1]])) break;
+      return fmt::format("math::divide_by({}, {}, Float({:a}))", arg(0), arg(1), 1 / graph[node.args[1]].value);
     default:
       break;
   }

@@ -129,7 +129,9 @@ std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vect
                                       const expr::Graph& graph) {
   std::string all = source;
   for (std::size_t n = 0; n < captured.size(); ++n) {
-    all += fmt::format("\n{} {}", dtype_name(captured[n].dtype), graph.captures()[n].shape.size());
+    const std::size_t rank = graph.captures()[n].shape.size();
+    const core::CaptureForm form = core::form_of(captured[n], rank);
+    all += fmt::format("\n{} {} {} {}", dtype_name(captured[n].dtype), rank, form.is_near, form.is_unit);
   }
   const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
   const auto word = [](std::uint64_t bits) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(bits)); };

@@ -44,11 +44,7 @@ struct Compiled {
 
 /// With a function, as launches compile it.
 Compiled compile(cuda::KernelSpec spec, const core::CustomScore& score) {
-  for (const cuda::Constant& constant : spec.config) {
-    if (constant.name == "kHasCustomScore" && std::get<bool>(constant.value)) {
-      spec.custom_score = cuda::custom_score_text(score);
-    }
-  }
+  cuda::set_custom_score(spec, score);
   const cuda::Program program = cuda::make_program(spec, {});
   const cuda::CompileOutput output =
       cuda::Nvrtc::instance().compile(program.name, program.text, program.headers, program.options);

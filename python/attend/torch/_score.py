@@ -1,4 +1,4 @@
-"""Scores of the caller's own on torch tensors: one function of autograd. On the CPU; outside of torch.compile."""
+"""Scores of the caller's own on torch tensors: one function of autograd, outside of torch.compile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attention(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, with_autograd: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, lse); with autograd differentiable by q, k, v, options that have a gradient, and captures of floats."""
-    captures = _tensors(score)
+    captures = _tensors(score, q.device)
     given = (q, k, v, *captures, *(x for x in extras if x is not None))
     if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
         raise UnsupportedError("score: under torch.compile, torch.func or a tracer, allowed outside of them only")
@@ -72,12 +72,12 @@ def gradients(
     settings: Settings, needs_captures: Any, captures: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS, and a tuple of those of the captures."""
-    captures = _tensors(score) if captures is None else captures
+    captures = _tensors(score, q.device) if captures is None else captures
     rows = _in_rows(captures)
     views = tuple(view_of_rows(x) for x in rows)
     wanted = [i for i, x in enumerate(captures) if x.dtype.is_floating_point and needs_captures[i]]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    results = {i: torch.empty(captures[i].shape, dtype=dtype) for i in wanted}
+    results = {i: torch.empty(captures[i].shape, dtype=dtype, device=captures[i].device) for i in wanted}
     names = tuple(score.names[i] for i in wanted)
     places = tuple(view_of_rows(results[i]) for i in wanted)
     call = functools.partial(_core.backward_with_score, score.function(views), names, places)
@@ -98,11 +98,12 @@ def _in_rows(captures: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x.detach().resolve_neg() for x in captures)
 
 
-def _tensors(score: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(_tensor(name, x) for name, x in zip(score.names, score.captures))
+def _tensors(score: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
+    return tuple(_tensor(name, x, device) for name, x in zip(score.names, score.captures))
 
 
-def _tensor(name: str, x: Any) -> torch.Tensor:
+def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
+    """Tensors stay where they are. Numbers and arrays of the host's go to the device, which waits for the copy."""
     if isinstance(x, torch.Tensor):
         if x.layout != torch.strided:
             raise ArgumentError(f"captures: '{name}': layout {x.layout}, allowed torch.strided")
@@ -111,12 +112,12 @@ def _tensor(name: str, x: Any) -> torch.Tensor:
         raise UnsupportedError(f"captures: '{name}': {type(x).__name__}, attend knows no masked elements")
     try:
         if isinstance(x, float):
-            return torch.tensor(x, dtype=torch.float64)
+            return torch.tensor(x, dtype=torch.float64, device=device)
         if type(x).__module__ == "numpy":
             import numpy as np
 
             x = np.array(x, order="C")  # torch takes no negative strides
-        return torch.as_tensor(x)
+        return torch.as_tensor(x).to(device)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgumentError(f"captures: '{name}': {type(x).__name__}, allowed what torch reads: {why}") from error

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "attend/error.hpp"
+#include "expr/score_program.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -35,7 +39,7 @@ const char* captured_type(DType dtype) {
 }
 
 constexpr const char* kText = R"(#pragma once
-
+{}{}
 #include "attention/captured.cuh"
 #include "attention/score_math.cuh"
 
@@ -44,16 +48,16 @@ namespace attend {{
 {}
 struct CustomScoreCode {{
   static constexpr bool kHasSlope = {}, kMayBeLowest = {};
-  using Captured = Captures<{}>;
+  using Tensors = Captures<{}>;
   static __device__ __forceinline__ float value(const ScorePoint<float>& at, const CapturedTensor* captured) {{
     float value;
-    ScoreValueCode::evaluate(at, Captured{{captured}}, value);
+    ScoreValueCode::evaluate(at, Tensors{{captured}}, value);
     return value;
   }}
   static __device__ __forceinline__ float value_and_slope(const ScorePoint<float>& at, const CapturedTensor* captured,
                                                           float& slope) {{
     float value;
-    ScoreFunctionCode::evaluate(at, Captured{{captured}}, value, slope);
+    ScoreFunctionCode::evaluate(at, Tensors{{captured}}, value, slope);
     return value;
   }}
 }};
@@ -61,12 +65,38 @@ struct CustomScoreCode {{
 }}  // namespace attend
 )";
 
+/// Is it a constant of the Config, and true?
+bool is_on(const KernelSpec& spec, std::string_view name) {
+  return std::any_of(spec.config.begin(), spec.config.end(), [name](const Constant& constant) {
+    return constant.name == name && std::get<bool>(constant.value);
+  });
+}
+
+bool has_narrow_elements(const KernelSpec& spec) {
+  return std::any_of(spec.config.begin(), spec.config.end(), [](const Constant& constant) {
+    const auto* element = std::get_if<EnumConstant>(&constant.value);
+    return constant.name == "kElement" && element != nullptr && element->value != "kF32";
+  });
+}
+
 }  // namespace
 
-std::string custom_score_text(const core::CustomScore& score) {
-  std::vector<const char*> types;
-  for (const Tensor& t : score.captured) types.push_back(captured_type(t.dtype));
-  return fmt::format(kText, score.source, score.traits.transforms, score.may_be_lowest, fmt::join(types, ", "));
+void set_custom_score(KernelSpec& spec, const core::CustomScore& score) {
+  if (!is_on(spec, "kHasCustomScore")) return;
+  spec.custom_score =
+      custom_score_text(score, {.is_fast = has_narrow_elements(spec), .is_long = is_on(spec, "kHasLongSequences")});
+}
+
+std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how) {
+  std::vector<std::string> types;
+  for (std::size_t n = 0; n < score.captured.size(); ++n) {
+    const core::CaptureForm form = core::form_of(score.captured[n], score.program->graph.captures()[n].shape.size());
+    types.push_back(
+        fmt::format("Captured<{}, {}, {}>", captured_type(score.captured[n].dtype), form.is_near, form.is_unit));
+  }
+  const char* const math = how.is_fast ? "#define ATTEND_FAST_SCORE_MATH\n" : "";
+  const char* const lengths = how.is_long ? "#define ATTEND_LONG_SEQUENCES\n" : "";
+  return fmt::format(kText, math, lengths, score.source, score.traits.transforms, score.may_be_lowest, fmt::join(types, ", "));
 }
 
 }  // namespace attend::cuda

@@ -177,6 +177,9 @@ Facts facts_of(const Problem& p, bool folds_scale) {
   if (p.is_backward) facts.options &= ~options_in_lse(p);
   if (p.custom_score != nullptr) {
     std::copy(p.custom_score->digest.begin(), p.custom_score->digest.end(), facts.custom_score);
+    constexpr std::int64_t kLong = (std::int64_t{1} << 21) - 4096;  // tiles end behind sequences
+    const std::int64_t most = std::max({p.max_seqlen_q, p.max_seqlen_k, p.num_sequences, p.num_heads_q});
+    facts.custom_is_long = most >= kLong ? 1 : 0;
     facts.custom_traits = bits_of(custom_tile_traits(p.is_backward && p.custom_score->traits.transforms));
   }
   return facts;
@@ -197,6 +200,7 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
     if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, (known & o.bit) != 0});
   }
   if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", enum_constant(facts.bias)});
+  if (facts.has(option::kCustomScore)) constants.push_back({"kHasLongSequences", facts.custom_is_long != 0});
   constants.insert(constants.end(), more);
   return constants;
 }

@@ -95,6 +95,7 @@ struct Facts {
 
   std::int32_t custom_score[4] = {};  ///< Problem::custom_score: its digest
   std::int32_t custom_traits = 0;     ///< and what it counts as for tiles, a bit each: custom_tile_traits()
+  std::int32_t custom_is_long = 0;    ///< some index or length is 2^21 or more: ATTEND_LONG_SEQUENCES
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
 
@@ -105,7 +106,7 @@ struct Facts {
   void forget_custom_score() {
     options &= ~option::kCustomScore;
     std::fill(std::begin(custom_score), std::end(custom_score), 0);
-    custom_traits = 0;
+    custom_traits = custom_is_long = 0;
   }
 
   /// Traits of all modifications of scores that are on.

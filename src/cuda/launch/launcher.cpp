@@ -44,12 +44,6 @@ void check_varlen(const core::Problem& p, StreamHandle stream) {
                              {p.q.shape[2], p.k.shape[2]});
 }
 
-/// Is the kernel one that evaluates the caller's function of scores?
-bool evaluates_it(const KernelSpec& spec) {
-  return std::any_of(spec.config.begin(), spec.config.end(), [](const Constant& constant) {
-    return constant.name == "kHasCustomScore" && std::get<bool>(constant.value);
-  });
-}
 
 /// Memory of the caller's, where there is some, else none.
 DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
@@ -72,7 +66,7 @@ std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant
     const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
     std::vector<LoadedKernel> kernels;
     for (KernelSpec& spec : family.kernels(variant, device.arch())) {
-      if (custom_score != nullptr && evaluates_it(spec)) spec.custom_score = custom_score_text(*custom_score);
+      if (custom_score != nullptr) set_custom_score(spec, *custom_score);
       kernels.push_back({Jit::instance().load(spec, device.index), spec.args, static_cast<unsigned>(threads_of(spec)),
                          spec.dynamic_smem_bytes});
     }
