@@ -95,10 +95,10 @@ struct SeenColumns {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 template <class Config>
-constexpr ScoreUnits kScoreUnits =
-    Score<Config>::kAddsFromMemory || (Score<Config>::kIsCustom && CustomScoreCode::kMayBeLowest)
-        ? ScoreUnits::kNatural
-        : ScoreUnits::kFolded;
+constexpr ScoreUnits kScoreUnits = Score<Config>::kAddsFromMemory ||
+                                           (Score<Config>::kIsCustom && CustomScoreCode::kMayBeLowest)
+                                       ? ScoreUnits::kNatural
+                                       : ScoreUnits::kFolded;
 
 // Does the scale stay in the exponent? It has to be positive then: for a negative one a kernel takes -q.k
 // (Config::kNegateScores) and its magnitude. Otherwise either sign will do.
@@ -208,8 +208,8 @@ struct AccumulatorRow {
   template <bool kWithSlope>
   [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
                                                                int h, int c, float& slope) {
-    return rules.template custom_score<kWithSlope>(score, accumulator_row(thread) + h * kRowHalf,
-                                                   accumulator_column(thread) + c, slope);
+    return rules.template custom_score<kWithSlope>(
+        score, {accumulator_row(thread), h * kRowHalf, accumulator_column(thread), c}, slope);
   }
 
   [[nodiscard]] static __device__ __forceinline__ SeenColumns seen(const TileRules<Config>& rules, int thread) {
@@ -264,8 +264,8 @@ struct AccumulatorKey {
   template <bool kWithSlope>
   [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
                                                                int h, int c, float& slope) {
-    return rules.template custom_score<kWithSlope>(score, accumulator_column(thread) + c,
-                                                   accumulator_row(thread) + h * kRowHalf, slope);
+    return rules.template custom_score<kWithSlope>(
+        score, {accumulator_column(thread), c, accumulator_row(thread), h * kRowHalf}, slope);
   }
 
   [[nodiscard]] static __device__ __forceinline__ SeenColumns seen(const TileRules<Config>& rules, int thread) {
@@ -315,7 +315,7 @@ struct AccumulatorRules {
     const float factor = Score<Config>::kTransforms ? rules.transform.cap : rules.scale;
     if constexpr (Score<Config>::kAdds) value = fmaf(value, factor, addend);
     if constexpr (Score<Config>::kIsCustom) {
-      if constexpr (!Score<Config>::kAdds) value = __fmul_rn(value, factor);
+      if constexpr (!Score<Config>::kAdds) value *= factor;
       float own_slope;
       value = Line::template custom<kWithSlope>(rules, value, thread, h, c, own_slope);
       slope = Score<Config>::kTransforms ? slope * own_slope : own_slope;

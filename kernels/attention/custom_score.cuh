@@ -8,7 +8,7 @@
 namespace attend {
 
 struct CustomScoreCode {
-  static constexpr bool kHasSlope = false;    // is the derivative by the score other than 1?
+  static constexpr bool kHasSlope = false;     // is the derivative by the score other than 1?
   static constexpr bool kMayBeLowest = false;  // may a value be so low that its product with log2(e) is infinite?
 
   // Of at.score: after the other modifications, before masks.

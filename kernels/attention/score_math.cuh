@@ -4,14 +4,13 @@
 // be double, and results are then those of expr::Evaluator, bit for bit: a test of the printed code.
 //
 // ATTEND_FAST_SCORE_MATH: some functions take one or two instructions of the special function unit, with errors of
-// 2^-20 of their results, of logarithms 2^-22 absolute: far below the rounding of 16-bit outputs.
+// 2^-20 of their results, of logarithms and tanh 2^-22 absolute: far below the rounding of 16-bit outputs.
 // ATTEND_LONG_SEQUENCES: an index or a length may be 2^21 or more.
 #pragma once
 
 #include "../common/numbers.cuh"
 #include "../common/portable.cuh"
 #include "score_point.cuh"
-#include "score_transform.cuh"
 
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include <cmath>
@@ -106,7 +105,7 @@ ATTEND_HOST_DEVICE float sqrt(float x) {
   return root;
 }
 ATTEND_HOST_DEVICE float tanh(float x) {
-  return tanh_fast(x);
+  return multiply_add(-2.0f, reciprocal_fast(exp2_fast(x * (2.0f * kLog2E)) + 1.0f), 1.0f);
 }
 #endif
 
@@ -256,10 +255,19 @@ template <class Float>
 ATTEND_HOST_DEVICE Float to_float(int x) {
   return static_cast<Float>(x);
 }
-// Of less than 2^22 unless ATTEND_LONG_SEQUENCES. As the last bits of 1.5 * 2^23 it takes an addition of integers and one
-// of floats, where a conversion takes a sixteenth of their rate.
+// A conversion has a sixteenth of the rate of additions. So integers below 2^22 are taken from `sum`, which has been
+// computed with floats, unless ATTEND_LONG_SEQUENCES.
 template <class Float>
-ATTEND_HOST_DEVICE Float small_to_float(int x) {
+ATTEND_HOST_DEVICE Float small_to_float([[maybe_unused]] int x, [[maybe_unused]] Float sum) {
+#if defined(ATTEND_LONG_SEQUENCES)
+  return static_cast<Float>(x);
+#else
+  return sum;
+#endif
+}
+// A part of such a sum: as the last bits of 1.5 * 2^23 it takes an addition of integers and one of floats.
+template <class Float>
+ATTEND_HOST_DEVICE Float small_part(int x) {
 #if defined(__CUDA_ARCH__) && !defined(ATTEND_LONG_SEQUENCES)
   return __int_as_float(0x4b400000 + x) - 12582912.0f;
 #else

@@ -37,6 +37,12 @@ struct CustomScorePlace {
   int seqlen_q, seqlen_k;
 };
 
+// Where in a tile it is evaluated: a place of the thread, and how far the score is from there, known when compiling.
+struct CustomScoreOffset {
+  int row, rows_on;
+  int key, keys_on;
+};
+
 // The rules for one tile of scores; rows and keys count from its first.
 template <class Config>
 struct TileRules {
@@ -59,14 +65,18 @@ struct TileRules {
 
   // The caller's function of a score. slope: becomes its derivative if kWithSlope.
   template <bool kWithSlope>
-  [[nodiscard]] __device__ __forceinline__ float custom_score(float score, int row, int key, float& slope) const {
+  [[nodiscard]] __device__ __forceinline__ float custom_score(float score, const CustomScoreOffset& in_tile,
+                                                              float& slope) const {
+    const int row = static_cast<int>(first_row) + in_tile.row, key = static_cast<int>(first_key) + in_tile.key;
     const ScorePoint<float> at = {score,
                                   place.sequence,
                                   place.head,
-                                  static_cast<int>(first_row) + row,
-                                  static_cast<int>(first_key) + key,
+                                  row + in_tile.rows_on,
+                                  key + in_tile.keys_on,
                                   place.seqlen_q,
-                                  place.seqlen_k};
+                                  place.seqlen_k,
+                                  static_cast<float>(row) + static_cast<float>(in_tile.rows_on),
+                                  static_cast<float>(key) + static_cast<float>(in_tile.keys_on)};
     float value;
     if constexpr (kWithSlope && Score<Config>::kIsCustomWithSlope) {
       value = CustomScoreCode::value_and_slope(at, place.captured, slope);
@@ -111,7 +121,7 @@ struct TileRules {
     if constexpr (Score<Config>::kAddsByPosition) score -= slope * fabsf(distance(row, key));
     if constexpr (Score<Config>::kIsCustom) {
       float own_slope;
-      score = custom_score<true>(score, row, key, own_slope);
+      score = custom_score<true>(score, {row, 0, key, 0}, own_slope);
       slope_out = Score<Config>::kTransforms && !kOfTerms ? slope_out * own_slope : own_slope;
     }
     if constexpr (Score<Config>::kMasksFromMemory) {
@@ -137,7 +147,7 @@ struct TileRules {
                                              : fmaf(product, scale, addend);
     if constexpr (Score<Config>::kIsCustom) {
       float unused;
-      score = custom_score<false>(score, row, key, unused);
+      score = custom_score<false>(score, {row, 0, key, 0}, unused);
     }
     return score;
   }

@@ -44,8 +44,7 @@ struct GridRules {
     for (int i = 0; i < kRowsOf<Scores>; ++i) {
 #pragma unroll
       for (int j = 0; j < kColumnsOf<Scores>; ++j) {
-        s[i][j] =
-            rules.template score<kAllVisible, kOfTerms>(s[i][j], place.row(i, j), place.key(i, j), slope[i][j]);
+        s[i][j] = rules.template score<kAllVisible, kOfTerms>(s[i][j], place.row(i, j), place.key(i, j), slope[i][j]);
       }
     }
   }

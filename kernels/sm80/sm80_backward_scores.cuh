@@ -45,8 +45,8 @@ template <class Config>
 // Is each score tested for a mask? The window may hide some, and so may a term or a mask that is read from memory, and the
 // caller's function.
 template <class Config, bool kAllVisible>
-constexpr bool kSm80Selects = !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory ||
-                              Score<Config>::kIsCustom;
+constexpr bool kSm80Selects =
+    !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory || Score<Config>::kIsCustom;
 
 // 2^kShift p of a value that apply_rules() has computed. scale: score_scale(). Masked values are selected to 0, because
 // lse may be NaN. p is at most 1: it could be larger if lse is rounded more coarsely than scores differ.

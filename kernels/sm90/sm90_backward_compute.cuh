@@ -299,9 +299,11 @@ class BackwardComputer {
     const int lane = recomputed_lane();
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
+      if (i % kCustomTogether == 0) __syncwarp();  // no load moves up across it: it would take a register there
       float unused;
-      const int row = accumulator_column(lane) + backward_column(i), key = accumulator_row(lane) + i / 2 % 2 * kRowHalf;
-      const float exponent = custom_exponent<false>(tile, s_[i], args_.base.scale, unseen(), row, key, unused);
+      const CustomScoreOffset at = {accumulator_column(lane), backward_column(i), accumulator_row(lane),
+                                    i / 2 % 2 * kRowHalf};
+      const float exponent = custom_exponent<false>(tile, s_[i], args_.base.scale, unseen(), at, unused);
       s_[i] = exp2_fast(exponent - lse_[backward_statistic(i)]);
     }
   }

@@ -47,12 +47,15 @@ template <class Config>
   return rules;
 }
 
+constexpr int kCustomTogether = 8;  // scores whose loads a thread waits for at once
+
 // log2(p) + lse of a product with the caller's function, of a row and key of `tile`. Of what mask_scores() has hidden it
 // is -inf.
 template <bool kWithSlope, class Config>
-[[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product, float scale,
-                                                               float unseen, int row, int key, float& slope) {
-  const float value = tile.template custom_score<kWithSlope>(__fmul_rn(product, scale), row, key, slope);
+[[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product,
+                                                               float scale, float unseen,
+                                                               const CustomScoreOffset& in_tile, float& slope) {
+  const float value = tile.template custom_score<kWithSlope>(product * scale, in_tile, slope);
   return product == unseen ? -kInfinity : value * kLog2E;
 }
 

@@ -133,10 +133,10 @@ class WideP {
   // p of entry i, from a product that may be hidden. It becomes p times the derivative of the caller's function.
   [[nodiscard]] __device__ __forceinline__ float custom_probability(uint32 number, int i, float& product) const {
     float slope;
-    const int row = accumulator_column(thread()) + backward_column(i);
-    const int key = accumulator_row(thread()) + i / 2 % 2 * kRowHalf;
-    const float exponent = custom_exponent<true>(rules_of_tile(number), product, args_.base.scale,
-                                                 wide_unseen<Config>(args_), row, key, slope);
+    const CustomScoreOffset at = {accumulator_column(thread()), backward_column(i), accumulator_row(thread()),
+                                  i / 2 % 2 * kRowHalf};
+    const float exponent =
+        custom_exponent<true>(rules_of_tile(number), product, args_.base.scale, wide_unseen<Config>(args_), at, slope);
     const float p = exp2_fast(exponent - lse_[backward_statistic(i)]);
     product = Score<Config>::kHasSlopes ? times_slope<Config>(p, slope) : p;
     return p;

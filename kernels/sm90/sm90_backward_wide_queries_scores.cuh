@@ -122,13 +122,13 @@ class WideQueryScores {
   // s: products. It becomes p times the derivative of the caller's function.
   __device__ __forceinline__ void exponentials_of_function(int key, float (&s)[32]) {
     const TileRules<Config> tile = rules_.tile(diagonal_ - smem.block.offset(), key);
+    const int lane = thread();
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       float slope;
-      const int row_of_tile = accumulator_row(thread()) + i / 2 % 2 * kRowHalf;
-      const int key_of_tile = accumulator_column(thread()) + backward_column(i);
-      const float exponent = custom_exponent<true>(tile, s[i], args.base.scale, wide_unseen<Config>(args), row_of_tile,
-                                                   key_of_tile, slope);
+      const CustomScoreOffset at = {accumulator_row(lane), i / 2 % 2 * kRowHalf, accumulator_column(lane),
+                                    backward_column(i)};
+      const float exponent = custom_exponent<true>(tile, s[i], args.base.scale, wide_unseen<Config>(args), at, slope);
       s[i] = exp2_fast(exponent - lse_[i / 2 % 2]);
       if constexpr (Score<Config>::kHasSlopes) s[i] = times_slope<Config>(s[i], slope);
     }

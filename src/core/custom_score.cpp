@@ -112,7 +112,7 @@ CaptureForm form_of(const Tensor& captured, std::size_t rank) {
   for (std::size_t d = 0; d < rank; ++d) {
     reach += std::abs(static_cast<double>(captured.stride[d])) * static_cast<double>(captured.shape[d]);
   }
-  return {.is_near = reach < kNear, .is_unit = rank > 0 && captured.stride[rank - 1] == 1};
+  return {.is_near = reach<kNear, .is_unit = rank> 0 && captured.stride[rank - 1] == 1};
 }
 
 void resolve_score_function(Problem& p, const Params& params, bool is_whole) {

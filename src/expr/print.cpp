@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -171,20 +172,52 @@ std::string load(const Graph& graph, const Node& node) {
     const std::string name = name_of(node.args[n]);
     const Interval bounds = bounds_of_int(graph, node.args[n], kLeast, kMost);
     const bool is_within = bounds.low >= 0 && bounds.high < static_cast<double>(capture.shape[n]);
-    subscripts.push_back(is_within ? name
-                                   : fmt::format("math::within({}, captures.template extent<{}, {}>())", name,
-                                                 node.which, n));
+    subscripts.push_back(
+        is_within ? name : fmt::format("math::within({}, captures.template extent<{}, {}>())", name, node.which, n));
   }
   return fmt::format("captures.template load<{}>({})", node.which, fmt::join(subscripts, ", "));
 }
 
-/// Integers whose magnitude is small wherever no index and no length is 2^21 or more.
-std::string to_float(const Graph& graph, Id id) {
+/// Is an integer below 2^22 wherever no index and no length is above 2^21?
+bool is_small(const Graph& graph, Id id) {
   constexpr double kMostIndex = 0x1p21, kMost = 0x1p22 - 1;
-  if (graph.type(id) != Type::kInt) return fmt::format("static_cast<Float>({})", name_of(id));
   const Interval bounds = bounds_of_int(graph, id, 0, kMostIndex);
-  const bool is_small = bounds.low >= -kMost && bounds.high <= kMost;
-  return fmt::format("math::{}<Float>({})", is_small ? "small_to_float" : "to_float", name_of(id));
+  return bounds.low >= -kMost && bounds.high <= kMost;
+}
+
+/// The same of all integers that it is a sum of, as one of floats; the other ones are converted.
+std::string sum_of_floats(const Graph& graph, Id id) {
+  const Node& node = graph[id];
+  const auto part = [&](std::size_t n) { return sum_of_floats(graph, node.args[n]); };
+  const bool are_small = std::all_of(node.args.begin(), node.args.begin() + node.num_args(),
+                                     [&](Id arg) { return graph.type(arg) == Type::kInt && is_small(graph, arg); });
+  if (are_small) {
+    switch (node.op) {
+      case Op::kConstant:
+        return fmt::format("Float({})", node.value);
+      case Op::kVariable:
+        if (static_cast<Variable>(node.which) == Variable::kRow) return "at.row_number";
+        if (static_cast<Variable>(node.which) == Variable::kKey) return "at.key_number";
+        return fmt::format("static_cast<Float>({})", name_of(id));  // the same for all scores of a head
+      case Op::kAbs:
+        return fmt::format("math::absolute({})", part(0));
+      case Op::kNegate:
+        return fmt::format("(Float(0) - {})", part(0));
+      case Op::kAdd:
+        return fmt::format("({} + {})", part(0), part(1));
+      case Op::kSubtract:
+        return fmt::format("({} - {})", part(0), part(1));
+      default:
+        break;
+    }
+  }
+  return fmt::format("math::small_part<Float>({})", name_of(id));
+}
+
+std::string to_float(const Graph& graph, Id id) {
+  if (graph.type(id) != Type::kInt) return fmt::format("static_cast<Float>({})", name_of(id));
+  if (!is_small(graph, id)) return fmt::format("math::to_float<Float>({})", name_of(id));
+  return fmt::format("math::small_to_float<Float>({}, {})", name_of(id), sum_of_floats(graph, id));
 }
 
 /// By a number of float32's whose reciprocal is one, too.

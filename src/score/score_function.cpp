@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -89,6 +90,29 @@ bool is_same_program(const std::vector<expr::Capture>& a, const std::vector<Scor
   return true;
 }
 
+/// Does an element of a capture reach the value by additions alone? It may be as low as floats go, to hide a key.
+bool adds_an_element(const expr::Graph& graph, expr::Id id) {
+  const expr::Node& node = graph[id];
+  const auto any = [&](std::size_t first) {
+    return std::any_of(node.args.begin() + first, node.args.begin() + node.num_args(),
+                       [&](expr::Id arg) { return adds_an_element(graph, arg); });
+  };
+  switch (node.op) {
+    case expr::Op::kLoad:
+      return node.type == expr::Type::kFloat;
+    case expr::Op::kSelect:
+      return any(1);
+    case expr::Op::kAdd:
+    case expr::Op::kSubtract:
+    case expr::Op::kNegate:
+    case expr::Op::kMin:
+    case expr::Op::kMax:
+      return any(0);
+    default:
+      return false;
+  }
+}
+
 /// May the function hide a key whose score is finite?
 bool may_hide(const expr::ScoreProgram& program) {
   constexpr double kLargest = 3.4e38, kMostIndex = 0x1p31;
@@ -111,8 +135,39 @@ bool has_huge_constant(const expr::ScoreProgram& program) {
   return false;
 }
 
+/// Is the derivative by the score 1 wherever the value is not -inf? Where it is, nothing has a gradient.
+bool has_unit_slope(const expr::Graph& graph, expr::Id id) {
+  const expr::Node& node = graph[id];
+  const auto is_hidden = [&](expr::Id arm) { return graph.is_constant(arm, -INFINITY); };
+  const auto has_score = [&](expr::Id part) {
+    const std::vector<bool> needed = graph.needed_by(part);
+    for (std::size_t n = 0; n < needed.size(); ++n) {
+      const expr::Node& one = graph[static_cast<expr::Id>(n)];
+      if (needed[n] && one.op == expr::Op::kVariable && one.type == expr::Type::kFloat) return true;
+    }
+    return false;
+  };
+  switch (node.op) {
+    case expr::Op::kVariable:
+      return node.type == expr::Type::kFloat;
+    case expr::Op::kAdd:
+      return has_score(node.args[0]) ? has_unit_slope(graph, node.args[0]) && !has_score(node.args[1])
+                                     : has_unit_slope(graph, node.args[1]);
+    case expr::Op::kSubtract:
+      return has_unit_slope(graph, node.args[0]) && !has_score(node.args[1]);
+    case expr::Op::kSelect: {
+      const expr::Id yes = node.args[1], no = node.args[2];
+      if (has_score(node.args[0])) return false;
+      return (is_hidden(yes) || has_unit_slope(graph, yes)) && (is_hidden(no) || has_unit_slope(graph, no));
+    }
+    default:
+      return false;
+  }
+}
+
 ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
-  ScoreModTraits traits = {.transforms = program.slope != expr::Slope::kOne, .masks_from_memory = may_hide(program)};
+  ScoreModTraits traits = {.transforms = !has_unit_slope(program.graph, program.result),
+                           .masks_from_memory = may_hide(program)};
   const std::vector<bool> needed = program.graph.needed_by(program.result);
   for (std::size_t n = 0; n < needed.size(); ++n) {
     const expr::Node& node = program.graph[static_cast<expr::Id>(n)];
@@ -154,11 +209,12 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     custom.may_be_lowest = previous->may_be_lowest;
     custom.has_huge_constant = previous->has_huge_constant;
   } else {
-    custom.source = expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
-                    expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
+    custom.source =
+        expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
+        expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
     custom.has_huge_constant = has_huge_constant(program);
-    custom.may_be_lowest = custom.has_huge_constant || !program.loads.empty();
+    custom.may_be_lowest = custom.has_huge_constant || adds_an_element(program.graph, program.result);
   }
   custom.digest = digest_of(custom.source, custom.captured, program.graph);
   return custom;

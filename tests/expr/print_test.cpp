@@ -51,7 +51,8 @@ double element(int capture, const std::int64_t* subscripts, int count) {
   return element_of_capture(capture, {subscripts, static_cast<std::size_t>(count)});
 }
 
-std::string program_of(const std::vector<Printed>& functions) {
+/// are_long: indices may be 2^21 and more.
+std::string program_of(const std::vector<Printed>& functions, bool are_long) {
   std::string extents;
   for (const expr::Capture& capture : some_captures()) {
     std::string row;
@@ -59,15 +60,15 @@ std::string program_of(const std::vector<Printed>& functions) {
     extents += fmt::format("{{{}0}}, ", row);
   }
   std::string text = fmt::format(
-      "#include \"kernels/attention/score_math.cuh\"\n"
+      "{1}#include \"kernels/attention/score_math.cuh\"\n"
       "using Element = double (*)(int, const std::int64_t*, int);\n"
-      "constexpr int kExtents[][5] = {{{}}};\n"
+      "constexpr int kExtents[][5] = {{{0}}};\n"
       "struct Captures {{\n  Element element;\n"
       "  template <int n> double load(auto... at) const {{\n"
       "    const std::int64_t subscripts[] = {{at..., 0}};\n"
       "    return element(n, subscripts, sizeof...(at));\n  }}\n"
       "  template <int n, int d> int extent() const {{ return kExtents[n][d]; }}\n}};\n",
-      extents);
+      extents, are_long ? "#define ATTEND_LONG_SEQUENCES\n" : "");
   std::string calls;
   for (std::size_t f = 0; f < functions.size(); ++f) {
     const Printed& p = functions[f];
@@ -87,7 +88,7 @@ std::string program_of(const std::vector<Printed>& functions) {
          "element, "
          "double* results) {\n"
          "  const attend::ScorePoint<double> at = {x[0], int(x[1]), int(x[2]), int(x[3]), int(x[4]), int(x[5]), "
-         "int(x[6])};\n"
+         "int(x[6]), double(int(x[3])), double(int(x[4]))};\n"
          "  const Captures captures = {element};\n  switch (function) {\n" +
          calls + "  }\n}\n";
 }
@@ -95,7 +96,7 @@ std::string program_of(const std::vector<Printed>& functions) {
 class PrintedCode : public testing::Test {
  protected:
   /// Compiles functions, and compares their nodes' values at points with the evaluator's.
-  static void check(const std::vector<Printed>& functions, const std::vector<expr::Point>& points) {
+  static void check(const std::vector<Printed>& functions, const std::vector<expr::Point>& points, bool are_long) {
     const TemporaryFolder folder;
     void* library = nullptr;
     try {
@@ -103,7 +104,7 @@ class PrintedCode : public testing::Test {
     } catch (const std::exception& error) {
       GTEST_SKIP() << "no C++20 compiler ($CXX, else c++): " << error.what();
     }
-    library = compiled(folder, program_of(functions), {ATTEND_TEST_SOURCE_ROOT});
+    library = compiled(folder, program_of(functions, are_long), {ATTEND_TEST_SOURCE_ROOT});
     using Evaluate = void (*)(int, const double*, Element, double*);
     const auto evaluate = reinterpret_cast<Evaluate>(dlsym(library, "evaluate"));
     ASSERT_NE(evaluate, nullptr);
@@ -144,7 +145,7 @@ TEST_F(PrintedCode, OfRandomTextsHasTheEvaluatorsBits) {
   std::mt19937_64 generator(5);
   std::vector<expr::Point> points;
   for (int n = 0; n < kPoints; ++n) points.push_back(random_point(generator));
-  check(functions, points);
+  check(functions, points, /*are_long=*/false);
 }
 
 /// Where operations have no obvious result: the ends of integers, zeros, infinities, NaN, subscripts of no element.
@@ -167,7 +168,7 @@ TEST_F(PrintedCode, OfCornersHasTheEvaluatorsBits) {
         points.push_back({score, 1, 2, q, k, 40, 40});
     }
   }
-  check(functions, points);
+  check(functions, points, /*are_long=*/true);
 }
 
 /// Code says nothing of a user's names, so that functions that differ in those alone are one.

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include "cuda/driver/device.hpp"
@@ -14,8 +16,10 @@
 namespace attend::test {
 namespace {
 
-/// A family and the number of a function of the cookbook, which compile apart from all others.
-class GpuScores : public GpuTest, public testing::WithParamInterface<std::tuple<const char*, std::size_t>> {
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
+
+/// A family and what differs from test to test: each compiles kernels of its own.
+class OfFamily : public GpuTest, public testing::WithParamInterface<std::tuple<const char*, std::size_t>> {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
@@ -24,25 +28,40 @@ class GpuScores : public GpuTest, public testing::WithParamInterface<std::tuple<
     }
   }
   [[nodiscard]] static const char* family() { return std::get<0>(GetParam()); }
-  [[nodiscard]] static const Recipe& recipe() { return cookbook()[std::get<1>(GetParam())]; }
+  [[nodiscard]] static std::size_t number() { return std::get<1>(GetParam()); }
 };
+
+const auto kFamilyAndNumber = [](const auto& test) {
+  return std::string(std::get<0>(test.param)) + "_" + std::to_string(std::get<1>(test.param));
+};
+
+/// number(): of a function of the cookbook.
+class GpuScores : public OfFamily {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScores,
                          testing::Combine(testing::ValuesIn(kFamilies),
                                           testing::Range<std::size_t>(0, cookbook().size())),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "_" + std::to_string(std::get<1>(test.param));
-                         });
+                         kFamilyAndNumber);
 
-class GpuScoreOptions : public FamilyTest {};
+/// With slopes of every kind, a hidden key here and there, and captures that many scores load.
+constexpr const char* kTexts[] = {
+    "let s = gain[h] * tanh(score / 2) + table[b, clamp(q - k, -2, 2) + 2];\n(q + 3 * k) % 7 == 2 ? -inf : s",
+    "score + gain[h] * float((q * 5 + k) % 3)"};
 
-INSTANTIATE_TEST_SUITE_P(All, GpuScoreOptions, testing::ValuesIn(kFamilies), kFamilyName);
+/// number(): of a dtype and a text.
+class GpuScoreOptions : public OfFamily {};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuScoreOptions,
+                         testing::Combine(testing::ValuesIn(kFamilies),
+                                          testing::Range<std::size_t>(0, std::size(kDTypes) * std::size(kTexts))),
+                         kFamilyAndNumber);
 
 /// Of half types: their own rounding of o, p and ds, relative to the largest magnitude; first of results, then of
 /// gradients.
 std::pair<double, double> budget_of(DType dtype) {
-  return dtype == DType::kF32 ? std::pair{1e-5, 2e-5}
-                              : dtype == DType::kBF16 ? std::pair{0x1p-7, 0x1p-5} : std::pair{0x1p-10, 0x1p-8};
+  return dtype == DType::kF32    ? std::pair{1e-5, 2e-5}
+         : dtype == DType::kBF16 ? std::pair{0x1p-7, 0x1p-5}
+                                 : std::pair{0x1p-10, 0x1p-8};
 }
 
 /// Runs a case where the family takes it; returns whether it does.
@@ -58,7 +77,8 @@ bool check(const char* family, const ScoreCase& score) {
   return true;
 }
 
-std::vector<AttentionCase> cases(DType dtype) {
+/// Problems of the cookbook. simt, whose code is the same for all types and sizes, has few of half types.
+std::vector<AttentionCase> cases(DType dtype, std::string_view family) {
   const AttentionCase base = {.dtype = dtype,
                               .batch = 2,
                               .heads_q = 4,
@@ -75,36 +95,36 @@ std::vector<AttentionCase> cases(DType dtype) {
   all[3].causal = true, all[3].dropout_p = 0.2, all[3].head_dim = 40, all[3].head_dim_v = 72;
   all[4].head_dim = 192, all[4].head_dim_v = 136, all[4].window_left = 70, all[4].window_right = 30;
   all[5].seqlen_q = 1, all[5].head_dim = 128, all[5].head_dim_v = 128, all[5].heads_k = 1;
+  if (family == "simt" && dtype != DType::kF32) all.resize(1);
   return all;
 }
 
 TEST_P(GpuScores, OfTheCookbookIsTheReference) {
+  const Recipe& recipe = cookbook()[number()];
   int checked = 0;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const AttentionCase& c : cases(dtype)) checked += check(family(), with_recipe(c, recipe())) ? 1 : 0;
+    for (const AttentionCase& c : cases(dtype, family())) checked += check(family(), with_recipe(c, recipe)) ? 1 : 0;
   }
-  std::printf("%s: %d cases\n", recipe().name.c_str(), checked);
+  std::printf("%s: %d cases\n", recipe.name.c_str(), checked);
   EXPECT_GT(checked, 4);
 }
 
-/// With slopes of every kind, a hidden key here and there, and captures that many scores load.
 TEST_P(GpuScoreOptions, ComposeWithAFunction) {
+  const DType dtype = kDTypes[number() % std::size(kDTypes)];
+  const char* const text = kTexts[number() / std::size(kDTypes)];
   int checked = 0;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const AttentionCase& c : option_cases(dtype)) {
-      for (const char* text : {"let s = gain[h] * tanh(score / 2) + table[b, clamp(q - k, -2, 2) + 2];\n"
-                               "(q + 3 * k) % 7 == 2 ? -inf : s",
-                               "score + gain[h] * float((q * 5 + k) % 3)"}) {
-        const ScoreCase score = {c,
-                                 text,
-                                 {{"gain", DType::kF32, {c.heads_q}, normal_values(c.heads_q, 5), CaptureStrides::kNegative},
-                                  {"table", DType::kF32, {c.num_sequences(), 5}, normal_values(5 * c.num_sequences(), 6)}}};
-        checked += check(GetParam(), score) ? 1 : 0;
-      }
-    }
+  for (AttentionCase c : option_cases(dtype)) {
+    c.head_dim = c.head_dim_v = 64;
+    const ScoreCase score = {
+        c,
+        text,
+        {{"gain", DType::kF32, {c.heads_q}, normal_values(c.heads_q, 5), CaptureStrides::kNegative},
+         {"table", DType::kF32, {c.num_sequences(), 5}, normal_values(5 * c.num_sequences(), 6)}}};
+    checked += check(family(), score) ? 1 : 0;
   }
   std::printf("%d cases\n", checked);
-  EXPECT_GT(checked, 20);
+  const bool takes_dtype = dtype != DType::kF32 || std::string_view(family()) == "simt";
+  EXPECT_TRUE(takes_dtype ? checked >= 10 : checked == 0) << checked;
 }
 
 }  // namespace

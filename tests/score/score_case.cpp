@@ -130,7 +130,7 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
   };
   expect("o", got.o, truth.o, tolerance);
   expect("lse", got.lse, truth.lse, std::min(tolerance, 4e-6));  // float32, or float64
-  if (got.dq.empty()) return line;  // of a backend that has no backward
+  if (got.dq.empty()) return line;                               // of a backend that has no backward
   expect("dq", got.dq, truth.dq, gradient_tolerance);
   expect("dk", got.dk, truth.dk, gradient_tolerance);
   expect("dv", got.dv, truth.dv, gradient_tolerance);

@@ -193,7 +193,8 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
                                      {"kNegateScores", facts.negate_scores != 0},
                                      {"kAligned", facts.aligned != 0}};
   // Kernels that know any modification of scores ask for the constants of all (Score<Config>).
-  const std::int32_t wanted = (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod | option::kCustomScore : taken;
+  const std::int32_t wanted =
+      (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod | option::kCustomScore : taken;
   // Backward: a step of its own makes the gradient of what is outside the loop, and all other kernels find it in lse.
   const std::int32_t known = facts.is_backward != 0 ? facts.loop_options() : facts.options;
   for (const Option& o : options()) {

@@ -44,7 +44,6 @@ void check_varlen(const core::Problem& p, StreamHandle stream) {
                              {p.q.shape[2], p.k.shape[2]});
 }
 
-
 /// Memory of the caller's, where there is some, else none.
 DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
   if (p.workspace.data == nullptr || wanted == 0) return 0;

@@ -167,7 +167,8 @@ class Sm80Backward final : public Family {
     // A block of keys goes from query head to query head, and ends behind the last of its group.
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
     if (auto lack = custom_score_lack(p, 0)) return lack;
-    if (p.custom_score != nullptr && p.custom_score->traits.transforms && p.dbias) {  // ds is kept before its slope only
+    if (p.custom_score != nullptr && p.custom_score->traits.transforms &&
+        p.dbias) {  // ds is kept before its slope only
       return core::Lack{nullptr, "dbias", "given", "none with a score function that is not the score and a term"};
     }
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);

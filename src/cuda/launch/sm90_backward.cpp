@@ -169,7 +169,8 @@ class Sm90Backward final : public Family {
     }
     for (Sm90BackwardVariant* other : {&after, &after_keys}) other->forget_custom_score();
     if (!v.tile().is_wide) before.forget_custom_score();
-    before.options &= option::kVarlen | option::kDropout | option::kCustomScore | kRulesOfWide | (v.sole_key != 0 ? option::kPhiloxState : 0);
+    before.options &= option::kVarlen | option::kDropout | option::kCustomScore | kRulesOfWide |
+                      (v.sole_key != 0 ? option::kPhiloxState : 0);
     if (!v.has(option::kBias)) before.bias = ElementType::kBF16;
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
@@ -361,14 +362,14 @@ class Sm90Backward final : public Family {
                                 {"kLoadRegisters", tile.load_registers},
                                 {"kThreads", threads},
                                 {"kSmemBytes", smem_bytes}};
-    KernelSpec spec = {
-        .name = function,
-        .source = std::string("sm90/") + function + ".cuh",
-        .function = function,
-        .args = Sm90BackwardArgs::kTypeName,
-        .config = config_of<Sm90BackwardVariant>(v, option::kAll | option::kCustomScore | option::kRing, kSm90BackwardFields, v),
-        .arch = arch.target,
-        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
+    KernelSpec spec = {.name = function,
+                       .source = std::string("sm90/") + function + ".cuh",
+                       .function = function,
+                       .args = Sm90BackwardArgs::kTypeName,
+                       .config = config_of<Sm90BackwardVariant>(v, option::kAll | option::kCustomScore | option::kRing,
+                                                                kSm90BackwardFields, v),
+                       .arch = arch.target,
+                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), std::begin(of_tile), std::end(of_tile));
     return spec;
   }
