@@ -104,8 +104,12 @@ ATTEND_HOST_DEVICE float sqrt(float x) {
   asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
   return root;
 }
+// r of tanh = 1 - 2 r. exponent: 2 log2(e) times its argument.
+ATTEND_HOST_DEVICE float reciprocal_of_tanh(float exponent) {
+  return reciprocal_fast(exp2_fast(exponent) + 1.0f);
+}
 ATTEND_HOST_DEVICE float tanh(float x) {
-  return multiply_add(-2.0f, reciprocal_fast(exp2_fast(x * (2.0f * kLog2E)) + 1.0f), 1.0f);
+  return multiply_add(-2.0f, reciprocal_of_tanh(x * (2.0f * kLog2E)), 1.0f);
 }
 #endif
 
@@ -208,6 +212,23 @@ ATTEND_HOST_DEVICE Float divide(Float a, Float b) {
   return __fdividef(a, b);
 #else
   return a / b;
+#endif
+}
+// tanh(a / b), and cap times it. to_exponent: 2 log2(e) / b.
+template <class Float>
+ATTEND_HOST_DEVICE Float tanh_of_quotient(Float a, Float b, [[maybe_unused]] Float to_exponent) {
+#if defined(ATTEND_FAST_SCORE_MATH)
+  return multiply_add(-2.0f, reciprocal_of_tanh(a * to_exponent), 1.0f);
+#else
+  return tanh(a / b);
+#endif
+}
+template <class Float>
+ATTEND_HOST_DEVICE Float soft_cap(Float cap, Float a, Float b, [[maybe_unused]] Float to_exponent) {
+#if defined(ATTEND_FAST_SCORE_MATH)
+  return multiply_add(-2.0f * cap, reciprocal_of_tanh(a * to_exponent), cap);
+#else
+  return cap * tanh(a / b);
 #endif
 }
 template <class Float>

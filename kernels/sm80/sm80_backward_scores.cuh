@@ -42,8 +42,8 @@ template <class Config>
   return sm80_buffer<Config>(streamed) * Config::kStreamed + streamed % Config::kStreamed + accumulator_column(lane);
 }
 
-// Is each score tested for a mask? The window may hide some, and so may a term or a mask that is read from memory, and the
-// caller's function.
+// Is each score tested for a mask? The window may hide some, and so may a term or a mask that is read from memory,
+// and the caller's function.
 template <class Config, bool kAllVisible>
 constexpr bool kSm80Selects =
     !kAllVisible || Score<Config>::kAddsFromMemory || Score<Config>::kMasksFromMemory || Score<Config>::kIsCustom;

@@ -295,17 +295,7 @@ class BackwardComputer {
   }
   __device__ __forceinline__ void custom_exponentials(const Sm90BackwardItem& item) {
     static_assert(!Score<Config>::kHasSlopes);  // ds has no registers for derivatives
-    const TileRules<Config> tile = rules_of_tile(item);
-    const int lane = recomputed_lane();
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      if (i % kCustomTogether == 0) __syncwarp();  // no load moves up across it: it would take a register there
-      float unused;
-      const CustomScoreOffset at = {accumulator_column(lane), backward_column(i), accumulator_row(lane),
-                                    i / 2 % 2 * kRowHalf};
-      const float exponent = custom_exponent<false>(tile, s_[i], args_.base.scale, unseen(), at, unused);
-      s_[i] = exp2_fast(exponent - lse_[backward_statistic(i)]);
-    }
+    custom_probabilities(s_, lse_, rules_of_tile(item), args_.base.scale, unseen(), recomputed_lane());
   }
   [[nodiscard]] __device__ __forceinline__ PositionTerm position_term(const Sm90BackwardItem& item,
                                                                       uint32 number) const {

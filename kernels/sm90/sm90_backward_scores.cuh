@@ -47,18 +47,6 @@ template <class Config>
   return rules;
 }
 
-constexpr int kCustomTogether = 8;  // scores whose loads a thread waits for at once
-
-// log2(p) + lse of a product with the caller's function, of a row and key of `tile`. Of what mask_scores() has hidden it
-// is -inf.
-template <bool kWithSlope, class Config>
-[[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product,
-                                                               float scale, float unseen,
-                                                               const CustomScoreOffset& in_tile, float& slope) {
-  const float value = tile.template custom_score<kWithSlope>(product * scale, in_tile, slope);
-  return product == unseen ? -kInfinity : value * kLog2E;
-}
-
 // A thread's columns of the products belong to 16 of the tile's rows. Reads the statistics 4 i to 4 i + 3 of these.
 __device__ __forceinline__ void read_four_statistics(float* x, const float* stats, int i) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -78,6 +66,33 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
 }
 [[nodiscard]] __device__ __forceinline__ constexpr int backward_column(int i) {
   return i / 4 * kColumnsOfTile + i % 2;
+}
+
+constexpr int kCustomTogether = 8;  // scores whose loads a thread waits for at once
+
+// log2(p) + lse of a product with the caller's function, of a row and key of `tile`; -inf of what mask_scores() has
+// hidden.
+template <bool kWithSlope, class Config>
+[[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product,
+                                                               float scale, float unseen,
+                                                               const CustomScoreOffset& in_tile, float& slope) {
+  const float value = tile.template custom_score<kWithSlope>(product * scale, in_tile, slope);
+  return product == unseen ? -kInfinity : value * kLog2E;
+}
+
+// p of a transposed tile of products, by a function whose derivative is 1. lane: of the warpgroup.
+template <class Config>
+__device__ __forceinline__ void custom_probabilities(float (&s)[32], const float (&lse)[16],
+                                                     const TileRules<Config>& tile, float scale, float unseen,
+                                                     int lane) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    if (i % kCustomTogether == 0) __syncwarp();  // no load moves up across it: it would take a register there
+    float unused;
+    const CustomScoreOffset at = {accumulator_column(lane), backward_column(i), accumulator_row(lane),
+                                  i / 2 % 2 * kRowHalf};
+    s[i] = exp2_fast(custom_exponent<false>(tile, s[i], scale, unseen, at, unused) - lse[backward_statistic(i)]);
+  }
 }
 
 // The numbers of the tiles in which some row does not see some of a warpgroup's keys.

@@ -142,8 +142,8 @@ class WideP {
     return p;
   }
 
-  // Pair i of p times `scale`. Of a transform, s is still r, and with the caller's function a product: p follows from it
-  // here, and s becomes p times the derivative, of a transform a quarter of it, as ds wants it.
+  // Pair i of p times `scale`. Of a transform, s is still r, and with the caller's function a product: p follows here,
+  // and s becomes p times the derivative, of a transform a quarter of it, as ds wants it.
   [[nodiscard]] __device__ __forceinline__ uint32 pack(uint32 number, int i, float (&s)[32], float scale) {
     float p[2];
 #pragma unroll

@@ -91,7 +91,7 @@ def attention(
         return_lse: give (o, lse).
         deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
         compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
-        score: a function of scores after bias, before masks, as text: "score - rate * abs(q - k)". On a CPU, outside of
+        score: a function of scores after bias, before masks, as text: "score - rate * abs(q - k)". Outside of
             torch.compile; with dropout_p and a seed. docs/custom_scores.md has the language.
         captures: {"rate": array, ...}, what `score` reads: 0 to 4 dimensions, or numbers. Floats are differentiable.
 
@@ -300,7 +300,8 @@ def backward(
     Returns:
         dq, dk, dv, dbias, dsinks: dtype and shape of q, k, v, bias, sinks. dk and dv are summed over the query heads
         that share them. Rows that see no key contribute nothing but their dlse, to dsinks. With a score, last: a
-        dictionary of the gradients of its captures of floats, f32 (f64 if q is).
+        dictionary of the gradients of its captures of floats, f32 (f64 if q is). On a GPU, which has no gradients of
+        captures, those with requires_grad are refused, and the dictionary is empty.
 
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.

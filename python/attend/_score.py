@@ -64,7 +64,7 @@ class Score:
             from attend.torch import _score
 
             *gradients, of_captures = _score.gradients(
-                self, dout, q, k, v, o, lse, dlse, needs, extras, settings, (True,) * len(self.names)
+                self, dout, q, k, v, o, lse, dlse, needs, extras, settings, _score.wanted(self, q)
             )
             asked = [x for x, is_needed in zip(gradients, (True, True, True, *needs)) if is_needed]
             return (*asked, {name: x for name, x in zip(self.names, of_captures) if x is not None})

@@ -37,6 +37,8 @@ struct CustomScore {
   const expr::ScoreProgram* program = nullptr;
   /// What the caller calls them, in the same order.
   std::vector<std::string> names = {};
+  /// Of each capture as the function knows it: how many subscripts it has.
+  std::vector<std::size_t> ranks = {};
 };
 
 /// How the elements of a capture lie in memory, as far as code depends on it.

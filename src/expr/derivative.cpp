@@ -1,6 +1,7 @@
 // Source: Griewank & Walther, Evaluating Derivatives (2008), section 3.2, the incremental reverse mode
 #include "expr/derivative.hpp"
 
+#include <cmath>
 #include <numbers>
 
 namespace attend::expr {
@@ -60,7 +61,16 @@ class Reverse {
   Id plus(Id a, Id b) { return g_.make(Op::kAdd, a, b); }
   Id minus(Id a, Id b) { return g_.make(Op::kSubtract, a, b); }
   Id times(Id a, Id b) { return g_.make(Op::kMultiply, a, b); }
-  Id over(Id a, Id b) { return g_.make(Op::kDivide, a, b); }
+  /// A number times something is divided as that number is: slopes of cap * tanh(score / cap) are those of tanh.
+  Id over(Id a, Id b) {
+    const Node product = g_[a];
+    for (std::size_t n = 0; n < 2 && product.op == Op::kMultiply && g_.is_constant(b); ++n) {
+      if (!g_.is_constant(product.args[n])) continue;
+      const double quotient = g_[product.args[n]].value / g_[b].value;
+      if (std::isnormal(quotient)) return times(number(quotient), product.args[1 - n]);
+    }
+    return g_.make(Op::kDivide, a, b);
+  }
   Id negative(Id a) { return g_.make(Op::kNegate, a); }
   Id number(double x) { return g_.number(x); }
   Id where(Id condition, Id a, Id b) { return g_.make(Op::kSelect, condition, a, b); }

@@ -226,6 +226,30 @@ bool is_divisor(const Node& node) {
          std::isnormal(static_cast<float>(1 / node.value));
 }
 
+/// tanh(x / d) of a number d, and a number times it: a soft cap. Empty: the node is none.
+std::string soft_cap(const Graph& graph, const Node& node) {
+  constexpr double kTwoLog2E = 2.8853900817779268;
+  const auto quotient_of_tanh = [&](const Node& tanh) -> std::string {
+    if (tanh.op != Op::kTanh) return "";
+    const Node& quotient = graph[tanh.args[0]];
+    if (quotient.op != Op::kDivide || !is_divisor(graph[quotient.args[1]])) return "";
+    return fmt::format("{}, {}, Float({:a})", name_of(quotient.args[0]), name_of(quotient.args[1]),
+                       kTwoLog2E / graph[quotient.args[1]].value);
+  };
+  if (node.op == Op::kTanh) {
+    const std::string quotient = quotient_of_tanh(node);
+    return quotient.empty() ? "" : fmt::format("math::tanh_of_quotient({})", quotient);
+  }
+  if (node.op != Op::kMultiply || node.type != Type::kFloat) return "";
+  for (std::size_t n = 0; n < 2; ++n) {
+    const std::string quotient = quotient_of_tanh(graph[node.args[1 - n]]);
+    if (graph.is_constant(node.args[n]) && !quotient.empty()) {
+      return fmt::format("math::soft_cap({}, {})", name_of(node.args[n]), quotient);
+    }
+  }
+  return "";
+}
+
 std::string operation(const Graph& graph, const Node& node) {
   const auto arg = [&](std::size_t n) { return name_of(node.args[n]); };
   switch (node.op) {
@@ -244,6 +268,10 @@ std::string operation(const Graph& graph, const Node& node) {
     case Op::kDivide:
       if (!is_divisor(graph[node.args[1]])) break;
       return fmt::format("math::divide_by({}, {}, Float({:a}))", arg(0), arg(1), 1 / graph[node.args[1]].value);
+    case Op::kTanh:
+    case Op::kMultiply:
+      if (const std::string text = soft_cap(graph, node); !text.empty()) return text;
+      break;
     default:
       break;
   }

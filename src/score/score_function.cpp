@@ -181,12 +181,11 @@ ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
 
 /// Of the code and of how it reads the captures.
 std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vector<Tensor>& captured,
-                                      const expr::Graph& graph) {
+                                      const std::vector<std::size_t>& ranks) {
   std::string all = source;
   for (std::size_t n = 0; n < captured.size(); ++n) {
-    const std::size_t rank = graph.captures()[n].shape.size();
-    const core::CaptureForm form = core::form_of(captured[n], rank);
-    all += fmt::format("\n{} {} {} {}", dtype_name(captured[n].dtype), rank, form.is_near, form.is_unit);
+    const core::CaptureForm form = core::form_of(captured[n], ranks[n]);
+    all += fmt::format("\n{} {} {} {}", dtype_name(captured[n].dtype), ranks[n], form.is_near, form.is_unit);
   }
   const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
   const auto word = [](std::uint64_t bits) { return static_cast<std::int32_t>(static_cast<std::uint32_t>(bits)); };
@@ -200,6 +199,7 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
   for (const ScoreCapture& capture : captures) {
     custom.captured.push_back(four_dimensions(capture.tensor));
     custom.names.push_back(capture.name);
+    custom.ranks.push_back(capture.tensor.shape.size());
     check_reach(capture, custom.captured.back());
   }
   custom.program = &program;
@@ -216,7 +216,7 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     custom.has_huge_constant = has_huge_constant(program);
     custom.may_be_lowest = custom.has_huge_constant || adds_an_element(program.graph, program.result);
   }
-  custom.digest = digest_of(custom.source, custom.captured, program.graph);
+  custom.digest = digest_of(custom.source, custom.captured, custom.ranks);
   return custom;
 }
 

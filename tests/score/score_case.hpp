@@ -64,7 +64,8 @@ struct ScoreResults {
   std::map<std::string, double> magnitudes = {};
 };
 
-/// Runs both passes, or the forward of a backend that has no backward. All outputs are poisoned first; reports to GoogleTest what is written beside them.
+/// Runs both passes, or the forward of a backend that has no backward. All outputs are poisoned first; reports to
+/// GoogleTest what is written beside them.
 [[nodiscard]] ScoreResults run_score(const ScoreCase& c, const Inputs& in, std::string_view compute,
                                      bool with_capture_gradients = true);
 

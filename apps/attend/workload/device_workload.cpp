@@ -21,6 +21,9 @@ std::size_t sets_beyond_cache(const Workload& w, std::size_t l2_bytes) {
 DeviceWorkload::DeviceWorkload(const Workload& host, const Choice& choice, bool rotate)
     : host_(host), choice_(choice), device_(choice.device), context_(choice.device.index) {
   const std::size_t sets = rotate ? sets_beyond_cache(host, cuda::device_info(device_.index).l2_bytes) : 1;
+  if (host.score != nullptr) {
+    score_ = host.score->of_copies([this](const io::HostTensor& tensor) { return upload(tensor); });
+  }
   for (std::size_t i = 0; i < sets; ++i) sets_.push_back(upload_all());
   cuda::synchronize(stream_.get());  // so that the caller may change or drop what was copied
 }
@@ -63,6 +66,7 @@ DeviceWorkload::TensorSet DeviceWorkload::upload_all() {
 Params DeviceWorkload::params_of(const TensorSet& t, Mode pass) const {
   Params params = host_.options.params(choice_.compute(pass));
   for (std::size_t i = 0; i < t.score_tensors.size(); ++i) params.*core::kScoreTensors[i].param = t.score_tensors[i];
+  if (score_) params.score = &*score_;
   return params;
 }
 

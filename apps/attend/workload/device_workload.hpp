@@ -50,6 +50,7 @@ class DeviceWorkload : public Executor {
   const cuda::ContextGuard context_;
   cuda::OwnStream stream_;
   std::vector<cuda::Scratch> memory_;
+  std::optional<ScoreFunction> score_;
   std::vector<TensorSet> sets_;  // the first one's results are fetched
   std::size_t next_ = 0;
 };

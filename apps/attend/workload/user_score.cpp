@@ -22,6 +22,16 @@ StridedTensor strided_view(const io::HostTensor& tensor, const std::vector<std::
 UserScore::UserScore(const std::string& text, std::vector<Capture> captures)
     : captures_(std::move(captures)), function_(text, views_of(captures_)) {}
 
+ScoreFunction UserScore::of_copies(const std::function<Tensor(const io::HostTensor&)>& copy) const {
+  std::vector<ScoreCapture> views = views_of(captures_);
+  for (std::size_t n = 0; n < views.size(); ++n) {
+    const Tensor there = copy(captures_[n].array.tensor);
+    views[n].tensor.data = there.data;
+    views[n].tensor.device = there.device;
+  }
+  return function_.with(std::move(views));
+}
+
 std::vector<const UserScore::Capture*> UserScore::captures_of_floats() const {
   std::vector<const Capture*> floats;
   for (const Capture& capture : captures_) {

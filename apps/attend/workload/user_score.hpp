@@ -1,6 +1,7 @@
 // A score function of the user's with the tensors that it reads, in memory.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ class UserScore {
   UserScore(const std::string& text, std::vector<Capture> captures);
 
   [[nodiscard]] const ScoreFunction& function() const { return function_; }
+
+  /// The same function of copies of the captures, which `copy` makes, each as dense as it is.
+  [[nodiscard]] ScoreFunction of_copies(const std::function<Tensor(const io::HostTensor&)>& copy) const;
 
   /// Those that have a gradient: captures of floats.
   [[nodiscard]] std::vector<const Capture*> captures_of_floats() const;

@@ -86,6 +86,11 @@ def gradients(
     return (*found, of_captures)
 
 
+def wanted(score: Any, q: torch.Tensor) -> tuple[bool, ...]:
+    """Of which captures a call of `backward` gives the gradient: on a GPU, which has none, of those that ask for it."""
+    return tuple(not q.is_cuda or getattr(x, "requires_grad", False) for x in score.captures)
+
+
 def _split(tensors: tuple[Any, ...]) -> tuple[Any, Any, Any, Extras, tuple[Any, ...]]:
     """q, k, v, extras, captures."""
     extras = tensors[3 : 3 + _NUM_EXTRAS]

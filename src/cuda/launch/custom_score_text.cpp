@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "attend/error.hpp"
-#include "expr/score_program.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -38,11 +37,10 @@ const char* captured_type(DType dtype) {
   throw Error(ErrorCode::kInternal, "score function: a capture of a dtype that was to be refused");
 }
 
-constexpr const char* kText = R"(#pragma once
-{}{}
-#include "attention/captured.cuh"
-#include "attention/score_math.cuh"
+constexpr const char* kIncludes = "#include \"attention/captured.cuh\"\n#include \"attention/score_math.cuh\"\n";
 
+constexpr const char* kText = R"(#pragma once
+{}{}{}
 namespace attend {{
 
 {}
@@ -90,13 +88,13 @@ void set_custom_score(KernelSpec& spec, const core::CustomScore& score) {
 std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how) {
   std::vector<std::string> types;
   for (std::size_t n = 0; n < score.captured.size(); ++n) {
-    const core::CaptureForm form = core::form_of(score.captured[n], score.program->graph.captures()[n].shape.size());
+    const core::CaptureForm form = core::form_of(score.captured[n], score.ranks[n]);
     types.push_back(
         fmt::format("Captured<{}, {}, {}>", captured_type(score.captured[n].dtype), form.is_near, form.is_unit));
   }
   const char* const math = how.is_fast ? "#define ATTEND_FAST_SCORE_MATH\n" : "";
   const char* const lengths = how.is_long ? "#define ATTEND_LONG_SEQUENCES\n" : "";
-  return fmt::format(kText, math, lengths, score.source, score.traits.transforms, score.may_be_lowest,
+  return fmt::format(kText, math, lengths, kIncludes, score.source, score.traits.transforms, score.may_be_lowest,
                      fmt::join(types, ", "));
 }
 
