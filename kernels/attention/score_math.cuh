@@ -276,8 +276,8 @@ template <class Float>
 ATTEND_HOST_DEVICE Float to_float(int x) {
   return static_cast<Float>(x);
 }
-// A conversion has a sixteenth of the rate of additions. So integers below 2^22 are taken from `sum`, which has been
-// computed with floats, unless ATTEND_LONG_SEQUENCES.
+// Integers to 2^24 are taken from `sum`, which has been computed with floats, unless ATTEND_LONG_SEQUENCES: a conversion
+// for each score would cost more than the additions.
 template <class Float>
 ATTEND_HOST_DEVICE Float small_to_float([[maybe_unused]] int x, [[maybe_unused]] Float sum) {
 #if defined(ATTEND_LONG_SEQUENCES)
@@ -286,7 +286,7 @@ ATTEND_HOST_DEVICE Float small_to_float([[maybe_unused]] int x, [[maybe_unused]]
   return sum;
 #endif
 }
-// A part of such a sum: as the last bits of 1.5 * 2^23 it takes an addition of integers and one of floats.
+// A part of such a sum, below 2^22: as the last bits of 1.5 * 2^23 it takes an addition of integers and one of floats.
 template <class Float>
 ATTEND_HOST_DEVICE Float small_part(int x) {
 #if defined(__CUDA_ARCH__) && !defined(ATTEND_LONG_SEQUENCES)

@@ -178,20 +178,23 @@ std::string load(const Graph& graph, const Node& node) {
   return fmt::format("captures.template load<{}>({})", node.which, fmt::join(subscripts, ", "));
 }
 
-/// Is an integer below 2^22 wherever no index and no length is above 2^21?
-bool is_small(const Graph& graph, Id id) {
-  constexpr double kMostIndex = 0x1p21, kMost = 0x1p22 - 1;
-  const Interval bounds = bounds_of_int(graph, id, 0, kMostIndex);
-  return bounds.low >= -kMost && bounds.high <= kMost;
+constexpr double kMostExact = 0x1p24;     // integers to here are floats
+constexpr double kMostPart = 0x1p22 - 1;  // of score_math.cuh's small_part()
+
+/// Is an integer's magnitude at most that wherever no index and no length is above 2^21?
+bool is_within(const Graph& graph, Id id, double most) {
+  const Interval bounds = bounds_of_int(graph, id, 0, 0x1p21);
+  return bounds.low >= -most && bounds.high <= most;
 }
 
 /// The same of all integers that it is a sum of, as one of floats; the other ones are converted.
 std::string sum_of_floats(const Graph& graph, Id id) {
   const Node& node = graph[id];
   const auto part = [&](std::size_t n) { return sum_of_floats(graph, node.args[n]); };
-  const bool are_small = std::all_of(node.args.begin(), node.args.begin() + node.num_args(),
-                                     [&](Id arg) { return graph.type(arg) == Type::kInt && is_small(graph, arg); });
-  if (are_small) {
+  const bool are_exact = std::all_of(node.args.begin(), node.args.begin() + node.num_args(), [&](Id arg) {
+    return graph.type(arg) == Type::kInt && is_within(graph, arg, kMostExact);
+  });
+  if (are_exact) {
     switch (node.op) {
       case Op::kConstant:
         return fmt::format("Float({})", node.value);
@@ -211,12 +214,13 @@ std::string sum_of_floats(const Graph& graph, Id id) {
         break;
     }
   }
-  return fmt::format("math::small_part<Float>({})", name_of(id));
+  const bool is_part = is_within(graph, id, kMostPart);
+  return fmt::format("math::{}<Float>({})", is_part ? "small_part" : "to_float", name_of(id));
 }
 
 std::string to_float(const Graph& graph, Id id) {
   if (graph.type(id) != Type::kInt) return fmt::format("static_cast<Float>({})", name_of(id));
-  if (!is_small(graph, id)) return fmt::format("math::to_float<Float>({})", name_of(id));
+  if (!is_within(graph, id, kMostExact)) return fmt::format("math::to_float<Float>({})", name_of(id));
   return fmt::format("math::small_to_float<Float>({}, {})", name_of(id), sum_of_floats(graph, id));
 }
 
