@@ -1,0 +1,68 @@
+"""Scores of the caller's own on a GPU, through autograd and without."""
+
+import pytest
+
+pytest.importorskip("numpy")
+torch_here = pytest.importorskip(
+    "torch", reason=f"the tests of {__name__} need torch: `make py-test ATTEND_TEST_TORCH=1` installs it"
+)
+
+import attend
+from test_cuda import check_budget, normal, with_gradients
+
+pytestmark = pytest.mark.skipif(not torch_here.cuda.is_available(), reason="no GPU here")
+
+TEXT = "cap * tanh(score / cap) + table[h][clamp(q - k, -8, 7) + 8]"
+
+
+def standard(torch, q, k, v, table):
+    scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+    distance = torch.arange(q.shape[2], device=q.device)[:, None] - torch.arange(k.shape[2], device=q.device)
+    scores = 5 * torch.tanh(scores / 5) + table.to(scores.dtype)[:, distance.clamp(-8, 7) + 8]
+    return scores.softmax(dim=-1) @ v
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_attention_errs_no_more_than_a_materialised_one(torch, dtype, head_dim):
+    torch.manual_seed(3)
+    dtype = getattr(torch, dtype)
+    leaves = [normal(torch, 2, 3, 300, head_dim, dtype=dtype) for _ in range(3)]
+    dout, table = normal(torch, 2, 3, 300, head_dim, dtype=dtype), normal(torch, 3, 16)
+    captures = {"table": table, "cap": 5.0}  # a number goes to the device
+    found = with_gradients(torch, lambda *x: attend.attention(*x, score=TEXT, captures=captures), leaves, dout)
+    baseline = with_gradients(torch, lambda *x: standard(torch, *x, table), leaves, dout)
+    wide = [x.double() for x in leaves]
+    truth = with_gradients(torch, lambda *x: standard(torch, *x, table), wide, dout)
+    check_budget(found, baseline, truth, half=dtype != torch.float32)
+
+
+def test_other_values_compile_nothing_and_are_the_ones_used(torch):
+    q, k, v = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(3))
+    for rate in (0.0, 0.5):
+        o = attend.attention(q, k, v, score="score - rate * abs(q - k)", captures={"rate": rate})
+        slopes = torch.full((2,), rate, device="cuda")
+        torch.testing.assert_close(o, attend.attention(q, k, v, alibi_slopes=slopes), rtol=2e-2, atol=2e-2)
+
+
+def test_backward_leaves_captures_out_that_want_no_gradient(torch):
+    q, k, v, dout = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(4))
+    options = {"score": TEXT, "captures": {"table": normal(torch, 2, 16), "cap": 5.0}}
+    o, lse = attend.forward(q, k, v, **options)
+    *gradients, of_captures = attend.backward(dout, q, k, v, o, lse, **options)
+    assert of_captures == {} and len(gradients) == 3 and all(x.isfinite().all() for x in gradients)
+
+
+def test_gradients_of_captures_are_refused_in_one_line(torch):
+    q, k, v = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(3))
+    table = normal(torch, 2, 16, requires_grad=True)
+    o = attend.attention(q, k, v, score=TEXT, captures={"table": table, "cap": 5.0})
+    with pytest.raises(NotImplementedError, match="^captures: given.*allow") as caught:
+        o.sum().backward()
+    assert "\n" not in str(caught.value)
+
+
+def test_captures_of_another_device_are_refused(torch):
+    q, k, v = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(3))
+    with pytest.raises(ValueError, match="capture 'table': on cpu"):
+        attend.attention(q, k, v, score=TEXT, captures={"table": torch.zeros(2, 16), "cap": 5.0})
