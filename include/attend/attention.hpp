@@ -76,7 +76,7 @@ struct Params {
   /// of each row of the head and belongs to no key. Scale, softcap, masks and dropout leave it alone. -inf: none.
   /// Not in a ring
   std::optional<ConstTensor> sinks = {};
-  /// A function of the caller's own. With bias, a key that the bias hides stays hidden. Only on a CPU, not in a ring.
+  /// A function of the caller's own. With bias, a key that the bias hides stays hidden. Not in a ring.
   /// It stays until the call is done
   const ScoreFunction* score = nullptr;
   double dropout_p = 0.0;  ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)

@@ -2,8 +2,9 @@
 //
 // Below a bias of -1e9 on all keys of a row, lse is a multiple of 64: log n is lost in it, and p = exp(s - lse) and all
 // gradients would be n times too large. Such rows are rare and known before the backward pass proper, so the kernel
-// that prepares it sums them once more. Config::kHasLseRounding says for which problems: those with a bias or ALiBi, as
-// products alone round as coarsely as lse does, and not parts of a larger one, whose keys are not all of a row's.
+// that prepares it sums them once more. Config::kHasLseRounding says for which problems: those with a bias, ALiBi or a
+// function of the caller's, as products alone round as coarsely as lse does, and not parts of a larger one, whose keys
+// are not all of a row's.
 #pragma once
 
 #include "../common/args.cuh"

@@ -4,7 +4,8 @@
 // be double, and results are then those of expr::Evaluator, bit for bit: a test of the printed code.
 //
 // ATTEND_FAST_SCORE_MATH: some functions take one or two instructions of the special function unit, with errors of
-// 2^-20 of their results, of logarithms and tanh 2^-22 absolute: far below the rounding of 16-bit outputs.
+// 2^-20 of their results, of logarithms and tanh 2^-22 absolute: far below the rounding of 16-bit
+// outputs. Quotients that are floats are exact.
 // ATTEND_LONG_SEQUENCES: an index or a length may be 2^21 or more.
 #pragma once
 
@@ -206,10 +207,19 @@ template <class Float>
 ATTEND_HOST_DEVICE Float multiply(Float a, Float b) {
   return a * b;
 }
+#if defined(ATTEND_FAST_SCORE_MATH)
+// a / b of an approximate reciprocal. Quotients that are floats are exact, as steps of a function may follow. NaN: what
+// the correction makes of infinities and zeros.
+ATTEND_HOST_DEVICE float corrected_quotient(float a, float b, float reciprocal) {
+  const float quotient = a * reciprocal;
+  const float corrected = multiply_add(multiply_add(-quotient, b, a), reciprocal, quotient);
+  return corrected == corrected ? corrected : quotient;
+}
+#endif
 template <class Float>
 ATTEND_HOST_DEVICE Float divide(Float a, Float b) {
 #if defined(ATTEND_FAST_SCORE_MATH)
-  return __fdividef(a, b);
+  return corrected_quotient(a, b, reciprocal_fast(b));
 #else
   return a / b;
 #endif
@@ -243,7 +253,7 @@ ATTEND_HOST_DEVICE Float sigmoid(Float x) {
 template <class Float>
 ATTEND_HOST_DEVICE Float divide_by(Float a, Float b, [[maybe_unused]] Float reciprocal) {
 #if defined(ATTEND_FAST_SCORE_MATH)
-  return a * reciprocal;
+  return corrected_quotient(a, b, reciprocal);
 #else
   return a / b;
 #endif

@@ -189,7 +189,10 @@ constexpr float kScoreGradientUnit = (Score<Config>::kTransforms ? 4.0f : 1.0f) 
                                                         sm90_backward_units(Config::kElement).ds_bits);
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_score_gradient(float p, float dp, float delta) {
-  return p * fmaf(dp, kScoreGradientUnit<Config>, -delta);
+  const float gradient = fmaf(dp, kScoreGradientUnit<Config>, -delta);
+  // p has the caller's derivative as a factor, which may be infinite
+  if constexpr (Score<Config>::kIsCustomWithSlope) return gradient == 0.0f ? 0.0f : p * gradient;
+  return p * gradient;
 }
 
 }  // namespace attend

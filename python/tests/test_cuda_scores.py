@@ -55,10 +55,14 @@ def test_backward_leaves_captures_out_that_want_no_gradient(torch):
 
 def test_gradients_of_captures_are_refused_in_one_line(torch):
     q, k, v = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(3))
-    table = normal(torch, 2, 16, requires_grad=True)
-    o = attend.attention(q, k, v, score=TEXT, captures={"table": table, "cap": 5.0})
-    with pytest.raises(NotImplementedError, match="^captures: given.*allow") as caught:
-        o.sum().backward()
+    captures = {"table": normal(torch, 2, 16, requires_grad=True), "cap": 5.0}
+    with pytest.raises(NotImplementedError, match="^captures: .*allowed") as caught:
+        attend.attention(q, k, v, score=TEXT, captures=captures)
+    assert "\n" not in str(caught.value)
+    with torch.no_grad():
+        o, lse = attend.attention(q, k, v, score=TEXT, captures=captures, return_lse=True)
+    with pytest.raises(NotImplementedError, match="^captures: given") as caught:
+        attend.backward(o, q, k, v, o, lse, score=TEXT, captures=captures)
     assert "\n" not in str(caught.value)
 
 

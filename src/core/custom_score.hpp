@@ -25,10 +25,9 @@ struct CustomScore {
   std::array<std::int32_t, 4> digest = {};
   /// Its effects on a score, which tile choices and kernels ask for.
   ScoreModTraits traits = {};
-  /// Has it a finite constant beyond 1e30, as some have that hide keys?
-  bool has_huge_constant = false;
-  /// By such a constant or an element of a capture, may a value be so low that its product with log2(e) is infinite?
-  bool may_be_lowest = false;
+  /// By a constant or an element of a capture, may all values of a row be so large that the rounding of lse shows
+  /// (kernels/attention/coarse_lse.cuh), or so low that their products with log2(e) are infinite? Masks are made so.
+  bool may_be_huge = false;
   /// Tensors that the source reads, kMostCaptured at most, on the device of q. No key has their values or addresses.
   /// Subscript n of a capture is dimension n: further dimensions have extent 1. Strides are any, the last one too.
   std::vector<Tensor> captured = {};

@@ -159,8 +159,9 @@ std::string constant(const Node& node) {
 Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
   Ranges ranges;
   ranges.fill({least, most});
-  ranges[static_cast<std::size_t>(Variable::kScore)] = {};
-  return bounds_of(graph, id, ranges, [](auto...) { return Interval{}; });
+  const Interval anything = {-INFINITY, INFINITY, true};
+  ranges[static_cast<std::size_t>(Variable::kScore)] = anything;
+  return bounds_of(graph, id, ranges, [&](auto...) { return anything; });
 }
 
 /// Subscripts are clamped, unless it is certain that they are within the tensor: no code can leave it.

@@ -17,6 +17,7 @@
 #include "expr/bounds.hpp"
 #include "expr/print.hpp"
 #include "expr/score_program.hpp"
+#include "kernels/attention/coarse_lse.cuh"
 
 namespace attend {
 namespace {
@@ -123,14 +124,13 @@ bool may_hide(const expr::ScoreProgram& program) {
   return expr::bounds_of(program.graph, program.result, ranges, any).low == -INFINITY;
 }
 
-/// Has the function a constant that is nearly as low, or as high, as floats go? Some hide keys by one.
+/// Has the function a constant by which all values of a row may be so large that the rounding of lse shows?
 bool has_huge_constant(const expr::ScoreProgram& program) {
-  constexpr double kHuge = 1e30;
   const std::vector<bool> needed = program.graph.needed_by(program.result);
   for (std::size_t n = 0; n < needed.size(); ++n) {
     const expr::Node& node = program.graph[static_cast<expr::Id>(n)];
     if (!needed[n] || node.op != expr::Op::kConstant || node.type != expr::Type::kFloat) continue;
-    if (std::isfinite(node.value) && std::abs(node.value) >= kHuge) return true;
+    if (std::isfinite(node.value) && std::abs(node.value) >= kCoarseLse) return true;
   }
   return false;
 }
@@ -206,15 +206,13 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
   if (previous != nullptr) {
     custom.source = previous->source;
     custom.traits = previous->traits;
-    custom.may_be_lowest = previous->may_be_lowest;
-    custom.has_huge_constant = previous->has_huge_constant;
+    custom.may_be_huge = previous->may_be_huge;
   } else {
     custom.source =
         expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
         expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
-    custom.has_huge_constant = has_huge_constant(program);
-    custom.may_be_lowest = custom.has_huge_constant || adds_an_element(program.graph, program.result);
+    custom.may_be_huge = has_huge_constant(program) || adds_an_element(program.graph, program.result);
   }
   custom.digest = digest_of(custom.source, custom.captured, custom.ranks);
   return custom;

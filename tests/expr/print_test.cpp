@@ -172,6 +172,19 @@ TEST_F(PrintedCode, OfCornersHasTheEvaluatorsBits) {
 }
 
 /// Code says nothing of a user's names, so that functions that differ in those alone are one.
+TEST(PrintedText, ClampsSubscriptsUnlessTheyAreCertainlyWithin) {
+  const std::vector<expr::Capture> captures = {{"t", Type::kFloat, {8}}, {"f", Type::kFloat, {8}}};
+  const auto clamps = [&](const char* text) {
+    const Function f = expr::parse("text", text, captures, Type::kFloat);
+    return expr::print_struct(f.graph, "F", std::array{f.result}).find("within") != std::string::npos;
+  };
+  EXPECT_FALSE(clamps("score + t[clamp(q - k, -4, 3) + 4]"));
+  EXPECT_TRUE(clamps("score + t[clamp(q - k, -4, 4) + 4]"));
+  // NaN becomes 0, which is far from these
+  EXPECT_TRUE(clamps("score + t[int(clamp(score, 100001.5, 100005)) - 100000]"));
+  EXPECT_TRUE(clamps("score + t[int(clamp(f[clamp(q, 0, 7)], 100001.5, 100005)) - 100000]"));
+}
+
 TEST(PrintedText, HasNoNamesOfTheUsers) {
   const auto text = [](const char* name) {
     const Function f =

@@ -1,12 +1,14 @@
 // Score functions on the GPU against the reference in float64: every family, every function of the cookbook.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 #include <string>
 #include <string_view>
 #include <tuple>
 
+#include "core/score_function_state.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/launch/family.hpp"
 #include "gpu/families.hpp"
@@ -99,14 +101,70 @@ std::vector<AttentionCase> cases(DType dtype, std::string_view family) {
   return all;
 }
 
+/// Does the family take the cookbook's case in general?
+bool takes(const char* family, const AttentionCase& c, const ScoreFunction& function) {
+  const bool is_backward = std::string_view(family) == "sm90_backward";
+  if (c.dtype == DType::kF32) return std::string_view(family) == "simt";
+  return !(is_backward && function.state()->custom.may_be_huge);
+}
+
 TEST_P(GpuScores, OfTheCookbookIsTheReference) {
   const Recipe& recipe = cookbook()[number()];
   int checked = 0;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const AttentionCase& c : cases(dtype, family())) checked += check(family(), with_recipe(c, recipe)) ? 1 : 0;
+    int of_dtype = 0;
+    bool is_taken = false;
+    for (const AttentionCase& c : cases(dtype, family())) {
+      const ScoreCase score = with_recipe(c, recipe);
+      is_taken = takes(family(), c, function_of(score, {DeviceType::kCUDA, 0}));
+      of_dtype += check(family(), score) ? 1 : 0;
+    }
+    EXPECT_TRUE(is_taken ? of_dtype >= 1 : of_dtype == 0) << dtype_name(dtype) << ": " << of_dtype;
+    checked += of_dtype;
   }
   std::printf("%s: %d cases\n", recipe.name.c_str(), checked);
-  EXPECT_GT(checked, 4);
+}
+
+class GpuScoreEdges : public FamilyTest {};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuScoreEdges, testing::ValuesIn(kFamilies), kFamilyName);
+
+/// Rows all of whose scores are nearly as low as floats go, by a constant and by a capture: p is the same for all keys.
+TEST_P(GpuScoreEdges, RowsOfHugeScoresHaveTheirGradients) {
+  int checked = 0;
+  for (const DType dtype : kDTypes) {
+    AttentionCase c = cases(dtype, GetParam()).front();
+    for (const char* text : {"q % 2 == 0 ? -1e9 : score", "q % 2 == 0 ? -1e38 : score", "q % 2 == 0 ? 1e9 : score",
+                             "score + hidden[q % 2]", "score - 3000"}) {
+      const ScoreCase score = {c, text, {{"hidden", DType::kF32, {2}, {-3.4028234e38, 0}}}};
+      checked += check(GetParam(), score) ? 1 : 0;
+    }
+  }
+  const bool is_refused = std::string_view(GetParam()) == "sm90_backward";
+  EXPECT_TRUE(is_refused ? checked == 0 : checked >= 5) << checked;
+}
+
+/// Where ds is 0 the derivative may be infinite: sqrt at 0, in a row that sees one key. Subscripts of NaN are within.
+TEST_P(GpuScoreEdges, InfiniteSlopesAndNaN) {
+  AttentionCase c = cases(DType::kBF16, GetParam())[1];
+  c.seqlen_q = c.seqlen_k;
+  const ScoreCase score = {c, "sqrt(abs(score))"};
+  const Inputs in = make_inputs(c);
+  const TensorBuffer values = make_inputs(c).q;
+  in.q.generate([&](auto b, auto h, auto row, auto col) { return row == 0 ? 0.0 : values.at(b, h, row, col); });
+  const ScoreFunction function = function_of(score, {DeviceType::kCUDA, 0});
+  ASSERT_EQ(lack_of(GetParam(), in, &function), "");
+  const ScoreResults got = run_score(score, in, GetParam(), false);
+  for (const double x : got.o) ASSERT_TRUE(std::isfinite(x));
+  for (std::size_t n = 0; n < got.dq.size(); ++n) {  // of the first row
+    if (static_cast<std::int64_t>(n) / c.head_dim % c.seqlen_q == 0) ASSERT_EQ(got.dq[n], 0) << n;
+  }
+  in.q.generate([&](auto b, auto h, auto row, auto col) { return row == 3 ? NAN : values.at(b, h, row, col); });
+  const ScoreCase subscript = {c,
+                               "score + far[int(clamp(score, 1000000.5, 1000005)) - 1000000]",
+                               {{"far", DType::kF32, {8}, std::vector<double>(8, 0.5)}}};
+  const ScoreFunction other = function_of(subscript, {DeviceType::kCUDA, 0});
+  if (lack_of(GetParam(), in, &other).empty()) (void)run_score(subscript, in, GetParam(), false);
 }
 
 TEST_P(GpuScoreOptions, ComposeWithAFunction) {

@@ -31,6 +31,8 @@ def attention(
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise UnsupportedError(f"score: given with a {type(x).__name__}, allowed with plain tensors only")
     refuse_tangents(*given)
+    if q.is_cuda and with_autograd and torch.is_grad_enabled() and any(x.requires_grad for x in captures):
+        raise UnsupportedError("captures: one that requires its gradient, allowed on a CPU only")
     with torch.set_grad_enabled(with_autograd and torch.is_grad_enabled()):
         o, lse = _Attention.apply(score, settings, q, k, v, *extras, *captures)
     return o, lse
@@ -117,12 +119,14 @@ def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
         raise UnsupportedError(f"captures: '{name}': {type(x).__name__}, attend knows no masked elements")
     try:
         if isinstance(x, float):
-            return torch.tensor(x, dtype=torch.float64, device=device)
-        if type(x).__module__ == "numpy":
+            here = torch.tensor(x, dtype=torch.float64)
+        elif type(x).__module__ == "numpy":
             import numpy as np
 
-            x = np.array(x, order="C")  # torch takes no negative strides
-        return torch.as_tensor(x).to(device)
+            here = torch.as_tensor(np.array(x, order="C"))  # torch takes no negative strides
+        else:
+            here = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise ArgumentError(f"captures: '{name}': {type(x).__name__}, allowed what torch reads: {why}") from error
+    return here.to(device)

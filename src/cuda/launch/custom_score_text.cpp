@@ -94,7 +94,7 @@ std::string custom_score_text(const core::CustomScore& score, CustomScoreForm ho
   }
   const char* const math = how.is_fast ? "#define ATTEND_FAST_SCORE_MATH\n" : "";
   const char* const lengths = how.is_long ? "#define ATTEND_LONG_SEQUENCES\n" : "";
-  return fmt::format(kText, math, lengths, kIncludes, score.source, score.traits.transforms, score.may_be_lowest,
+  return fmt::format(kText, math, lengths, kIncludes, score.source, score.traits.transforms, score.may_be_huge,
                      fmt::join(types, ", "));
 }
 

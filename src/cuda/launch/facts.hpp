@@ -115,7 +115,9 @@ struct Facts {
   [[nodiscard]] bool has_rules() const { return !score().changes_nothing(); }
 
   /// Backward: whether the rounding of a large lse is made up for (kernels/attention/lse_rounding.cuh).
-  [[nodiscard]] bool has_lse_rounding() const { return has(option::kBias | option::kAlibi) && !has(option::kRing); }
+  [[nodiscard]] bool has_lse_rounding() const {
+    return has(option::kBias | option::kAlibi | option::kCustomScore) && !has(option::kRing);
+  }
 };
 
 /// @param folds_scale  the family's kernels want a scale > 0

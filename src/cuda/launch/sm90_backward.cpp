@@ -261,8 +261,9 @@ class Sm90Backward final : public Family {
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
     if (auto lack = custom_score_lack(p, option::kRing | kRulesOfWide | option::kAlibi)) return lack;
-    if (p.custom_score != nullptr && p.custom_score->has_huge_constant) {
-      return core::Lack{nullptr, "score function", "with a constant beyond 1e30", "-inf for keys that are hidden"};
+    if (p.custom_score != nullptr && p.custom_score->may_be_huge) {
+      return core::Lack{nullptr, "score function", "given",
+                        "none that adds elements of a capture or constants from 1024 on"};
     }
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (!p.adds_to_outputs() || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
