@@ -286,8 +286,8 @@ template <class Float>
 ATTEND_HOST_DEVICE Float to_float(int x) {
   return static_cast<Float>(x);
 }
-// Integers to 2^24 are taken from `sum`, which has been computed with floats, unless ATTEND_LONG_SEQUENCES: a conversion
-// for each score would cost more than the additions.
+// Integers to 2^24 are taken from `sum`, which has been computed with floats, unless ATTEND_LONG_SEQUENCES: a
+// conversion for each score would cost more than the additions.
 template <class Float>
 ATTEND_HOST_DEVICE Float small_to_float([[maybe_unused]] int x, [[maybe_unused]] Float sum) {
 #if defined(ATTEND_LONG_SEQUENCES)
