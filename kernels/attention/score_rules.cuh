@@ -23,11 +23,11 @@
 
 namespace attend {
 
-// A gradient times the derivative that comes after it. A gradient of 0 stays 0: the caller's derivative may be
-// infinite.
+// A gradient times a derivative, or times what has the derivative as a factor. A gradient of 0 stays 0: the caller's
+// derivative may be infinite.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float times_slope(float gradient, float slope) {
-  if constexpr (!Score<Config>::kIsCustom) return gradient * slope;
+  if constexpr (!Score<Config>::kIsCustomWithSlope) return gradient * slope;
   return gradient == 0.0f ? 0.0f : gradient * slope;
 }
 

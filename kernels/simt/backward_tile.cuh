@@ -147,7 +147,7 @@ __device__ __forceinline__ void score_gradients(typename Shape::Scores& p, const
         const float scaled = is_kept(kept, i * Shape::kCols + j) ? gradient * scale : 0.0f;
         gradient = scaled - saved[place.row(i, j)].delta;
       }
-      if (is_seen(p[i][j])) p[i][j] = as_seen(p[i][j] * gradient);
+      if (is_seen(p[i][j])) p[i][j] = as_seen(times_slope<typename Shape::Kernel>(gradient, p[i][j]));
     }
   }
 }

@@ -4,6 +4,7 @@
 // panels have one size.
 #pragma once
 
+#include "../attention/score_rules.cuh"
 #include "../isa/wgmma_widths.cuh"
 #include "sm90_backward_layout.cuh"
 #include "sm90_backward_storage.cuh"
@@ -189,10 +190,7 @@ constexpr float kScoreGradientUnit = (Score<Config>::kTransforms ? 4.0f : 1.0f) 
                                                         sm90_backward_units(Config::kElement).ds_bits);
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_score_gradient(float p, float dp, float delta) {
-  const float gradient = fmaf(dp, kScoreGradientUnit<Config>, -delta);
-  // p has the caller's derivative as a factor, which may be infinite
-  if constexpr (Score<Config>::kIsCustomWithSlope) return gradient == 0.0f ? 0.0f : p * gradient;
-  return p * gradient;
+  return times_slope<Config>(fmaf(dp, kScoreGradientUnit<Config>, -delta), p);
 }
 
 }  // namespace attend
