@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attend/block_mask.hpp"
 #include "attend/error.hpp"
 #include "attend/export.hpp"
 #include "attend/score_function.hpp"
@@ -51,7 +52,7 @@ struct WorkspaceView {
 ///   s      = softcap * tanh(s / softcap)                      if softcap > 0
 ///   s     += bias[i,j] - alibi_slope * |i + off - j|          off = seqlen_k - seqlen_q
 ///   s      = score(s, b, h, i, j, ...)                        if there is a score function
-///   s      = -inf where masked
+///   s      = -inf where masked (causal, window, mask, block_mask)
 ///   p[i,j] = exp(s[i,j]) / sum_j exp(s[i,j]),   o[i] = sum_j dropout(p)[i,j] v[j]
 ///
 /// With sinks, p[i,j] = exp(s[i,j]) / (exp(sink) + sum_j exp(s[i,j])): the sum has exp(sink) of the head once.
@@ -79,6 +80,10 @@ struct Params {
   /// A function of the caller's own. With bias, a key that the bias hides stays hidden. Not in a ring.
   /// It stays until the call is done
   const ScoreFunction* score = nullptr;
+  /// Keeps the pairs of rows and keys that the mask sees, of those that the other masks keep: tiles in which it sees
+  /// none cost nothing. Of this seqlen_q and seqlen_k, and of 1 or batch sequences, 1 or num_heads_q heads. On a CPU.
+  /// Not with varlen, not in a ring. It may go when the call, or plan(), has returned
+  const BlockMask* block_mask = nullptr;
   double dropout_p = 0.0;  ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   /// Of dropout, by Philox 4x32-10: the dropped entries are a pure function of seed, offset and (sequence, head, i, j),
   /// the same forward, backward, on every device. Nothing here draws: calls that are to drop other entries (the steps
@@ -191,7 +196,8 @@ struct Candidate {
 ///   }
 ///
 /// A plan copies the call, but not the memory that the call points to: tensors, cu_seqlens, philox_state and the
-/// workspace have to stay until its last run is done. Params::compute and score may go when plan() has returned.
+/// workspace have to stay until its last run is done. Params::compute, score and block_mask may go when plan() has
+/// returned.
 /// If Params::compute cannot run the call, explanation() still says what each backend lacks, and the other functions
 /// throw the Error that forward() or backward() throws.
 /// Copies share one state, which never changes. Thread-safe.

@@ -146,6 +146,7 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   if (params.varlen) resolve_varlen(p, params, lengths);
   resolve_params(p, params, lengths);
   resolve_score_function(p, params, whole == nullptr);
+  resolve_block_mask(p, params, whole == nullptr);
 }
 
 /// Gradients of options that are tensors: of the shape that was passed, not of the expanded one.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attend/attention.hpp"
+#include "core/block_tiles.hpp"
 #include "core/custom_score.hpp"
 #include "core/part.hpp"
 #include "kernels/attention/key_range.cuh"
@@ -88,6 +89,7 @@ struct Problem {
   const std::uint64_t* philox_state = nullptr;  ///< on a GPU: seed and offset in its memory, in the place of these
   bool deterministic = false;
   const CustomScore* custom_score = nullptr;  ///< of the caller's; outlives the problem
+  const BlockTiles* block_mask = nullptr;     ///< likewise
   WorkspaceView workspace;                    ///< of the caller's; without data: the backend takes its own
   std::optional<Part> part;                   ///< absent: the problem is whole. Not all backends take parts
 
@@ -144,6 +146,9 @@ struct Problem {
     const Placement* at = placement();
     return at != nullptr ? at->step : 1;
   }
+
+  /// The tiles that a query head's rows see.
+  [[nodiscard]] HeadTiles seen_tiles(const Sequence& s, std::int64_t head) const { return {block_mask, s.index, head}; }
 
   /// The row and key that dropout is asked about.
   [[nodiscard]] std::int64_t row_position(std::int64_t i) const {

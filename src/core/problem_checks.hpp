@@ -76,6 +76,9 @@ void check_output_strides(const char* name, const Tensor& t);
 /// params.score, which a part of a larger problem may not have.
 void resolve_score_function(Problem& p, const Params& params, bool is_whole);
 
+/// params.block_mask, likewise. The lengths are known.
+void resolve_block_mask(Problem& p, const Params& params, bool is_whole);
+
 /// The gradients of its captures, BackwardCall::captures.
 void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& given);
 

@@ -256,8 +256,9 @@ void visit_key_tiles(const core::Problem& p, const BackwardRowsTask& task, Scrat
   prepare(q);
   const KeyRange seen = rules.scores.window().rows(task.row_begin, task.row_end);
   for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
-    k.load(p, task.sequence, task.head / p.heads_per_group(), key,
-           std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
+    const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
+    if (!rules.scores.may_see(task.row_begin, task.row_end, key, key + num_keys)) continue;
+    k.load(p, task.sequence, task.head / p.heads_per_group(), key, num_keys);
     tile.compute(p, rules, q, k);
     visit(tile, q, k);
   }

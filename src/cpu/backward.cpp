@@ -101,11 +101,6 @@ void add_to_rows(const core::Problem& p, const GradientTile& tile, const QueryTi
   }
 }
 
-bool sees(const WindowMask& window, const QueryTile& q, const KeyTile& k) {
-  const KeyRange seen = window.rows(q.row_begin, q.row_begin + q.num_rows);
-  return seen.begin < k.key_begin + k.num_keys && seen.end > k.key_begin;
-}
-
 /// False: some of it is not finite.
 bool store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const float* rows, float factor) {
   bool finite = true;
@@ -141,7 +136,7 @@ bool visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile&
                 GradientTile& tile, LongSum* dq) {
   bool ok = true;
   for (KeyTile& k : keys) {
-    if (!sees(rules.scores.window(), q, k)) continue;
+    if (!rules.scores.may_see(q.row_begin, q.row_begin + q.num_rows, k.key_begin, k.key_begin + k.num_keys)) continue;
     ok &= tile.compute_operands(p, rules, q, k);
     add_to_keys(p, tile, q, k);
     if (dq != nullptr) add_to_rows(p, tile, q, k, dq->for_next_tile());
@@ -166,9 +161,7 @@ bool run_backward_keys(const core::Problem& p, const BackwardKeysTask& task, Scr
     for (std::int64_t row = 0; row < task.sequence.seqlen_q && finite; row += kBackwardBlockM) {
       end_if_interrupted();  // a task of long sequences takes seconds
       const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, task.sequence.seqlen_q);
-      const KeyRange seen = rules.scores.window().rows(row, row_end);
-      const bool sees_any = seen.begin < task.key_end && seen.end > task.key_begin;
-      if (!sees_any && !task.with_dq) continue;
+      if (!task.with_dq && !rules.scores.may_see(row, row_end, task.key_begin, task.key_end)) continue;
       finite &= q.load(p, task.sequence, head, rules, row, row_end, task.corrections);
       if (task.with_dq) dq.clear();
       finite &= visit_rows(p, rules, q, keys, tile, task.with_dq ? &dq : nullptr);
@@ -200,8 +193,9 @@ bool run_backward_rows(const core::Problem& p, const BackwardRowsTask& task, Scr
   bool finite = q.load(p, task.sequence, task.head, rules, task.row_begin, task.row_end, task.corrections);
   dq.clear();
   for (std::int64_t key = seen.begin / kBlockN * kBlockN; key < seen.end; key += kBlockN) {
-    k.load(p, task.sequence, task.head / p.heads_per_group(), key,
-           std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key));
+    const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
+    if (!rules.scores.may_see(task.row_begin, task.row_end, key, key + num_keys)) continue;
+    k.load(p, task.sequence, task.head / p.heads_per_group(), key, num_keys);
     finite &= tile.compute_operands(p, rules, q, k);
     add_to_rows(p, tile, q, k, dq.for_next_tile());
   }

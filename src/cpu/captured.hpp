@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attend/tensor.hpp"
 #include "core/half.hpp"
 #include "expr/graph.hpp"
 #include "kernels/attention/score_math.cuh"
@@ -21,6 +22,9 @@ struct CapturedView {
   std::int64_t extent[expr::kMostSubscripts] = {};
   std::int64_t stride[expr::kMostSubscripts] = {};  ///< in elements
 };
+
+/// Of a tensor whose subscripts are its first `rank` dimensions.
+[[nodiscard]] CapturedView captured_view(const Tensor& tensor, std::size_t rank);
 
 /// Elements of a type, as the values that a function has.
 template <class T>

@@ -54,8 +54,7 @@ bool run_dbias_tile(const core::Problem& p, const DbiasTask& task, Scratch& scra
       k.load(p, s, head / p.heads_per_group(), task.key_begin, num_keys);
       for (std::int64_t row = rows.begin; row < rows.end && finite; row += kBackwardBlockM) {
         const std::int64_t row_end = std::min<std::int64_t>(row + kBackwardBlockM, rows.end);
-        const KeyRange seen = rules.scores.window().rows(row, row_end);
-        if (seen.begin >= task.key_begin + num_keys || seen.end <= task.key_begin) continue;
+        if (!rules.scores.may_see(row, row_end, task.key_begin, task.key_begin + num_keys)) continue;
         finite &= q.load(p, s, head, rules, row, row_end, task.corrections);
         tile.compute(p, rules, q, k);
         tile.through_function(q, k);

@@ -302,6 +302,7 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
 
   for (std::int64_t key = keys.begin / kBlockN * kBlockN; key < keys.end; key += kBlockN) {
     const std::int64_t num_keys = std::min<std::int64_t>(kBlockN, task.sequence.seqlen_k - key);
+    if (!rules.may_see(task.row_begin, task.row_end, key, key + num_keys)) continue;
     KeyTile tile = {key,
                     num_keys,
                     k_as_it_is ? FloatRows{} : float_rows(k, key, num_keys, Readable::kElements, memory.k),
@@ -316,8 +317,9 @@ bool run_forward(const core::Problem& p, const ForwardTask& task, Scratch& scrat
       pack_transposed<false>(words, 0, pairs, 1.0F, memory.v_turned);
     }
     for (int i = 0; i < num_panels; ++i) {
-      const KeyRange seen = rules.window().rows(panels[i].row_begin, panels[i].row_begin + panels[i].num_rows);
-      if (seen.end <= key || seen.begin >= key + num_keys) continue;
+      const std::int64_t row = panels[i].row_begin, row_end = row + panels[i].num_rows;
+      if (!rules.may_see(row, row_end, key, key + num_keys)) continue;
+      const KeyRange seen = rules.window().rows(row, row_end);
       visit_tile(p, rules, product, panels[i], memory, tile, std::min(num_keys, seen.end - key));
     }
   }

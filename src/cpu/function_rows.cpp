@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <stdexcept>
 
 #include "expr/score_program.hpp"
 
@@ -11,40 +10,12 @@ namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-CapturedType captured_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return CapturedType::kF32;
-    case DType::kF16:
-      return CapturedType::kF16;
-    case DType::kBF16:
-      return CapturedType::kBF16;
-    case DType::kF64:
-      return CapturedType::kF64;
-    case DType::kI32:
-      return CapturedType::kI32;
-    case DType::kI64:
-      return CapturedType::kI64;
-    case DType::kBool:
-      return CapturedType::kU8;
-    case DType::kF8E4M3:
-    case DType::kI8:
-      break;
-  }
-  throw std::logic_error("score function: a capture of a dtype that was to be refused");
-}
-
 }  // namespace
 
 std::vector<CapturedView> captured_views(const core::CustomScore& score) {
   std::vector<CapturedView> views;
   for (std::size_t n = 0; n < score.captured.size(); ++n) {
-    const Tensor& t = score.captured[n];
-    CapturedView view = {t.data, captured_type(t.dtype)};
-    view.rank = static_cast<std::int32_t>(score.program->graph.captures()[n].shape.size());
-    std::copy(t.shape.begin(), t.shape.end(), view.extent);
-    std::copy(t.stride.begin(), t.stride.end(), view.stride);
-    views.push_back(view);
+    views.push_back(captured_view(score.captured[n], score.program->graph.captures()[n].shape.size()));
   }
   return views;
 }

@@ -168,6 +168,7 @@ std::optional<std::string> unsupported(const Problem& p) {
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (p.*row.tensor) return lacks(row.name, "given", "none");
   }
+  if (p.block_mask != nullptr) return lacks("block_mask", "given", "none");
   if (!p.captured_gradients.empty()) return lacks("captures", "given", "none");
   if (p.varlen) return lacks("varlen", "given", "none");
   return core::dtype_lack(p, "cpu_naive", std::array{DType::kF32});

@@ -82,7 +82,12 @@ struct ScoreGradient {
 class Scores {
  public:
   Scores(const Problem& p, const Sequence& s, std::int64_t head)
-      : p_(p), s_(s), head_(head), window_(p.window(s)), dropout_(p.dropout(s, head)) {
+      : p_(p),
+        s_(s),
+        head_(head),
+        window_(p.window(s)),
+        tiles_(p.seen_tiles(s, head)),
+        dropout_(p.dropout(s, head)) {
     if (p.custom_score != nullptr) function_ = std::make_unique<ReferenceFunction>(p, s, head);
   }
 
@@ -90,6 +95,7 @@ class Scores {
 
   /// Whether the row does not see the key, whatever their product is.
   [[nodiscard]] bool masked(std::int64_t i, std::int64_t j) const {
+    if (!tiles_.see_all() && !tiles_.sees(i, j)) return true;
     if (p_.bias && core::load(*p_.bias, s_.batch, head_, i, j) == -kInfinity) return true;
     return p_.mask && core::load(*p_.mask, s_.batch, head_, i, j) == 0;
   }
@@ -124,6 +130,7 @@ class Scores {
   const Sequence s_;
   std::int64_t head_;
   WindowMask window_;
+  core::HeadTiles tiles_;
   DropMask dropout_;
   std::unique_ptr<ReferenceFunction> function_;
 };

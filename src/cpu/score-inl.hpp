@@ -119,6 +119,7 @@ class ScoreRules {
         s_(s),
         head_(head),
         window_(p.window(s)),
+        tiles_(p.seen_tiles(s, head)),
         dropout_(p.dropout(s, head)),
         scale_(reads_pairs_directly(p.k, p.q) ? ScaleParts::of_pairs(p.scale) : ScaleParts::of_floats(p.scale)) {
     if (p.alibi_slopes) slope_ = static_cast<float>(core::load(*p.alibi_slopes, s.index, head, 0, 0));
@@ -136,6 +137,13 @@ class ScoreRules {
 
   [[nodiscard]] const WindowMask& window() const { return window_; }
 
+  /// May some of these rows see some of these keys? Neither range is empty.
+  [[nodiscard]] bool may_see(std::int64_t row_begin, std::int64_t row_end, std::int64_t key_begin,
+                             std::int64_t key_end) const {
+    const KeyRange seen = window_.rows(row_begin, row_end);
+    return seen.begin < key_end && seen.end > key_begin && tiles_.may_see(row_begin, row_end, key_begin, key_end);
+  }
+
   /// True when every row of the tile sees every key of it, as far as causal and window masks go.
   [[nodiscard]] bool fully_visible(const ScoreTile& tile) const {
     return window_.row(tile.row_begin).end >= tile.key_begin + tile.num_keys &&
@@ -150,6 +158,7 @@ class ScoreRules {
     if (p_.bias) apply_bias(tile, std::exchange(nats, 1.0F));
     if (function_) apply_function(tile, slopes, nats);
     if (p_.mask) apply_mask(tile);
+    if (!tiles_.see_all()) apply_block_mask(tile);
   }
 
   /// Whether a row whose largest score is row_max has overflowed: row_max is -inf or the lowest float although some key
@@ -178,6 +187,8 @@ class ScoreRules {
   void drop(const ScoreTile& tile, float* values) const;
 
  private:
+  [[nodiscard]] bool keeps_any(std::int64_t row, float row_max, KeyRange seen) const;
+
   /// True when products need no arithmetic to be scores, but for their unit.
   [[nodiscard]] bool products_are_scores() const {
     return !p_.transforms_scores() && !p_.alibi_slopes && !p_.bias && !function_;
@@ -259,10 +270,33 @@ class ScoreRules {
     }
   }
 
+  /// The tile's rows are rows of one tile of the mask.
+  void apply_block_mask(const ScoreTile& tile) const {
+    const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
+    for (std::int64_t first = 0; first < tile.num_keys; first += core::kMaskTile) {
+      const std::int64_t keys = std::min<std::int64_t>(core::kMaskTile, tile.num_keys - first);
+      const std::int32_t number =
+          tiles_.pattern_of(tile.row_begin / core::kMaskTile, (tile.key_begin + first) / core::kMaskTile);
+      if (number == core::kAllSeen) continue;
+      for (std::int64_t k = 0; k < keys; ++k) {
+        const std::uint64_t seen =
+            number == core::kNoneSeen ? 0 : tiles_.pattern(number)[static_cast<std::size_t>(k)];
+        if (seen == ~std::uint64_t{0}) continue;
+        for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
+          const std::uint64_t bits = seen >> lane;
+          const auto visible = hn::LoadMaskBits(kFloats, reinterpret_cast<const std::uint8_t*>(&bits));
+          float* at = tile.key(first + k) + lane;
+          hn::Store(hn::IfThenElse(visible, hn::Load(kFloats, at), minus_infinity), kFloats, at);
+        }
+      }
+    }
+  }
+
   const core::Problem& p_;
   const core::Sequence s_;
   std::int64_t head_;
   WindowMask window_;
+  core::HeadTiles tiles_;
   DropMask dropout_;
   ScaleParts scale_;
   float slope_ = 0;
@@ -274,6 +308,21 @@ inline bool ScoreRules::has_overflowed(std::int64_t row, float row_max) const {
   if (function_) return false;  // its scores of -inf hide keys
   if (!(row_max <= kLowest) || (row_max == kLowest && !p_.bias)) return false;
   const KeyRange seen = window_.row(row);
+  if (tiles_.see_all()) return keeps_any(row, row_max, seen);
+  for (const core::SeenTile& tile : tiles_.row(row / core::kMaskTile)) {
+    const std::int64_t first = tile.key_tile * core::kMaskTile;
+    const KeyRange keys = {std::max(seen.begin, first), std::min(seen.end, first + core::kMaskTile)};
+    if (tile.pattern == core::kAllSeen && !keys.empty() && keeps_any(row, row_max, keys)) return true;
+    for (std::int64_t j = keys.begin; j < keys.end && tile.pattern != core::kAllSeen; ++j) {
+      if (tiles_.sees(row, j) && keeps_any(row, row_max, {j, j + 1})) return true;
+    }
+  }
+  return false;
+}
+
+/// Is one of these keys neither masked nor below its own bias?
+inline bool ScoreRules::keeps_any(std::int64_t row, float row_max, KeyRange seen) const {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
   if (!p_.mask && !p_.bias) return seen.begin < seen.end;
   const auto* keep =
       p_.mask ? static_cast<const std::uint8_t*>(core::element(*p_.mask, s_.batch, head_, row)) : nullptr;

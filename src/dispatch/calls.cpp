@@ -41,6 +41,7 @@ struct Plan::State {
   Stream stream;
   const std::uint64_t* philox_state;       ///< as the caller gave it
   std::optional<ScoreFunction> score;      ///< the problem points into it
+  std::optional<BlockMask> block_mask;     ///< likewise
   const core::Backend* backend = nullptr;  ///< null: `refusal` says why
   std::optional<Error> refusal = {};
 
@@ -48,6 +49,7 @@ struct Plan::State {
   explicit State(const Call& call)
       : problem(core::make_problem(call)), stream(call.stream), philox_state(call.params.philox_state) {
     if (call.params.score != nullptr) score = *call.params.score;
+    if (call.params.block_mask != nullptr) block_mask = *call.params.block_mask;
     try {
       backend = &dispatch::choose(call.params.compute, problem);
     } catch (const Error& error) {

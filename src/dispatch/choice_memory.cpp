@@ -52,6 +52,7 @@ ProblemKey::ProblemKey(const Problem& p) {
   for (const core::ScoreNumber& row : core::kScoreNumbers) add(std::bit_cast<std::int64_t>(p.*row.value));
   add(p.philox_state != nullptr ? 1 : 0);
   add(p.deterministic ? 1 : 0);
+  add(p.block_mask != nullptr ? 1 : 0);
   if (p.custom_score != nullptr) {
     if (p.custom_score->captured.size() > core::CustomScore::kMostCaptured) {
       core::refuse("score function: {} captured tensors, allowed at most {}", p.custom_score->captured.size(),

@@ -12,84 +12,15 @@
 #include <xxhash.h>
 
 #include "core/dtype_traits.hpp"
-#include "core/problem_checks.hpp"
 #include "core/score_function_state.hpp"
 #include "expr/bounds.hpp"
 #include "expr/print.hpp"
 #include "expr/score_program.hpp"
 #include "kernels/attention/coarse_lse.cuh"
+#include "score/captures.hpp"
 
 namespace attend {
 namespace {
-
-// ConstStridedTensor and StridedTensor are no two cases of one template: designated initializers of one with such
-// members end GCC 12 with an internal error.
-
-static_assert(ScoreFunction::kMostCaptures == core::CustomScore::kMostCaptured);
-
-expr::Type type_of(DType dtype) {
-  return dtype == DType::kBool ? expr::Type::kBool : core::is_float(dtype) ? expr::Type::kFloat : expr::Type::kInt;
-}
-
-/// What the parser does not see: it knows names, extents and kinds of elements.
-void check_view(const ScoreCapture& capture) {
-  const ConstStridedTensor& t = capture.tensor;
-  const auto refuse = [&](const std::string& message) {
-    core::refuse("score: capture '{}': {}", capture.name, message);
-  };
-  const core::DTypeTraits traits = core::dtype_traits(t.dtype);
-  if (!traits.is_float && !traits.is_integer && t.dtype != DType::kBool) {
-    refuse(fmt::format("dtype {}, allowed f32, f16, bf16, f64, i32, i64, bool", dtype_name(t.dtype)));
-  }
-  if (t.shape.size() > expr::kMostSubscripts) {
-    refuse(fmt::format("{} dimensions, allowed 0 to {}", t.shape.size(), expr::kMostSubscripts));
-  }
-  if (!t.stride.empty() && t.stride.size() != t.shape.size()) {
-    refuse(fmt::format("{} strides, allowed one for each of {} dimensions", t.stride.size(), t.shape.size()));
-  }
-  if (t.data == nullptr) refuse("null data");
-}
-
-/// Farther away, an offset in bytes may not be an int64.
-void check_reach(const ScoreCapture& capture, const Tensor& t) {
-  constexpr double kMostBytes = 0x1p62;
-  double bytes = 0;
-  for (std::size_t d = 0; d < t.shape.size(); ++d) {
-    bytes += std::abs(static_cast<double>(t.stride[d])) * static_cast<double>(t.shape[d] - 1);
-  }
-  if (bytes * static_cast<double>(dtype_bytes(t.dtype)) >= kMostBytes) {
-    core::refuse("score: capture '{}': strides that span more than 2^62 bytes", capture.name);
-  }
-}
-
-/// Subscript n is dimension n. Extents are at least 1; where one is 1, its stride is 0, whatever was given. Dense
-/// strides end at 2^62, which check_reach() refuses.
-Tensor four_dimensions(const ConstStridedTensor& t) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 62;
-  Tensor wide = {const_cast<void*>(t.data), t.dtype, t.device, {1, 1, 1, 1}, {0, 0, 0, 0}};
-  std::int64_t dense = 1;
-  for (std::size_t d = t.shape.size(); d-- > 0;) {
-    wide.shape[d] = t.shape[d];
-    if (t.shape[d] > 1) wide.stride[d] = t.stride.empty() ? dense : t.stride[d];
-    dense = dense > kMost / t.shape[d] ? kMost : dense * t.shape[d];
-  }
-  return wide;
-}
-
-std::vector<expr::Capture> names_and_shapes(const std::vector<ScoreCapture>& captures) {
-  std::vector<expr::Capture> all;
-  for (const ScoreCapture& c : captures) all.push_back({c.name, type_of(c.tensor.dtype), c.tensor.shape});
-  return all;
-}
-
-bool is_same_program(const std::vector<expr::Capture>& a, const std::vector<ScoreCapture>& captures) {
-  const std::vector<expr::Capture> b = names_and_shapes(captures);
-  if (a.size() != b.size()) return false;
-  for (std::size_t n = 0; n < a.size(); ++n) {
-    if (a[n].name != b[n].name || a[n].type != b[n].type || a[n].shape != b[n].shape) return false;
-  }
-  return true;
-}
 
 /// Does an element of a capture reach the value by additions alone? It may be as low as floats go, to hide a key.
 bool adds_an_element(const expr::Graph& graph, expr::Id id) {
@@ -196,11 +127,10 @@ std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vect
 core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::vector<ScoreCapture>& captures,
                                   const core::CustomScore* previous) {
   core::CustomScore custom;
+  custom.captured = score::in_four_dimensions("score", captures);
   for (const ScoreCapture& capture : captures) {
-    custom.captured.push_back(four_dimensions(capture.tensor));
     custom.names.push_back(capture.name);
     custom.ranks.push_back(capture.tensor.shape.size());
-    check_reach(capture, custom.captured.back());
   }
   custom.program = &program;
   if (previous != nullptr) {
@@ -221,15 +151,12 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
 /// previous: null, or what has the same text.
 std::shared_ptr<const ScoreFunction::State> make_state(std::string text, std::vector<ScoreCapture> captures,
                                                        const ScoreFunction::State* previous) {
-  if (captures.size() > ScoreFunction::kMostCaptures) {
-    core::refuse("score: {} captures, allowed at most {}", captures.size(), ScoreFunction::kMostCaptures);
-  }
-  for (const ScoreCapture& capture : captures) check_view(capture);
-  if (previous != nullptr && !is_same_program(previous->program->graph.captures(), captures)) previous = nullptr;
+  score::check_captures("score", captures);
+  if (previous != nullptr && !score::is_same_program(previous->program->graph.captures(), captures)) previous = nullptr;
   std::shared_ptr<const expr::ScoreProgram> program =
       previous != nullptr ? previous->program
                           : std::make_shared<const expr::ScoreProgram>(
-                                expr::ScoreProgram::of("score", text, names_and_shapes(captures)));
+                                expr::ScoreProgram::of("score", text, score::names_and_shapes(captures)));
   core::CustomScore custom = custom_score_of(*program, captures, previous == nullptr ? nullptr : &previous->custom);
   return std::make_shared<const ScoreFunction::State>(
       ScoreFunction::State{std::move(text), std::move(captures), std::move(program), std::move(custom)});

@@ -1,0 +1,106 @@
+// Masks of the caller's own: which keys each row sees, in tiles of which empty ones cost nothing.
+//
+//   const attend::MaskFunction documents("k <= q && doc[q] == doc[k]", {{"doc", {.data = doc, .dtype = DType::kI32,
+//                                                                                .shape = {8192}}}});
+//   const attend::BlockMask mask = attend::make_block_mask(documents, {.seqlen_q = 8192, .seqlen_k = 8192});
+//   attend::forward({.q = q, .k = k, .v = v, .o = o, .lse = lse, .params = {.block_mask = &mask}});
+//   attend::backward({..., .params = {.block_mask = &mask}});
+//
+// docs/custom_scores.md has the language of the text and a cookbook.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attend/export.hpp"
+#include "attend/score_function.hpp"
+
+namespace attend {
+namespace core {
+struct BlockTiles;
+}
+
+/// Does row q see key k? A function of positions:
+///
+///   b             index of the sequence
+///   h             query head
+///   q, k          row and key, both counted from 0 at the beginning of the sequence (the first row is beside the first
+///                 key, unlike Params::causal, which aligns the last ones)
+///   q_len, k_len  number of rows and of keys
+///
+/// The text is an expression in the language of ScoreFunction without `score`; a number other than 0 is true. Captured
+/// tensors are those of ScoreFunction. Copies share one state, which never changes. Thread-safe.
+class ATTEND_API MaskFunction {
+ public:
+  /// @param captures  at most ScoreFunction::kMostCaptures. Their memory is not read here.
+  /// @throws Error (kInvalidArgument) naming the column of the text, or the capture.
+  explicit MaskFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
+
+  [[nodiscard]] const std::string& text() const noexcept;
+  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;
+
+  /// Of the library's own.
+  struct State;
+  [[nodiscard]] const State& state() const noexcept { return *state_; }
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+/// What a mask is for: calls with these lengths. A batch or num_heads of 1 is for any number of sequences or of query
+/// heads, which then have the same mask.
+struct BlockMaskShape {
+  std::int64_t batch = 1;
+  std::int64_t num_heads = 1;
+  std::int64_t seqlen_q = 0;
+  std::int64_t seqlen_k = 0;
+};
+
+/// Which pairs of rows and keys are seen, by tiles of 64 rows and 64 keys: tiles that are seen in part have a pattern,
+/// equal patterns are one. Memory grows with the number of tiles that are seen, 8 bytes each, and of patterns, 512
+/// bytes each. Copies share one state, which never changes. Thread-safe.
+class ATTEND_API BlockMask {
+ public:
+  static constexpr std::int64_t kTile = 64;  ///< rows, and keys, of a tile
+
+  /// Batch and num_heads are 1 if the function asks for none of them.
+  [[nodiscard]] BlockMaskShape shape() const noexcept;
+
+  /// Numbers of tiles, of all sequences and heads of shape().
+  struct Tiles {
+    std::int64_t all;
+    std::int64_t full;      ///< every row of the tile sees every key of it
+    std::int64_t partial;   ///< some pairs of it are seen
+    std::int64_t patterns;  ///< different ones, of the partial tiles
+  };
+  [[nodiscard]] Tiles tiles() const noexcept;
+
+  /// Part of all pairs that are seen, from 0 to 1; 1 if there are none.
+  [[nodiscard]] double density() const noexcept;
+
+  /// Bytes of memory.
+  [[nodiscard]] std::size_t bytes() const noexcept;
+
+  /// @throws Error (kInvalidArgument) naming the index that is not within shape().
+  [[nodiscard]] bool sees(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t key) const;
+
+  /// Of the library's own.
+  explicit BlockMask(std::shared_ptr<const core::BlockTiles> tiles) noexcept;
+  [[nodiscard]] const std::shared_ptr<const core::BlockTiles>& state() const noexcept { return tiles_; }
+
+ private:
+  std::shared_ptr<const core::BlockTiles> tiles_;
+};
+
+/// The mask that a function describes. Tiles whose pairs are all alike by the function's bounds are not evaluated: a
+/// causal mask or sorted documents take time that grows with seqlen, not with its square. cpu_threads() threads; the
+/// same result with any number. Captured tensors are read once, here, and lie on a CPU.
+/// @throws Error (kInvalidArgument) naming a size that is not allowed (batch, num_heads: 1 to 2^31 - 1; seqlen_q,
+/// seqlen_k: 0 to 2^31 - 1) or a capture on a GPU; kInternal if memory is out.
+[[nodiscard]] ATTEND_API BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape);
+
+}  // namespace attend

@@ -1,0 +1,24 @@
+#include "core/block_tiles.hpp"
+
+#include "core/problem.hpp"
+#include "core/problem_checks.hpp"
+
+namespace attend::core {
+
+void resolve_block_mask(Problem& p, const Params& params, bool is_whole) {
+  if (params.block_mask == nullptr) return;
+  if (!is_whole) refuse("block_mask: given, allowed outside of a ring only");
+  if (p.varlen) refuse("block_mask: given with varlen, allowed without varlen only");
+  const BlockTiles& tiles = *params.block_mask->state();
+  const auto check = [](const char* what, std::int64_t found, std::int64_t wanted, bool may_be_one) {
+    if (found == wanted || (may_be_one && found == 1)) return;
+    refuse("block_mask: {} {}, allowed {}{}", what, found, may_be_one ? "1 or " : "the call's ", wanted);
+  };
+  check("batch", tiles.batch, p.num_sequences, true);
+  check("num_heads", tiles.num_heads, p.num_heads_q, true);
+  check("seqlen_q", tiles.seqlen_q, p.max_seqlen_q, false);
+  check("seqlen_k", tiles.seqlen_k, p.max_seqlen_k, false);
+  p.block_mask = &tiles;
+}
+
+}  // namespace attend::core

@@ -1,0 +1,96 @@
+// Which pairs of rows and keys a problem's rows see, by tiles: what a BlockMask holds and backends read.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace attend::core {
+
+constexpr std::int64_t kMaskTile = 64;  // rows, and keys, of a tile
+
+/// Bit r of word k: row r of the tile sees its key k. Bits beyond a length are 0.
+using TilePattern = std::array<std::uint64_t, kMaskTile>;
+
+constexpr std::int32_t kAllSeen = -1;  ///< in the place of a pattern: each row that exists sees each key that exists
+constexpr std::int32_t kNoneSeen = -2;
+
+struct SeenTile {
+  std::int32_t key_tile;
+  std::int32_t pattern;  ///< of BlockTiles::patterns, or kAllSeen
+};
+
+struct BlockTiles {
+  std::int64_t batch = 1;      ///< 1: the same for all sequences
+  std::int64_t num_heads = 1;  ///< 1: for all query heads
+  std::int64_t seqlen_q = 0, seqlen_k = 0;
+  std::vector<std::int64_t> row_begin = {};  ///< of each row of tiles, where in `seen` it begins; one more: the end
+  std::vector<SeenTile> seen = {};           ///< in each row of tiles by rising keys
+  std::vector<TilePattern> patterns = {};    ///< no two are equal; none is empty or that of a tile that is seen in full
+  double num_pairs = 0;                      ///< that are seen
+
+  [[nodiscard]] std::int64_t tile_rows() const { return (seqlen_q + kMaskTile - 1) / kMaskTile; }
+  [[nodiscard]] std::int64_t tile_columns() const { return (seqlen_k + kMaskTile - 1) / kMaskTile; }
+};
+
+/// The tiles of one query head of one sequence; without a mask all pairs are seen.
+class HeadTiles {
+ public:
+  HeadTiles() = default;
+  HeadTiles(const BlockTiles* tiles, std::int64_t sequence, std::int64_t head) : tiles_(tiles) {
+    if (tiles == nullptr) return;
+    const std::int64_t of_batch = tiles->batch == 1 ? 0 : sequence, of_head = tiles->num_heads == 1 ? 0 : head;
+    first_ = (of_batch * tiles->num_heads + of_head) * tiles->tile_rows();
+  }
+
+  [[nodiscard]] bool see_all() const { return tiles_ == nullptr; }
+
+  /// Those that are seen of a row of tiles.
+  [[nodiscard]] std::span<const SeenTile> row(std::int64_t tile_row) const {
+    const std::int64_t* at = tiles_->row_begin.data() + first_ + tile_row;
+    return {tiles_->seen.data() + at[0], static_cast<std::size_t>(at[1] - at[0])};
+  }
+
+  /// Of a tile: its number, kAllSeen or kNoneSeen.
+  [[nodiscard]] std::int32_t pattern_of(std::int64_t tile_row, std::int64_t key_tile) const {
+    if (tiles_ == nullptr) return kAllSeen;
+    const auto tiles = row(tile_row);
+    const auto found = first_from(tiles, key_tile);
+    return found == tiles.end() || found->key_tile != key_tile ? kNoneSeen : found->pattern;
+  }
+  [[nodiscard]] const TilePattern& pattern(std::int32_t number) const {
+    return tiles_->patterns[static_cast<std::size_t>(number)];
+  }
+
+  /// May some of these rows see some of these keys? No: none does. Neither range is empty.
+  [[nodiscard]] bool may_see(std::int64_t row_begin, std::int64_t row_end, std::int64_t key_begin,
+                             std::int64_t key_end) const {
+    if (tiles_ == nullptr) return true;
+    for (std::int64_t tile_row = row_begin / kMaskTile; tile_row * kMaskTile < row_end; ++tile_row) {
+      const auto tiles = row(tile_row);
+      const auto found = first_from(tiles, key_begin / kMaskTile);
+      if (found != tiles.end() && found->key_tile * kMaskTile < key_end) return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool sees(std::int64_t i, std::int64_t j) const {
+    const std::int32_t number = pattern_of(i / kMaskTile, j / kMaskTile);
+    if (number < 0) return number == kAllSeen;
+    return (pattern(number)[static_cast<std::size_t>(j % kMaskTile)] >> (i % kMaskTile) & 1) != 0;
+  }
+
+ private:
+  [[nodiscard]] static std::span<const SeenTile>::iterator first_from(std::span<const SeenTile> tiles,
+                                                                      std::int64_t key_tile) {
+    return std::lower_bound(tiles.begin(), tiles.end(), key_tile,
+                            [](const SeenTile& tile, std::int64_t wanted) { return tile.key_tile < wanted; });
+  }
+
+  const BlockTiles* tiles_ = nullptr;
+  std::int64_t first_ = 0;  // its first row of tiles
+};
+
+}  // namespace attend::core

@@ -1,0 +1,22 @@
+// What a MaskFunction holds: its text as a graph and as a program over keys, and the tensors that it reads.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attend/block_mask.hpp"
+#include "expr/graph.hpp"
+#include "expr/row_program.hpp"
+
+namespace attend {
+
+struct MaskFunction::State {
+  std::string text;
+  std::vector<ScoreCapture> captures;
+  std::vector<Tensor> captured;  ///< the same in four dimensions
+  expr::Graph graph;
+  expr::Id result = expr::kNone;  ///< a bool
+  expr::RowProgram program;       ///< result
+};
+
+}  // namespace attend

@@ -1,0 +1,32 @@
+// The masks of docs/custom_scores.md, each beside itself in C++.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "attend/block_mask.hpp"
+#include "score/score_case.hpp"
+
+namespace attend::test {
+
+struct MaskSizes {
+  BlockMaskShape shape;
+  std::vector<std::int64_t> doc;  ///< of each token, as many as the longer length has; sorted
+};
+
+struct MaskRecipe {
+  std::string name;
+  std::string text;
+  std::function<std::vector<CaptureBuffer>(const MaskSizes& sizes)> captures;
+  std::function<bool(const MaskSizes& sizes, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k)> sees;
+};
+
+[[nodiscard]] MaskSizes mask_sizes(const BlockMaskShape& shape);
+
+/// In the order of the page.
+[[nodiscard]] const std::vector<MaskRecipe>& mask_cookbook();
+
+[[nodiscard]] MaskFunction function_of(const MaskRecipe& recipe, const std::vector<CaptureBuffer>& captures);
+
+}  // namespace attend::test
