@@ -8,8 +8,9 @@ takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DL
 from attend._activation import activate, restore
 from attend._api import attention, attention_qkvpacked, attention_varlen, backward, forward
 from attend._append import append, merge
+from attend._block_mask import make_block_mask
 from attend._cache import cache_clear, cache_info
-from attend._core import __version__
+from attend._core import BlockMask, __version__
 from attend._decode import decode
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
 from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory, set_cpu_threads
@@ -20,6 +21,7 @@ from attend._serving import Rotary
 
 __all__ = [
     "ArgumentError",
+    "BlockMask",
     "Error",
     "Rotary",
     "RunError",
@@ -41,6 +43,7 @@ __all__ = [
     "explain",
     "forward",
     "gpus",
+    "make_block_mask",
     "manual_seed",
     "memory",
     "merge",

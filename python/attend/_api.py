@@ -10,7 +10,7 @@ from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._packed import parts
 from attend._random import drawn_seed
-from attend._score import attention_with_score, taken_from
+from attend._score import attention_with_own, taken_from
 from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, needs_of, window_of
 
 # attend.torch, once a call has needed it: an import statement costs time even if the module is there.
@@ -44,6 +44,7 @@ def attention(
     compute: str = "auto",
     score: Optional[str] = None,
     captures: Any = None,
+    block_mask: Any = None,
 ) -> Any:
     """Exact attention, ``o = softmax(scale * q k^T + bias) v``, in one pass and without a seqlen_q x seqlen_k buffer.
 
@@ -94,6 +95,8 @@ def attention(
         score: a function of scores after bias, before masks, as text: "score - rate * abs(q - k)". Outside of
             torch.compile; with dropout_p and a seed. docs/custom_scores.md has the language.
         captures: {"rate": array, ...}, what `score` reads: 0 to 4 dimensions, or numbers. Floats are differentiable.
+        block_mask: of `make_block_mask`: keeps the pairs of rows and keys that it sees, of those that the other masks
+            keep. On the CPU, outside of torch.compile.
 
     Returns:
         o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).
@@ -115,8 +118,8 @@ def attention(
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).
     """
-    if score is not None or captures is not None:
-        return attention_with_score(resolve, **locals())  # all arguments of this function
+    if score is not None or captures is not None or block_mask is not None:
+        return attention_with_own(resolve, **locals())  # all arguments of this function
     module = type(q).__module__
     if module == "torch" or module.startswith("torch."):
         import torch  # not from sys.modules: tracers walk over it, and other threads import meanwhile
@@ -273,10 +276,10 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     Raises:
         attend.Error as `attention` does; TypeError for an option that does not exist.
     """
-    score, options = taken_from(options)
+    own, options = taken_from(options)
     extras, settings = resolve("forward", q, options)
-    if score is not None:
-        return score.forward(q, k, v, extras, settings, with_autograd=False)
+    if own is not None:
+        return own.forward(q, k, v, extras, settings, with_autograd=False)
     if is_torch(q):
         both: tuple[Any, Any] = _torch_front().forward(q, k, v, extras, settings)
         return both
@@ -306,11 +309,11 @@ def backward(
     Recomputes the softmax from lse tile by tile. Raises as `forward` does.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.
     """
-    score, options = taken_from(options)
+    own, options = taken_from(options)
     extras, settings = resolve("backward", q, options)
     needs = needs_of(extras, dbias=needs_dbias)
-    if score is not None:
-        return score.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings)
+    if own is not None:
+        return own.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings)
     if is_torch(q):
         gradients: tuple[Any, ...] = _torch_front().backward(
             dout, q, k, v, o, lse, dlse, needs, extras, settings

@@ -92,19 +92,34 @@ def backward(
     /,
 ) -> None: ...
 
-# Scores of the caller's own.
+# Scores and masks of the caller's own.
 class ScoreFunction:
     def __init__(self, text: str, names: tuple[str, ...], arrays: tuple[Any, ...], /) -> None: ...
     def with_arrays(self, names: tuple[str, ...], arrays: tuple[Any, ...], /) -> ScoreFunction: ...
     def without_arrays(self) -> ScoreFunction: ...
 
-def forward_with_score(
-    function: ScoreFunction, q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings,
+class BlockMask:
+    @property
+    def shape(self) -> tuple[int, int, int, int]: ...
+    @property
+    def tiles(self) -> dict[str, int]: ...
+    @property
+    def density(self) -> float: ...
+    @property
+    def nbytes(self) -> int: ...
+    def sees(self, batch: int, head: int, row: int, key: int) -> bool: ...
+
+def make_block_mask(
+    text: str, names: tuple[str, ...], arrays: tuple[Any, ...], batch: int, num_heads: int, seqlen_q: int,
+    seqlen_k: int, /,
+) -> BlockMask: ...  # fmt: skip
+def forward_with_own(
+    function: Optional[ScoreFunction], block_mask: Optional[BlockMask], q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings,
     stream: int, /,
 ) -> None: ...  # fmt: skip
-def backward_with_score(
-    function: ScoreFunction, names: tuple[str, ...], arrays: tuple[Any, ...], q: Any, k: Any, v: Any, o: Any, lse: Any,
-    gradients: Gradients, extras: Extras, settings: Settings, stream: int, /,
+def backward_with_own(
+    function: Optional[ScoreFunction], block_mask: Optional[BlockMask], names: tuple[str, ...], arrays: tuple[Any, ...],
+    q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Gradients, extras: Extras, settings: Settings, stream: int, /,
 ) -> None: ...  # fmt: skip
 
 # Serving. The named tuples are those of attend._serving; Arrays, or tensors with the table, likewise.

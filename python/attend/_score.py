@@ -1,4 +1,4 @@
-"""Scores of the caller's own: a line of text and the arrays that it reads. docs/custom_scores.md has the language."""
+"""Scores and masks of the caller's own in calls: a line of text and the arrays that it reads, and a BlockMask."""
 
 from __future__ import annotations
 
@@ -16,16 +16,26 @@ _FLOATS = ("f32", "f16", "bf16", "f64")
 _MOST_KNOWN = 64
 
 
-class Score:
-    """What `score` and `captures` of a call are."""
+class Own:
+    """What `score`, `captures` and `block_mask` of a call are: a text, a mask, or both."""
 
-    def __init__(self, text: str, captures: Mapping[str, Any]) -> None:
+    def __init__(
+        self, text: Optional[str], captures: Mapping[str, Any], block_mask: Optional[_core.BlockMask] = None
+    ) -> None:
         self.text = text
+        self.block_mask = block_mask
         self.names = tuple(captures)
         self.captures = tuple(captures.values())
 
-    def function(self, views: tuple[_core.Array, ...]) -> _core.ScoreFunction:
+    @property
+    def what(self) -> str:
+        """The argument that refusals name."""
+        return "block_mask" if self.text is None else "score"
+
+    def function(self, views: tuple[_core.Array, ...]) -> Optional[_core.ScoreFunction]:
         """Of these views of the captures, which it holds. A text is parsed once for the same shapes and dtypes."""
+        if self.text is None:
+            return None
         key = (self.text, self.names, tuple((view.dtype, view.shape) for view in views))
         known = _known.get(key)
         if known is not None:
@@ -52,7 +62,7 @@ class Score:
         from attend import _arrays
 
         views = self._views(q)
-        call = functools.partial(_core.forward_with_score, self.function(views))
+        call = functools.partial(_core.forward_with_own, self.function(views), self.block_mask)
         return _arrays.forward(q, k, v, extras, settings, call=call)
 
     def backward(
@@ -67,7 +77,9 @@ class Score:
                 self, dout, q, k, v, o, lse, dlse, needs, extras, settings, _score.wanted(self, q)
             )
             asked = [x for x, is_needed in zip(gradients, (True, True, True, *needs)) if is_needed]
-            return (*asked, {name: x for name, x in zip(self.names, of_captures) if x is not None})
+            return self._with_captures(
+                tuple(asked), {name: x for name, x in zip(self.names, of_captures) if x is not None}
+            )
         from attend import _arrays
 
         space, views = _arrays.space_of(q), self._views(q)
@@ -76,28 +88,34 @@ class Score:
         dtype = "f64" if space.view("q", q).dtype == "f64" else "f32"
         results = [space.empty(self.names[i], views[i].shape, dtype) for i in positions]
         places = tuple(space.result_view(x) for x in results)
-        call = functools.partial(_core.backward_with_score, self.function(views), names, places)
+        call = functools.partial(_core.backward_with_own, self.function(views), self.block_mask, names, places)
         of_inputs = _arrays.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings, call)
-        return (*of_inputs, {name: space.hand_over(x) for name, x in zip(names, results)})
+        return self._with_captures(of_inputs, {name: space.hand_over(x) for name, x in zip(names, results)})
+
+    def _with_captures(self, of_inputs: tuple[Any, ...], of_captures: dict[str, Any]) -> tuple[Any, ...]:
+        """A score's gradients end with those of its captures."""
+        return of_inputs if self.text is None else (*of_inputs, of_captures)
 
     def _views(self, q: Any) -> tuple[_core.Array, ...]:
         from attend import _arrays
 
         space = _arrays.space_of(q)
-        return tuple(_view(space, name, x) for name, x in zip(self.names, self.captures))
+        return tuple(view_of_capture(space, name, x) for name, x in zip(self.names, self.captures))
 
 
 _known: dict[Any, _core.ScoreFunction] = {}
 
 
-def score_of(score: Any, captures: Any) -> Optional[Score]:
-    """None: there is none."""
-    if score is None:
-        if captures is not None:
-            raise ArgumentError("captures: given without score, allowed with it only")
-        return None
-    if not isinstance(score, str):
-        raise ArgumentError(f"score: {type(score).__name__}, allowed a text, as in docs/custom_scores.md")
+def check_text(argument: str, text: Any) -> None:
+    if not isinstance(text, str):
+        raise ArgumentError(f"{argument}: {type(text).__name__}, allowed a text, as in docs/custom_scores.md")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{argument}: column {error.start + 1}: no character, allowed a text of UTF-8") from error
+
+
+def check_captures(captures: Any) -> None:
     if captures is not None and not isinstance(captures, Mapping):
         raise ArgumentError(f"captures: {type(captures).__name__}, allowed a dictionary of arrays by their names")
     for name in captures or ():
@@ -105,45 +123,62 @@ def score_of(score: Any, captures: Any) -> Optional[Score]:
             raise ArgumentError(f"captures: a name of type {type(name).__name__}, allowed str")
         if not (name.isascii() and name.isidentifier()):
             raise ArgumentError(f"captures: {name[:32]!r}, allowed a name of letters, digits and _")
-    try:
-        score.encode()
-    except UnicodeEncodeError as error:
-        raise ArgumentError(f"score: column {error.start + 1}: no character, allowed a text of UTF-8") from error
-    return Score(score, captures or {})
 
 
-def attention_with_score(
+def own_of(score: Any, captures: Any, block_mask: Any) -> Optional[Own]:
+    """None: there is none."""
+    if score is None and captures is not None:
+        raise ArgumentError("captures: given without score, allowed with it only")
+    if block_mask is not None and not isinstance(block_mask, _core.BlockMask):
+        raise ArgumentError(f"block_mask: {type(block_mask).__name__}, allowed what attend.make_block_mask gives")
+    if score is None:
+        return None if block_mask is None else Own(None, {}, block_mask)
+    check_text("score", score)
+    check_captures(captures)
+    return Own(score, captures or {}, block_mask)
+
+
+def attention_with_own(
     resolve: Callable[..., tuple[Extras, Settings]],
     q: Any,
     k: Any,
     v: Any,
     score: Any,
     captures: Any,
+    block_mask: Any,
     return_lse: bool,
     **options: Any,
 ) -> Any:
     """`attend.attention` where one is given. `resolve`: of attend._api."""
-    given = score_of(score, captures)
+    given = own_of(score, captures, block_mask)
     assert given is not None
     extras, settings = resolve("attention", q, options)
     o, lse = given.forward(q, k, v, extras, settings, with_autograd=True)
     return (o, lse) if return_lse else o
 
 
-def taken_from(options: dict[str, Any]) -> tuple[Optional[Score], dict[str, Any]]:
-    """The score among the options, and the other options."""
-    if "score" not in options and "captures" not in options:
+_OWN = ("score", "captures", "block_mask")
+
+
+def taken_from(options: dict[str, Any]) -> tuple[Optional[Own], dict[str, Any]]:
+    """What is the caller's own among the options, and the other options."""
+    if not any(name in options for name in _OWN):
         return None, options
     rest = dict(options)
-    return score_of(rest.pop("score", None), rest.pop("captures", None)), rest
+    return own_of(*(rest.pop(name, None) for name in _OWN)), rest
 
 
-def _view(space: Any, name: str, x: Any) -> _core.Array:
+def view_of_capture(space: Any, name: str, x: Any) -> _core.Array:
+    """space: None: the host's."""
     what = f"captures: '{name}'"
     x = _as_array(x)
     dtype = getattr(x, "dtype", None)
     if getattr(dtype, "kind", "f") in "OSUMmc" or getattr(dtype, "names", None):
         raise ArgumentError(f"{what}: dtype {x.dtype}, allowed {_DTYPES}")
+    if space is None:
+        from attend._host_space import HostSpace
+
+        space = HostSpace(x)
     if getattr(x, "ndim", 0) > 4:
         raise ArgumentError(f"{what}: {x.ndim} dimensions, allowed 0 to 4")
     try:

@@ -142,7 +142,8 @@ void learn_defaults(const nb::dict& defaults) {
   auto* options = new std::vector<Option>();
   for (const auto& [name, value] : defaults) {
     auto text = nb::cast<std::string>(name);
-    if (text == "return_lse" || text == "score" || text == "captures") continue;  // Python looks at these itself
+    const bool is_of_python = text == "return_lse" || text == "score" || text == "captures" || text == "block_mask";
+    if (is_of_python) continue;  // Python looks at these itself
     const Kept kept = kept_of(text);
     options->push_back({std::move(text), kept, nb::borrow(value)});
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "attend/block_mask.hpp"
 #include "attend/score_function.hpp"
 #include "core/dtype_traits.hpp"
 
@@ -69,23 +70,36 @@ HeldFunction without(const HeldFunction& held) {
   return {held.function, nb::none()};
 }
 
-void forward(const HeldFunction& held, nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse,
-             nb::handle extras, nb::handle settings, std::uintptr_t stream) {
+BlockMask make_mask(const std::string& text, const nb::tuple& names, const nb::tuple& arrays, std::int64_t batch,
+                    std::int64_t num_heads, std::int64_t seqlen_q, std::int64_t seqlen_k) {
+  const MaskFunction function(text, captures_of(names, arrays));
+  const nb::gil_scoped_release release;
+  return make_block_mask(function, {batch, num_heads, seqlen_q, seqlen_k});
+}
+
+void set_own(Params& params, const HeldFunction* held, const BlockMask* mask) {
+  if (held != nullptr) params.score = &held->function;
+  params.block_mask = mask;
+}
+
+/// Of the function and the mask, one or both.
+void forward(const HeldFunction* held, const BlockMask* mask, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
+             nb::handle lse, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
   const Call arguments(q, k, v, o, lse, nb::none(), extras, settings);
   ForwardCall call = arguments.forward(reinterpret_cast<Stream>(stream));
-  call.params.score = &held.function;
+  set_own(call.params, held, mask);
   const nb::gil_scoped_release release;
   attend::forward(call);
 }
 
 /// names, arrays: of gradients of captures.
-void backward(const HeldFunction& held, const nb::tuple& names, const nb::tuple& arrays, nb::handle q, nb::handle k,
-              nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients, nb::handle extras, nb::handle settings,
-              std::uintptr_t stream) {
+void backward(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
+              nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients,
+              nb::handle extras, nb::handle settings, std::uintptr_t stream) {
   const Call arguments(q, k, v, o, lse, gradients, extras, settings);
   arguments.check_dtypes_of_results();
   BackwardCall call = arguments.backward(reinterpret_cast<Stream>(stream));
-  call.params.score = &held.function;
+  set_own(call.params, held, mask);
   for (std::size_t n = 0; n < nb::len(names); ++n) {
     const auto name = nb::cast<std::string>(names[n]);
     call.captures.push_back({name, named_view(name, arrays[n])});
@@ -101,9 +115,28 @@ void add_score(nb::module_& m) {
       .def("__init__", &make, "text"_a, "names"_a, "arrays"_a)
       .def("with_arrays", &with, "names"_a, "arrays"_a)
       .def("without_arrays", &without);
-  m.def("forward_with_score", &forward, "function"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a.none(), "extras"_a,
-        "settings"_a, "stream"_a);
-  m.def("backward_with_score", &backward);
+  nb::class_<BlockMask>(m, "BlockMask")
+      .def_prop_ro("shape",
+                   [](const BlockMask& mask) {
+                     const BlockMaskShape s = mask.shape();
+                     return nb::make_tuple(s.batch, s.num_heads, s.seqlen_q, s.seqlen_k);
+                   })
+      .def_prop_ro("tiles",
+                   [](const BlockMask& mask) {
+                     const BlockMask::Tiles t = mask.tiles();
+                     nb::dict tiles;
+                     tiles["all"] = t.all, tiles["full"] = t.full, tiles["partial"] = t.partial;
+                     tiles["patterns"] = t.patterns;
+                     return tiles;
+                   })
+      .def_prop_ro("density", &BlockMask::density)
+      .def_prop_ro("nbytes", &BlockMask::bytes)
+      .def("sees", &BlockMask::sees, "batch"_a, "head"_a, "row"_a, "key"_a);
+  m.def("make_block_mask", &make_mask);
+  m.def("forward_with_own", &forward, "function"_a.none(), "block_mask"_a.none(), "q"_a, "k"_a, "v"_a, "o"_a,
+        "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
+  m.def("backward_with_own", &backward, "function"_a.none(), "block_mask"_a.none(), "names"_a, "arrays"_a, "q"_a, "k"_a,
+        "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a, "stream"_a);
 }
 
 }  // namespace attend::python

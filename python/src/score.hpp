@@ -1,11 +1,11 @@
-// Score functions: the library's calls with one, for attend/_score.py.
+// Score functions and block masks: the library's calls with them, for attend/_score.py.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace attend::python {
 
-/// Exports ScoreFunction, forward_with_score and backward_with_score.
+/// Exports ScoreFunction, BlockMask, make_block_mask, forward_with_own and backward_with_own.
 void add_score(nanobind::module_& m);
 
 }  // namespace attend::python

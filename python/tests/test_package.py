@@ -187,7 +187,7 @@ def test_the_named_tuples_of_a_call_hold_what_the_functions_take():
         "window_right",
         "philox_state",
     }
-    assert fields == given - {"q", "k", "v", "window", "return_lse", "score", "captures"}
+    assert fields == given - {"q", "k", "v", "window", "return_lse", "score", "captures", "block_mask"}
     assert _settings.Settings()._asdict() == {
         "max_seqlen_q": 0, "max_seqlen_k": 0, "layout": "bhsd", "scale": None, "causal": False, "window_left": -1,
         "window_right": -1, "softcap": 0.0, "dropout_p": 0.0, "seed": 0, "offset": 0, "deterministic": False,

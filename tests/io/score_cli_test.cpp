@@ -100,13 +100,35 @@ TEST_F(Score, ItsGradientsAreFilesLikeItsTensors) {
   ASSERT_EQ(attend("run --mode backward --check --data @/B2_H4_Hkv2_S70_D32" + std::string(kTensors), kAll).status, 0);
 }
 
+TEST_F(Score, ABlockMaskIsCheckedWithAndWithoutAFunction) {
+  const std::string tensors = " --tensor doc=@/doc.npy --tensor rate=@/rate.npy";
+  const std::string mask = " --block_mask k<=q&&doc[q]==doc[k]";
+  for (const char* data : {"@/B2_H4_Hkv2_S70_D32", "@/B2_H4_Hkv2_S70_D32_bf16", "@/B2_H4_Hkv2_S70_D32_f64"}) {
+    for (const char* text : {"", "score - rate * abs(q - k)"}) {
+      const ProgramResult result = attend("run --mode both --check --data " + std::string(data) + mask + tensors, text);
+      EXPECT_EQ(result.status, 0) << result.out << result.err;
+      EXPECT_THAT(result.out, HasSubstr("PASS"));
+    }
+  }
+  const auto bytes = [&] { return read_file(folder_ / "B2_H4_Hkv2_S70_D32" / "O.bin"); };
+  ASSERT_EQ(attend("run --data @/B2_H4_Hkv2_S70_D32 --block_mask k<=q", "").status, 0);
+  const std::string of_mask = bytes();
+  ASSERT_EQ(attend("run --data @/B2_H4_Hkv2_S70_D32", "").status, 0);
+  EXPECT_NE(bytes(), of_mask);
+}
+
 TEST_F(Score, IsRefusedInOneLine) {
   const std::string run = "run --data @/B2_H4_Hkv2_S70_D32";
   refuses(run, "score + tabel[h]", "--score: column 9: 'tabel' is no name here");
-  refuses(run + " --tensor table=@/table.npy", "", "--tensor: given without --score, allowed with it");
+  refuses(run + " --tensor table=@/table.npy", "",
+          "--tensor: given without --score and --block_mask, allowed with one of them");
   const ProgramResult empty = run_attend({"run", "--data", (folder_ / "B2_H4_Hkv2_S70_D32").string(), "--score", ""});
   EXPECT_EQ(empty.status, 2);
   EXPECT_THAT(empty.err, HasSubstr("--score: an empty text, allowed a function"));
+  refuses(run + " --block_mask k<=tabel", "", "--block_mask: column 4: 'tabel' is no name here");
+  refuses(run + " --block_mask k<=q --ring zigzag --ranks 2", "",
+          "--block_mask: given with --ring, allowed without it");
+  refuses(run + " --block_mask k<=q --compute cpu_naive", "", "block_mask: given, compute 'cpu_naive' allows none");
   refuses(run + " --tensor table.npy", "score", "--tensor: 'table.npy', allowed NAME=FILE");
   refuses(run + " --tensor table=@/none.npy", "score", "none.npy");
   refuses(run + " --tensor table=@/table.npy", "score + table[h]", "'table' with 1 subscripts, allowed: 2");

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <set>
 #include <string>
@@ -345,6 +346,17 @@ TEST(BlockMasks, RefusalsNameTheArgument) {
   AttentionCase packed = c;
   packed.batch = 1, packed.varlen_q = {4}, packed.varlen_k = {6};
   EXPECT_THAT(call_with(make_block_mask(causal, {1, 1, 4, 6}), packed, "cpu"), HasSubstr("given with varlen"));
+}
+
+/// What stands in blocks of the page that begin with ```mask.
+TEST(BlockMasks, OfThePageAreTested) {
+  std::ifstream file(ATTEND_TEST_SOURCE_ROOT "/docs/custom_scores.md");
+  std::vector<std::string> of_page, tested;
+  for (std::string line; std::getline(file, line);) {
+    if (line == "```mask" && std::getline(file, line)) of_page.push_back(line);
+  }
+  for (const MaskRecipe& recipe : mask_cookbook()) tested.push_back(recipe.text);
+  EXPECT_EQ(of_page, tested);
 }
 
 TEST(BlockMasks, StayWithAPlan) {

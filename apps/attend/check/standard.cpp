@@ -75,6 +75,7 @@ Function function_of(const Problem& p, const Sequence& s, std::int64_t head) {
 Score score_of(const Problem& p, const Sequence& s, std::int64_t head, const Function& function, std::int64_t i,
                std::int64_t j, float q_dot_k) {
   if (p.mask && core::load(*p.mask, s.batch, head, i, j) == 0) return {-kInfinity, 0};
+  if (p.block_mask != nullptr && !p.seen_tiles(s, head).sees(i, j)) return {-kInfinity, 0};
   Score score = {static_cast<float>(p.scale) * q_dot_k, 1};
   if (p.transforms_scores()) {
     const auto [value, slope] = TransformedScore<float>::of(score.value, static_cast<float>(p.transform_cap));

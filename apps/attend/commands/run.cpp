@@ -107,14 +107,20 @@ void read_optional(Job& job, std::optional<io::HostTensor>& tensor, const char* 
   job.names.emplace_back(name, path.string());
 }
 
-void read_score(const RunOptions& options, Job& job) {
-  if (!options.score) return;
+/// The caller's own score and mask. Both may read all tensors.
+void read_own(const RunOptions& options, Job& job) {
   std::vector<UserScore::Capture> captures;
-  for (const auto& [name, path] : options.score_captures) captures.push_back({name, io::read_npy_array(path)});
+  for (const auto& [name, path] : options.captures) captures.push_back({name, io::read_npy_array(path)});
+  Workload& w = job.work;
   try {
-    job.work.score = std::make_shared<const UserScore>(*options.score, std::move(captures));
+    if (options.block_mask) {
+      const MaskFunction function(*options.block_mask, views_of(captures));
+      w.block_mask = make_block_mask(function, {w.q.shape()[0], w.q.shape()[1], w.q.shape()[2], w.k.shape()[2]});
+    }
+    if (options.score) w.score = std::make_shared<const UserScore>(*options.score, std::move(captures));
   } catch (const Error& error) {
-    throw Error(error.code(), std::string("--") + error.what());  // "score: column 3: ..."
+    const bool is_of_mask = std::string_view(error.what()).starts_with("mask");
+    throw Error(error.code(), std::string(is_of_mask ? "--block_" : "--") + error.what());  // "score: column 3: ..."
   }
 }
 
@@ -157,10 +163,10 @@ void load(const RunOptions& options, Job& job) {
     read_optional(job, job.work.score_tensors[i], row.name, options.score_tensors[i],
                   row.is_of_scores() ? io::NpyRank::kBroadcast : io::NpyRank::kSlopes);
   }
-  read_score(options, job);
+  read_own(options, job);
   if (has_backward(options.mode)) job.work.allocate_backward();
   const auto flag_of = [&](const char* name) { job.names.emplace_back(name, std::string("--") + name); };
-  for (const char* name : {"compute", "scale", "window_left", "window_right", "score"}) flag_of(name);
+  for (const char* name : {"compute", "scale", "window_left", "window_right", "score", "block_mask"}) flag_of(name);
   for (const core::ScoreNumber& row : core::kScoreNumbers) flag_of(row.name);
   plan_outputs(options, job);
 }
@@ -188,7 +194,7 @@ void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   for (const fs::path& file : options.score_tensors) {
     if (!file.empty()) files.keep_input(file);
   }
-  for (const auto& [name, file] : options.score_captures) files.keep_input(file);
+  for (const auto& [name, file] : options.captures) files.keep_input(file);
   if (options.data.empty()) return;
   for (const char* name : {"Q.bin", "K.bin", "V.bin", "dO.bin"}) files.keep_input(options.data / name);
   for (const std::string& name : io::tensor_files()) files.keep_from_links(options.data / name);

@@ -52,7 +52,8 @@ struct RunOptions {
   std::filesystem::path q, k, v, dout, o, lse;
   std::array<std::filesystem::path, core::kScoreTensors.size()> score_tensors;  ///< in the order of their rows
   std::optional<std::string> score;                                             ///< text of a score function
-  std::vector<std::pair<std::string, std::filesystem::path>> score_captures;    ///< what it reads: names and .npy files
+  std::optional<std::string> block_mask;                                        ///< text of a mask function
+  std::vector<std::pair<std::string, std::filesystem::path>> captures;  ///< what they read: names and .npy files
   std::filesystem::path output_dir;
   std::optional<RingParams> ring;  ///< over several ranks; none: this process alone
   std::int64_t ranks = 0;          ///< of a ring, threads of this process; 0: the processes of an mpirun

@@ -7,23 +7,31 @@ namespace attend::cli {
 void ScoreFlags::add(CLI::App& app) {
   app.add_option("--score", text, "A function of the scores, as in docs/custom_scores.md: 'score - 0.1 * abs(q - k)'")
       ->type_name("TEXT");
+  app.add_option("--block_mask", mask_text,
+                 "Which keys rows see, as in docs/custom_scores.md: 'k <= q && doc[q] == doc[k]'. On a CPU")
+      ->type_name("TEXT");
   app.add_option("--tensor", tensors,
-                 "A tensor that --score reads, as a .npy file: table=table.npy. As often as needed")
+                 "A tensor that --score or --block_mask reads, as a .npy file: table=table.npy. As often as needed")
       ->type_name("NAME=FILE");
 }
 
 void ScoreFlags::finish(RunOptions& options) const {
   const auto refuse = [](const std::string& message) { throw Error(ErrorCode::kInvalidArgument, message); };
   options.score = text;
+  options.block_mask = mask_text;
   if (text && text->empty()) refuse("--score: an empty text, allowed a function: 'score - 0.1 * abs(q - k)'");
-  if (!text && !tensors.empty()) refuse("--tensor: given without --score, allowed with it");
+  if (mask_text && mask_text->empty()) refuse("--block_mask: an empty text, allowed a condition: 'k <= q'");
+  if (!text && !mask_text && !tensors.empty()) {
+    refuse("--tensor: given without --score and --block_mask, allowed with one of them");
+  }
   if (text && options.ring) refuse("--score: given with --ring, allowed without it");
+  if (mask_text && options.ring) refuse("--block_mask: given with --ring, allowed without it");
   for (const std::string& tensor : tensors) {
     const std::size_t sign = tensor.find('=');
     if (sign == 0 || sign == std::string::npos || sign + 1 == tensor.size()) {
       refuse(fmt::format("--tensor: '{}', allowed NAME=FILE", tensor));
     }
-    options.score_captures.emplace_back(tensor.substr(0, sign), tensor.substr(sign + 1));
+    options.captures.emplace_back(tensor.substr(0, sign), tensor.substr(sign + 1));
   }
 }
 

@@ -1,4 +1,4 @@
-// The flags of a score function: --score TEXT and --tensor NAME=FILE.
+// The flags of what is the caller's own: --score TEXT, --block_mask TEXT and --tensor NAME=FILE.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,7 +11,7 @@
 namespace attend::cli {
 
 struct ScoreFlags {
-  std::optional<std::string> text;
+  std::optional<std::string> text, mask_text;
   std::vector<std::string> tensors;  // NAME=FILE
 
   void add(CLI::App& app);

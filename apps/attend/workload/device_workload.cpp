@@ -67,6 +67,7 @@ Params DeviceWorkload::params_of(const TensorSet& t, Mode pass) const {
   Params params = host_.options.params(choice_.compute(pass));
   for (std::size_t i = 0; i < t.score_tensors.size(); ++i) params.*core::kScoreTensors[i].param = t.score_tensors[i];
   if (score_) params.score = &*score_;
+  if (host_.block_mask) params.block_mask = &*host_.block_mask;
   return params;
 }
 

@@ -5,15 +5,12 @@
 #include "core/dtype_traits.hpp"
 
 namespace attend::cli {
-namespace {
 
 std::vector<ScoreCapture> views_of(const std::vector<UserScore::Capture>& captures) {
   std::vector<ScoreCapture> views;
   for (const auto& [name, array] : captures) views.push_back({name, strided_view(array.tensor, array.shape)});
   return views;
 }
-
-}  // namespace
 
 StridedTensor strided_view(const io::HostTensor& tensor, const std::vector<std::int64_t>& shape) {
   return {.data = tensor.view().data, .dtype = tensor.dtype(), .shape = shape};

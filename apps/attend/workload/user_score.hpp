@@ -33,6 +33,9 @@ class UserScore {
   ScoreFunction function_;
 };
 
+/// As functions take them.
+[[nodiscard]] std::vector<ScoreCapture> views_of(const std::vector<UserScore::Capture>& captures);
+
 /// A dense view of an array.
 [[nodiscard]] StridedTensor strided_view(const io::HostTensor& tensor, const std::vector<std::int64_t>& shape);
 

@@ -65,6 +65,7 @@ Params Workload::params(std::string_view compute) const {
     if (score_tensors[i]) params.*core::kScoreTensors[i].param = score_tensors[i]->view();
   }
   if (score != nullptr) params.score = &score->function();
+  if (block_mask) params.block_mask = &*block_mask;
   return params;
 }
 
@@ -113,6 +114,7 @@ Workload Workload::inputs_as(DType dtype) const {
   Workload copy;
   copy.options = options;
   copy.score = score;
+  copy.block_mask = block_mask;
   copy.q = q.converted(dtype);
   copy.k = k.converted(dtype);
   copy.v = v.converted(dtype);
@@ -132,8 +134,11 @@ void set_threads(std::int64_t threads) {
 
 double operations(const Workload& w, Mode mode) {
   const core::Problem p = w.forward_problem();
-  const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) *
-                         scores(p, w.options) * static_cast<double>(p.head_dim + p.head_dim_v);
+  const double of_head =
+      w.block_mask ? w.block_mask->density() * static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k)
+                   : scores(p, w.options);
+  const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) * of_head *
+                         static_cast<double>(p.head_dim + p.head_dim_v);
   constexpr double kBackwardFactor = 2.5;  // five matrix products instead of two
   return mode == Mode::kForward    ? forward
          : mode == Mode::kBackward ? kBackwardFactor * forward

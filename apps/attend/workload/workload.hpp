@@ -28,6 +28,7 @@ struct Workload {
   std::optional<io::HostTensor> dout;  // none: ones
   ScoreTensors score_tensors;          // broadcast as Params says
   std::shared_ptr<const UserScore> score;
+  std::optional<BlockMask> block_mask;
 
   // Out. Backward also reads o and lse.
   io::HostTensor o, lse, dq, dk, dv;
@@ -69,7 +70,8 @@ struct Workload {
 void set_threads(std::int64_t threads);
 
 /// Floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head forward, 2.5 times as
-/// many backward; half of it when causal. With a window, only the scores inside of it count.
+/// many backward; half of it when causal. With a window, only the scores inside of it count, with a block mask only
+/// those that it sees.
 [[nodiscard]] double operations(const Workload& w, Mode mode);
 
 /// Bytes of all inputs and outputs of a call, each counted once: the least that has to move.

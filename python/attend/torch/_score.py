@@ -1,4 +1,4 @@
-"""Scores of the caller's own on torch tensors: one function of autograd, outside of torch.compile."""
+"""Scores and masks of the caller's own on torch tensors: one function of autograd, outside of torch.compile."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def attention(
     captures = _tensors(score, q.device)
     given = (q, k, v, *captures, *(x for x in extras if x is not None))
     if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
-        raise UnsupportedError("score: under torch.compile, torch.func or a tracer, allowed outside of them only")
+        raise UnsupportedError(
+            f"{score.what}: under torch.compile, torch.func or a tracer, allowed outside of them only"
+        )
     for x in given:
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
-            raise UnsupportedError(f"score: given with a {type(x).__name__}, allowed with plain tensors only")
+            raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with plain tensors only")
     refuse_tangents(*given)
     if q.is_cuda and with_autograd and torch.is_grad_enabled() and any(x.requires_grad for x in captures):
         raise UnsupportedError("captures: one that requires its gradient, allowed on a CPU only")
@@ -44,7 +46,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, extras, captures = _split(tensors)
         refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
         views = tuple(view_of_rows(x) for x in _in_rows(captures))
-        call = functools.partial(_core.forward_with_score, score.function(views))
+        call = functools.partial(_core.forward_with_own, score.function(views), score.block_mask)
         o, lse = run_forward(q, k, v, extras, settings, call=call)
         ctx.save_for_backward(*tensors, o, lse)
         ctx.score, ctx.settings = score, settings
@@ -82,7 +84,7 @@ def gradients(
     results = {i: torch.empty(captures[i].shape, dtype=dtype, device=captures[i].device) for i in wanted}
     names = tuple(score.names[i] for i in wanted)
     places = tuple(view_of_rows(results[i]) for i in wanted)
-    call = functools.partial(_core.backward_with_score, score.function(views), names, places)
+    call = functools.partial(_core.backward_with_own, score.function(views), score.block_mask, names, places)
     found = compute_gradients(q, k, v, o, lse, dout, dlse, needs, extras, settings, call)
     of_captures = tuple(results[i].to(x.dtype) if i in results else None for i, x in enumerate(captures))
     return (*found, of_captures)
