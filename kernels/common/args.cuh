@@ -92,6 +92,19 @@ static_assert(sizeof(CapturedTensor) == 5 * 8 + 4 * 4);
 
 constexpr int kMostCaptured = 8;  // tensors
 
+// Which tiles of keys the rows see, by a caller's block mask: a list for each tile of rows, by rising keys.
+struct BlockMaskArgs {
+  const int64* begin;      // of each tile of rows: its first entry; one more: the end of the last list
+  const int* entries;      // the number of a tile of keys, then for each 64 rows and 64 keys of the tile a pattern's
+                           // number, kAllSeen or kNoneSeen
+  const uint32* patterns;  // kPatternWords each: which scores a thread of an accumulator of 64 x 64 sees, a bit each
+  int64 sequence_stride;   // tiles of rows; 0: the same lists for all sequences
+  int64 head_stride;       // likewise, of query heads
+};
+constexpr int kAllSeen = -1;
+constexpr int kNoneSeen = -2;
+constexpr int kPatternWords = 128;
+
 // The options of attention beyond the plain ones. A member is read only where the Config says that the option is on,
 // whose constant stands beside it; where it is off, the member is zero.
 struct OptionArgs {
@@ -123,8 +136,10 @@ struct OptionArgs {
   float alibi_shift;          // kIsPart: the distance that ALiBi takes is position_step * (i + off - j + alibi_shift)
   uint32 row_logits_element;  // an ElementType: kernels of all types have the same code
   CapturedTensor captured[kMostCaptured];  // kHasCustomScore: what its code reads
+  BlockMaskArgs block_mask;                // kHasBlockMask
 };
-static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor));
+static_assert(sizeof(OptionArgs) ==
+              8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor) + sizeof(BlockMaskArgs));
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.

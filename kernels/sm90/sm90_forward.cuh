@@ -143,50 +143,53 @@ struct Sm90Consumer {
 
   // Tile n with overlap: o += p v of tile n + 1 runs under the softmax of tile n. Without kSpeculate p_next may be p,
   // since it is written when the products have read p.
-  __device__ __forceinline__ void step_overlapped(RowState& rows, int n, bool is_last, uint32 (&p)[Fragments::kPairs],
-                                                  uint32 (&p_next)[Fragments::kPairs]) {
+  __device__ __forceinline__ void step_overlapped(RowState& rows, int place, bool is_last,
+                                                  uint32 (&p)[Fragments::kPairs], uint32 (&p_next)[Fragments::kPairs]) {
     float s[Fragments::kScores];
     const Place v_at = issue_products(rows, s, p);
     uint32 kept[kKeptWords<Fragments::kScores>];
+    const SeenKeyTile<Config> tile = rows.scores.tile_at(place);
     rows.scores.decide(kept, smem, at.buffer());
     uint32 terms[Sm90Scores<Config>::kTermsWords];
-    const bool has_terms = rows.scores.load_terms(terms, n);
+    const bool has_terms = rows.scores.load_terms(terms, tile.number);
     wgmma_wait<1>(s);  // s is there
     take_products(rows.scores, s);
     if (is_last) release_q();
-    rows.scores.template finish<false>(s, n, has_terms, terms);
+    rows.scores.template finish<false>(s, tile, has_terms, terms);
     rows.scores.hide(s, smem, at.count);
     float factor[kRowsOfThread];
     const bool rescales = rows.softmax.update_under_products(s, rows.scores.multiplier(), p_next, factor);
     wgmma_wait<0>(rows.o);  // o may be scaled, p overwritten
     arrive_as_warp(smem.v_empty[v_at.buffer()]);
     rows.softmax.pack_late(s, p_next);
-    prepare_sums(rows, n, rescales, factor);
+    prepare_sums(rows, place, rescales, factor);
     rows.scores.drop(p_next, kept);
   }
 
   // Tile n without overlap: both products are done before its softmax.
-  __device__ __forceinline__ void step_in_order(RowState& rows, int n, bool is_last, uint32 (&p)[Fragments::kPairs]) {
+  __device__ __forceinline__ void step_in_order(RowState& rows, int place, bool is_last,
+                                                uint32 (&p)[Fragments::kPairs]) {
     float s[Fragments::kScores];
     const Place v_at = issue_products(rows, s, p);
     uint32 kept[kKeptWords<Fragments::kScores>];
+    const SeenKeyTile<Config> tile = rows.scores.tile_at(place);
     rows.scores.decide(kept, smem, at.buffer());
     uint32 terms[Sm90Scores<Config>::kTermsWords];
-    const bool has_terms = rows.scores.load_terms(terms, n);
+    const bool has_terms = rows.scores.load_terms(terms, tile.number);
     wgmma_wait<0>(s);  // s and o are there
     pin_registers(rows.o);
     take_products(rows.scores, s);
     arrive_as_warp(smem.v_empty[v_at.buffer()]);
     if (is_last) release_q();
-    rows.scores.template finish<false>(s, n, has_terms, terms);
+    rows.scores.template finish<false>(s, tile, has_terms, terms);
     rows.scores.hide(s, smem, at.count);
     float factor[kRowsOfThread];
     const bool rescales = rows.softmax.update(s, rows.scores.multiplier(), p, factor);
-    prepare_sums(rows, n, rescales, factor);
+    prepare_sums(rows, place, rescales, factor);
     rows.scores.drop(p, kept);
   }
 
-  // Tiles n down to begin, with a second p: while p of a tile is in the products, that of the next tile is made.
+  // The tiles at places n down to begin, with a second p: while p of a tile is in the products, that of the next tile is made.
   __device__ __forceinline__ void attend_in_pairs(RowState& rows, int n, int begin, uint32 (&p)[Fragments::kPairs]) {
     uint32 p_other[Fragments::kPairs];
     for (;;) {
@@ -208,13 +211,13 @@ struct Sm90Consumer {
     at.advance();
   }
 
-  // o and softmax of the rows for the tiles of keys, last to first. At least one.
+  // o and softmax of the rows for the tiles of keys at these places, last to first. At least one.
   __device__ __forceinline__ void attend_keys(const Sm90Scores<Config>& scores, Sm90KeyTiles tiles, uint32 q_smem,
                                               Sm90Softmax<Config>& softmax, float (&o)[Fragments::kOutputs]) {
     Sm90LongSum<Config> long_sum = {args, scores.work.seqlen_k};
     RowState rows = {scores, q_smem, softmax, long_sum, o};
     uint32 p[Fragments::kPairs];
-    int n = tiles.end - 1;
+    int place = tiles.end - 1;
     {  // the first tile: there is no p v yet
       float s[Fragments::kScores];
       wait_for(smem.k_full[at.buffer()], at);  // k of tile n has landed
@@ -225,24 +228,25 @@ struct Sm90Consumer {
       uint32 kept[kKeptWords<Fragments::kScores>];
       scores.decide(kept, smem, at.buffer());
       uint32 terms[Sm90Scores<Config>::kTermsWords];
-      const bool has_terms = scores.load_terms(terms, n);
+      const SeenKeyTile<Config> tile = scores.tile_at(place);
+      const bool has_terms = scores.load_terms(terms, tile.number);
       wgmma_wait<0>(s);
       take_products(scores, s);
-      if (n == tiles.begin) release_q();
-      scores.template finish<true>(s, n, has_terms, terms);
+      if (place == tiles.begin) release_q();
+      scores.template finish<true>(s, tile, has_terms, terms);
       scores.hide(s, smem, at.count);
       softmax.begin(s, scores.multiplier(), p);
       scores.drop(p, kept);
     }
     if constexpr (Config::kOverlap && Config::kSpeculate) {
-      attend_in_pairs(rows, n - 1, tiles.begin, p);
+      attend_in_pairs(rows, place - 1, tiles.begin, p);
     } else {
 #pragma unroll 1
-      for (--n; n >= tiles.begin; --n) {
+      for (--place; place >= tiles.begin; --place) {
         if constexpr (Config::kOverlap) {
-          step_overlapped(rows, n, n == tiles.begin, p, p);
+          step_overlapped(rows, place, place == tiles.begin, p, p);
         } else {
-          step_in_order(rows, n, n == tiles.begin, p);
+          step_in_order(rows, place, place == tiles.begin, p);
         }
       }
       finish_products(rows, p);
@@ -254,7 +258,8 @@ struct Sm90Consumer {
   // One tile of query rows.
   __device__ __forceinline__ void consume(const Sm90Work& work) {
     const WindowMask mask = sm90_mask<Config>(args.options, work);
-    const Sm90KeyTiles all = key_tiles_of_rows<Config, Shape::kBlockM>(mask, work, work.row);
+    const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
+    const Sm90KeyTiles all = places_of_rows<Config, Shape::kBlockM>(list, mask, work, work.row);
     const int first = work.row + turn.consumer * kWarpgroupRows;
     if (all.begin >= all.end) {
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
@@ -262,7 +267,7 @@ struct Sm90Consumer {
       return;
     }
     const uint32 q_smem = smem_address(smem.q[q_at.buffer()]) + turn.consumer * kWarpgroupRows * kSwizzleBytes;
-    const Sm90KeyTiles seen = key_tiles_of_rows<Config, kWarpgroupRows>(mask, work, first);
+    const Sm90KeyTiles seen = places_of_rows<Config, kWarpgroupRows>(list, mask, work, first);
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
@@ -277,7 +282,7 @@ struct Sm90Consumer {
       Sm90Softmax<Config> softmax;
       float o[Fragments::kOutputs] = {};
       smem.q_full[q_at.buffer()].wait(q_at.parity());  // q has landed
-      attend_keys(Sm90Scores<Config>::of(args, work, turn.consumer, mask), seen, q_smem, softmax, o);
+      attend_keys(Sm90Scores<Config>::of(args, work, turn.consumer, mask, list), seen, q_smem, softmax, o);
       if constexpr (Config::kMask == MaskKind::kWindow) skip(seen.begin - all.begin);
       const Sm90Rows rows = Sm90Rows::of(work, turn.consumer);
       store_rows<Config>(args, work, rows, q_smem, softmax, Sm90Scores<Config>::lse_offset(args), o);

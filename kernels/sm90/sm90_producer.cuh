@@ -97,20 +97,24 @@ struct Sm90Producer {
 
   // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next.
   __device__ __forceinline__ void load_tile(const Sm90Work& work) {
+    const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles =
-        key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
+        places_of_rows<Config, Shape::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
     if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const SequenceSpan span = work.template span<Config>();
     const KeySource keys = span.keys();
-    load_k(work, keys, tiles.end - 1, head);
+    int number = list.number(tiles.end - 1);
+    load_k(work, keys, number, head);
     load_q(work, span);
 #pragma unroll 1
-    for (int n = tiles.end - 2; n >= tiles.begin; --n) {
-      load_k(work, keys, n, head);
-      load_v(work, keys, n + 1, head);
+    for (int place = tiles.end - 2; place >= tiles.begin; --place) {
+      const int next = list.number(place);
+      load_k(work, keys, next, head);
+      load_v(work, keys, number, head);
+      number = next;
     }
-    load_v(work, keys, tiles.begin, head);
+    load_v(work, keys, number, head);
   }
 
   // By one warp.

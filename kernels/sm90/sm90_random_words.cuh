@@ -18,12 +18,13 @@ struct Sm90RandomWords {
 
   // A lane has a quad of keys. Tiles come in the order of the producer's load_k().
   __device__ __forceinline__ void prepare(const Sm90Work& work) {
+    const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles =
-        key_tiles_of_rows<Config, Sm90Shape<Config>::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
+        places_of_rows<Config, Sm90Shape<Config>::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
     const ScoreRules<Config> rules = sm90_rules<Config>(args, work);
 #pragma unroll 1
-    for (int n = tiles.end - 1; n >= tiles.begin; --n) {
-      const TileRules<Config> tile = rules.tile(work.row, int64{n} * Config::kBlockN);
+    for (int place = tiles.end - 1; place >= tiles.begin; --place) {
+      const TileRules<Config> tile = rules.tile(work.row, int64{list.number(place)} * Config::kBlockN);
       const auto first = static_cast<uint32>(tile.first_key / 4);
       smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);  // each consumer has read the tile before
       for (uint32 quad = threadIdx.x % 32; quad < Config::kBlockN / 4; quad += 32) {

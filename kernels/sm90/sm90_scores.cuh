@@ -37,12 +37,14 @@ struct Sm90Scores {
   const Sm90Work& work;   // in shared memory: values that few tiles need take no registers
   int consumer;           // number of the warpgroup
   Sm90KeyTiles unmasked;  // tiles of which all of the warpgroup's rows see all keys
+  Sm90KeyList<Config> list;
   ScoreRules<Config> rules;
   PhiloxProduct random_row;  // per-row part of the Philox state, of the row that the thread decides on
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Scores of(const Sm90ForwardArgs& args, const Sm90Work& work,
-                                                                int consumer, const WindowMask& mask) {
-    Sm90Scores scores = {args, work, consumer, {}, {}, {}};
+                                                                int consumer, const WindowMask& mask,
+                                                                const Sm90KeyList<Config>& list) {
+    Sm90Scores scores = {args, work, consumer, {}, list, {}, {}};
     scores.unmasked = unmasked_tiles_of_rows<Config, kWarpgroupRows>(mask, work.row + consumer * kWarpgroupRows);
     if constexpr (kKeepsRules) scores.rules = sm90_rules<Config>(args, work);
     if constexpr (Score<Config>::kDrops) {
@@ -50,6 +52,11 @@ struct Sm90Scores {
       scores.random_row = philox_row(tile.drop_mask, static_cast<uint32>(tile.first_row) + row_decided_by(thread()));
     }
     return scores;
+  }
+
+  // At a place of the list.
+  [[nodiscard]] __device__ __forceinline__ SeenKeyTile<Config> tile_at(int place) const {
+    return list.tile(place, consumer, thread());
   }
 
   // Values times this are exponents of 2.
@@ -92,30 +99,13 @@ struct Sm90Scores {
     return false;
   }
 
-  // s becomes the values of tile n, -inf for keys that a row does not see. With a full mask these are keys behind the
-  // sequence's end, in the first tile.
+  // s becomes the values of the tile, -inf for keys that a row does not see. With a full mask these are keys behind the
+  // sequence's end, in the first tile, and what a block mask hides.
   template <bool kIsFirst>
-  __device__ __forceinline__ void finish(float (&s)[kScores], int n, bool has_terms,
+  __device__ __forceinline__ void finish(float (&s)[kScores], const SeenKeyTile<Config>& tile, bool has_terms,
                                          const uint32 (&terms)[kTermsWords]) const {
-    if (kLoadsTermsEarly && has_terms) {
-      add_terms(s, terms);
-    } else if constexpr (Config::kTermsTiles) {
-      mask_tile<kIsFirst>(s, n);
-    } else if (is_reciprocal(args)) {
-      const float factor = rules.transform.to_exponent();
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) s[i] = ScoreTransform::minus_r(s[i] * factor);
-      mask_tile<kIsFirst>(s, n);
-    } else if constexpr (kHasRules) {
-      const TileRules<Config> tile = rules_of_tile(n);
-      if (tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) {
-        apply_rules<true>(tile, s, thread());
-      } else {
-        apply_rules<false>(tile, s, thread());
-      }
-    } else {
-      mask_tile<kIsFirst>(s, n);
-    }
+    finish_seen<kIsFirst>(s, tile.number, has_terms, terms);
+    tile.hide(s);
   }
 
   // kIsCached: s of hidden keys becomes -inf. count: of the place in the ring of k.
@@ -159,6 +149,30 @@ struct Sm90Scores {
   }
 
  private:
+  // The same, but for a block mask.
+  template <bool kIsFirst>
+  __device__ __forceinline__ void finish_seen(float (&s)[kScores], int n, bool has_terms,
+                                              const uint32 (&terms)[kTermsWords]) const {
+    if (kLoadsTermsEarly && has_terms) {
+      add_terms(s, terms);
+    } else if constexpr (Config::kTermsTiles) {
+      mask_tile<kIsFirst>(s, n);
+    } else if (is_reciprocal(args)) {
+      const float factor = rules.transform.to_exponent();
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] = ScoreTransform::minus_r(s[i] * factor);
+      mask_tile<kIsFirst>(s, n);
+    } else if constexpr (kHasRules) {
+      const TileRules<Config> tile = rules_of_tile(n);
+      if (tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) {
+        apply_rules<true>(tile, s, thread());
+      } else {
+        apply_rules<false>(tile, s, thread());
+      }
+    } else {
+      mask_tile<kIsFirst>(s, n);
+    }
+  }
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return static_cast<int>(threadIdx.x) % kWarpgroup;
   }

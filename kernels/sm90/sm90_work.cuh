@@ -1,6 +1,7 @@
 // The tiles of query rows, their order, and the keys that they see.
 #pragma once
 
+#include "../attention/block_mask.cuh"
 #include "../attention/key_range.cuh"
 #include "../attention/schedule.cuh"
 #include "../attention/score_rules.cuh"
@@ -44,6 +45,25 @@ template <class Config, int kRows>
   constexpr bool kBeginsLate = Config::kMask == MaskKind::kWindow || Config::kIsCached;
   return {kBeginsLate ? static_cast<int>(keys.begin) / Config::kBlockN : 0,
           (static_cast<int>(keys.end) + Config::kBlockN - 1) / Config::kBlockN};
+}
+
+// The list of a block mask for the block's rows.
+template <class Config>
+using Sm90KeyList = KeyTileList<Config, Sm90Shape<Config>::kConsumers>;
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ Sm90KeyList<Config> sm90_key_list(const Sm90ForwardArgs& args,
+                                                                           const Sm90Work& work) {
+  return Sm90KeyList<Config>::of(args.options.block_mask, work.sequence, work.head,
+                                 work.row / Sm90Shape<Config>::kBlockM);
+}
+
+// The places in the list of tiles that kRows rows from `row` on want: with a block mask all that the block has, or none.
+template <class Config, int kRows>
+[[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_rows(const Sm90KeyList<Config>& list,
+                                                                     const WindowMask& mask, const Sm90Work& work,
+                                                                     int row) {
+  if constexpr (!has_block_mask<Config>()) return key_tiles_of_rows<Config, kRows>(mask, work, row);
+  return {0, row < work.seqlen_q ? list.count : 0};
 }
 
 // The tiles of which every one of these rows sees every key.

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
+
+#include "kernels/common/args.cuh"
 
 namespace attend::core {
 
@@ -14,8 +17,9 @@ constexpr std::int64_t kMaskTile = 64;  // rows, and keys, of a tile
 /// Bit r of word k: row r of the tile sees its key k. Bits beyond a length are 0.
 using TilePattern = std::array<std::uint64_t, kMaskTile>;
 
-constexpr std::int32_t kAllSeen = -1;  ///< in the place of a pattern: each row that exists sees each key that exists
-constexpr std::int32_t kNoneSeen = -2;
+// In the place of a pattern: kAllSeen, each row that exists sees each key that exists; kNoneSeen.
+using attend::kAllSeen;
+using attend::kNoneSeen;
 
 struct SeenTile {
   std::int32_t key_tile;
@@ -29,7 +33,9 @@ struct BlockTiles {
   std::vector<std::int64_t> row_begin = {};  ///< of each row of tiles, where in `seen` it begins; one more: the end
   std::vector<SeenTile> seen = {};           ///< in each row of tiles by rising keys
   std::vector<TilePattern> patterns = {};    ///< no two are equal; none is empty or that of a tile that is seen in full
-  double num_pairs = 0;                      ///< that are seen
+  /// Forms of it in the memory of GPUs, which go with it: of cuda/launch/block_mask_lists.cpp
+  mutable std::shared_ptr<void> on_devices = {};
+  double num_pairs = 0;  ///< that are seen
 
   [[nodiscard]] std::int64_t tile_rows() const { return (seqlen_q + kMaskTile - 1) / kMaskTile; }
   [[nodiscard]] std::int64_t tile_columns() const { return (seqlen_k + kMaskTile - 1) / kMaskTile; }

@@ -140,7 +140,7 @@ constexpr auto make_options(std::index_sequence<kNumber...> /*numbers*/, std::in
        [](const Problem& p) { return p.placement() != nullptr && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring",
        "one device"},
       {option::kCustomScore, "score function", "kHasCustomScore", has<&Problem::custom_score>},
-      {option::kBlockMask, "block_mask", nullptr, has<&Problem::block_mask>},
+      {option::kBlockMask, "block_mask", "kHasBlockMask", has<&Problem::block_mask>},
       {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs(); },
        "part of a ring", "one device"},
   });

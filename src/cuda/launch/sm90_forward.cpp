@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/score_options.hpp"
+#include "cuda/launch/block_mask_lists.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -47,7 +48,7 @@ class Sm90Forward final : public Family {
  public:
   Sm90Forward() : Family("sm90_forward", "float16 and bfloat16 on Hopper's tensor cores, every option") {
     has_backward = false;
-    takes = option::kAll | option::kCustomScore | option::kRing;
+    takes = option::kAll | option::kCustomScore | option::kBlockMask | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -114,6 +115,9 @@ class Sm90Forward final : public Family {
         .base = forward_args(p, launch.region(1), true),
         .options = option_args_of(p)};
     args.base.scale = made_up_scale(p, true);
+    if (p.block_mask != nullptr) {
+      args.options.block_mask = block_mask_args(*p.block_mask, p.q.device.index, v.tile.block_m(), v.tile.block_n);
+    }
     launch.run(0, args);
   }
 

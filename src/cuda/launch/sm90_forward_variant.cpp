@@ -75,6 +75,7 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   if (widest <= 192 && facts.head_dim_v <= 128 && facts.loop_options() == 0) {
     return with(facts, {.block_n = 128, .overlaps = true, .speculates = true});
   }
+  if (widest <= 192 && facts.has(option::kBlockMask)) return with(facts, {});  // whose tiles are of 64 keys
   if (widest <= 192) return with(facts, {.block_n = 112, .overlaps = plain});
   return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
 }
@@ -115,7 +116,8 @@ Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {
   // Without a mask all tiles are alike. Over few keys a counter costs more than the balance that it brings; over many,
   // blocks drift apart, and the block that is free first should take the next tile.
   constexpr std::int64_t kFewKeys = 4096;
-  const bool is_even = facts.mask == MaskKind::kFull && !facts.has(option::kVarlen) && seqlen_k <= kFewKeys;
+  const bool is_even = facts.mask == MaskKind::kFull && !facts.has(option::kVarlen | option::kBlockMask) &&
+                       seqlen_k <= kFewKeys;
   return is_even ? Schedule::kStatic : Schedule::kDynamic;
 }
 

@@ -1,0 +1,92 @@
+// A caller's block mask: the tiles of keys that a tile of rows sees, and which scores of them.
+//
+//   const auto list = KeyTileList<Config, kGroups>::of(args.options.block_mask, sequence, head, tile_of_rows);
+//   for (int place = list.count - 1; place >= 0; --place) {
+//     const auto tile = list.tile(place, group, thread);    // of the group's 64 rows
+//     ...                                                   // s: scores of keys from tile.number * kBlockN on
+//     tile.hide(s);
+//   }
+//
+// Without a block mask (Config::kHasBlockMask) places are the numbers themselves, and nothing is loaded or hidden.
+#pragma once
+
+#include "../common/args.cuh"
+#include "../common/numbers.cuh"
+
+namespace attend {
+
+// Families that refuse block masks have no constant for it.
+template <class Config>
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_block_mask() {
+  if constexpr (requires { Config::kHasBlockMask; }) return Config::kHasBlockMask;
+  return false;
+}
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+
+constexpr int kPatternKeys = 64;  // and rows, of a pattern
+
+// A tile of keys, as the rows of one warpgroup see it.
+template <class Config>
+struct SeenKeyTile {
+  static constexpr int kPatterns = has_block_mask<Config>() ? Config::kBlockN / kPatternKeys : 1;
+  int number;
+  bool has_hidden;         // some score is not seen; the same in all threads of the warpgroup
+  uint32 seen[kPatterns];  // of the thread's scores, a bit each
+
+  // Scores of an accumulator of 64 rows that are not seen become -inf.
+  __device__ __forceinline__ void hide(auto& s) const {
+    if constexpr (has_block_mask<Config>()) {
+      if (!has_hidden) return;
+#pragma unroll
+      for (int i = 0; i < Config::kBlockN / 2; ++i) {
+        if ((seen[i / 32] >> i % 32 & 1) == 0) s[i] = -kInfinity;
+      }
+    }
+  }
+};
+
+// kGroups: of 64 rows, in the tile of rows.
+template <class Config, int kGroups>
+struct KeyTileList {
+  static constexpr bool kIsOn = has_block_mask<Config>();
+  static constexpr int kPatterns = SeenKeyTile<Config>::kPatterns;
+  static constexpr int kWords = 1 + kGroups * kPatterns;  // of an entry
+  static_assert(!kIsOn || Config::kBlockN % kPatternKeys == 0);
+  const int* entries;
+  const uint32* patterns;
+  int count;
+
+  [[nodiscard]] static __device__ __forceinline__ KeyTileList of(const BlockMaskArgs& mask, int sequence, int head,
+                                                                 int tile_of_rows) {
+    if constexpr (!kIsOn) return {};
+    const int64* begin = mask.begin + sequence * mask.sequence_stride + head * mask.head_stride + tile_of_rows;
+    const int64 first = __ldg(begin);
+    return {mask.entries + first * kWords, mask.patterns, static_cast<int>(__ldg(begin + 1) - first)};
+  }
+
+  [[nodiscard]] __device__ __forceinline__ int number(int place) const {
+    if constexpr (!kIsOn) return place;
+    return __ldg(entries + static_cast<int64>(place) * kWords);
+  }
+
+  // thread: of the warpgroup.
+  [[nodiscard]] __device__ __forceinline__ SeenKeyTile<Config> tile(int place, int group, int thread) const {
+    SeenKeyTile<Config> tile = {number(place), false, {}};
+    if constexpr (kIsOn) {
+      const int* of_group = entries + static_cast<int64>(place) * kWords + 1 + group * kPatterns;
+#pragma unroll
+      for (int n = 0; n < kPatterns; ++n) {
+        const int pattern = __ldg(of_group + n);
+        tile.seen[n] = pattern == kAllSeen ? ~0u : 0u;
+        if (pattern >= 0) tile.seen[n] = __ldg(patterns + static_cast<int64>(pattern) * kPatternWords + thread);
+        tile.has_hidden |= pattern != kAllSeen;
+      }
+    }
+    return tile;
+  }
+};
+
+#endif
+
+}  // namespace attend

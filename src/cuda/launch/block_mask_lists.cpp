@@ -1,0 +1,150 @@
+#include "cuda/launch/block_mask_lists.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
+#include "kernels/tiles/accumulator_mask.cuh"
+
+namespace attend::cuda {
+namespace {
+
+using core::BlockTiles;
+using core::kMaskTile;
+using core::SeenTile;
+
+/// Rows of 64 of one tile of rows, each with what is left of its list.
+using Rest = std::vector<std::span<const SeenTile>>;
+
+/// The least tile of keys that is left, in units of `keys`; -1: none.
+std::int64_t next_tile(const Rest& rest, std::int64_t keys) {
+  std::int64_t next = -1;
+  for (const auto& row : rest) {
+    if (row.empty()) continue;
+    const std::int64_t tile = row.front().key_tile / keys;
+    if (next < 0 || tile < next) next = tile;
+  }
+  return next;
+}
+
+/// Adds the lists of one head.
+void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std::int64_t keys, BlockMaskLists& lists) {
+  const std::int64_t first = head * tiles.tile_rows();
+  for (std::int64_t row = 0; row < tiles.tile_rows(); row += rows) {
+    lists.begin.push_back(static_cast<int64>(lists.entries.size()) / (1 + rows * keys));
+    Rest rest(static_cast<std::size_t>(rows));
+    for (std::int64_t n = 0; n < rows && row + n < tiles.tile_rows(); ++n) {
+      const std::int64_t* at = tiles.row_begin.data() + first + row + n;
+      rest[static_cast<std::size_t>(n)] = {tiles.seen.data() + at[0], static_cast<std::size_t>(at[1] - at[0])};
+    }
+    for (std::int64_t tile = next_tile(rest, keys); tile >= 0; tile = next_tile(rest, keys)) {
+      lists.entries.push_back(static_cast<int>(tile));
+      for (auto& of_row : rest) {
+        for (std::int64_t key = tile * keys; key < (tile + 1) * keys; ++key) {
+          const bool is_there = !of_row.empty() && of_row.front().key_tile == key;
+          lists.entries.push_back(is_there ? of_row.front().pattern : kNoneSeen);
+          if (is_there) of_row = of_row.subspan(1);
+        }
+      }
+    }
+  }
+}
+
+/// What a mask has on GPUs.
+class OnDevices {
+ public:
+  BlockMaskArgs args(const BlockTiles& tiles, int device, int rows, int keys) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<Memory>& memory = lists_[{device, rows, keys}];
+    if (memory == nullptr) memory = std::make_unique<Memory>(tiles, device, rows, keys);
+    const bool shares_heads = tiles.num_heads == 1, shares_batch = tiles.batch == 1;
+    const std::int64_t of_head = (tiles.seqlen_q + rows - 1) / rows;
+    return {reinterpret_cast<const int64*>(memory->begin.data()),      // NOLINT(performance-no-int-to-ptr)
+            reinterpret_cast<const int*>(memory->entries.data()),      // NOLINT(performance-no-int-to-ptr)
+            reinterpret_cast<const uint32*>(memory->patterns.data()),  // NOLINT(performance-no-int-to-ptr)
+            shares_batch ? 0 : tiles.num_heads * of_head, shares_heads ? 0 : of_head};
+  }
+
+ private:
+  template <class T>
+  static void fill(DeviceMemory& memory, const std::vector<T>& from) {
+    if (from.empty()) return;
+    check_call(driver().copy_to_device(memory.data(), from.data(), from.size() * sizeof(T), nullptr),
+               "cuMemcpyHtoDAsync", "copying a block mask to the device");
+  }
+
+  struct Memory {
+    Memory(const BlockTiles& tiles, int device, int rows, int keys)
+        : Memory(BlockMaskLists::of(tiles, rows, keys), pattern_words(tiles), device) {}
+    Memory(const BlockMaskLists& lists, const std::vector<uint32>& words, int device)
+        : device_index(device),
+          begin(lists.begin.size() * sizeof(int64)),
+          entries(lists.entries.size() * sizeof(int)),
+          patterns(words.size() * sizeof(uint32)) {
+      const RelaxedCapture relaxed;  // the copies are no part of a graph that this thread may be capturing
+      fill(begin, lists.begin);
+      fill(entries, lists.entries);
+      fill(patterns, words);
+      synchronize(nullptr);
+    }
+    ~Memory() {
+      const ContextGuard guard(device_index);
+      begin = DeviceMemory(0), entries = DeviceMemory(0), patterns = DeviceMemory(0);
+    }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+
+    int device_index;
+    DeviceMemory begin, entries, patterns;
+  };
+
+  std::mutex mutex_;
+  std::map<std::tuple<int, int, int>, std::unique_ptr<Memory>> lists_;
+};
+
+}  // namespace
+
+BlockMaskLists BlockMaskLists::of(const BlockTiles& tiles, int rows, int keys) {
+  BlockMaskLists lists;
+  const std::int64_t tile_rows = rows / kMaskTile, tile_keys = keys / kMaskTile;
+  for (std::int64_t head = 0; head < tiles.batch * tiles.num_heads; ++head) {
+    add_head(tiles, head, tile_rows, tile_keys, lists);
+  }
+  lists.begin.push_back(static_cast<int64>(lists.entries.size()) / (1 + tile_rows * tile_keys));
+  return lists;
+}
+
+std::vector<uint32> pattern_words(const BlockTiles& tiles) {
+  std::vector<uint32> words;
+  words.reserve(tiles.patterns.size() * kPatternWords);
+  for (const core::TilePattern& pattern : tiles.patterns) {
+    for (int thread = 0; thread < kPatternWords; ++thread) {
+      uint32 word = 0;
+      for (int i = 0; i < 32; ++i) {
+        const int row = accumulator_row(thread) + i / 2 % 2 * kRowHalf;
+        const int key = accumulator_column(thread) + i / 4 * kColumnsOfTile + i % 2;
+        word |= static_cast<uint32>(pattern[static_cast<std::size_t>(key)] >> row & 1) << i;
+      }
+      words.push_back(word);
+    }
+  }
+  return words;
+}
+
+BlockMaskArgs block_mask_args(const BlockTiles& tiles, int device, int rows, int keys) {
+  static auto* mutex = new std::mutex();  // launches may go on while the process ends
+  std::shared_ptr<void> on_devices;
+  {
+    const std::lock_guard lock(*mutex);
+    if (tiles.on_devices == nullptr) tiles.on_devices = std::make_shared<OnDevices>();
+    on_devices = tiles.on_devices;
+  }
+  return static_cast<OnDevices*>(on_devices.get())->args(tiles, device, rows, keys);
+}
+
+}  // namespace attend::cuda

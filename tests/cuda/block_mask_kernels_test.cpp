@@ -1,0 +1,122 @@
+// Kernels with block masks: their lists, and by the compiler, without warnings or spills.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attend/block_mask.hpp"
+#include "cuda/driver/nvrtc.hpp"
+#include "cuda/jit/kernel_spec.hpp"
+#include "cuda/jit/ptxas_log.hpp"
+#include "cuda/jit_fixture.hpp"
+#include "cuda/launch/block_mask_lists.hpp"
+#include "kernels/tiles/accumulator_mask.cuh"
+#include "made_up.hpp"
+
+namespace attend::test {
+namespace {
+
+using Index = std::int64_t;
+
+/// Each pair of rows and keys, as a kernel finds it by lists and words.
+class ByLists {
+ public:
+  ByLists(const BlockMask& mask, Index rows, Index keys)
+      : tiles_(*mask.state()),
+        rows_(rows),
+        keys_(keys),
+        lists_(cuda::BlockMaskLists::of(tiles_, static_cast<int>(rows), static_cast<int>(keys))),
+        words_(cuda::pattern_words(tiles_)) {}
+
+  [[nodiscard]] bool sees(Index head, Index q, Index k) const {
+    const Index patterns = keys_ / 64, words = 1 + rows_ / 64 * patterns;
+    const Index of_head = (tiles_.seqlen_q + rows_ - 1) / rows_;
+    const int64* at = lists_.begin.data() + head * of_head + q / rows_;
+    for (Index n = at[0]; n < at[1]; ++n) {
+      const int* entry = lists_.entries.data() + n * words;
+      EXPECT_TRUE(n == at[0] || entry[0] > entry[-words]);
+      if (entry[0] != k / keys_) continue;
+      const int pattern = entry[1 + q % rows_ / 64 * patterns + k % keys_ / 64];
+      return pattern < 0 ? pattern == kAllSeen : bit(pattern, static_cast<int>(q % 64), static_cast<int>(k % 64));
+    }
+    return false;
+  }
+  [[nodiscard]] std::size_t num_tiles() const { return lists_.entries.size() / (1 + rows_ / 64 * (keys_ / 64)); }
+
+ private:
+  [[nodiscard]] bool bit(int pattern, int row, int key) const {
+    const int thread = row / 16 * 32 + row % 8 * 4 + key % 8 / 2;
+    const int i = key / 8 * 4 + row / 8 % 2 * 2 + key % 2;
+    return (words_[static_cast<std::size_t>(pattern) * kPatternWords + thread] >> i & 1) != 0;
+  }
+
+  const core::BlockTiles& tiles_;
+  Index rows_, keys_;
+  cuda::BlockMaskLists lists_;
+  std::vector<uint32> words_;
+};
+
+TEST(BlockMaskLists, SeeWhatTheMaskSees) {
+  constexpr Index kRows = 300, kKeys = 517;
+  for (const char* text : {"k <= q", "abs(q - k - 200) < 30 + 20 * h", "(q * 7 + k * 3 + b) % 5 < 2 && q // 64 != 1",
+                           "false", "q // 128 == k // 128"}) {
+    const BlockMask mask = make_block_mask(MaskFunction(text), {2, 3, kRows, kKeys});
+    const BlockMaskShape shape = mask.shape();
+    for (const Index rows : {64, 128, 192}) {
+      for (const Index keys : {64, 128}) {
+        const ByLists lists(mask, rows, keys);
+        for (Index head = 0; head < shape.batch * shape.num_heads; ++head) {
+          for (Index q = 0; q < kRows; ++q) {
+            for (Index k = 0; k < kKeys; ++k) {
+              ASSERT_EQ(lists.sees(head, q, k), mask.sees(head / shape.num_heads, head % shape.num_heads, q, k))
+                  << text << " " << rows << "x" << keys << " " << head << " " << q << " " << k;
+            }
+          }
+        }
+      }
+    }
+    EXPECT_EQ(std::string(text) == "false", ByLists(mask, 128, 128).num_tiles() == 0);
+  }
+}
+
+class BlockMaskKernels : public NvrtcTest {};
+
+TEST_F(BlockMaskKernels, CompileWithoutWarnings) {
+  const cuda::DeviceInfo gpu = device("sm_90a", 132);
+  const BlockMask mask = make_block_mask(MaskFunction("k <= q"), {1, 1, 1000, 1000});
+  int compiled = 0;
+  for (const cuda::Family* family : cuda::families()) {
+    for (const bool backward : {false, true}) {
+      for (const Index head_dim : {64, 96, 128, 192, 256}) {
+        for (const Params& params :
+             {Params{}, Params{.causal = true}, Params{.softcap = 30}, Params{.dropout_p = 0.1}}) {
+          Params with_mask = params;
+          with_mask.block_mask = &mask;
+          MadeUp made(DType::kBF16, {.head_dim = head_dim, .head_dim_v = head_dim}, with_mask, backward);
+          if (family->lack(made.problem, gpu)) continue;
+          for (const cuda::KernelSpec& spec : family->kernels(family->choose(made.problem, gpu).variant, gpu.arch())) {
+            const cuda::Program program = cuda::make_program(spec, {});
+            const cuda::CompileOutput output =
+                cuda::Nvrtc::instance().compile(program.name, program.text, program.headers, program.options);
+            ASSERT_FALSE(output.cubin.empty()) << output.log;
+            const cuda::Resources resources = cuda::parse_ptxas_log(output.log, program.entry);
+            for (const std::string& warning : resources.warnings) ADD_FAILURE() << spec.name << ": " << warning;
+            const int spilled = resources.spill_store_bytes + resources.spill_load_bytes;
+            std::printf("%s d %d%s%s%s: %d registers, %d bytes spilled\n", spec.name.c_str(),
+                        static_cast<int>(head_dim), params.causal ? " causal" : "",
+                        params.softcap > 0 ? " softcap" : "", params.dropout_p > 0 ? " dropout" : "",
+                        resources.registers, spilled);
+            ++compiled;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(compiled, 0);
+}
+
+}  // namespace
+}  // namespace attend::test
