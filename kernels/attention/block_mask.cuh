@@ -87,6 +87,41 @@ struct KeyTileList {
   }
 };
 
+// The tiles of 64 rows that see a block of keys of one head of k. kGroups: of 64 keys, in the block.
+template <class Config, int kGroups>
+struct RowTileList {
+  static constexpr bool kIsOn = has_block_mask<Config>();
+  const int* entries;
+  int count;
+  int entry_words, head_words;
+
+  [[nodiscard]] static __device__ __forceinline__ RowTileList of(const BlockMaskArgs& mask, int sequence, int head_k,
+                                                                 int block_of_keys) {
+    if constexpr (!kIsOn) return {};
+    const int64* begin = mask.begin + sequence * mask.sequence_stride + head_k * mask.head_stride + block_of_keys;
+    const int64 first = __ldg(begin);
+    return {mask.entries + first * mask.entry_words, static_cast<int>(__ldg(begin + 1) - first), mask.entry_words,
+            mask.head_words};
+  }
+
+  [[nodiscard]] __device__ __forceinline__ int number(int place) const {
+    if constexpr (!kIsOn) return place;
+    return __ldg(entries + static_cast<int64>(place) * entry_words);
+  }
+  // Of the query head with this number in the group.
+  [[nodiscard]] __device__ __forceinline__ int pattern(int place, int head_of_group, int group) const {
+    if constexpr (!kIsOn) return kAllSeen;
+    return __ldg(entries + static_cast<int64>(place) * entry_words + 1 + head_of_group * head_words + group);
+  }
+};
+
+// A tile of rows in shared memory, beside its q.
+template <int kGroups>
+struct SeenRowTile {
+  int number;
+  int pattern[kGroups];  // of each 64 keys
+};
+
 #endif
 
 }  // namespace attend

@@ -92,14 +92,17 @@ static_assert(sizeof(CapturedTensor) == 5 * 8 + 4 * 4);
 
 constexpr int kMostCaptured = 8;  // tensors
 
-// Which tiles of keys the rows see, by a caller's block mask: a list for each tile of rows, by rising keys.
+// Which rows see which keys, by a caller's block mask. Forward: a list for each tile of rows, of the tiles of keys that
+// it sees. Backward: a list for each block of keys, of the tiles of 64 rows that see it. Each by rising numbers.
 struct BlockMaskArgs {
-  const int64* begin;      // of each tile of rows: its first entry; one more: the end of the last list
-  const int* entries;      // the number of a tile of keys, then for each 64 rows and 64 keys of the tile a pattern's
-                           // number, kAllSeen or kNoneSeen
+  const int64* begin;      // of each list: its first entry; one more: the end of the last list
+  const int* entries;      // the number of a tile, then for each 64 rows and 64 keys of it a pattern's number, kAllSeen
+                           // or kNoneSeen; backward: these for each query head of the group, if they differ
   const uint32* patterns;  // kPatternWords each: which scores a thread of an accumulator of 64 x 64 sees, a bit each
-  int64 sequence_stride;   // tiles of rows; 0: the same lists for all sequences
-  int64 head_stride;       // likewise, of query heads
+  int64 sequence_stride;   // lists; 0: the same ones for all sequences
+  int64 head_stride;       // likewise, of query heads; backward: of heads of k
+  int entry_words;         // ints of an entry
+  int head_words;          // backward: of each query head of the group; 0: the same for all
 };
 constexpr int kAllSeen = -1;
 constexpr int kNoneSeen = -2;

@@ -75,14 +75,13 @@ class BackwardComputer {
       number_end_ = number_ + static_cast<uint32>(segment.tile_end - segment.tile);
       first_tile_ = uniform(segment.tile - static_cast<int>(number_));
       masked_ = MaskedTiles::of<Config>(args_, item, first_key(item), segment.tile, number_, number_end_);
-      compute_head(item, kSkipsTiles ? skipped_tiles(item, segment.tile) : 0, step == end, keys_parity);
+      compute_head(item, kSkipsTiles<Config> ? skipped_tiles(item, segment.tile) : 0, step == end, keys_parity);
     }
     store(item);
   }
 
  private:
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;  // which waits for buffers to be released
-  static constexpr bool kSkipsTiles = kHasLoader && Config::kMask != MaskKind::kFull;
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
     return static_cast<int>(threadIdx.x % kWarpgroup);
@@ -111,7 +110,7 @@ class BackwardComputer {
   // The tiles of one query head, up to number_end_, without the first `skipped`: 0 or 1.
   __device__ __forceinline__ void compute_head(const Sm90BackwardItem& item, int skipped, bool is_last_head,
                                                uint32 keys_parity) {
-    if constexpr (kSkipsTiles) {
+    if constexpr (kSkipsTiles<Config>) {
       if (skipped != 0) skip_tile();
       number_ += static_cast<uint32>(skipped);
     }
@@ -128,6 +127,7 @@ class BackwardComputer {
     smem_.k_full.wait(keys_parity);                            // k has landed
     smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have landed
     read_row_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
+    read_seen(stage_of(number_));
     add_position_term(item, number_);
     wgmma_fence();
     issue_s();
@@ -172,6 +172,7 @@ class BackwardComputer {
     token().take();
     issue_dk(stage);
     read_row_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
+    read_seen(stage_of(number_ + 1));
     announce_ds();
     add_position_term(item, number_ + 1);
     finish_dk(stage);
@@ -285,6 +286,9 @@ class BackwardComputer {
   // the branch behind the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
     if (masked_.has<Config>(number_)) mask(item);
+    if constexpr (has_block_mask<Config>()) {
+      if (pattern_ != kAllSeen) hide();
+    }
     if constexpr (Score<Config>::kIsCustom) return custom_exponentials(item);
     PositionTerm term = {rules_.slope, 0.0f};
     if constexpr (PositionTerm::kIsOn && !PositionTerm::kIsLinear) term = position_term(item, number_);
@@ -309,6 +313,23 @@ class BackwardComputer {
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
     mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
                         unseen());
+  }
+  // Of a block mask: which row tile is in the buffer, and which of its scores are seen. Read with lse of the tile.
+  __device__ __forceinline__ void read_seen(uint32 stage) {
+    if constexpr (has_block_mask<Config>()) {
+      row_tile_ = uniform(smem_.seen.of_stage[stage].number);
+      pattern_ = uniform(smem_.seen.of_stage[stage].pattern[warpgroup_]);
+      seen_ = 0;
+      if (pattern_ < 0) return;
+      seen_ = __ldg(args_.options.block_mask.patterns + int64{pattern_} * kPatternWords + recomputed_lane());
+    }
+  }
+  __device__ __forceinline__ void hide() {
+    const float hidden = unseen();
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if ((seen_ >> i & 1) == 0) s_[i] = hidden;
+    }
   }
   // Its sign makes p 0; scale_log2 is not 0.
   [[nodiscard]] __device__ __forceinline__ float unseen() const {
@@ -340,6 +361,7 @@ class BackwardComputer {
   }
   // The tile of the head's rows that has this number.
   [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
+    if constexpr (has_block_mask<Config>()) return row_tile_;  // of the tile whose lse was read last
     return first_tile_ + static_cast<int>(number);
   }
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(const Sm90BackwardItem& item) const {
@@ -381,6 +403,8 @@ class BackwardComputer {
   uint32 number_end_ = 0;  // behind the head's last tile
   int first_tile_ = 0;     // the tile of the head's rows that would have number 0
   MaskedTiles masked_ = {};
+  int row_tile_ = 0, pattern_ = kAllSeen;  // kHasBlockMask
+  uint32 seen_ = 0;                        // likewise: of the thread's scores, a bit each
   float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
   float s_[32];  // s, then p
   float dp_[32];

@@ -82,7 +82,13 @@ class BackwardLoads {
   __device__ __forceinline__ void load_v(const Sm90BackwardItem& item) {
     load_keys<Shape::kDepthV>(smem_.v, args_.v_map, smem_.v_full, item);
   }
+  // Before the first tile of rows of an item.
+  __device__ __forceinline__ void begin_item(const Sm90BackwardItem& item) {
+    if constexpr (has_block_mask<Config>()) list_ = backward_row_list<Config>(args_, item);
+  }
+  // tile: of the item's list, if there is one.
   __device__ __forceinline__ void load_q(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
+    announce_seen(item, head, tile, stage);
     load_rows<Shape::kDepth>(smem_.q[stage], smem_.lse_log2[stage], args_.q_map, args_.lse_log2, smem_.q_full[stage],
                              item, head, tile);
   }
@@ -101,15 +107,28 @@ class BackwardLoads {
   template <int kDepth>
   __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
                                             Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
-    const int row = tile * Config::kBlockM;
+    const int number = list_.number(tile);
+    const int row = number * Config::kBlockM;
     loads_.template load<kDepth, Config::kBlockM>(
         to, map, full, PanelPlace::of(item.span().query_place(row), head), item.seqlen_q - row,
-        {to_stats, stats + backward_stats_row(args_, item, head, tile), Config::kBlockM});
+        {to_stats, stats + backward_stats_row(args_, item, head, number), Config::kBlockM});
+  }
+  // The thread that announces q has written what its tile is.
+  __device__ __forceinline__ void announce_seen(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
+    if constexpr (has_block_mask<Config>()) {
+      if (threadIdx.x % 32 != 0) return;
+      auto& seen = smem_.seen.of_stage[stage];
+      seen.number = list_.number(tile);
+      const int group = static_cast<int>(args_.base.num_heads_q / args_.base.num_heads_k);
+#pragma unroll
+      for (int w = 0; w < Shape::kWarpgroups; ++w) seen.pattern[w] = list_.pattern(tile, head - item.head_k * group, w);
+    }
   }
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   BackwardTileLoads<Config> loads_;
+  BackwardRowList<Config> list_ = {};
 };
 
 // The loader of the persistent form: one warp that walks over the list and waits for free buffers. v, q and dout of the
@@ -156,6 +175,7 @@ class BackwardLoader {
 
   __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
     BackwardSegment at = BackwardSegment::at(item, item.begin);
+    loads_.begin_item(item);
 #pragma unroll 1
     for (int step = item.begin; step < item.end; ++tiles_) {
       const uint32 stage = tiles_ % Config::kStages;

@@ -20,7 +20,10 @@ class NarrowQueryWarpgroup {
 
   __device__ __forceinline__ NarrowQueryWarpgroup(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
                                                   const Sm90BackwardItem& item)
-      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args, smem.tail_full) {}
+      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args, smem.tail_full) {
+    loads_.begin_item(item_);
+    list_ = has_block_mask<Config>() ? backward_row_list<Config>(args, item_) : BackwardRowList<Config>{};
+  }
 
   // All steps of the block's one item, which has at least one.
   __device__ __forceinline__ void run() {
@@ -41,12 +44,12 @@ class NarrowQueryWarpgroup {
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
       if constexpr (Config::kIsDeterministic) {                     // while the products run, which take as long
         const uint32 turn = blocks_before<Config>(item_, band, at.tile);
-        if (threadIdx.x % 32 == 0) change_turns(backward_stats_row(args_, item_, at.head, at.tile), turn);
+        if (threadIdx.x % 32 == 0) change_turns(first_row(at), turn);
         __syncwarp();
       }
       wgmma_wait<0>(acc);
       arrive_as_warp(smem_.ds_empty[buffer]);
-      add_pass(acc, backward_stats_row(args_, item_, at.head, at.tile));
+      add_pass(acc, first_row(at));
       if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1).as_uniform();
     }
     if (threadIdx.x % 32 != 0) return;
@@ -55,6 +58,11 @@ class NarrowQueryWarpgroup {
   }
 
  private:
+  // Of the sums of the tile.
+  [[nodiscard]] __device__ __forceinline__ int64 first_row(const BackwardSegment& at) const {
+    return backward_stats_row(args_, item_, at.head, list_.number(at.tile));
+  }
+
   // Loads are issued by one warp.
   __device__ __forceinline__ void load_first(int end) {
     loads_.load_k(item_);
@@ -125,6 +133,7 @@ class NarrowQueryWarpgroup {
   const Sm90BackwardArgs& args_;
   const Sm90BackwardItem item_;  // in registers: reads of shared memory starve while products run
   BackwardLoads<Config> loads_;
+  BackwardRowList<Config> list_;
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   BackwardSegment load_at_ = {};  // place of the next loads
   int loaded_ = 0;                // steps whose loads are issued

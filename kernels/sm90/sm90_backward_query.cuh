@@ -123,16 +123,18 @@ class BackwardQueryWarpgroup {
       smem_.k_full.wait(number & 1);  // k has landed
       const int end = uniform(item.end);
       int step = uniform(item.begin);
+      const auto list = has_block_mask<Config>() ? backward_row_list<Config>(args_, item) : BackwardRowList<Config>{};
       if (step == end) arrive_as_warp(smem_.k_empty);
 #pragma unroll 1
       while (step < end) {
         const BackwardSegment segment = BackwardSegment::at(item, step).as_uniform();
         step = segment.step_end;
-        float* to = args_.dq_sums + backward_stats_row(args_, item, segment.head, segment.tile) * Shape::kDepth;
+        float* const first = args_.dq_sums + backward_stats_row(args_, item, segment.head, 0) * Shape::kDepth;
         // If the rows of the first tile see no key of the second warpgroup, that one skips the tile.
-        bool is_half = Config::kMask != MaskKind::kFull && uniform(item.is_above_band(band, segment.tile, 1));
+        bool is_half = kSkipsTiles<Config> && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
-        for (int tile = segment.tile; tile < segment.tile_end; ++tile, to += kBackwardRows * Shape::kDepth) {
+        for (int tile = segment.tile; tile < segment.tile_end; ++tile) {
+          float* const to = first + int64{list.number(tile)} * (kBackwardRows * Shape::kDepth);
           const bool is_last = tile + 1 == segment.tile_end;
           const uint32 turn = blocks_before<Config>(item, band, tile);
           uint32 next_turn = 0;

@@ -108,6 +108,9 @@ struct MaskedTiles {
     const BackwardBand band = BackwardBand::of<Config>(args.options);
     const int first = first_key - item.offset();
     const int last = first + kWarpgroupRows - 1;
+    if constexpr (has_block_mask<Config>() && Config::kMask != MaskKind::kFull) {
+      return {static_cast<int>(number_end), static_cast<int>(number_end)};  // tiles are in no order that would say more
+    }
     MaskedTiles masked = {static_cast<int>(number), 0};
     if constexpr (Config::kMask != MaskKind::kFull) {
       const int first_row = last - band.right;  // rows from here on see all keys that are before their window's end

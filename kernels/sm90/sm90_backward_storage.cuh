@@ -28,6 +28,11 @@ struct BackwardShape {
   static_assert(Config::kBlockM == kBackwardRows && kFitsTiles<Config>);
 };
 
+// May a warpgroup skip the first tile of a head, in the persistent form?
+template <class Config>
+constexpr bool kSkipsTiles =
+    kBackwardTile<Config>.is_persistent&& Config::kMask != MaskKind::kFull && !has_block_mask<Config>();
+
 // The target of a staged pass of dq.
 struct alignas(16) BackwardTarget {
   float* sums;       // null: there are no more passes
@@ -36,6 +41,14 @@ struct alignas(16) BackwardTarget {
 };
 constexpr uint32 kNoTurn = 0xffffffffu;
 static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
+
+// Of a block mask: what the tiles in the buffers of q are. It comes with q.
+template <class Config>
+struct BackwardSeenTiles {};
+template <class Config>
+requires(has_block_mask<Config>()) struct BackwardSeenTiles<Config> {
+  SeenRowTile<BackwardShape<Config>::kWarpgroups> of_stage[Config::kStages];
+};
 
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardStorage {
@@ -68,6 +81,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   Mbarrier ds_empty[Config::kDsBuffers];              // 4 warps: dq has read all of it
   Mbarrier dq_full[Config::kStagingBuffers];          // 4 warps: a pass of dq and its target are there
   Mbarrier dq_empty[Config::kStagingBuffers];         // 1: the copy engine has read them
+  BackwardSeenTiles<Config> seen;                     // in what is left of the last kilobyte
 
   // By one thread; a barrier of the block follows.
   __device__ __forceinline__ void init_barriers() {

@@ -11,6 +11,7 @@
 // too: Sm90BackwardOrder.
 #pragma once
 
+#include "../attention/block_mask.cuh"
 #include "../attention/key_range.cuh"
 #include "../attention/mask_window.cuh"
 #include "../attention/schedule.cuh"
@@ -90,6 +91,15 @@ struct alignas(16) Sm90BackwardItem {
 };
 static_assert(sizeof(Sm90BackwardItem) == kBackwardItemBytes);
 
+// The tiles of rows that see an item's keys, by a block mask. A BackwardSegment's tiles are places in it.
+template <class Config>
+using BackwardRowList = RowTileList<Config, Config::kBlockN / 64>;
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ BackwardRowList<Config> backward_row_list(const Sm90BackwardArgs& args,
+                                                                                   const Sm90BackwardItem& item) {
+  return BackwardRowList<Config>::of(args.options.block_mask, item.sequence, item.head_k, item.key / Config::kBlockN);
+}
+
 // Makes the item of all steps of key block `index` of the launch. Returns false if its sequence is too short for it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool make_item(Sm90BackwardItem& item, const Sm90BackwardArgs& args,
@@ -117,12 +127,17 @@ template <class Config>
   item.q_begin = static_cast<int>(span.q_begin);
   item.k_begin = static_cast<int>(span.k_begin);
   item.stats_begin = static_cast<int>(backward_stats_begin<Config>(span, sequence));
-  const BackwardBand band = BackwardBand::of<Config>(args.options);
-  const int last_key = min(key + Config::kBlockN, item.seqlen_k) - 1;
-  const int first_row = max(0, key - item.offset() - band.right);
-  const int end_row = min(item.seqlen_q, last_key - item.offset() + band.left + 1);
-  item.first_tile = first_row / kBackwardRows;
-  item.tiles = first_row < end_row ? (end_row - 1) / kBackwardRows + 1 - item.first_tile : 0;
+  if constexpr (has_block_mask<Config>()) {
+    item.first_tile = 0;
+    item.tiles = backward_row_list<Config>(args, item).count;
+  } else {
+    const BackwardBand band = BackwardBand::of<Config>(args.options);
+    const int last_key = min(key + Config::kBlockN, item.seqlen_k) - 1;
+    const int first_row = max(0, key - item.offset() - band.right);
+    const int end_row = min(item.seqlen_q, last_key - item.offset() + band.left + 1);
+    item.first_tile = first_row / kBackwardRows;
+    item.tiles = first_row < end_row ? (end_row - 1) / kBackwardRows + 1 - item.first_tile : 0;
+  }
   item.begin = 0;
   item.end = item.tiles * static_cast<int>(Config::kAddsUp ? 1 : group);
   item.partial_out = item.partial_in = -1;
@@ -134,7 +149,7 @@ template <class Config>
 class Sm90BackwardList {
  public:
   // Key blocks are alike: each has the same number of steps.
-  static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen;
+  static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen && !has_block_mask<Config>();
   static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic;
   static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;  // to the block with the item's first steps
 

@@ -82,6 +82,52 @@ TEST(BlockMaskLists, SeeWhatTheMaskSees) {
   }
 }
 
+TEST(BlockMaskLists, ByKeysSeeTheSame) {
+  constexpr Index kRows = 300, kKeys = 517;
+  for (const char* text : {"k <= q", "abs(q - k - 200) < 30 + 20 * h", "(q * 7 + k * 3 + b) % 5 < 2 && q // 64 != 1"}) {
+    const BlockMask mask = make_block_mask(MaskFunction(text), {2, 4, kRows, kKeys});
+    const core::BlockTiles& tiles = *mask.state();
+    const std::vector<uint32> words = cuda::pattern_words(tiles, true);
+    for (const Index block : {64, 128, 192}) {
+      for (const Index group : {1, 2, 4}) {
+        const cuda::BlockMaskLists lists =
+            cuda::BlockMaskLists::by_keys(tiles, static_cast<int>(block), static_cast<int>(group));
+        const Index own = tiles.num_heads == 1 ? 1 : group, blocks = (kKeys + block - 1) / block;
+        const Index entry_words = 1 + own * (block / 64);
+        std::vector<char> seen(static_cast<std::size_t>(tiles.batch * tiles.num_heads * kRows * kKeys));
+        for (Index list = 0; list + 1 < static_cast<Index>(lists.begin.size()); ++list) {
+          for (Index n = lists.begin[list]; n < lists.begin[list + 1]; ++n) {
+            const int* entry = lists.entries.data() + n * entry_words;
+            EXPECT_TRUE(n == lists.begin[list] || entry[0] > entry[-entry_words]);
+            for (Index pair = 0; pair < own * (block / 64) * 64 * 64; ++pair) {
+              const Index place = pair / 4096, q = entry[0] * 64 + pair / 64 % 64, in_tile = pair % 64;
+              const Index k = list % blocks * block + place % (block / 64) * 64 + in_tile;
+              if (q >= kRows || k >= kKeys) continue;
+              const int pattern = entry[1 + place];
+              const int thread = static_cast<int>(in_tile / 16 * 32 + in_tile % 8 * 4 + q % 8 / 2);  // rows are keys
+              const int i = static_cast<int>(q % 64 / 8 * 4 + in_tile / 8 % 2 * 2 + q % 2);
+              const bool sees = pattern < 0
+                                    ? pattern == kAllSeen
+                                    : (words[static_cast<std::size_t>(pattern) * kPatternWords + thread] >> i & 1) != 0;
+              const Index head = list / blocks * own + place / (block / 64);
+              seen[static_cast<std::size_t>((head * kRows + q) * kKeys + k)] = sees;
+            }
+          }
+        }
+        for (Index head = 0; head < tiles.batch * tiles.num_heads; ++head) {
+          for (Index q = 0; q < kRows; ++q) {
+            for (Index k = 0; k < kKeys; ++k) {
+              ASSERT_EQ(seen[static_cast<std::size_t>((head * kRows + q) * kKeys + k)] != 0,
+                        mask.sees(head / tiles.num_heads, head % tiles.num_heads, q, k))
+                  << text << " " << block << " " << group << " " << head << " " << q << " " << k;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 class BlockMaskKernels : public NvrtcTest {};
 
 TEST_F(BlockMaskKernels, CompileWithoutWarnings) {

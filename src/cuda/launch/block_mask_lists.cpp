@@ -1,10 +1,10 @@
 #include "cuda/launch/block_mask_lists.hpp"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
 
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
@@ -55,19 +55,41 @@ void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std
   }
 }
 
+/// What a launch wants: lists of tiles of rows, or with rows = 0 lists of blocks of keys.
+struct Kind {
+  int device, rows, keys, heads;
+
+  auto operator<=>(const Kind&) const = default;
+
+  [[nodiscard]] bool is_by_keys() const { return rows == 0; }
+  [[nodiscard]] BlockMaskLists lists_of(const BlockTiles& tiles) const {
+    return is_by_keys() ? BlockMaskLists::by_keys(tiles, keys, heads) : BlockMaskLists::of(tiles, rows, keys);
+  }
+};
+
 /// What a mask has on GPUs.
 class OnDevices {
  public:
-  BlockMaskArgs args(const BlockTiles& tiles, int device, int rows, int keys) {
+  BlockMaskArgs args(const BlockTiles& tiles, const Kind& kind) {
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<Memory>& memory = lists_[{device, rows, keys}];
-    if (memory == nullptr) memory = std::make_unique<Memory>(tiles, device, rows, keys);
-    const bool shares_heads = tiles.num_heads == 1, shares_batch = tiles.batch == 1;
-    const std::int64_t of_head = (tiles.seqlen_q + rows - 1) / rows;
+    std::unique_ptr<Memory>& memory = lists_[kind];
+    if (memory == nullptr) {
+      memory = std::make_unique<Memory>(kind.lists_of(tiles), pattern_words(tiles, kind.is_by_keys()), kind.device);
+    }
+    const std::int64_t of_head =
+        kind.is_by_keys() ? (tiles.seqlen_k + kind.keys - 1) / kind.keys : (tiles.seqlen_q + kind.rows - 1) / kind.rows;
+    const std::int64_t heads =
+        kind.is_by_keys() ? std::max<std::int64_t>(1, tiles.num_heads / kind.heads) : tiles.num_heads;
+    const int patterns = static_cast<int>(kind.keys / kMaskTile);
+    const int groups =
+        kind.is_by_keys() ? (tiles.num_heads == 1 ? 1 : kind.heads) : static_cast<int>(kind.rows / kMaskTile);
     return {reinterpret_cast<const int64*>(memory->begin.data()),      // NOLINT(performance-no-int-to-ptr)
             reinterpret_cast<const int*>(memory->entries.data()),      // NOLINT(performance-no-int-to-ptr)
             reinterpret_cast<const uint32*>(memory->patterns.data()),  // NOLINT(performance-no-int-to-ptr)
-            shares_batch ? 0 : tiles.num_heads * of_head, shares_heads ? 0 : of_head};
+            tiles.batch == 1 ? 0 : heads * of_head,
+            tiles.num_heads == 1 ? 0 : of_head,
+            1 + groups * patterns,
+            tiles.num_heads == 1 ? 0 : patterns};
   }
 
  private:
@@ -79,8 +101,6 @@ class OnDevices {
   }
 
   struct Memory {
-    Memory(const BlockTiles& tiles, int device, int rows, int keys)
-        : Memory(BlockMaskLists::of(tiles, rows, keys), pattern_words(tiles), device) {}
     Memory(const BlockMaskLists& lists, const std::vector<uint32>& words, int device)
         : device_index(device),
           begin(lists.begin.size() * sizeof(int64)),
@@ -104,7 +124,7 @@ class OnDevices {
   };
 
   std::mutex mutex_;
-  std::map<std::tuple<int, int, int>, std::unique_ptr<Memory>> lists_;
+  std::map<Kind, std::unique_ptr<Memory>> lists_;
 };
 
 }  // namespace
@@ -119,15 +139,46 @@ BlockMaskLists BlockMaskLists::of(const BlockTiles& tiles, int rows, int keys) {
   return lists;
 }
 
-std::vector<uint32> pattern_words(const BlockTiles& tiles) {
+BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int heads) {
+  const std::int64_t of_block = keys / kMaskTile, group = tiles.num_heads == 1 ? 1 : heads;
+  const std::int64_t blocks = (tiles.tile_columns() + of_block - 1) / of_block, words = 1 + group * of_block;
+  BlockMaskLists lists;
+  for (std::int64_t first = 0; first < tiles.batch * tiles.num_heads; first += group) {
+    std::vector<std::vector<int>> of_blocks(static_cast<std::size_t>(blocks));  // of each block of keys
+    for (std::int64_t row = 0; row < tiles.tile_rows(); ++row) {
+      for (std::int64_t head = 0; head < group; ++head) {
+        const std::int64_t* at = tiles.row_begin.data() + (first + head) * tiles.tile_rows() + row;
+        for (std::int64_t n = at[0]; n < at[1]; ++n) {
+          const SeenTile& tile = tiles.seen[static_cast<std::size_t>(n)];
+          std::vector<int>& list = of_blocks[static_cast<std::size_t>(tile.key_tile / of_block)];
+          if (list.empty() || list[list.size() - static_cast<std::size_t>(words)] != row) {
+            list.push_back(static_cast<int>(row));
+            list.resize(list.size() + static_cast<std::size_t>(words - 1), kNoneSeen);
+          }
+          list[list.size() - static_cast<std::size_t>(words - 1 - head * of_block - tile.key_tile % of_block)] =
+              tile.pattern;
+        }
+      }
+    }
+    for (const std::vector<int>& list : of_blocks) {
+      lists.begin.push_back(static_cast<int64>(lists.entries.size()) / words);
+      lists.entries.insert(lists.entries.end(), list.begin(), list.end());
+    }
+  }
+  lists.begin.push_back(static_cast<int64>(lists.entries.size()) / words);
+  return lists;
+}
+
+std::vector<uint32> pattern_words(const BlockTiles& tiles, bool transposed) {
   std::vector<uint32> words;
   words.reserve(tiles.patterns.size() * kPatternWords);
   for (const core::TilePattern& pattern : tiles.patterns) {
     for (int thread = 0; thread < kPatternWords; ++thread) {
       uint32 word = 0;
       for (int i = 0; i < 32; ++i) {
-        const int row = accumulator_row(thread) + i / 2 % 2 * kRowHalf;
-        const int key = accumulator_column(thread) + i / 4 * kColumnsOfTile + i % 2;
+        int row = accumulator_row(thread) + i / 2 % 2 * kRowHalf;
+        int key = accumulator_column(thread) + i / 4 * kColumnsOfTile + i % 2;
+        if (transposed) std::swap(row, key);
         word |= static_cast<uint32>(pattern[static_cast<std::size_t>(key)] >> row & 1) << i;
       }
       words.push_back(word);
@@ -136,7 +187,9 @@ std::vector<uint32> pattern_words(const BlockTiles& tiles) {
   return words;
 }
 
-BlockMaskArgs block_mask_args(const BlockTiles& tiles, int device, int rows, int keys) {
+namespace {
+
+BlockMaskArgs args_of_kind(const BlockTiles& tiles, const Kind& kind) {
   static auto* mutex = new std::mutex();  // launches may go on while the process ends
   std::shared_ptr<void> on_devices;
   {
@@ -144,7 +197,17 @@ BlockMaskArgs block_mask_args(const BlockTiles& tiles, int device, int rows, int
     if (tiles.on_devices == nullptr) tiles.on_devices = std::make_shared<OnDevices>();
     on_devices = tiles.on_devices;
   }
-  return static_cast<OnDevices*>(on_devices.get())->args(tiles, device, rows, keys);
+  return static_cast<OnDevices*>(on_devices.get())->args(tiles, kind);
+}
+
+}  // namespace
+
+BlockMaskArgs block_mask_args(const BlockTiles& tiles, int device, int rows, int keys) {
+  return args_of_kind(tiles, {device, rows, keys, 1});
+}
+
+BlockMaskArgs block_mask_args_by_keys(const BlockTiles& tiles, int device, int keys, int heads) {
+  return args_of_kind(tiles, {device, 0, keys, heads});
 }
 
 }  // namespace attend::cuda

@@ -13,13 +13,21 @@ struct BlockMaskLists {
   std::vector<int> entries = {};
 
   [[nodiscard]] static BlockMaskLists of(const core::BlockTiles& tiles, int rows, int keys);
+
+  /// For blocks of `keys` keys, of the tiles of 64 rows that see them. heads: query heads that share a head of k; their
+  /// tiles are in one list.
+  [[nodiscard]] static BlockMaskLists by_keys(const core::BlockTiles& tiles, int keys, int heads);
 };
 
-/// BlockMaskArgs::patterns: bit i of word `thread` is the score that the thread has at place i of an accumulator.
-[[nodiscard]] std::vector<uint32> pattern_words(const core::BlockTiles& tiles);
+/// BlockMaskArgs::patterns: bit i of word `thread` is the score that the thread has at place i of an accumulator, whose
+/// rows are keys if it is transposed.
+[[nodiscard]] std::vector<uint32> pattern_words(const core::BlockTiles& tiles, bool transposed = false);
 
 /// The lists in the memory of a GPU, whose context is current. The first call for a mask and a kind of tile makes them
 /// and waits for a copy; they stay as long as the mask. Thread-safe.
 [[nodiscard]] BlockMaskArgs block_mask_args(const core::BlockTiles& tiles, int device, int rows, int keys);
+
+/// The same for backward, of BlockMaskLists::by_keys().
+[[nodiscard]] BlockMaskArgs block_mask_args_by_keys(const core::BlockTiles& tiles, int device, int keys, int heads);
 
 }  // namespace attend::cuda

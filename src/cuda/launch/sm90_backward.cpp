@@ -8,6 +8,7 @@
 
 #include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
+#include "cuda/launch/block_mask_lists.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -105,7 +106,8 @@ class Sm90Backward final : public Family {
     has_forward = false;
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
             option::kTransform | option::kHugeTransform |  // this family has a range of its own
-            option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore | option::kRing;
+            option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore | option::kBlockMask |
+            option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -220,7 +222,7 @@ class Sm90Backward final : public Family {
     const auto at = [memory]<class T>(std::int64_t offset, T*) { return reinterpret_cast<T*>(memory + offset); };
     constexpr float* kFloats = nullptr;
     constexpr uint32* kCounts = nullptr;
-    const bool is_full = v.mask == MaskKind::kFull && !p.varlen;
+    const bool is_full = v.mask == MaskKind::kFull && !p.varlen && p.block_mask == nullptr;
     BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
     set_row_logit_parts(all, launch);
     Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
@@ -249,6 +251,10 @@ class Sm90Backward final : public Family {
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
     if (p.dropout_p > 0) args.base.gradient_scale *= args.options.dropout_scale;  // it is counted out of ds
+    if (p.block_mask != nullptr) {
+      args.options.block_mask = block_mask_args_by_keys(*p.block_mask, p.q.device.index, plan.tile.block_n,
+                                                        static_cast<int>(p.heads_per_group()));
+    }
     const std::size_t own_steps = steps_before_row_logit(launch);
     for (std::size_t i = 0; i < own_steps; ++i) launch.run(i, args);
     for (std::size_t i = own_steps; i < launch.choice.num_steps; ++i) launch.run(i, all);
@@ -277,6 +283,12 @@ class Sm90Backward final : public Family {
     }
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
+    }
+    if (p.block_mask != nullptr && tile.is_wide) {
+      return core::Lack{nullptr, "block_mask", "given", "none with a head_dim above 128, a softcap, a bias or slopes"};
+    }
+    if (p.block_mask != nullptr && (p.deterministic || p.alibi_slopes)) {
+      return core::Lack{nullptr, "block_mask", "given", "none with deterministic or alibi_slopes"};
     }
     if (auto lack = dbias_lack(p)) return lack;
     const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_q, p.num_sequences),
@@ -363,14 +375,15 @@ class Sm90Backward final : public Family {
                                 {"kLoadRegisters", tile.load_registers},
                                 {"kThreads", threads},
                                 {"kSmemBytes", smem_bytes}};
-    KernelSpec spec = {.name = function,
-                       .source = std::string("sm90/") + function + ".cuh",
-                       .function = function,
-                       .args = Sm90BackwardArgs::kTypeName,
-                       .config = config_of<Sm90BackwardVariant>(v, option::kAll | option::kCustomScore | option::kRing,
-                                                                kSm90BackwardFields, v),
-                       .arch = arch.target,
-                       .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
+    KernelSpec spec = {
+        .name = function,
+        .source = std::string("sm90/") + function + ".cuh",
+        .function = function,
+        .args = Sm90BackwardArgs::kTypeName,
+        .config = config_of<Sm90BackwardVariant>(
+            v, option::kAll | option::kCustomScore | option::kBlockMask | option::kRing, kSm90BackwardFields, v),
+        .arch = arch.target,
+        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), std::begin(of_tile), std::end(of_tile));
     return spec;
   }

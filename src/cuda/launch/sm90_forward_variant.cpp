@@ -116,8 +116,8 @@ Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {
   // Without a mask all tiles are alike. Over few keys a counter costs more than the balance that it brings; over many,
   // blocks drift apart, and the block that is free first should take the next tile.
   constexpr std::int64_t kFewKeys = 4096;
-  const bool is_even = facts.mask == MaskKind::kFull && !facts.has(option::kVarlen | option::kBlockMask) &&
-                       seqlen_k <= kFewKeys;
+  const bool is_even =
+      facts.mask == MaskKind::kFull && !facts.has(option::kVarlen | option::kBlockMask) && seqlen_k <= kFewKeys;
   return is_even ? Schedule::kStatic : Schedule::kDynamic;
 }
 

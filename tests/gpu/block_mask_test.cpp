@@ -1,0 +1,144 @@
+// Block masks on the GPU against the reference in float64: every mask of the cookbook, forward and backward.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cuda/driver/device.hpp"
+#include "gpu/gpu.hpp"
+#include "mask/mask_cookbook.hpp"
+#include "support/attention_case.hpp"
+
+namespace attend::test {
+namespace {
+
+using Index = std::int64_t;
+
+class GpuBlockMasks : public GpuTest, public testing::WithParamInterface<std::tuple<DType, std::size_t>> {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped() && !cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuBlockMasks,
+                         testing::Combine(testing::Values(DType::kBF16, DType::kF16),
+                                          testing::Range<std::size_t>(0, mask_cookbook().size())),
+                         [](const auto& test) {
+                           return std::string(dtype_name(std::get<0>(test.param))) + "_" +
+                                  std::to_string(std::get<1>(test.param));
+                         });
+
+/// Forward, and backward where sm90_backward takes the case; o and lse are then those of forward.
+Outputs run_masked(const BlockMask& mask, const Inputs& in, const char* forward_compute, const char* backward_compute) {
+  const Outputs out = make_outputs(in);
+  ForwardCall call = forward_of(in, out, forward_compute);
+  call.params.block_mask = &mask;
+  forward(call);
+  if (backward_compute != nullptr) {
+    BackwardCall back = backward_of(in, out, backward_compute);
+    back.params.block_mask = &mask;
+    backward(back);
+  }
+  wait_for(forward_compute);
+  return out;
+}
+
+void expect_near(const char* name, const TensorBuffer& got, const TensorBuffer& truth, double budget) {
+  EXPECT_TRUE(got.gaps_intact()) << name;
+  const std::vector<double> a = got.values(), b = truth.values();
+  ASSERT_EQ(a.size(), b.size());
+  double largest = 1e-3, error = 0;
+  for (const double x : b) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0.0);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    error = std::max(error, std::isfinite(a[i] - b[i]) ? std::abs(a[i] - b[i]) : INFINITY);
+  }
+  EXPECT_LE(error, budget * largest) << name;
+  std::printf(" %s %.1e/%.1e", name, error, budget * largest);
+}
+
+std::vector<AttentionCase> cases(DType dtype) {
+  const AttentionCase base = {.dtype = dtype,
+                              .batch = 2,
+                              .heads_q = 4,
+                              .heads_k = 2,
+                              .seqlen_q = 300,
+                              .seqlen_k = 517,
+                              .head_dim = 128,
+                              .head_dim_v = 128,
+                              .dlse = true,
+                              .seed = 7};
+  std::vector<AttentionCase> all(7, base);
+  all[1].head_dim = all[1].head_dim_v = 64, all[1].seqlen_q = 700;
+  all[2].head_dim = 96, all[2].head_dim_v = 80, all[2].causal = true, all[2].seqlen_q = 517;
+  all[3].head_dim = all[3].head_dim_v = 256, all[3].heads_k = 4;
+  all[4].dropout_p = 0.2, all[4].head_dim = all[4].head_dim_v = 64, all[4].heads_k = 1;
+  all[5].window_left = 90, all[5].window_right = 40, all[5].sinks = true, all[5].seqlen_q = 517;
+  all[6].seqlen_q = 1, all[6].seqlen_k = 129, all[6].head_dim = all[6].head_dim_v = 192;
+  return all;
+}
+
+TEST_P(GpuBlockMasks, AreTheReference) {
+  const auto& [dtype, number] = GetParam();
+  const MaskRecipe& recipe = mask_cookbook()[number];
+  const double results = dtype == DType::kBF16 ? 0x1p-7 : 0x1p-10;
+  int backwards = 0;
+  for (const AttentionCase& c : cases(dtype)) {
+    SCOPED_TRACE(recipe.name + " " + describe(c));
+    const MaskSizes sizes = mask_sizes({c.batch, c.heads_q, c.seqlen_q, c.seqlen_k});
+    const std::vector<CaptureBuffer> captures = recipe.captures(sizes);
+    const BlockMask mask = make_block_mask(function_of(recipe, captures), sizes.shape);
+    const Inputs in = make_inputs(c);
+    const bool has_backward = std::max(c.head_dim, c.head_dim_v) <= 128;
+    const Outputs got = run_masked(mask, in, "sm90_forward", has_backward ? "sm90_backward" : nullptr);
+    const Outputs truth = run_masked(mask, as_f64(in), "reference", has_backward ? "reference" : nullptr);
+    std::printf("%s:", describe(c).c_str());
+    expect_near("o", got.o, truth.o, results);
+    expect_near("lse", got.lse, truth.lse, 4e-6);
+    if (has_backward) {
+      expect_near("dq", got.dq, truth.dq, 4 * results);
+      expect_near("dk", got.dk, truth.dk, 4 * results);
+      expect_near("dv", got.dv, truth.dv, 4 * results);
+      if (got.dsinks) expect_near("dsinks", *got.dsinks, *truth.dsinks, 4 * results);
+      ++backwards;
+    }
+    std::printf("\n");
+  }
+  EXPECT_EQ(backwards, 5);
+}
+
+/// What no row sees may be NaN in tiles that are left out: they are not loaded.
+TEST_F(GpuTest, BlockMasksLeaveEmptyTilesOut) {
+  if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
+  const AttentionCase c = {.dtype = DType::kBF16,
+                           .batch = 1,
+                           .heads_q = 2,
+                           .heads_k = 2,
+                           .seqlen_q = 512,
+                           .seqlen_k = 768,
+                           .head_dim = 128,
+                           .head_dim_v = 128};
+  const BlockMask mask = make_block_mask(MaskFunction("k // 256 != 1 && q // 128 != 2"), {1, 1, 512, 768});
+  const Inputs in = make_inputs(c), clean = make_inputs(c);
+  const auto poison = [](const TensorBuffer& t, const TensorBuffer& from, Index block, Index number) {
+    t.generate(
+        [&](Index b, Index h, Index row, Index col) { return row / block == number ? NAN : from.at(b, h, row, col); });
+  };
+  poison(in.k, clean.k, 256, 1), poison(in.v, clean.v, 256, 1);
+  const Outputs got = run_masked(mask, in, "sm90_forward", "sm90_backward");
+  const Outputs wanted = run_masked(mask, clean, "sm90_forward", "sm90_backward");
+  for (const auto& [a, b] :
+       {std::pair{&got.o, &wanted.o}, {&got.dq, &wanted.dq}, {&got.dk, &wanted.dk}, {&got.dv, &wanted.dv}}) {
+    const std::vector<double> x = a->values(), y = b->values();
+    for (std::size_t n = 0; n < x.size(); ++n) ASSERT_NEAR(x[n], y[n], 2e-2 * (1 + std::abs(y[n]))) << n;
+  }
+  for (Index row = 256; row < 384; ++row) ASSERT_EQ(got.lse.at(0, 0, row, 0), -INFINITY);
+}
+
+}  // namespace
+}  // namespace attend::test
