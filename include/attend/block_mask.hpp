@@ -1,4 +1,4 @@
-// Masks of the caller's own: which keys each row sees, in tiles of which empty ones cost nothing.
+// Masks of the caller's own: which keys each row sees, in tiles of which empty ones are left out.
 //
 //   const attend::MaskFunction documents("k <= q && doc[q] == doc[k]", {{"doc", {.data = doc, .dtype = DType::kI32,
 //                                                                                .shape = {8192}}}});
@@ -40,6 +40,10 @@ class ATTEND_API MaskFunction {
   /// @throws Error (kInvalidArgument) naming the column of the text, or the capture.
   explicit MaskFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
+  /// Moves copy: every MaskFunction has a state.
+  MaskFunction(const MaskFunction&) = default;
+  MaskFunction& operator=(const MaskFunction&) = default;
+
   [[nodiscard]] const std::string& text() const noexcept;
   [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;
 
@@ -51,8 +55,8 @@ class ATTEND_API MaskFunction {
   std::shared_ptr<const State> state_;
 };
 
-/// What a mask is for: calls with these lengths. A batch or num_heads of 1 is for any number of sequences or of query
-/// heads, which then have the same mask.
+/// What a mask is for: calls with these lengths. If the function does not ask for b (or h), the mask is for any number
+/// of sequences (or query heads), whatever batch (num_heads) says. If it does, these are the call's.
 struct BlockMaskShape {
   std::int64_t batch = 1;
   std::int64_t num_heads = 1;
@@ -61,13 +65,14 @@ struct BlockMaskShape {
 };
 
 /// Which pairs of rows and keys are seen, by tiles of 64 rows and 64 keys: tiles that are seen in part have a pattern,
-/// equal patterns are one. Memory grows with the number of tiles that are seen, 8 bytes each, and of patterns, 512
-/// bytes each. Copies share one state, which never changes. Thread-safe.
+/// equal patterns are one. Memory: 8 bytes for each 64 rows, 12 bytes for each run of neighbouring tiles that are seen
+/// in full and for each partial tile, 520 bytes for each pattern. Copies share one state, which never changes.
+/// Thread-safe.
 class ATTEND_API BlockMask {
  public:
   static constexpr std::int64_t kTile = 64;  ///< rows, and keys, of a tile
 
-  /// Batch and num_heads are 1 if the function asks for none of them.
+  /// batch is 1 if the function does not ask for b, num_heads is 1 if it does not ask for h.
   [[nodiscard]] BlockMaskShape shape() const noexcept;
 
   /// Numbers of tiles, of all sequences and heads of shape().
@@ -88,6 +93,10 @@ class ATTEND_API BlockMask {
   /// @throws Error (kInvalidArgument) naming the index that is not within shape().
   [[nodiscard]] bool sees(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t key) const;
 
+  /// Moves copy: every BlockMask has a state.
+  BlockMask(const BlockMask&) = default;
+  BlockMask& operator=(const BlockMask&) = default;
+
   /// Of the library's own.
   explicit BlockMask(std::shared_ptr<const core::BlockTiles> tiles) noexcept;
   [[nodiscard]] const std::shared_ptr<const core::BlockTiles>& state() const noexcept { return tiles_; }
@@ -97,10 +106,11 @@ class ATTEND_API BlockMask {
 };
 
 /// The mask that a function describes. Tiles whose pairs are all alike by the function's bounds are not evaluated: a
-/// causal mask or sorted documents take time that grows with seqlen, not with its square. cpu_threads() threads; the
-/// same result with any number. Captured tensors are read once, here, and lie on a CPU.
+/// causal mask or sorted documents take time that grows with seqlen, not with its square. Elements of a capture have
+/// bounds by blocks of 64 in the last dimension, where the other subscripts are known and it has at most 2^20 blocks.
+/// cpu_threads() threads; the same result with any number. Captured tensors are read once, here, and lie on a CPU.
 /// @throws Error (kInvalidArgument) naming a size that is not allowed (batch, num_heads: 1 to 2^31 - 1; seqlen_q,
-/// seqlen_k: 0 to 2^31 - 1) or a capture on a GPU; kInternal if memory is out.
+/// seqlen_k: 0 to 2^31 - 1; 2^28 rows of tiles in all) or a capture on a GPU; kInternal if memory is out.
 [[nodiscard]] ATTEND_API BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape);
 
 }  // namespace attend

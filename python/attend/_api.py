@@ -96,7 +96,7 @@ def attention(
             torch.compile; with dropout_p and a seed. docs/custom_scores.md has the language.
         captures: {"rate": array, ...}, what `score` reads: 0 to 4 dimensions, or numbers. Floats are differentiable.
         block_mask: of `make_block_mask`: keeps the pairs of rows and keys that it sees, of those that the other masks
-            keep. On the CPU, outside of torch.compile.
+            keep. On the CPU, outside of torch.compile; with dropout_p and a seed.
 
     Returns:
         o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).

@@ -22,7 +22,7 @@ def make_block_mask(
     num_heads: int = 1,
     captures: Optional[Mapping[str, Any]] = None,
 ) -> BlockMask:
-    """Which keys each row sees, for `attention(..., block_mask=...)`: tiles in which no row sees a key cost nothing.
+    """Which keys each row sees, for `attention(..., block_mask=...)`, which leaves out tiles in which no row sees a key.
 
         mask = attend.make_block_mask("k <= q && doc[q] == doc[k]", 8192, 8192, captures={"doc": doc})
 
@@ -30,8 +30,8 @@ def make_block_mask(
         mask: text of a condition on b (sequence), h (query head), q (row), k (key), q_len, k_len and captures. Rows and
             keys count from the first one: row q is beside key q.
         seqlen_q, seqlen_k: lengths of the calls that it is for, 0 to 2^31 - 1.
-        batch, num_heads: numbers of sequences and of query heads that have masks of their own, where the text asks for
-            b or h. 1: the same mask for any number of them.
+        batch, num_heads: where the text asks for b (or h): the number of sequences (or query heads) of the calls. A text
+            that does not ask for them gives a mask for any number.
         captures: {"doc": array, ...}, on a CPU, what the text reads: 0 to 4 dimensions, or numbers. They are read here,
             once.
 
@@ -41,7 +41,7 @@ def make_block_mask(
         ones. `density`: part of all pairs that are seen. `nbytes`. `sees(batch, head, row, key)`.
 
     Tiles that are decided by bounds of the condition are not evaluated: causal masks and sorted documents take time
-    that grows with the lengths, not with their product. Thread-safe.
+    that grows with the lengths, not with their product. The mask may be copied and shared between threads.
 
     Raises:
         attend.ArgumentError naming the column of the text, the capture or the size.
@@ -67,9 +67,9 @@ def _size(name: str, n: Any) -> int:
 
 def _view(name: str, x: Any) -> Any:
     if is_torch(x):
-        from attend.torch._operators import view_of_rows
+        from attend.torch._score import view_of_host_capture
 
-        return view_of_rows(x.detach().resolve_neg())
+        return view_of_host_capture(name, x)
     from attend import _arrays
 
     return view_of_capture(_arrays.space_of(x) if hasattr(x, "__dlpack_device__") else None, name, x)

@@ -131,6 +131,8 @@ void add_score(nb::module_& m) {
                    })
       .def_prop_ro("density", &BlockMask::density)
       .def_prop_ro("nbytes", &BlockMask::bytes)
+      .def("__copy__", [](const BlockMask& mask) { return mask; })
+      .def("__deepcopy__", [](const BlockMask& mask, nb::handle /*memo*/) { return mask; })
       .def("sees", &BlockMask::sees, "batch"_a, "head"_a, "row"_a, "key"_a);
   m.def("make_block_mask", &make_mask);
   m.def("forward_with_own", &forward, "function"_a.none(), "block_mask"_a.none(), "q"_a, "k"_a, "v"_a, "o"_a,

@@ -1,5 +1,7 @@
 """Masks of the caller's own as tiles: against the same mask as an array of bools."""
 
+import copy
+
 import pytest
 
 np = pytest.importorskip("numpy")
@@ -42,6 +44,8 @@ def test_it_sees_what_the_text_says(doc):
     assert 0 < tiles["partial"] <= tiles["all"] and tiles["patterns"] <= tiles["partial"]
     assert mask.nbytes > 512 * tiles["patterns"]
     assert attend.make_block_mask("k <= q", ROWS, KEYS, batch=BATCH, num_heads=HEADS).shape == (1, 1, ROWS, KEYS)
+    for other in (copy.copy(mask), copy.deepcopy(mask)):
+        assert other.tiles == mask.tiles
 
 
 def test_numpy_both_passes(rng, doc, poisoned_numpy):
@@ -85,6 +89,8 @@ def test_torch_by_autograd(rng, doc):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     with pytest.raises(attend.UnsupportedError, match="block_mask: under torch.compile"):
         torch.func.vmap(lambda q: attend.attention(q, q, q, block_mask=mask))(leaves[0][None])
+    with pytest.raises(attend.ArgumentError, match="captures: 'w': layout torch.sparse_coo, allowed torch.strided"):
+        attend.make_block_mask("w[k] < 1", 4, 4, captures={"w": torch.zeros(4).to_sparse()})
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,9 @@ def test_torch_by_autograd(rng, doc):
         (lambda: attend.make_block_mask("x[k]", 4, 4, captures={"x": np.zeros((0,))}), "captures: 'x': extent 0"),
         (lambda: attend.attention(*[np.zeros((1, 1, 5, 8), np.float32)] * 3,
                                   block_mask=attend.make_block_mask("k <= q", 4, 5)), "block_mask: seqlen_q 4, allowed"),
+        (lambda: attend.attention(*[np.zeros((2, 1, 5, 8), np.float32)] * 3,
+                                  block_mask=attend.make_block_mask("k <= q + b", 5, 5)),
+         "block_mask: batch 1, of a text that asks for b, allowed 2"),
         (lambda: attend.attention(*[np.zeros((1, 1, 5, 8), np.float32)] * 3, block_mask=np.ones((5, 5), bool)),
          "block_mask: ndarray, allowed what attend.make_block_mask gives"),
     ],

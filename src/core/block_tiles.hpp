@@ -21,21 +21,24 @@ using TilePattern = std::array<std::uint64_t, kMaskTile>;
 using attend::kAllSeen;
 using attend::kNoneSeen;
 
-struct SeenTile {
-  std::int32_t key_tile;
-  std::int32_t pattern;  ///< of BlockTiles::patterns, or kAllSeen
+/// Neighbouring tiles of keys: any number that are seen in full, or one with a pattern.
+struct SeenTiles {
+  std::int32_t begin, end;  ///< tiles of keys
+  std::int32_t pattern;     ///< of BlockTiles::patterns, or kAllSeen
 };
 
 struct BlockTiles {
-  std::int64_t batch = 1;      ///< 1: the same for all sequences
-  std::int64_t num_heads = 1;  ///< 1: for all query heads
+  std::int64_t batch = 1;                              ///< 1: the same for all sequences
+  std::int64_t num_heads = 1;                          ///< 1: for all query heads
+  bool asks_for_batch = false, asks_for_head = false;  ///< does the function? Then 1 is 1
   std::int64_t seqlen_q = 0, seqlen_k = 0;
   std::vector<std::int64_t> row_begin = {};  ///< of each row of tiles, where in `seen` it begins; one more: the end
-  std::vector<SeenTile> seen = {};           ///< in each row of tiles by rising keys
+  std::vector<SeenTiles> seen = {};          ///< in each row of tiles by rising keys
   std::vector<TilePattern> patterns = {};    ///< no two are equal; none is empty or that of a tile that is seen in full
+  std::vector<std::uint64_t> rows_seen = {};  ///< of each pattern, the rows that see some key: a bit each
+  double num_pairs = 0;                       ///< that are seen
   /// Forms of it in the memory of GPUs, which go with it: of cuda/launch/block_mask_lists.cpp
   mutable std::shared_ptr<void> on_devices = {};
-  double num_pairs = 0;  ///< that are seen
 
   [[nodiscard]] std::int64_t tile_rows() const { return (seqlen_q + kMaskTile - 1) / kMaskTile; }
   [[nodiscard]] std::int64_t tile_columns() const { return (seqlen_k + kMaskTile - 1) / kMaskTile; }
@@ -53,8 +56,13 @@ class HeadTiles {
 
   [[nodiscard]] bool see_all() const { return tiles_ == nullptr; }
 
+  /// Does row r of the tile see any of its keys?
+  [[nodiscard]] bool sees_any(std::int32_t number, std::int64_t r) const {
+    return (tiles_->rows_seen[static_cast<std::size_t>(number)] >> r & 1) != 0;
+  }
+
   /// Those that are seen of a row of tiles.
-  [[nodiscard]] std::span<const SeenTile> row(std::int64_t tile_row) const {
+  [[nodiscard]] std::span<const SeenTiles> row(std::int64_t tile_row) const {
     const std::int64_t* at = tiles_->row_begin.data() + first_ + tile_row;
     return {tiles_->seen.data() + at[0], static_cast<std::size_t>(at[1] - at[0])};
   }
@@ -63,8 +71,8 @@ class HeadTiles {
   [[nodiscard]] std::int32_t pattern_of(std::int64_t tile_row, std::int64_t key_tile) const {
     if (tiles_ == nullptr) return kAllSeen;
     const auto tiles = row(tile_row);
-    const auto found = first_from(tiles, key_tile);
-    return found == tiles.end() || found->key_tile != key_tile ? kNoneSeen : found->pattern;
+    const auto found = first_behind(tiles, key_tile);
+    return found == tiles.end() || found->begin > key_tile ? kNoneSeen : found->pattern;
   }
   [[nodiscard]] const TilePattern& pattern(std::int32_t number) const {
     return tiles_->patterns[static_cast<std::size_t>(number)];
@@ -76,8 +84,8 @@ class HeadTiles {
     if (tiles_ == nullptr) return true;
     for (std::int64_t tile_row = row_begin / kMaskTile; tile_row * kMaskTile < row_end; ++tile_row) {
       const auto tiles = row(tile_row);
-      const auto found = first_from(tiles, key_begin / kMaskTile);
-      if (found != tiles.end() && found->key_tile * kMaskTile < key_end) return true;
+      const auto found = first_behind(tiles, key_begin / kMaskTile);
+      if (found != tiles.end() && found->begin * kMaskTile < key_end) return true;
     }
     return false;
   }
@@ -89,10 +97,11 @@ class HeadTiles {
   }
 
  private:
-  [[nodiscard]] static std::span<const SeenTile>::iterator first_from(std::span<const SeenTile> tiles,
-                                                                      std::int64_t key_tile) {
-    return std::lower_bound(tiles.begin(), tiles.end(), key_tile,
-                            [](const SeenTile& tile, std::int64_t wanted) { return tile.key_tile < wanted; });
+  /// The first tiles that end behind a tile of keys.
+  [[nodiscard]] static std::span<const SeenTiles>::iterator first_behind(std::span<const SeenTiles> tiles,
+                                                                         std::int64_t key_tile) {
+    return std::upper_bound(tiles.begin(), tiles.end(), key_tile,
+                            [](std::int64_t wanted, const SeenTiles& one) { return wanted < one.end; });
   }
 
   const BlockTiles* tiles_ = nullptr;

@@ -23,6 +23,7 @@
 #include "core/merged_lse.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/panel-inl.hpp"
+#include "cpu/score_overflow-inl.hpp"
 #include "cpu/score_product-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "cpu/parallel.hpp"
 
 namespace attend::mask {
 namespace {
@@ -41,18 +44,18 @@ Interval of_elements(const cpu::CapturedView& view, expr::Type type, std::int64_
 }  // namespace
 
 CaptureBounds::Levels CaptureBounds::levels_of(const expr::Capture& capture, const cpu::CapturedView& view) {
-  constexpr std::int64_t kMostElements = 1 << 24;
+  constexpr std::int64_t kMostBlocks = 1 << 20;  // 24 MiB, and as much for all levels above
   Levels levels;
   levels.of_all = any_of(capture.type);
   const std::int32_t last = view.rank - 1;
   for (std::int32_t d = 0; d < last; ++d) levels.extents.push_back(view.extent[d]);
   const std::int64_t columns = view.rank == 0 ? 1 : view.extent[last];
+  std::int64_t blocks = (columns - 1) / kBlock + 1;
   for (const std::int64_t extent : levels.extents) {
-    if (extent > kMostElements / levels.rows) return levels;
+    if (extent > kMostBlocks / levels.rows) return levels;
     levels.rows *= extent;
   }
-  if (columns > kMostElements / levels.rows) return levels;
-  std::int64_t blocks = (columns + kBlock - 1) / kBlock;
+  if (blocks > kMostBlocks / levels.rows) return levels;
   std::vector<Interval> of_level(static_cast<std::size_t>(levels.rows * blocks));
   levels.of_all = kEmpty;
   for (std::int64_t row = 0; row < levels.rows; ++row) {
@@ -61,12 +64,13 @@ CaptureBounds::Levels CaptureBounds::levels_of(const expr::Capture& capture, con
       offset += rest % view.extent[d] * view.stride[d];
     }
     for (std::int64_t block = 0; block < blocks; ++block) {
+      if (block % 1024 == row % 1024) cpu::end_if_interrupted();
       Interval& own = of_level[static_cast<std::size_t>(row * blocks + block)];
       own = of_elements(view, capture.type, offset, block * kBlock, std::min(kBlock, columns - block * kBlock));
       levels.of_all = levels.of_all.hull(own);
     }
   }
-  levels.of_blocks.push_back(of_level);
+  levels.of_blocks.push_back(std::move(of_level));
   while (blocks > 1) {
     const std::int64_t pairs = (blocks + 1) / 2;
     std::vector<Interval> of_pairs(static_cast<std::size_t>(levels.rows * pairs));
@@ -83,8 +87,15 @@ CaptureBounds::Levels CaptureBounds::levels_of(const expr::Capture& capture, con
   return levels;
 }
 
-CaptureBounds::CaptureBounds(const expr::Graph& graph, std::span<const cpu::CapturedView> captures) {
-  for (std::size_t n = 0; n < captures.size(); ++n) captures_.push_back(levels_of(graph.captures()[n], captures[n]));
+CaptureBounds::CaptureBounds(const expr::Graph& graph, expr::Id result, std::span<const cpu::CapturedView> captures)
+    : captures_(captures.size()) {
+  const std::vector<bool> needed = graph.needed_by(result);
+  for (std::size_t id = 0; id < needed.size(); ++id) {
+    const expr::Node& node = graph[static_cast<expr::Id>(id)];
+    const auto which = static_cast<std::size_t>(node.which);
+    if (!needed[id] || node.op != expr::Op::kLoad || !captures_[which].of_blocks.empty()) continue;
+    captures_[which] = levels_of(graph.captures()[which], captures[which]);
+  }
 }
 
 /// Of each level at most two intervals: from both ends inwards, those that are not half of one of the next level.

@@ -12,13 +12,13 @@
 
 namespace attend::mask {
 
-/// Reads the tensors once, when it is made.
+/// Reads the tensors that `result` asks for once, when it is made.
 class CaptureBounds {
  public:
-  CaptureBounds(const expr::Graph& graph, std::span<const cpu::CapturedView> captures);
+  CaptureBounds(const expr::Graph& graph, expr::Id result, std::span<const cpu::CapturedView> captures);
 
-  /// As expr::LoadBounds wants them. Wider than need be by up to 63 elements of the last dimension at either end, and
-  /// where many rows of it are asked for at once.
+  /// As expr::LoadBounds wants them. Wider than need be by up to 63 elements of the last dimension at either end, where
+  /// many rows of it are asked for at once, and of a tensor of more than 2^20 blocks of 64 elements of a row.
   [[nodiscard]] expr::Interval of(std::int32_t capture, std::span<const expr::Interval> subscripts) const;
 
  private:

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <new>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -26,7 +28,7 @@ namespace {
 using core::BlockTiles;
 using core::kAllSeen;
 using core::kMaskTile;
-using core::SeenTile;
+using core::SeenTiles;
 using core::TilePattern;
 using expr::Interval;
 using expr::Variable;
@@ -55,7 +57,7 @@ class PatternSet {
 /// Rows of tiles of one head, and their tiles in any order.
 struct SomeRows {
   std::int64_t batch, head, begin, end;
-  std::vector<std::vector<SeenTile>> seen = {};  // with numbers of `patterns`
+  std::vector<std::vector<SeenTiles>> seen = {};  // with numbers of `patterns`
   PatternSet patterns = {};
   double num_pairs = 0;
 };
@@ -73,10 +75,7 @@ class TileMaker {
   void fill(SomeRows& rows) {
     rows.seen.assign(static_cast<std::size_t>(rows.end - rows.begin), {});
     if (sizes_.tile_columns() > 0) decide(rows, {rows.begin, rows.end, 0, sizes_.tile_columns()});
-    for (std::vector<SeenTile>& of_row : rows.seen) {
-      std::sort(of_row.begin(), of_row.end(),
-                [](const SeenTile& a, const SeenTile& b) { return a.key_tile < b.key_tile; });
-    }
+    for (std::vector<SeenTiles>& of_row : rows.seen) put_in_order(of_row);
   }
 
  private:
@@ -120,15 +119,30 @@ class TileMaker {
     decide(rows, second);
   }
 
-  void add(SomeRows& rows, std::int64_t tile_row, std::int64_t key_tile, std::int32_t pattern) const {
+  /// By keys, with neighbours that are seen in full as one.
+  static void put_in_order(std::vector<SeenTiles>& of_row) {
+    std::sort(of_row.begin(), of_row.end(), [](const SeenTiles& a, const SeenTiles& b) { return a.begin < b.begin; });
+    std::size_t last = 0;
+    for (std::size_t n = 1; n < of_row.size(); ++n) {
+      SeenTiles& before = of_row[last];
+      if (before.pattern == kAllSeen && of_row[n].pattern == kAllSeen && before.end == of_row[n].begin) {
+        before.end = of_row[n].end;
+      } else {
+        of_row[++last] = of_row[n];
+      }
+    }
+    if (!of_row.empty()) of_row.resize(last + 1);
+  }
+
+  void add(SomeRows& rows, std::int64_t tile_row, std::int64_t key_begin, std::int64_t key_end,
+           std::int32_t pattern) const {
     rows.seen[static_cast<std::size_t>(tile_row - rows.begin)].push_back(
-        {static_cast<std::int32_t>(key_tile), pattern});
+        {static_cast<std::int32_t>(key_begin), static_cast<std::int32_t>(key_end), pattern});
   }
 
   void add_full(SomeRows& rows, const Rectangle& r) const {
     for (std::int64_t tile_row = r.row_begin; tile_row < r.row_end; ++tile_row) {
-      for (std::int64_t key_tile = r.key_begin; key_tile < r.key_end; ++key_tile)
-        add(rows, tile_row, key_tile, kAllSeen);
+      add(rows, tile_row, r.key_begin, r.key_end, kAllSeen);
     }
     rows.num_pairs += static_cast<double>(rows_in(r.row_begin, r.row_end, sizes_.seqlen_q)) *
                       static_cast<double>(rows_in(r.key_begin, r.key_end, sizes_.seqlen_k));
@@ -153,7 +167,7 @@ class TileMaker {
     for (const std::uint64_t word : pattern) pairs += std::popcount(word);
     if (pairs == 0) return;
     rows.num_pairs += static_cast<double>(pairs);
-    add(rows, tile_row, key_tile, pairs == num_rows * num_keys ? kAllSeen : rows.patterns.add(pattern));
+    add(rows, tile_row, key_tile, key_tile + 1, pairs == num_rows * num_keys ? kAllSeen : rows.patterns.add(pattern));
   }
 
   const MaskFunction::State& mask_;
@@ -182,10 +196,10 @@ void put_together(std::vector<SomeRows>& parts, BlockTiles& tiles) {
   for (SomeRows& part : parts) {
     std::vector<std::int32_t> numbers;
     for (const TilePattern& pattern : part.patterns.all()) numbers.push_back(patterns.add(pattern));
-    for (const std::vector<SeenTile>& of_row : part.seen) {
-      for (const SeenTile& tile : of_row) {
-        const bool is_full = tile.pattern == kAllSeen;
-        tiles.seen.push_back({tile.key_tile, is_full ? kAllSeen : numbers[static_cast<std::size_t>(tile.pattern)]});
+    for (const std::vector<SeenTiles>& of_row : part.seen) {
+      for (SeenTiles some : of_row) {
+        if (some.pattern != kAllSeen) some.pattern = numbers[static_cast<std::size_t>(some.pattern)];
+        tiles.seen.push_back(some);
       }
       tiles.row_begin.push_back(static_cast<std::int64_t>(tiles.seen.size()));
     }
@@ -193,6 +207,9 @@ void put_together(std::vector<SomeRows>& parts, BlockTiles& tiles) {
     part = {};
   }
   tiles.patterns = patterns.take();
+  for (const TilePattern& pattern : tiles.patterns) {
+    tiles.rows_seen.push_back(std::accumulate(pattern.begin(), pattern.end(), std::uint64_t{0}, std::bit_or<>()));
+  }
 }
 
 /// What the function asks for decides whether sequences, or heads, have masks of their own.
@@ -211,8 +228,16 @@ BlockTiles sizes_of(const MaskFunction::State& mask, const BlockMaskShape& shape
   for (std::size_t n = 0; n < needed.size(); ++n) {
     const expr::Node& node = mask.graph[static_cast<expr::Id>(n)];
     if (!needed[n] || node.op != expr::Op::kVariable) continue;
-    if (node.which == static_cast<std::int32_t>(Variable::kBatch)) sizes.batch = shape.batch;
-    if (node.which == static_cast<std::int32_t>(Variable::kHead)) sizes.num_heads = shape.num_heads;
+    if (node.which == static_cast<std::int32_t>(Variable::kBatch)) sizes.asks_for_batch = true;
+    if (node.which == static_cast<std::int32_t>(Variable::kHead)) sizes.asks_for_head = true;
+  }
+  if (sizes.asks_for_batch) sizes.batch = shape.batch;
+  if (sizes.asks_for_head) sizes.num_heads = shape.num_heads;
+  constexpr double kMostRows = 1 << 28;
+  const double rows =
+      static_cast<double>(sizes.batch) * static_cast<double>(sizes.num_heads) * static_cast<double>(sizes.tile_rows());
+  if (rows > kMostRows) {
+    core::refuse("batch, num_heads, seqlen_q: {:.0f} rows of tiles of 64, allowed at most 2^28", rows);
   }
   return sizes;
 }
@@ -230,7 +255,7 @@ BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape)
   }
   auto tiles = std::make_shared<BlockTiles>(sizes_of(state, shape));
   try {
-    const mask::CaptureBounds bounds(state.graph, captures);
+    const mask::CaptureBounds bounds(state.graph, state.result, captures);
     std::vector<SomeRows> parts = parts_of(*tiles);
     cpu::parallel_for(static_cast<std::int64_t>(parts.size()), cpu::max_threads(), [&](std::int64_t n) {
       TileMaker(state, captures, bounds, *tiles).fill(parts[static_cast<std::size_t>(n)]);

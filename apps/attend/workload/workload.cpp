@@ -134,9 +134,8 @@ void set_threads(std::int64_t threads) {
 
 double operations(const Workload& w, Mode mode) {
   const core::Problem p = w.forward_problem();
-  const double of_head =
-      w.block_mask ? w.block_mask->density() * static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k)
-                   : scores(p, w.options);
+  const double all = static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
+  const double of_head = std::min(scores(p, w.options), w.block_mask ? w.block_mask->density() * all : all);
   const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) * of_head *
                          static_cast<double>(p.head_dim + p.head_dim_v);
   constexpr double kBackwardFactor = 2.5;  // five matrix products instead of two

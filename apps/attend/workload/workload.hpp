@@ -70,8 +70,8 @@ struct Workload {
 void set_threads(std::int64_t threads);
 
 /// Floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head forward, 2.5 times as
-/// many backward; half of it when causal. With a window, only the scores inside of it count, with a block mask only
-/// those that it sees.
+/// many backward; half of it when causal. With a window, only the scores inside of it count, with a block mask as
+/// many as it sees, if that is less.
 [[nodiscard]] double operations(const Workload& w, Mode mode);
 
 /// Bytes of all inputs and outputs of a call, each counted once: the least that has to move.

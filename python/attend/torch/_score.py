@@ -107,6 +107,15 @@ def _in_rows(captures: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(x.detach().resolve_neg() for x in captures)
 
 
+def view_of_host_capture(name: str, x: torch.Tensor) -> Any:
+    """Of a tensor that a mask function reads, which has to be in the host's memory."""
+    if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed plain tensors only")
+    if x.device.type != "cpu":
+        raise ArgumentError(f"captures: '{name}': on {x.device}, allowed on the CPU")
+    return view_of_rows(_in_rows((_tensor(name, x, x.device),))[0])
+
+
 def _tensors(score: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
     return tuple(_tensor(name, x, device) for name, x in zip(score.names, score.captures))
 

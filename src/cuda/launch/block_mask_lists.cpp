@@ -16,18 +16,34 @@ namespace {
 
 using core::BlockTiles;
 using core::kMaskTile;
-using core::SeenTile;
+using core::SeenTiles;
 
-/// Rows of 64 of one tile of rows, each with what is left of its list.
-using Rest = std::vector<std::span<const SeenTile>>;
+/// A row of 64 rows, by rising keys.
+class RowOfTiles {
+ public:
+  RowOfTiles() = default;
+  explicit RowOfTiles(std::span<const SeenTiles> tiles) : rest_(tiles) {}
 
-/// The least tile of keys that is left, in units of `keys`; -1: none.
-std::int64_t next_tile(const Rest& rest, std::int64_t keys) {
+  /// The first tile of keys from `key` on that is seen; -1: none. `key` is no less than in earlier calls.
+  [[nodiscard]] std::int64_t first_from(std::int64_t key) {
+    while (!rest_.empty() && rest_.front().end <= key) rest_ = rest_.subspan(1);
+    return rest_.empty() ? -1 : std::max<std::int64_t>(rest_.front().begin, key);
+  }
+  /// Of a tile of keys, likewise.
+  [[nodiscard]] std::int32_t pattern_of(std::int64_t key) {
+    return first_from(key) == key ? rest_.front().pattern : kNoneSeen;
+  }
+
+ private:
+  std::span<const SeenTiles> rest_ = {};
+};
+
+/// The next tile of `keys` tiles of keys that one of the rows sees, from tile `from` on; -1: none.
+std::int64_t next_tile(std::vector<RowOfTiles>& rows, std::int64_t from, std::int64_t keys) {
   std::int64_t next = -1;
-  for (const auto& row : rest) {
-    if (row.empty()) continue;
-    const std::int64_t tile = row.front().key_tile / keys;
-    if (next < 0 || tile < next) next = tile;
+  for (RowOfTiles& row : rows) {
+    const std::int64_t first = row.first_from(from * keys);
+    if (first >= 0 && (next < 0 || first / keys < next)) next = first / keys;
   }
   return next;
 }
@@ -37,18 +53,17 @@ void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std
   const std::int64_t first = head * tiles.tile_rows();
   for (std::int64_t row = 0; row < tiles.tile_rows(); row += rows) {
     lists.begin.push_back(static_cast<int64>(lists.entries.size()) / (1 + rows * keys));
-    Rest rest(static_cast<std::size_t>(rows));
+    std::vector<RowOfTiles> of_rows(static_cast<std::size_t>(rows));
     for (std::int64_t n = 0; n < rows && row + n < tiles.tile_rows(); ++n) {
       const std::int64_t* at = tiles.row_begin.data() + first + row + n;
-      rest[static_cast<std::size_t>(n)] = {tiles.seen.data() + at[0], static_cast<std::size_t>(at[1] - at[0])};
+      of_rows[static_cast<std::size_t>(n)] =
+          RowOfTiles({tiles.seen.data() + at[0], static_cast<std::size_t>(at[1] - at[0])});
     }
-    for (std::int64_t tile = next_tile(rest, keys); tile >= 0; tile = next_tile(rest, keys)) {
+    for (std::int64_t tile = next_tile(of_rows, 0, keys); tile >= 0; tile = next_tile(of_rows, tile + 1, keys)) {
       lists.entries.push_back(static_cast<int>(tile));
-      for (auto& of_row : rest) {
+      for (RowOfTiles& of_row : of_rows) {
         for (std::int64_t key = tile * keys; key < (tile + 1) * keys; ++key) {
-          const bool is_there = !of_row.empty() && of_row.front().key_tile == key;
-          lists.entries.push_back(is_there ? of_row.front().pattern : kNoneSeen);
-          if (is_there) of_row = of_row.subspan(1);
+          lists.entries.push_back(of_row.pattern_of(key));
         }
       }
     }
@@ -149,14 +164,16 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
       for (std::int64_t head = 0; head < group; ++head) {
         const std::int64_t* at = tiles.row_begin.data() + (first + head) * tiles.tile_rows() + row;
         for (std::int64_t n = at[0]; n < at[1]; ++n) {
-          const SeenTile& tile = tiles.seen[static_cast<std::size_t>(n)];
-          std::vector<int>& list = of_blocks[static_cast<std::size_t>(tile.key_tile / of_block)];
-          if (list.empty() || list[list.size() - static_cast<std::size_t>(words)] != row) {
-            list.push_back(static_cast<int>(row));
-            list.resize(list.size() + static_cast<std::size_t>(words - 1), kNoneSeen);
+          const SeenTiles& some = tiles.seen[static_cast<std::size_t>(n)];
+          for (std::int64_t key = some.begin; key < some.end; ++key) {
+            std::vector<int>& list = of_blocks[static_cast<std::size_t>(key / of_block)];
+            if (list.empty() || list[list.size() - static_cast<std::size_t>(words)] != row) {
+              list.push_back(static_cast<int>(row));
+              list.resize(list.size() + static_cast<std::size_t>(words - 1), kNoneSeen);
+            }
+            const std::int64_t from_end = words - 1 - head * of_block - key % of_block;
+            list[list.size() - static_cast<std::size_t>(from_end)] = some.pattern;
           }
-          list[list.size() - static_cast<std::size_t>(words - 1 - head * of_block - tile.key_tile % of_block)] =
-              tile.pattern;
         }
       }
     }
