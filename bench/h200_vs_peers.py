@@ -30,6 +30,7 @@ import sys
 import torch
 
 import attend
+import own_peer_cases
 import peer_cases
 import peer_tables
 import report
@@ -37,6 +38,7 @@ from attend._measure import files, timing
 from attend._measure.differences import LARGEST_DIFFERENCE, first_line, relative_difference
 from attend._measure.implementations import Prepared
 
+GRIDS = {**peer_cases.GRIDS, "own": own_peer_cases.own}
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results" / "h200"
 PRODUCT_SIZE = 8192
 
@@ -191,7 +193,7 @@ def run(grid, dtype, options, head):
     rows = []
     if grid == "paper":
         compile_all(dtype, "cuda", options.mode)
-    for case in peer_cases.GRIDS[grid](dtype, "cuda", **more):
+    for case in GRIDS[grid](dtype, "cuda", **more):
         for mode in case.modes:
             if mode in options.mode:
                 rows.append(measure(case, mode, "cuda", limits))
@@ -217,7 +219,7 @@ def names(allowed):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    grids = list(peer_cases.GRIDS)
+    grids = list(GRIDS)
     parser.add_argument("--grid", type=names(grids), default=grids, help=f"a comma list of {', '.join(grids)}: all")
     parser.add_argument("--dtype", type=names(["bf16", "f16"]), default=["bf16", "f16"], help="bf16,f16")
     parser.add_argument("--mode", type=names(["fwd", "bwd"]), default=["fwd", "bwd"], help="fwd,bwd")
