@@ -74,6 +74,10 @@ std::vector<Change> changes(const Problem& p) {
       {"dsinks", [](Problem& x) { toggle(x.dsinks); }},
       {"custom_score", [](Problem& x) { x.custom_score = custom_score(x.custom_score == nullptr ? 0 : 1); }},
   };
+  all.push_back({"block_mask", [](Problem& x) {
+                   static const core::BlockTiles kTiles;
+                   x.block_mask = x.block_mask == nullptr ? &kTiles : nullptr;
+                 }});
   all.push_back({"captured_gradients", [](Problem& x) { x.captured_gradients.push_back({0, x.q}); }});
   std::vector<Tensor Problem::*> tensors = {&Problem::q, &Problem::k, &Problem::v, &Problem::o};
   if (p.is_backward) {
@@ -98,7 +102,7 @@ void name_all_members(const Problem& p) {
   const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, sinks, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
                dsinks, captured_gradients, num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
                head_dim, head_dim_v, scale, transform_cap, window_left, window_right, dropout_p, seed, offset,
-               philox_state, deterministic, custom_score, workspace, part] = p;
+               philox_state, deterministic, custom_score, block_mask, workspace, part] = p;
   (void)q;
 }
 

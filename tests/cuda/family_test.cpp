@@ -210,6 +210,13 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   EXPECT_STREQ(in_memory->argument, "philox_state");
   EXPECT_FALSE(cuda::option_lack(drawn.problem, cuda::option::kAll).has_value());
   seen.insert("philox_state");
+  const BlockMask causal = make_block_mask(MaskFunction("k <= q"), {1, 1, 1000, 1000});
+  const MadeUp masked(DType::kF32, {}, {.block_mask = &causal});
+  const auto mask_lack = cuda::option_lack(masked.problem, cuda::option::kAll);
+  ASSERT_TRUE(mask_lack.has_value());
+  EXPECT_STREQ(mask_lack->argument, "block_mask");
+  EXPECT_FALSE(cuda::option_lack(masked.problem, cuda::option::kAll | cuda::option::kBlockMask).has_value());
+  seen.insert("block_mask");
   MadeUp part(DType::kF32, {}, {.dropout_p = 0.5});
   part.problem.part = core::Part{.placement = core::Placement{}, .adds_to_outputs = true};
   for (const auto& [taken, name] : {std::pair{cuda::option::kAll, "alibi_slopes or dropout_p"},
