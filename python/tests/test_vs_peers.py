@@ -11,6 +11,10 @@ import types
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+OWN = {
+    "batch": 1, "heads": 2, "seqlen": 256, "head_dim": 16, "window": 100, "document": 64, "prefix": 70, "noised": 32,
+    "chosen": 64, "image": 32, "neighbourhood": 12, "tile": 8, "image_heads": 1,
+}  # fmt: skip
 # Small, and no side of it a multiple of another, so that a mask along the wrong dimension shows.
 SIZES = {"batch": 2, "heads": 4, "seqlen": 96, "head_dim": 16, "window": 24, "document": 32, "gqa_heads": (6, 2)}
 TIMES = {"attend": 1.0, "fa3": 1.25, "fa2": 2.0}
@@ -20,7 +24,15 @@ TIMES = {"attend": 1.0, "fa3": 1.25, "fa2": 2.0}
 def script(monkeypatch):
     """A module of bench/ by its name, loaded anew."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    for name in ("peer_tables", "peer_cases", "h200_vs_peers", "gpu_tables", "plot_vs_peers", "report"):
+    for name in (
+        "peer_tables",
+        "peer_cases",
+        "own_peer_cases",
+        "h200_vs_peers",
+        "gpu_tables",
+        "plot_vs_peers",
+        "report",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module
 
@@ -52,17 +64,18 @@ def named(case, mode):
     return set(case.computes) if mode == "fwd" else set()
 
 
-@pytest.mark.parametrize("grid", ["masks", "paper", "decode"])
+@pytest.mark.parametrize("grid", ["masks", "paper", "decode", "own"])
 def test_all_sides_compute_the_same(plain_sdpa, script, grid):
     tool = script("h200_vs_peers")
     sizes = {
         "masks": {"sizes": plain_sdpa.Masked(**SIZES)},
         "paper": {"tokens": 64, "channels": 512, "first": 32, "computes": ("cpu_naive",)},
         "decode": {"shapes": ((1, 40), (3, 24))},
+        "own": {"sizes": script("own_peer_cases").Own(**OWN)},
     }[grid]
     limits = tool.timing.Limits(3, sample_ms=0.01)
     rows = []
-    for case in plain_sdpa.GRIDS[grid]("f32", "cpu", **sizes):
+    for case in tool.GRIDS[grid]("f32", "cpu", **sizes):
         rows += [tool.measure(case, mode, "cpu", limits) for mode in case.modes]
         for one in rows[-len(case.modes) :]:
             cannot = {"flex"} if one["mode"] == "bwd" else set()  # it has no gradients on a CPU
@@ -82,6 +95,8 @@ def test_all_sides_compute_the_same(plain_sdpa, script, grid):
             (128, 32, 2, 4),
             (256, 32, 2, 2),
         ]
+    if grid == "own":
+        assert len(rows) == 20 and sum("built_in" in one["ms"] for one in rows) == 8
     if grid == "decode":
         assert all(one["gbps"]["attend"] > 0 for one in rows)
 
