@@ -34,13 +34,13 @@ struct SeenKeyTile {
   bool has_hidden;         // some score is not seen; the same in all threads of the warpgroup
   uint32 seen[kPatterns];  // of the thread's scores, a bit each
 
-  // Scores of an accumulator of 64 rows that are not seen become -inf.
-  __device__ __forceinline__ void hide(auto& s) const {
+  // Scores of an accumulator of 64 rows that are not seen become `hidden`.
+  __device__ __forceinline__ void hide(auto& s, float hidden = -kInfinity) const {
     if constexpr (has_block_mask<Config>()) {
       if (!has_hidden) return;
 #pragma unroll
       for (int i = 0; i < Config::kBlockN / 2; ++i) {
-        if ((seen[i / 32] >> i % 32 & 1) == 0) s[i] = -kInfinity;
+        if ((seen[i / 32] >> i % 32 & 1) == 0) s[i] = hidden;
       }
     }
   }

@@ -17,6 +17,7 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
   if (item.begin == item.end) return;
   BackwardLoads<Config, Storage> loads(smem, args, smem.tail_full[kIsQ ? 0 : 1]);
   BackwardSegment at = BackwardSegment::at(item, 0);
+  loads.begin_item(item);
   if constexpr (kIsQ) {
     loads.load_k(item);
   } else {

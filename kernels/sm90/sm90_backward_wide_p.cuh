@@ -42,6 +42,7 @@ class WideP {
     if (number == head_end_) begin_head(number);
     const uint32 stage = stage_of<Config::kStages>(number);
     read_row_statistics(lse_, smem_.lse_log2[stage]);
+    read_seen(stage);
     if constexpr (Score<Config>::kAddsFromMemory) {
       terms_.read(smem_address(smem_.terms[stage]), thread());
       const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
@@ -89,6 +90,9 @@ class WideP {
     if (masked_.has<Config>(number)) {
       mask_scores<Config>(s, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number), smem_.item.key,
                           wide_unseen<Config>(args_));
+    }
+    if constexpr (has_block_mask<Config>()) {
+      if (pattern_ != kAllSeen) hide(s);
     }
     if constexpr (Score<Config>::kAddsFromMemory) {
       exponentials_of_sums(number, s);
@@ -193,7 +197,25 @@ class WideP {
     return static_cast<int>(threadIdx.x % kWarpgroup);
   }
   [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
+    if constexpr (has_block_mask<Config>()) return row_tile_;
     return first_tile_ + static_cast<int>(number);
+  }
+  // Of a block mask: which row tile is in the buffer, and which of its scores are seen.
+  __device__ __forceinline__ void read_seen(uint32 stage) {
+    if constexpr (has_block_mask<Config>()) {
+      row_tile_ = uniform(smem_.seen.of_stage[stage].number);
+      pattern_ = uniform(smem_.seen.of_stage[stage].pattern[0]);
+      seen_ = 0;
+      if (pattern_ < 0) return;
+      seen_ = __ldg(args_.options.block_mask.patterns + int64{pattern_} * kPatternWords + thread());
+    }
+  }
+  __device__ __forceinline__ void hide(float (&s)[32]) const {
+    const float hidden = wide_unseen<Config>(args_);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if ((seen_ >> i & 1) == 0) s[i] = hidden;
+    }
   }
 
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(uint32 number) const {
@@ -205,7 +227,9 @@ class WideP {
   uint32 head_end_ = 0;  // number of the first tile of the next query head
   int first_tile_ = 0;   // the tile of the head's rows that would have number 0
   MaskedTiles masked_ = {};
-  ScoreRules<Config> rules_ = {};  // of the head; members that no trait needs take no registers
+  int row_tile_ = 0, pattern_ = kAllSeen;  // kHasBlockMask: of the tile whose lse was read last
+  uint32 seen_ = 0;                        // likewise: of the thread's scores, a bit each
+  ScoreRules<Config> rules_ = {};          // of the head; members that no trait needs take no registers
   float lse_[16];
   float largest_lse_ =
       0.0f;  // kAddsFromMemory: the larger magnitude of the two rows of the tile that the lane has read

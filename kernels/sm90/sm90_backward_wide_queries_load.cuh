@@ -45,6 +45,7 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
     }
   }
   BackwardTileLoads<Config> loads(smem.tail_full[kIsK ? 0 : 1]);
+  const auto list = block.list<Config>(args);
   const int head_k = block.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
   const auto seqlen_k = static_cast<int>(block.span.seqlen_k);
   uint32 number = 0;
@@ -52,7 +53,7 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
   for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
     const uint32 stage = stage_of<kStages>(number);
     const uint32 parity = parity_of<kStages>(number) ^ 1;
-    const int key = tile * Config::kBlockN;
+    const int key = list.number(tile) * Config::kBlockN;
     const PanelPlace at = PanelPlace::of(block.span.keys().place(key), head_k);
     if constexpr (kIsK) {
       smem.k_empty[stage].wait(parity);  // dq of the tile before has read it

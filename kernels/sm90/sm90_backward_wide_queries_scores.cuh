@@ -29,6 +29,7 @@ class WideQueryScores {
   [[nodiscard]] __device__ __forceinline__ uint32 begin() {
     const BackwardRowBlock& block = smem.block;
     const BackwardRows rows = block.of_warpgroup<Config>(warpgroup);
+    if constexpr (has_block_mask<Config>()) list_ = block.list<Config>(args);
     diagonal_ = uniform(rows.row + block.offset());
     first_key_ = uniform(block.rows.tile * Config::kBlockN);
     int seen_by_all = static_cast<int>(block.span.seqlen_k);  // the first key that some row does not see
@@ -47,11 +48,13 @@ class WideQueryScores {
     return static_cast<uint32>(uniform(rows.tile_end > rows.tile ? rows.tile_end - block.rows.tile : 0));
   }
 
-  // Decides which entries of the tile are kept. No products are under way, whose registers this would take.
+  // Decides which entries of the tile are kept, and which are seen. No products are under way, whose registers this
+  // would take.
   __device__ __forceinline__ void decide(uint32 number) {
+    tile_ = list_.tile(static_cast<int>(number), warpgroup, thread());
     if constexpr (Score<Config>::kDrops) {
       const int row = diagonal_ - smem.block.offset();
-      TileRules<Config> rules = rules_.tile(row, first_key_ + static_cast<int>(number) * Config::kBlockN);
+      TileRules<Config> rules = rules_.tile(row, first_key_ + tile_.number * Config::kBlockN);
       rules.drop_mask.key0 = recomputed(rules.drop_mask.key0);  // so that the keys of all rounds take no registers
       rules.drop_mask.key1 = recomputed(rules.drop_mask.key1);
       kept_bits<32>(rules, kept_, thread());
@@ -61,9 +64,10 @@ class WideQueryScores {
   // s of the tile is done. It becomes p; of a transform, p times a quarter of the derivative. Entries that are not seen
   // become 0, whatever they held.
   __device__ __forceinline__ void probabilities(uint32 number, float (&s)[32]) {
-    const int key = first_key_ + static_cast<int>(number) * Config::kBlockN;
+    const int key = first_key_ + tile_.number * Config::kBlockN;
     values(number, s);
-    if (is_masked(static_cast<int>(number))) mask(key, s);
+    if (is_masked(tile_.number)) mask(key, s);
+    tile_.hide(s, wide_unseen<Config>(args));
     exponentials(key, s);
   }
 
@@ -234,6 +238,8 @@ class WideQueryScores {
   int first_key_;      // of tile 0
   int masked_from_;    // tiles from this number on have entries that are not seen
   int masked_before_;  // kWindow: so have tiles below this number
+  KeyTileList<Config, Storage::kWarpgroups> list_ = {};
+  SeenKeyTile<Config> tile_ = {};  // that was decided last
   ScoreRules<Config> rules_ = {};
   float lse_[2], delta_[2];
   bool has_coarse_rows_ = false;      // kAddsFromMemory: some row of the warp has a coarse lse

@@ -82,6 +82,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, or dv
   Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there, with the decisions on it
   Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: it has been read
+  BackwardSeenTiles<Config> seen;            // in what is left of the last kilobyte
 
   [[nodiscard]] __device__ __forceinline__ auto q_ring() {
     return TileRing<Config::kStages, Config::kBlockM * Shape::kDepth>{q, q_full, q_empty};

@@ -289,13 +289,29 @@ struct alignas(8) BackwardRowBlock {
     block.band = BackwardBand::of<Config>(args.options);
     block.rows = BackwardRows::of<Config>(block.span, block.band, static_cast<int>(at.tile) * kBackwardWideRows,
                                           kBackwardWideRows);
+    if constexpr (has_block_mask<Config>()) {
+      block.rows.tile = 0;
+      block.rows.tile_end = block.rows.count > 0 ? block.list<Config>(args).count : 0;
+    }
     return block;
+  }
+
+  // The tiles of keys that the rows see, by a block mask. `rows` has places in it then.
+  template <class Config>
+  [[nodiscard]] __device__ __forceinline__ auto list(const Sm90BackwardArgs& args) const {
+    return KeyTileList<Config, kBackwardWideRows / kBackwardRows>::of(
+        args.options.block_mask, static_cast<int>(sequence), head, rows.row / kBackwardWideRows);
   }
 
   // The rows of one of its warpgroups.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ BackwardRows of_warpgroup(int warpgroup) const {
-    return BackwardRows::of<Config>(span, band, rows.row + warpgroup * kBackwardRows, kBackwardRows);
+    BackwardRows own = BackwardRows::of<Config>(span, band, rows.row + warpgroup * kBackwardRows, kBackwardRows);
+    if constexpr (has_block_mask<Config>()) {
+      own.tile = 0;
+      own.tile_end = own.count > 0 ? rows.tile_end : 0;
+    }
+    return own;
   }
   [[nodiscard]] __device__ __forceinline__ int offset() const {
     return static_cast<int>(span.seqlen_k - span.seqlen_q);

@@ -256,7 +256,14 @@ class Sm90Backward final : public Family {
                                                         static_cast<int>(p.heads_per_group()));
     }
     const std::size_t own_steps = steps_before_row_logit(launch);
-    for (std::size_t i = 0; i < own_steps; ++i) launch.run(i, args);
+    for (std::size_t i = 0; i < own_steps; ++i) {
+      constexpr std::size_t kQueries = 2;  // the wide kernel whose blocks have rows
+      if (p.block_mask != nullptr && plan.tile.is_wide && i == kQueries) {
+        args.options.block_mask =
+            block_mask_args(*p.block_mask, p.q.device.index, kBackwardWideRows, kBackwardWideKeys);
+      }
+      launch.run(i, args);
+    }
     for (std::size_t i = own_steps; i < launch.choice.num_steps; ++i) launch.run(i, all);
   }
 
@@ -284,11 +291,11 @@ class Sm90Backward final : public Family {
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
     }
-    if (p.block_mask != nullptr && tile.is_wide) {
-      return core::Lack{nullptr, "block_mask", "given", "none with a head_dim above 128, a softcap, a bias or slopes"};
+    if (p.block_mask != nullptr && (p.bias || p.alibi_slopes)) {
+      return core::Lack{nullptr, "block_mask", "given", "none with a bias or alibi_slopes"};
     }
-    if (p.block_mask != nullptr && (p.deterministic || p.alibi_slopes)) {
-      return core::Lack{nullptr, "block_mask", "given", "none with deterministic or alibi_slopes"};
+    if (p.block_mask != nullptr && p.deterministic && !tile.is_wide) {
+      return core::Lack{nullptr, "block_mask", "given", "none with deterministic and head_dims to 128"};
     }
     if (auto lack = dbias_lack(p)) return lack;
     const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_q, p.num_sequences),
