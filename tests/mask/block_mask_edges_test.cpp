@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "core/block_tiles.hpp"
 #include "cpu/backends.hpp"
 #include "mask/masked_run.hpp"
+#include "support/refusal.hpp"
 
 namespace attend::test {
 namespace {
@@ -89,16 +89,6 @@ TEST(BlockMasks, OfEmptySequences) {
       for (const double x : out.dv.values()) EXPECT_EQ(x, 0);
     }
   }
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "";
 }
 
 TEST(BlockMasks, RefusalsNameTheArgument) {

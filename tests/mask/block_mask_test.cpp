@@ -110,14 +110,11 @@ struct Named {
 };
 
 void expect_near(const Named& n) {
-  double largest = 1e-3, error = 0;
   const std::vector<double> a = n.got->values(), b = n.truth->values();
   ASSERT_EQ(a.size(), b.size());
+  double largest = 1e-3;
   for (const double x : b) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0.0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i] == b[i]) continue;
-    error = std::max(error, std::isfinite(a[i] - b[i]) ? std::abs(a[i] - b[i]) : INFINITY);
-  }
+  const double error = largest_difference(a, b);  // NaN is no less than anything
   EXPECT_LE(error, n.budget * largest) << n.name;
   std::printf(" %s %.1e/%.1e", n.name, error, n.budget * largest);
 }

@@ -7,6 +7,7 @@
 
 #include "attend/ring.hpp"
 #include "support/expect.hpp"
+#include "support/refusal.hpp"
 
 namespace attend::test {
 namespace {
@@ -74,16 +75,6 @@ TEST(Sharding, GoesThereAndBack) {
     expect_same_bits("back", back, whole);
     EXPECT_TRUE(back.gaps_intact());
   }
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Sharding, RefusesWhatMakesNoSense) {

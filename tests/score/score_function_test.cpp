@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <optional>
 
@@ -12,23 +11,12 @@
 #include "cpu/backends.hpp"
 #include "score/score_case.hpp"
 #include "support/expect.hpp"
+#include "support/refusal.hpp"
 
 namespace attend::test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-/// What the call throws, or "".
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "";
-}
 
 std::string refusal_of(const char* text, std::vector<ScoreCapture> captures = {}) {
   return refusal([&] { const ScoreFunction function(text, captures); });
