@@ -87,39 +87,41 @@ struct KeyTileList {
   }
 };
 
-// The tiles of 64 rows that see a block of keys of one head of k. kGroups: of 64 keys, in the block.
-template <class Config, int kGroups>
-struct RowTileList {
-  static constexpr bool kIsOn = has_block_mask<Config>();
-  const int* entries;
-  int count;
-  int entry_words, head_words;
+// The tiles of 64 rows that see each block of keys of a head of k. A place is counted through the lists of all blocks.
+template <class Config>
+struct RowTileLists {
+  const BlockMaskArgs& mask;
 
-  [[nodiscard]] static __device__ __forceinline__ RowTileList of(const BlockMaskArgs& mask, int sequence, int head_k,
-                                                                 int block_of_keys) {
-    if constexpr (!kIsOn) return {};
+  struct Places {
+    int first;
+    int count;
+  };
+  [[nodiscard]] __device__ __forceinline__ Places of(int sequence, int head_k, int block_of_keys) const {
     const int64* begin = mask.begin + sequence * mask.sequence_stride + head_k * mask.head_stride + block_of_keys;
     const int64 first = __ldg(begin);
-    return {mask.entries + first * mask.entry_words, static_cast<int>(__ldg(begin + 1) - first), mask.entry_words,
-            mask.head_words};
+    return {static_cast<int>(first), static_cast<int>(__ldg(begin + 1) - first)};
   }
 
+  // Of the tile of rows. Without a block mask places are the numbers.
   [[nodiscard]] __device__ __forceinline__ int number(int place) const {
-    if constexpr (!kIsOn) return place;
-    return __ldg(entries + static_cast<int64>(place) * entry_words);
+    if constexpr (!has_block_mask<Config>()) return place;
+    return __ldg(mask.entries + static_cast<int64>(place) * mask.entry_words);
   }
-  // Of the query head with this number in the group.
-  [[nodiscard]] __device__ __forceinline__ int pattern(int place, int head_of_group, int group) const {
-    if constexpr (!kIsOn) return kAllSeen;
-    return __ldg(entries + static_cast<int64>(place) * entry_words + 1 + head_of_group * head_words + group);
+  // Word i of a SeenRowTile of the query head with this number in the group.
+  [[nodiscard]] __device__ __forceinline__ int word(int place, int head_of_group, int i) const {
+    const int in_entry = i == 0 ? 0 : i + head_of_group * mask.head_words;
+    return __ldg(mask.entries + static_cast<int64>(place) * mask.entry_words + in_entry);
   }
 };
 
-// A tile of rows in shared memory, beside its q.
+// A tile of rows in shared memory, beside its q. kGroups: of 64 keys, in the block.
 template <int kGroups>
 struct SeenRowTile {
-  int number;
-  int pattern[kGroups];  // of each 64 keys
+  static constexpr int kWords = 1 + kGroups;
+  int words[kWords];
+
+  [[nodiscard]] __device__ __forceinline__ int number() const { return words[0]; }
+  [[nodiscard]] __device__ __forceinline__ int pattern(int group) const { return words[1 + group]; }
 };
 
 #endif

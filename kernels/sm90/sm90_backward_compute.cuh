@@ -143,6 +143,7 @@ class BackwardComputer {
       const uint32 stage = stage_of(number_++);
       issue_s();  // 4
       issue_dv(stage);
+      read_seen(stage_of(number_));
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       token().pass();
       exponentials(item);
@@ -172,7 +173,6 @@ class BackwardComputer {
     token().take();
     issue_dk(stage);
     read_row_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
-    read_seen(stage_of(number_ + 1));
     announce_ds();
     add_position_term(item, number_ + 1);
     finish_dk(stage);
@@ -314,11 +314,12 @@ class BackwardComputer {
     mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
                         unseen());
   }
-  // Of a block mask: which row tile is in the buffer, and which of its scores are seen. Read with lse of the tile.
+  // Of a block mask: which scores of the tile in the buffer are seen. While s and dv are computed, since the loads of lse
+  // and of ds before them hold up dq.
   __device__ __forceinline__ void read_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
-      row_tile_ = uniform(smem_.seen.of_stage[stage].number);
-      pattern_ = uniform(smem_.seen.of_stage[stage].pattern[warpgroup_]);
+      if constexpr (Score<Config>::kIsCustom) row_tile_ = uniform(smem_.seen.of_stage[stage].number());
+      pattern_ = smem_.seen.of_stage[stage].pattern(warpgroup_);
       seen_ = 0;
       if (pattern_ < 0) return;
       seen_ = __ldg(args_.options.block_mask.patterns + int64{pattern_} * kPatternWords + recomputed_lane());
@@ -361,7 +362,8 @@ class BackwardComputer {
   }
   // The tile of the head's rows that has this number.
   [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
-    if constexpr (has_block_mask<Config>()) return row_tile_;  // of the tile whose lse was read last
+    if constexpr (has_block_mask<Config>() && Score<Config>::kIsCustom) return row_tile_;
+    if constexpr (has_block_mask<Config>()) return uniform(smem_.seen.of_stage[stage_of(number)].number());
     return first_tile_ + static_cast<int>(number);
   }
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(const Sm90BackwardItem& item) const {

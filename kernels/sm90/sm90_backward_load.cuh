@@ -72,6 +72,7 @@ template <class Config, class Storage = Sm90BackwardStorage<Config>>
 class BackwardLoads {
  public:
   using Shape = BackwardShape<Config>;
+  using SeenTile = SeenRowTile<Shape::kWarpgroups>;
 
   __device__ __forceinline__ BackwardLoads(Storage& smem, const Sm90BackwardArgs& args, Mbarrier& tail_full)
       : smem_(smem), args_(args), loads_(tail_full) {}
@@ -82,13 +83,17 @@ class BackwardLoads {
   __device__ __forceinline__ void load_v(const Sm90BackwardItem& item) {
     load_keys<Shape::kDepthV>(smem_.v, args_.v_map, smem_.v_full, item);
   }
-  // Before the first tile of rows of an item.
-  __device__ __forceinline__ void begin_item(const Sm90BackwardItem& item) {
-    if constexpr (has_block_mask<Config>()) list_ = backward_row_list<Config>(args_, item);
+  // Begins to read what a block mask says of the tile of rows that is loaded next, at a place of its lists. Called as
+  // soon as the loads of the tile before are issued: it is there when the buffers are free.
+  __device__ __forceinline__ void look_up(const Sm90BackwardItem& item, int head, int place) {
+    if constexpr (has_block_mask<Config>()) {
+      const int group = static_cast<int>(args_.base.num_heads_q / args_.base.num_heads_k);
+      const int lane = min(static_cast<int>(threadIdx.x % 32), SeenTile::kWords - 1);
+      entry_ = backward_row_lists<Config>(args_).word(place, head - item.head_k * group, lane);
+    }
   }
-  // tile: of the item's list, if there is one.
   __device__ __forceinline__ void load_q(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
-    announce_seen(item, head, tile, stage);
+    write_seen(stage);
     load_rows<Shape::kDepth>(smem_.q[stage], smem_.lse_log2[stage], args_.q_map, args_.lse_log2, smem_.q_full[stage],
                              item, head, tile);
   }
@@ -107,28 +112,25 @@ class BackwardLoads {
   template <int kDepth>
   __device__ __forceinline__ void load_rows(Bits16* to, float* to_stats, const TensorMapArg& map, const float* stats,
                                             Mbarrier& full, const Sm90BackwardItem& item, int head, int tile) {
-    const int number = list_.number(tile);
+    const int number = has_block_mask<Config>() ? __shfl_sync(0xffffffffu, entry_, 0) : tile;
     const int row = number * Config::kBlockM;
     loads_.template load<kDepth, Config::kBlockM>(
         to, map, full, PanelPlace::of(item.span().query_place(row), head), item.seqlen_q - row,
         {to_stats, stats + backward_stats_row(args_, item, head, number), Config::kBlockM});
   }
-  // The thread that announces q has written what its tile is.
-  __device__ __forceinline__ void announce_seen(const Sm90BackwardItem& item, int head, int tile, uint32 stage) {
+  // What the tile is, before its q is announced.
+  __device__ __forceinline__ void write_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
-      if (threadIdx.x % 32 != 0) return;
-      auto& seen = smem_.seen.of_stage[stage];
-      seen.number = list_.number(tile);
-      const int group = static_cast<int>(args_.base.num_heads_q / args_.base.num_heads_k);
-#pragma unroll
-      for (int w = 0; w < Shape::kWarpgroups; ++w) seen.pattern[w] = list_.pattern(tile, head - item.head_k * group, w);
+      const uint32 lane = threadIdx.x % 32;
+      if (lane < SeenTile::kWords) smem_.seen.of_stage[stage].words[lane] = entry_;
+      __syncwarp();  // the words are there; the first lane announces q
     }
   }
 
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   BackwardTileLoads<Config> loads_;
-  BackwardRowList<Config> list_ = {};
+  int entry_ = 0;  // of a block mask: a word of the next tile's entry in each lane
 };
 
 // The loader of the persistent form: one warp that walks over the list and waits for free buffers. v, q and dout of the
@@ -175,7 +177,7 @@ class BackwardLoader {
 
   __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
     BackwardSegment at = BackwardSegment::at(item, item.begin);
-    loads_.begin_item(item);
+    loads_.look_up(item, at.head, at.tile);
 #pragma unroll 1
     for (int step = item.begin; step < item.end; ++tiles_) {
       const uint32 stage = tiles_ % Config::kStages;
@@ -195,7 +197,9 @@ class BackwardLoader {
       if (is_only && number > 0) load_k(item, number);
       if (kPreparesEarly && (is_second || is_only)) prepare(number + 1);
       ++step;
-      if (++at.tile == at.tile_end && step < item.end) at = BackwardSegment::at(item, step);
+      if (step == item.end) continue;
+      if (++at.tile == at.tile_end) at = BackwardSegment::at(item, step);
+      loads_.look_up(item, at.head, at.tile);
     }
   }
   __device__ __forceinline__ void load_k(const Sm90BackwardItem& item, uint32 number) {

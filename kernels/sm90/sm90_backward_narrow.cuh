@@ -20,10 +20,7 @@ class NarrowQueryWarpgroup {
 
   __device__ __forceinline__ NarrowQueryWarpgroup(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
                                                   const Sm90BackwardItem& item)
-      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args, smem.tail_full) {
-    loads_.begin_item(item_);
-    list_ = has_block_mask<Config>() ? backward_row_list<Config>(args, item_) : BackwardRowList<Config>{};
-  }
+      : smem_(smem), args_(args), item_(uniform_item(item)), loads_(smem, args, smem.tail_full) {}
 
   // All steps of the block's one item, which has at least one.
   __device__ __forceinline__ void run() {
@@ -36,6 +33,7 @@ class NarrowQueryWarpgroup {
 #pragma unroll 1
     for (int step = 0; step < end; ++step) {
       float acc[32];
+      const int row_tile = backward_row_lists<Config>(args_).number(at.tile);  // is there when its sums are staged
       const uint32 buffer = static_cast<uint32>(step) % Config::kDsBuffers;
       const auto wait_ds = [&](int warpgroup) {
         smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);  // that warpgroup's ds is there
@@ -44,12 +42,12 @@ class NarrowQueryWarpgroup {
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
       if constexpr (Config::kIsDeterministic) {                     // while the products run, which take as long
         const uint32 turn = blocks_before<Config>(item_, band, at.tile);
-        if (threadIdx.x % 32 == 0) change_turns(first_row(at), turn);
+        if (threadIdx.x % 32 == 0) change_turns(first_row(at, row_tile), turn);
         __syncwarp();
       }
       wgmma_wait<0>(acc);
       arrive_as_warp(smem_.ds_empty[buffer]);
-      add_pass(acc, first_row(at));
+      add_pass(acc, first_row(at, row_tile));
       if (++at.tile == at.tile_end && step + 1 < end) at = BackwardSegment::at(item_, step + 1).as_uniform();
     }
     if (threadIdx.x % 32 != 0) return;
@@ -59,12 +57,13 @@ class NarrowQueryWarpgroup {
 
  private:
   // Of the sums of the tile.
-  [[nodiscard]] __device__ __forceinline__ int64 first_row(const BackwardSegment& at) const {
-    return backward_stats_row(args_, item_, at.head, list_.number(at.tile));
+  [[nodiscard]] __device__ __forceinline__ int64 first_row(const BackwardSegment& at, int row_tile) const {
+    return backward_stats_row(args_, item_, at.head, row_tile);
   }
 
   // Loads are issued by one warp.
   __device__ __forceinline__ void load_first(int end) {
+    loads_.look_up(item_, load_at_.head, load_at_.tile);
     loads_.load_k(item_);
     loads_.load_q(item_, load_at_.head, load_at_.tile, 0);
     loads_.load_v(item_);
@@ -82,8 +81,9 @@ class NarrowQueryWarpgroup {
     step_loads(end);
   }
   __device__ __forceinline__ void step_loads(int end) {
-    if (++loaded_ == end || ++load_at_.tile < load_at_.tile_end) return;
-    load_at_ = BackwardSegment::at(item_, loaded_).as_uniform();
+    if (++loaded_ == end) return;
+    if (++load_at_.tile == load_at_.tile_end) load_at_ = BackwardSegment::at(item_, loaded_).as_uniform();
+    loads_.look_up(item_, load_at_.head, load_at_.tile);
   }
 
   // One thread adds this warp's 16 rows of dq to the sums.
@@ -133,7 +133,6 @@ class NarrowQueryWarpgroup {
   const Sm90BackwardArgs& args_;
   const Sm90BackwardItem item_;  // in registers: reads of shared memory starve while products run
   BackwardLoads<Config> loads_;
-  BackwardRowList<Config> list_;
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   BackwardSegment load_at_ = {};  // place of the next loads
   int loaded_ = 0;                // steps whose loads are issued

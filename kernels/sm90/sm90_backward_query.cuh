@@ -116,6 +116,7 @@ class BackwardQueryWarpgroup {
 
   __device__ __forceinline__ void run() {
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
+    const auto lists = backward_row_lists<Config>(args_);
 #pragma unroll 1
     for (uint32 number = 0;; ++number) {
       const Sm90BackwardItem& item = wait_for_item(smem_, number);
@@ -123,7 +124,6 @@ class BackwardQueryWarpgroup {
       smem_.k_full.wait(number & 1);  // k has landed
       const int end = uniform(item.end);
       int step = uniform(item.begin);
-      const auto list = has_block_mask<Config>() ? backward_row_list<Config>(args_, item) : BackwardRowList<Config>{};
       if (step == end) arrive_as_warp(smem_.k_empty);
 #pragma unroll 1
       while (step < end) {
@@ -131,11 +131,13 @@ class BackwardQueryWarpgroup {
         step = segment.step_end;
         float* const first = args_.dq_sums + backward_stats_row(args_, item, segment.head, 0) * Shape::kDepth;
         // If the rows of the first tile see no key of the second warpgroup, that one skips the tile.
+        int row_tile = lists.number(segment.tile);
         bool is_half = kSkipsTiles<Config> && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
         for (int tile = segment.tile; tile < segment.tile_end; ++tile) {
-          float* const to = first + int64{list.number(tile)} * (kBackwardRows * Shape::kDepth);
+          float* const to = first + int64{row_tile} * (kBackwardRows * Shape::kDepth);
           const bool is_last = tile + 1 == segment.tile_end;
+          row_tile = lists.number(is_last ? tile : tile + 1);  // on its way while this tile is computed
           const uint32 turn = blocks_before<Config>(item, band, tile);
           uint32 next_turn = 0;
           if constexpr (Config::kIsDeterministic) {

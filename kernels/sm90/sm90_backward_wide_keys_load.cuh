@@ -17,7 +17,7 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
   if (item.begin == item.end) return;
   BackwardLoads<Config, Storage> loads(smem, args, smem.tail_full[kIsQ ? 0 : 1]);
   BackwardSegment at = BackwardSegment::at(item, 0);
-  loads.begin_item(item);
+  loads.look_up(item, at.head, at.tile);
   if constexpr (kIsQ) {
     loads.load_k(item);
   } else {
@@ -40,7 +40,9 @@ __device__ __forceinline__ void load_wide_keys(Sm90BackwardWideKeysStorage<Confi
       smem.dout_empty[stage].wait(parity);  // dp and dv of the tile before have read it
       loads.load_dout(item, at.head, at.tile, stage);
     }
-    if (++at.tile == at.tile_end && step + 1 < item.end) at = BackwardSegment::at(item, step + 1);
+    if (step + 1 == item.end) break;
+    if (++at.tile == at.tile_end) at = BackwardSegment::at(item, step + 1);
+    loads.look_up(item, at.head, at.tile);
   }
 }
 

@@ -203,8 +203,8 @@ class WideP {
   // Of a block mask: which row tile is in the buffer, and which of its scores are seen.
   __device__ __forceinline__ void read_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
-      row_tile_ = uniform(smem_.seen.of_stage[stage].number);
-      pattern_ = uniform(smem_.seen.of_stage[stage].pattern[0]);
+      row_tile_ = uniform(smem_.seen.of_stage[stage].number());
+      pattern_ = uniform(smem_.seen.of_stage[stage].pattern(0));
       seen_ = 0;
       if (pattern_ < 0) return;
       seen_ = __ldg(args_.options.block_mask.patterns + int64{pattern_} * kPatternWords + thread());

@@ -48,12 +48,13 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
   const auto list = block.list<Config>(args);
   const int head_k = block.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
   const auto seqlen_k = static_cast<int>(block.span.seqlen_k);
+  int number_of_tile = list.number(block.rows.tile);
   uint32 number = 0;
 #pragma unroll 1
   for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
     const uint32 stage = stage_of<kStages>(number);
     const uint32 parity = parity_of<kStages>(number) ^ 1;
-    const int key = list.number(tile) * Config::kBlockN;
+    const int key = number_of_tile * Config::kBlockN;
     const PanelPlace at = PanelPlace::of(block.span.keys().place(key), head_k);
     if constexpr (kIsK) {
       smem.k_empty[stage].wait(parity);  // dq of the tile before has read it
@@ -62,6 +63,7 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
       smem.v_empty[stage].wait(parity);  // dp of the tile before has read it
       loads.template load<kDepth, Config::kBlockN>(smem.v[stage], args.v_map, smem.v_full[stage], at, seqlen_k - key);
     }
+    if (tile + 1 < block.rows.tile_end) number_of_tile = list.number(tile + 1);  // comes while a buffer is waited for
   }
 }
 

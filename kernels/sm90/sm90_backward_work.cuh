@@ -62,7 +62,7 @@ struct alignas(16) Sm90BackwardItem {
   int key;  // first key, in the sequence; -1: no more items
   int head_k;
   int batch;
-  int first_tile;   // of query rows that see the block
+  int first_tile;   // of query rows that see the block; with a block mask its place in the lists
   int tiles;        // of each head
   int begin;        // steps
   int end;          // begin == end: no row sees the block, dk and dv are 0
@@ -91,13 +91,10 @@ struct alignas(16) Sm90BackwardItem {
 };
 static_assert(sizeof(Sm90BackwardItem) == kBackwardItemBytes);
 
-// The tiles of rows that see an item's keys, by a block mask. A BackwardSegment's tiles are places in it.
+// The tiles of rows that see each block of keys, by a block mask. A BackwardSegment's tiles are places in these lists.
 template <class Config>
-using BackwardRowList = RowTileList<Config, Config::kBlockN / 64>;
-template <class Config>
-[[nodiscard]] __device__ __forceinline__ BackwardRowList<Config> backward_row_list(const Sm90BackwardArgs& args,
-                                                                                   const Sm90BackwardItem& item) {
-  return BackwardRowList<Config>::of(args.options.block_mask, item.sequence, item.head_k, item.key / Config::kBlockN);
+[[nodiscard]] __device__ __forceinline__ RowTileLists<Config> backward_row_lists(const Sm90BackwardArgs& args) {
+  return {args.options.block_mask};
 }
 
 // Makes the item of all steps of key block `index` of the launch. Returns false if its sequence is too short for it.
@@ -128,8 +125,9 @@ template <class Config>
   item.k_begin = static_cast<int>(span.k_begin);
   item.stats_begin = static_cast<int>(backward_stats_begin<Config>(span, sequence));
   if constexpr (has_block_mask<Config>()) {
-    item.first_tile = 0;
-    item.tiles = backward_row_list<Config>(args, item).count;
+    const auto places = backward_row_lists<Config>(args).of(item.sequence, item.head_k, block);
+    item.first_tile = places.first;
+    item.tiles = places.count;
   } else {
     const BackwardBand band = BackwardBand::of<Config>(args.options);
     const int last_key = min(key + Config::kBlockN, item.seqlen_k) - 1;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <compare>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
 
+#include "attend/error.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
@@ -183,6 +185,9 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
     }
   }
   lists.begin.push_back(static_cast<int64>(lists.entries.size()) / words);
+  if (lists.begin.back() > std::numeric_limits<int>::max()) {  // kernels count them in ints
+    throw Error(ErrorCode::kUnsupported, "block_mask: more than 2^31 - 1 pairs of 64 rows and a block of keys");
+  }
   return lists;
 }
 
