@@ -77,7 +77,9 @@ struct TileRules {
                                   place.seqlen_q,
                                   place.seqlen_k,
                                   static_cast<float>(row) + static_cast<float>(in_tile.rows_on),
-                                  static_cast<float>(key) + static_cast<float>(in_tile.keys_on)};
+                                  static_cast<float>(key) + static_cast<float>(in_tile.keys_on),
+                                  static_cast<float>(row - key),
+                                  static_cast<float>(in_tile.rows_on - in_tile.keys_on)};
     float value;
     if constexpr (kWithSlope && Score<Config>::kIsCustomWithSlope) {
       value = CustomScoreCode::value_and_slope(at, place.captured, slope);

@@ -285,10 +285,7 @@ class BackwardComputer {
   // passing of the token. ptxas delays that up to the next branch, and with it the start of the other warpgroup: with
   // the branch behind the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
-    if (masked_.has<Config>(number_)) mask(item);
-    if constexpr (has_block_mask<Config>()) {
-      if (pattern_ != kAllSeen) hide();
-    }
+    mask(item, unseen());
     if constexpr (Score<Config>::kIsCustom) return custom_exponentials(item);
     PositionTerm term = {rules_.slope, 0.0f};
     if constexpr (PositionTerm::kIsOn && !PositionTerm::kIsLinear) term = position_term(item, number_);
@@ -297,9 +294,12 @@ class BackwardComputer {
       s_[i] = exp2_fast(term.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
     }
   }
+  // The function may make anything of what is not seen. So p is masked, too, in the few tiles that need it: that takes
+  // two instructions less per entry in all others.
   __device__ __forceinline__ void custom_exponentials(const Sm90BackwardItem& item) {
     static_assert(!Score<Config>::kHasSlopes);  // ds has no registers for derivatives
-    custom_probabilities(s_, lse_, rules_of_tile(item), args_.base.scale, unseen(), recomputed_lane());
+    custom_probabilities(s_, lse_, rules_of_tile(item), args_.base.scale, recomputed_lane());
+    mask(item, 0.0f);
   }
   [[nodiscard]] __device__ __forceinline__ PositionTerm position_term(const Sm90BackwardItem& item,
                                                                       uint32 number) const {
@@ -310,12 +310,22 @@ class BackwardComputer {
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(item, number).add_to_rows(lse_);
   }
 
-  __device__ __forceinline__ void mask(const Sm90BackwardItem& item) {
-    mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
-                        unseen());
+  // Entries that are not seen become `hidden`.
+  __device__ __forceinline__ void mask(const Sm90BackwardItem& item, float hidden) {
+    if (masked_.has<Config>(number_, number_end_)) {
+      mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
+                          hidden);
+    }
+    if constexpr (has_block_mask<Config>()) {
+      if (pattern_ == kAllSeen) return;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        if ((seen_ >> i & 1) == 0) s_[i] = hidden;
+      }
+    }
   }
-  // Of a block mask: which scores of the tile in the buffer are seen. While s and dv are computed, since the loads of lse
-  // and of ds before them hold up dq.
+  // Of a block mask: which scores of the tile in the buffer are seen. Called while s and dv are computed: before ds is
+  // announced, it would hold up dq.
   __device__ __forceinline__ void read_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
       if constexpr (Score<Config>::kIsCustom) row_tile_ = uniform(smem_.seen.of_stage[stage].number());
@@ -323,13 +333,6 @@ class BackwardComputer {
       seen_ = 0;
       if (pattern_ < 0) return;
       seen_ = __ldg(args_.options.block_mask.patterns + int64{pattern_} * kPatternWords + recomputed_lane());
-    }
-  }
-  __device__ __forceinline__ void hide() {
-    const float hidden = unseen();
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      if ((seen_ >> i & 1) == 0) s_[i] = hidden;
     }
   }
   // Its sign makes p 0; scale_log2 is not 0.

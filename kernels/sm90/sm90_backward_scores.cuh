@@ -8,7 +8,8 @@
 namespace attend {
 
 // s: 64 keys from `key` on and a tile of 64 query rows, spread as an accumulator. Entries that are not seen become
-// `unseen`, whatever they held.
+// `unseen`, whatever they held. With the caller's function so do those of rows behind the sequence: it may make NaN of
+// them, which no lse makes 0.
 template <class Config>
 __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardItem& item, const BackwardBand& band,
                                             int tile, int key, float unseen) {
@@ -30,6 +31,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardIt
         if constexpr (Config::kMask == MaskKind::kWindow) {
           is_seen = static_cast<uint32>(distance) <= static_cast<uint32>(band.left) + static_cast<uint32>(band.right);
         }
+        if constexpr (Score<Config>::kIsCustom) is_seen &= row + i / 4 * 8 + b < item.seqlen_q;
         if (!is_seen) s[i + b] = unseen;
       }
     }
@@ -70,28 +72,28 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
 
 constexpr int kCustomTogether = 8;  // scores whose loads a thread waits for at once
 
-// log2(p) + lse of a product with the caller's function, of a row and key of `tile`; -inf of what mask_scores() has
-// hidden.
-template <bool kWithSlope, class Config>
+// log2(p) + lse of a product with the caller's function, of a row and key of `tile`. kMayHide: -inf of what
+// mask_scores() has hidden.
+template <bool kWithSlope, bool kMayHide = true, class Config>
 [[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product,
                                                                float scale, float unseen,
                                                                const CustomScoreOffset& in_tile, float& slope) {
   const float value = tile.template custom_score<kWithSlope>(product * scale, in_tile, slope);
-  return product == unseen ? -kInfinity : value * kLog2E;
+  return kMayHide && product == unseen ? -kInfinity : value * kLog2E;
 }
 
-// p of a transposed tile of products, by a function whose derivative is 1. lane: of the warpgroup.
+// p of a transposed tile of products, by a function whose derivative is 1; anything where an entry is not seen.
+// lane: of the warpgroup.
 template <class Config>
 __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float (&lse)[16],
-                                                     const TileRules<Config>& tile, float scale, float unseen,
-                                                     int lane) {
+                                                     const TileRules<Config>& tile, float scale, int lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     if (i % kCustomTogether == 0) __syncwarp();  // no load moves up across it: it would take a register there
     float unused;
     const CustomScoreOffset at = {accumulator_column(lane), backward_column(i), accumulator_row(lane),
                                   i / 2 % 2 * kRowHalf};
-    s[i] = exp2_fast(custom_exponent<false>(tile, s[i], scale, unseen, at, unused) - lse[backward_statistic(i)]);
+    s[i] = exp2_fast(custom_exponent<false, false>(tile, s[i], scale, 0.0f, at, unused) - lse[backward_statistic(i)]);
   }
 }
 
@@ -124,10 +126,12 @@ struct MaskedTiles {
     return masked;
   }
 
+  // number_end: behind the head's last tile, which may have rows behind the sequence.
   template <class Config>
-  [[nodiscard]] __device__ __forceinline__ bool has(uint32 number) const {
+  [[nodiscard]] __device__ __forceinline__ bool has(uint32 number, uint32 number_end) const {
     bool is_masked = static_cast<int>(number) < before;
     if constexpr (Config::kMask == MaskKind::kWindow) is_masked |= static_cast<int>(number) >= from;
+    if constexpr (Score<Config>::kIsCustom) is_masked |= number + 1 == number_end;
     return is_masked;
   }
 };

@@ -87,7 +87,7 @@ class WideP {
       for (float& x : s) x = transform.r(x);
     }
     if constexpr (Score<Config>::kAddsFromMemory) terms_.add(s, args_.base.scale);
-    if (masked_.has<Config>(number)) {
+    if (masked_.has<Config>(number, head_end_)) {
       mask_scores<Config>(s, smem_.item, BackwardBand::of<Config>(args_.options), tile_of_rows(number), smem_.item.key,
                           wide_unseen<Config>(args_));
     }

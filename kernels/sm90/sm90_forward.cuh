@@ -189,7 +189,8 @@ struct Sm90Consumer {
     rows.scores.drop(p, kept);
   }
 
-  // The tiles at places n down to begin, with a second p: while p of a tile is in the products, that of the next tile is made.
+  // The tiles at places n down to begin, with a second p: while p of a tile is in the products, that of the next tile
+  // is made.
   __device__ __forceinline__ void attend_in_pairs(RowState& rows, int n, int begin, uint32 (&p)[Fragments::kPairs]) {
     uint32 p_other[Fragments::kPairs];
     for (;;) {

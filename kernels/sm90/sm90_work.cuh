@@ -57,7 +57,7 @@ template <class Config>
                                  work.row / Sm90Shape<Config>::kBlockM);
 }
 
-// The places in the list of tiles that kRows rows from `row` on want: with a block mask all that the block has, or none.
+// The places in the list of tiles that kRows rows from `row` on want: with a block mask all of the block's, or none.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_rows(const Sm90KeyList<Config>& list,
                                                                      const WindowMask& mask, const Sm90Work& work,

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "expr/bounds.hpp"
@@ -188,9 +190,62 @@ bool is_within(const Graph& graph, Id id, double most) {
   return bounds.low >= -most && bounds.high <= most;
 }
 
+bool is_variable(const Node& node, Variable which) {
+  return node.op == Op::kVariable && static_cast<Variable>(node.which) == which;
+}
+
+struct Term {
+  Id id;
+  bool is_added;
+};
+
+void add_terms(const Graph& graph, Id id, bool is_added, std::vector<Term>& terms) {
+  const Node& node = graph[id];
+  if (node.op == Op::kAdd || node.op == Op::kSubtract) {
+    add_terms(graph, node.args[0], is_added, terms);
+    add_terms(graph, node.args[1], is_added == (node.op == Op::kAdd), terms);
+  } else {
+    terms.push_back({id, is_added});
+  }
+}
+
+/// A sum with q - k or k - q, of other variables and constants: what is the same for all scores of a tile is added up
+/// first. Empty: it is no such sum, or too long to be exact however it is added up.
+std::string sum_with_distance(const Graph& graph, Id id) {
+  constexpr std::size_t kMostTerms = 6;  // of 2^21 each
+  std::vector<Term> terms;
+  add_terms(graph, id, true, terms);
+  const auto take = [&](Variable variable) {
+    const auto at =
+        std::ranges::find_if(terms, [&](const Term& term) { return is_variable(graph[term.id], variable); });
+    const std::optional<bool> is_added = at == terms.end() ? std::nullopt : std::optional(at->is_added);
+    if (at != terms.end()) terms.erase(at);
+    return is_added;
+  };
+  if (terms.size() > kMostTerms) return {};
+  const std::optional<bool> adds_row = take(Variable::kRow), adds_key = take(Variable::kKey);
+  if (!adds_row || !adds_key || *adds_row == *adds_key) return {};
+  const char* const sign = *adds_row ? "+" : "-";
+  std::string sum = *adds_row ? "at.distance_base" : "-at.distance_base";
+  for (const Term& term : terms) {
+    const Node& node = graph[term.id];
+    const bool is_constant = node.op == Op::kConstant && std::abs(node.value) <= 0x1p21;
+    const bool is_uniform = node.op == Op::kVariable && !is_variable(node, Variable::kRow) &&
+                            !is_variable(node, Variable::kKey) && !is_variable(node, Variable::kScore);
+    if (!is_constant && !is_uniform) return {};
+    sum = fmt::format(
+        "({} {} {})", sum, term.is_added ? "+" : "-",
+        is_constant ? fmt::format("Float({})", node.value) : fmt::format("static_cast<Float>({})", name_of(term.id)));
+  }
+  return fmt::format("({} {} at.distance_step)", sum, sign);
+}
+
 /// The same of all integers that it is a sum of, as one of floats; the other ones are converted.
 std::string sum_of_floats(const Graph& graph, Id id) {
   const Node& node = graph[id];
+  if (node.op == Op::kAdd || node.op == Op::kSubtract) {
+    if (std::string sum = sum_with_distance(graph, id); !sum.empty()) return sum;
+  }
   const auto part = [&](std::size_t n) { return sum_of_floats(graph, node.args[n]); };
   const bool are_exact = std::all_of(node.args.begin(), node.args.begin() + node.num_args(), [&](Id arg) {
     return graph.type(arg) == Type::kInt && is_within(graph, arg, kMostExact);

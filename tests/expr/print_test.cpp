@@ -88,7 +88,7 @@ std::string program_of(const std::vector<Printed>& functions, bool are_long) {
          "element, "
          "double* results) {\n"
          "  const attend::ScorePoint<double> at = {x[0], int(x[1]), int(x[2]), int(x[3]), int(x[4]), int(x[5]), "
-         "int(x[6]), double(int(x[3])), double(int(x[4]))};\n"
+         "int(x[6]), double(int(x[3])), double(int(x[4])), double(int(x[3])) - 5.0 - double(int(x[4])), 5.0};\n"
          "  const Captures captures = {element};\n  switch (function) {\n" +
          calls + "  }\n}\n";
 }

@@ -170,6 +170,15 @@ TEST_P(GpuScoreEdges, RowsOfHugeScoresHaveTheirGradients) {
   expect_cases(5);
 }
 
+/// A function may be NaN of rows and keys behind the sequence, and of keys that a row does not see.
+TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
+  for (const AttentionCase& c : cases(GetParam())) {
+    check({c, "score - log(float(q_len - q)) - log(float(k_len - k))", {}}, budget_of(GetParam()));
+    if (c.causal) check({c, "score - log(float(q + k_len - q_len - k + 1))", {}}, budget_of(GetParam()));
+  }
+  expect_cases(2);
+}
+
 class GpuScoreFamilies : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreFamilies, testing::ValuesIn(kFamilies), kFamilyName);
