@@ -95,10 +95,8 @@ struct SeenColumns {
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
 template <class Config>
-constexpr ScoreUnits kScoreUnits = Score<Config>::kAddsFromMemory ||
-                                           (Score<Config>::kIsCustom && CustomScoreCode::kMayBeLowest)
-                                       ? ScoreUnits::kNatural
-                                       : ScoreUnits::kFolded;
+constexpr ScoreUnits kScoreUnits =
+    Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest ? ScoreUnits::kNatural : ScoreUnits::kFolded;
 
 // Does the scale stay in the exponent? It has to be positive then: for a negative one a kernel takes -q.k
 // (Config::kNegateScores) and its magnitude. Otherwise either sign will do.

@@ -110,6 +110,7 @@ struct Score {
       traits_if(Config::kHasDropout, ScoreMod::kDropout) | traits_if(Config::kHasSinks, ScoreMod::kSinks);
   static constexpr bool kIsCustom = has_custom_score<Config>();
   static constexpr bool kIsCustomWithSlope = kIsCustom && CustomScoreCode::kHasSlope;
+  static constexpr bool kMayBeLowest = kIsCustom && CustomScoreCode::kMayBeLowest;
   static constexpr ScoreModTraits kTileTraits =
       kTraits | (kIsCustom ? custom_tile_traits(kIsCustomWithSlope) : ScoreModTraits{});
   static constexpr bool kTransforms = kTraits.transforms;

@@ -24,11 +24,12 @@ struct Sm90BackwardArgs {
   BackwardArgs base;
   OptionArgs options;
   // Statistics, (heads, stats_rows), permuted: sm90_backward_stats_place().
-  float* lse_log2;  // log2(e) lse - p_bits, or lse if kAddsFromMemory; +inf if a row sees no key or does not exist
+  float* lse_log2;  // log2(e) lse - p_bits, or lse if kSumsRows; +inf if a row sees no key or does not exist
   float* delta;     // (rowsum(dout * o) - dlse) / scale of kept entries
-  // kAddsFromMemory: lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more.
+  // kSumsRows: lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. kMayBeLowest: in all tiles.
   float* log2_sums;
-  float* dq_sums;       // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
+  uint32* has_coarse_rows;  // kMayBeLowest: 1 if there is such a tile, else 0
+  float* dq_sums;           // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
   uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
   uint32* partial_ready;        // (blocks, block_n / 64)
@@ -43,6 +44,6 @@ struct Sm90BackwardArgs {
   float scale_log2;             // scale * log2(e); 1e-30 if that is 0
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 14 * 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 15 * 8 + 4 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

@@ -49,6 +49,7 @@ class BackwardComputer {
     const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
     // swizzled_offset() in the only panel
     ds_place_ = smem_address(smem.ds[0][warpgroup]) + row * kSwizzleBytes + (piece ^ row % 8) * 16;
+    if constexpr (Score<Config>::kMayBeLowest) has_coarse_rows_ = uniform(static_cast<int>(*args.has_coarse_rows)) != 0;
     token().begin();
   }
 
@@ -300,6 +301,24 @@ class BackwardComputer {
     static_assert(!Score<Config>::kHasSlopes);  // ds has no registers for derivatives
     custom_probabilities(s_, lse_, rules_of_tile(item), args_.base.scale, recomputed_lane());
     mask(item, 0.0f);
+    if constexpr (Score<Config>::kMayBeLowest) {
+      if (has_coarse_rows_) divide_by_sums(item);
+    }
+  }
+  // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
+  __device__ __forceinline__ void divide_by_sums(const Sm90BackwardItem& item) {
+    const auto head = static_cast<int>(rules_.place.head);
+    const float* sums = args_.log2_sums + backward_stats_row(args_, item, head, tile_of_rows(number_));
+#pragma unroll
+    for (int i = 0; i < 16; i += 4) {
+      const float4 of_rows = *reinterpret_cast<const float4*>(sums + recomputed_lane() % 4 * 4 + i * 4);
+      const float log2_sum[4] = {of_rows.x, of_rows.y, of_rows.z, of_rows.w};
+#pragma unroll
+      for (int n = 0; n < 32; ++n) {
+        const int statistic = backward_statistic(n) - i;
+        if (statistic >= 0 && statistic < 4) s_[n] *= exp2_fast(-log2_sum[statistic]);
+      }
+    }
   }
   [[nodiscard]] __device__ __forceinline__ PositionTerm position_term(const Sm90BackwardItem& item,
                                                                       uint32 number) const {
@@ -417,6 +436,7 @@ class BackwardComputer {
   float lse_[16];
   uint32 kept_[kKeptWords<32>] = {};  // kDrops: which entries of the tile are kept
   ScoreRules<Config> rules_ = {};     // of the head; members that no trait needs take no registers
+  bool has_coarse_rows_ = false;      // kMayBeLowest: in the whole launch
 };
 
 }  // namespace attend

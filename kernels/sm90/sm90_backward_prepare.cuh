@@ -1,7 +1,7 @@
 // sm90, before the backward pass proper: statistics of query rows, zeros in sums, counters at their start.
 //
 //   delta = rowsum(dout * o) - dlse, times 1 - probability if entries are dropped
-//   lse_log2 = log2(e) lse - p_bits; with a term from memory, lse
+//   lse_log2 = log2(e) lse - p_bits; with a term from memory, or a function that may be as low, lse
 // kSoleKey: rows that see one key take their o as it was before it was rounded
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles. Rows that see no key, or do not exist, get
@@ -138,7 +138,7 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
     if (lse != -kInfinity) {
       const float lowest = lowest_lse<Config>(args.options);
       const float finite = lse < lowest ? lowest : lse;  // NaN stays
-      row_lse = Score<Config>::kAddsFromMemory ? lse : fmaf(finite, kLog2E, static_cast<float>(-kPBits));
+      row_lse = kSumsRows<Config> ? lse : fmaf(finite, kLog2E, static_cast<float>(-kPBits));
       row_delta = delta[thread];
       if (base.dlse != nullptr) {
         row_delta -= base.dlse[tile.span.query_offset(base.dlse_stride, tile.head, tile.row + thread)];
@@ -188,11 +188,17 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
     if (thread % kLanes == 0) delta[i * kRowStep + thread / kLanes] = sum;
   }
   if constexpr (Config::kSoleKey) unround_deltas<Config, kLanes>(delta, args, tile);
-  if constexpr (Score<Config>::kAddsFromMemory) {
+  if constexpr (kSumsRows<Config>) {
     __shared__ float row_lse[kBackwardRows];
     if (thread < kBackwardRows) row_lse[thread] = lse;
     // delta and row_lse are complete behind the barrier.
-    if (__syncthreads_or(fabsf(lse) >= kCoarseLse) != 0) sum_rows<Config>(row_lse, args, tile);
+    const bool may_be_coarse = Score<Config>::kMayBeLowest ? is_coarse(lse) : fabsf(lse) >= kCoarseLse;
+    if (__syncthreads_or(may_be_coarse) != 0) {
+      sum_rows<Config>(row_lse, args, tile);
+      if (Score<Config>::kMayBeLowest && thread == 0) *args.has_coarse_rows = 1;
+    } else if constexpr (Score<Config>::kMayBeLowest) {  // a coarse row anywhere lets all sums be read
+      if (thread < kBackwardRows) args.log2_sums[tile.place(thread)] = 0.0f;
+    }
   } else {
     __syncthreads();  // delta is complete
   }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
+#include "../common/smaller_or_nan.cuh"
 #include "../isa/wgmma.cuh"
+#include "sm90_backward_units.cuh"
 #include "sm90_backward_work.cuh"
 
 namespace attend {
@@ -72,14 +74,21 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
 
 constexpr int kCustomTogether = 8;  // scores whose loads a thread waits for at once
 
-// log2(p) + lse of a product with the caller's function, of a row and key of `tile`. kMayHide: -inf of what
-// mask_scores() has hidden.
-template <bool kWithSlope, bool kMayHide = true, class Config>
+// The caller's function of a product, times log2(e), of a row and key of `tile`; -inf of what mask_scores() has hidden.
+template <bool kWithSlope, class Config>
 [[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product,
                                                                float scale, float unseen,
                                                                const CustomScoreOffset& in_tile, float& slope) {
   const float value = tile.template custom_score<kWithSlope>(product * scale, in_tile, slope);
-  return kMayHide && product == unseen ? -kInfinity : value * kLog2E;
+  return product == unseen ? -kInfinity : value * kLog2E;
+}
+
+// p of a value of the caller's function. lse: of the row, as args.lse_log2 has it.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ float custom_probability(float value, float lse) {
+  if constexpr (!Score<Config>::kMayBeLowest) return exp2_fast(value * kLog2E - lse);
+  constexpr auto kBits = static_cast<float>(sm90_backward_units(Config::kElement).p_bits);
+  return exp2_fast(smaller_or_nan(fmaf(value - lse, kLog2E, kBits), kBits));
 }
 
 // p of a transposed tile of products, by a function whose derivative is 1; anything where an entry is not seen.
@@ -93,7 +102,8 @@ __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float
     float unused;
     const CustomScoreOffset at = {accumulator_column(lane), backward_column(i), accumulator_row(lane),
                                   i / 2 % 2 * kRowHalf};
-    s[i] = exp2_fast(custom_exponent<false, false>(tile, s[i], scale, 0.0f, at, unused) - lse[backward_statistic(i)]);
+    const float value = tile.template custom_score<false>(s[i] * scale, at, unused);
+    s[i] = custom_probability<Config>(value, lse[backward_statistic(i)]);
   }
 }
 

@@ -28,6 +28,10 @@ template <class Config>
 constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV,
                                                               Score<Config>::kTileTraits, Config::kDtermsBlocks);
 
+// Statistics have lse itself, and rows whose lse is coarse are summed once more: lse_rounding.cuh.
+template <class Config>
+constexpr bool kSumsRows = Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest;
+
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 
 // First padded row of a sequence in the statistics of one head.

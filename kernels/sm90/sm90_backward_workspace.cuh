@@ -27,7 +27,7 @@ constexpr int kBackwardTurns = 4;
 struct Sm90BackwardWorkspace {
   int64 lse_log2;       // float (heads, rows)
   int64 delta;          // float (heads, rows)
-  int64 log2_sums;      // float (heads, rows), with a term from memory
+  int64 log2_sums;      // float (heads, rows), if rows may be summed once more
   int64 dq_sums;        // float (heads, rows, depth), if tiles are not wide
   int64 dq_turns;       // uint32 (heads, rows / 64, 4), if additions to dq have an order
   int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
@@ -37,7 +37,7 @@ struct Sm90BackwardWorkspace {
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardWorkspace make(const Sm90BackwardTile& tile,
                                                                                int64 heads, int64 rows, int64 blocks,
-                                                                               bool is_deterministic, bool has_terms) {
+                                                                               bool is_deterministic, bool sums_rows) {
     const int64 statistics = aligned(heads * rows * kBackwardFloatBytes);
     const int64 counters = heads * rows / kBackwardRows * kBackwardTurns;
     const int64 key_sums = blocks * tile.block_n * tile.columns();
@@ -45,7 +45,7 @@ struct Sm90BackwardWorkspace {
     w.lse_log2 = 0;
     w.delta = w.lse_log2 + statistics;
     w.log2_sums = w.delta + statistics;
-    w.dq_sums = w.log2_sums + (has_terms ? statistics : 0);
+    w.dq_sums = w.log2_sums + (sums_rows ? statistics : 0);
     w.dq_turns = w.dq_sums + (tile.is_wide ? 0 : aligned(heads * rows * tile.depth * kBackwardFloatBytes));
     w.partial_sums = w.dq_turns + (is_deterministic ? aligned(counters * kCounterBytes) : 0);
     w.partial_ready = w.partial_sums + aligned(key_sums * kBackwardFloatBytes);

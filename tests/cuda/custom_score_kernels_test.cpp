@@ -54,8 +54,9 @@ Compiled compile(cuda::KernelSpec spec, const core::CustomScore& score) {
   return {resources.registers, resources.spill_store_bytes + resources.spill_load_bytes};
 }
 
-/// Spills are a few of those for 32 scores that are loaded for at once, of a kernel that has no register to spare.
-constexpr int kMostSpilledBytes = 160;
+/// Spills are a few of those for 32 scores that are loaded for at once, of a kernel that has no register to spare:
+/// sm90_backward keeps lse of the rows in memory while it has the addresses of a table's elements.
+constexpr int kMostSpilledBytes = 320;
 
 /// ATTEND_TEST_FAMILY: one family, and all head_dims.
 TEST_F(CustomScoreKernels, CompileWithoutWarnings) {

@@ -38,7 +38,8 @@ Budget budget_of(DType dtype) {
 bool takes_function(std::string_view family, const ScoreCase& score) {
   if (score.attention.dtype == DType::kF32) return family == "simt";
   const ScoreFunction function = function_of(score, {DeviceType::kCUDA, 0});
-  return family != "sm90_backward" || !function.state()->custom.may_be_huge;
+  const core::CustomScore& custom = function.state()->custom;
+  return family != "sm90_backward" || !custom.may_be_huge || !custom.traits.transforms;
 }
 
 /// A test of cases, each by every family of this GPU that takes it, against one run of the reference.

@@ -181,6 +181,7 @@ Facts facts_of(const Problem& p, bool folds_scale) {
     constexpr std::int64_t kLong = (std::int64_t{1} << 21) - 4096;  // tiles end behind sequences
     const std::int64_t most = std::max({p.max_seqlen_q, p.max_seqlen_k, p.num_sequences, p.num_heads_q});
     facts.custom_is_long = most >= kLong ? 1 : 0;
+    facts.custom_may_be_huge = p.custom_score->may_be_huge ? 1 : 0;
     facts.custom_traits = bits_of(custom_tile_traits(p.is_backward && p.custom_score->traits.transforms));
   }
   return facts;

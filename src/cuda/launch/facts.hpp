@@ -94,9 +94,10 @@ struct Facts {
   std::int32_t aligned = 1;        ///< addresses, row lengths and strides of all tensors are multiples of 16 bytes
   std::int32_t sole_key = 0;       ///< backward, 16 bits, with dropout: no row sees more than one key (sole_key.cuh)
 
-  std::int32_t custom_score[4] = {};  ///< Problem::custom_score: its digest
-  std::int32_t custom_traits = 0;     ///< and what it counts as for tiles, a bit each: custom_tile_traits()
-  std::int32_t custom_is_long = 0;    ///< some index or length is 2^21 or more: ATTEND_LONG_SEQUENCES
+  std::int32_t custom_score[4] = {};    ///< Problem::custom_score: its digest
+  std::int32_t custom_traits = 0;       ///< and what it counts as for tiles, a bit each: custom_tile_traits()
+  std::int32_t custom_is_long = 0;      ///< some index or length is 2^21 or more: ATTEND_LONG_SEQUENCES
+  std::int32_t custom_may_be_huge = 0;  ///< CustomScore::may_be_huge
 
   [[nodiscard]] bool has(std::int32_t bits) const { return (options & bits) != 0; }
 
@@ -107,7 +108,7 @@ struct Facts {
   void forget_custom_score() {
     options &= ~option::kCustomScore;
     std::fill(std::begin(custom_score), std::end(custom_score), 0);
-    custom_traits = custom_is_long = 0;
+    custom_traits = custom_is_long = custom_may_be_huge = 0;
   }
 
   /// Traits of all modifications of scores that are on.

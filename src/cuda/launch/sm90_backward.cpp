@@ -95,7 +95,7 @@ struct Plan {
                                          : plan.row_blocks;
     plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
                                                  plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0,
-                                                 v.has(option::kBias));
+                                                 v.has(option::kBias) || v.custom_may_be_huge != 0);
     return plan;
   }
 };
@@ -170,7 +170,7 @@ class Sm90Backward final : public Family {
       other->dbias = ElementType::kBF16;
     }
     for (Sm90BackwardVariant* other : {&after, &after_keys}) other->forget_custom_score();
-    if (!v.tile().is_wide) before.forget_custom_score();
+    if (!v.tile().is_wide && v.custom_may_be_huge == 0) before.forget_custom_score();
     before.options &= option::kVarlen | option::kDropout | option::kCustomScore | kRulesOfWide |
                       (v.sole_key != 0 ? option::kPhiloxState : 0);
     if (!v.has(option::kBias)) before.bias = ElementType::kBF16;
@@ -203,11 +203,15 @@ class Sm90Backward final : public Family {
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
-    const Plan plan = Plan::of(p, choice.variant.as<Sm90BackwardVariant>(), choice.steps[1].blocks);
+    const auto v = choice.variant.as<Sm90BackwardVariant>();
+    const Plan plan = Plan::of(p, v, choice.steps[1].blocks);
     Workspace workspace;
     workspace.add({"statistics, dq's sums, partial sums, counters", plan.workspace.bytes});
     workspace.add({.name = "sums of dk and dv",
                    .bytes = plan.key_sums * static_cast<std::int64_t>(sizeof(float)),
+                   .zeroed = true});
+    workspace.add({.name = "whether rows are coarse",
+                   .bytes = v.custom_may_be_huge != 0 ? std::int64_t{sizeof(uint32)} : 0,
                    .zeroed = true});
     add_row_logit_region(p, workspace);
     return workspace;
@@ -235,6 +239,7 @@ class Sm90Backward final : public Family {
                              .lse_log2 = at(w.lse_log2, kFloats),
                              .delta = at(w.delta, kFloats),
                              .log2_sums = at(w.log2_sums, kFloats),
+                             .has_coarse_rows = launch.region<uint32>(2),
                              .dq_sums = at(w.dq_sums, kFloats),
                              .dq_turns = at(w.dq_turns, kCounts),
                              .partial_sums = at(w.partial_sums, kFloats),
@@ -274,9 +279,11 @@ class Sm90Backward final : public Family {
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
     if (auto lack = custom_score_lack(p, option::kRing | kRulesOfWide | option::kAlibi)) return lack;
-    if (p.custom_score != nullptr && p.custom_score->may_be_huge) {
+    const bool may_be_huge = p.custom_score != nullptr && p.custom_score->may_be_huge;
+    if (may_be_huge && (tile_of(p).is_wide || p.block_mask != nullptr)) {
       return core::Lack{nullptr, "score function", "given",
-                        "none that adds elements of a capture or constants from 1024 on"};
+                        "with a slope other than 1, a head_dim above 128 or a block mask none that adds elements of a "
+                        "capture or constants from 1024 on"};
     }
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (!p.adds_to_outputs() || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
