@@ -1,4 +1,4 @@
-// Where a user's score function is evaluated.
+// Where a user's score function is evaluated, and along which lines of pairs its gradients are the same.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -15,5 +15,9 @@ struct ScorePoint {
   int rows_length, keys_length;
   Float row_number, key_number, distance_base, distance_step;
 };
+
+// Pairs that read the same elements of captures, with the same derivatives: those of a row, of a key, or of a distance.
+// kPair: each alone.
+enum class GradientLines { kRow, kKey, kDistance, kPair };
 
 }  // namespace attend

@@ -37,13 +37,15 @@ struct Sm90BackwardArgs {
   void* dterms;                 // kDtermsBlocks > 0: DtermsElement (batch or 1, num_heads_q, seqlen_q, seqlen_k)
   TensorStrides dterms_stride;  // elements; multiples of 8
   float* key_sums;              // kAddsUp: (heads_k, key_blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)
-  int64 stats_rows;             // padded rows of one head
-  uint32 key_blocks;            // of a sequence: num_tiles(seqlen_k, kBlockN)
-  uint32 section_heads;         // sm90_backward_section(), sm90_backward_full_section()
-  uint32 num_blocks;            // of the main kernel's grid
-  float scale_log2;             // scale * log2(e); 1e-30 if that is 0
+  float* captured_gradients[kMostCaptured];  // of options.captured, dense; null: not asked for
+  int64 stats_rows;                          // padded rows of one head
+  uint32 key_blocks;                         // of a sequence: num_tiles(seqlen_k, kBlockN)
+  uint32 section_heads;                      // sm90_backward_section(), sm90_backward_full_section()
+  uint32 num_blocks;                         // of the main kernel's grid
+  float scale_log2;                          // scale * log2(e); 1e-30 if that is 0
+  float captured_scale;                      // of ds, as dq's products take it, in captured_gradients
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + 15 * 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + (15 + kMostCaptured) * 8 + 5 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

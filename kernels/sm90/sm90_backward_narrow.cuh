@@ -38,6 +38,10 @@ class NarrowQueryWarpgroup {
       const auto wait_ds = [&](int warpgroup) {
         smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);  // that warpgroup's ds is there
       };
+      if constexpr (has_captured_gradients<Config>()) {
+        for (int w = 0; w < Shape::kWarpgroups; ++w) wait_ds(w);
+        BackwardCaptureSums<Config>::add(args_, item_, at.head, row_tile, smem_.ds[buffer][0]);
+      }
       begin_ds_k(acc, smem_, buffer, 0, Shape::kWarpgroups, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
       if constexpr (Config::kIsDeterministic) {                     // while the products run, which take as long

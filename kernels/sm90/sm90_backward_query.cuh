@@ -9,6 +9,7 @@
 
 #include "../isa/bulk_copy.cuh"
 #include "../isa/wgmma_fresh.cuh"
+#include "sm90_backward_captures.cuh"
 #include "sm90_backward_schedule.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_workspace.cuh"
@@ -135,6 +136,7 @@ class BackwardQueryWarpgroup {
         bool is_half = kSkipsTiles<Config> && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
         for (int tile = segment.tile; tile < segment.tile_end; ++tile) {
+          const int number_of_tile = row_tile;
           float* const to = first + int64{row_tile} * (kBackwardRows * Shape::kDepth);
           const bool is_last = tile + 1 == segment.tile_end;
           row_tile = lists.number(is_last ? tile : tile + 1);  // on its way while this tile is computed
@@ -143,6 +145,7 @@ class BackwardQueryWarpgroup {
           if constexpr (Config::kIsDeterministic) {
             next_turn = is_last ? kNoTurn : blocks_before<Config>(item, band, tile + 1);
           }
+          if constexpr (has_captured_gradients<Config>()) add_captured(item, segment.head, number_of_tile);
           compute_tile({to, turn, next_turn}, is_half, is_last && step == end);
           is_half = false;
         }
@@ -153,6 +156,16 @@ class BackwardQueryWarpgroup {
   }
 
  private:
+  // From ds of the tile, before its products.
+  __device__ __forceinline__ void add_captured(const Sm90BackwardItem& item, int head, int row_tile) {
+    const uint32 buffer = number_ % Config::kDsBuffers;
+#pragma unroll
+    for (int w = 0; w < Shape::kWarpgroups; ++w) {
+      smem_.ds_full[buffer][w].wait(number_ / Config::kDsBuffers & 1);  // that warpgroup's ds is there
+    }
+    BackwardCaptureSums<Config>::add(args_, item, head, row_tile, smem_.ds[buffer][0]);
+  }
+
   __device__ __forceinline__ void compute_tile(const BackwardTarget& to, bool is_half, bool is_last) {
     const uint32 buffer = number_ % Config::kDsBuffers;
     const auto wait_ds = [&](int warpgroup) {

@@ -167,6 +167,10 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
         expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
         expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
+    if (!custom.traits.transforms && !program.loads.empty()) {
+      custom.source +=
+          expr::print_struct(program.graph, "ScoreGradientsCode", expr::ScoreProgram::results_of(program.loads));
+    }
     custom.softcap = softcap_of(program.graph, program.result);
     custom.may_be_huge = has_huge_constant(program) || adds_an_element(program.graph, program.result);
   }

@@ -58,10 +58,38 @@ Compiled compile(cuda::KernelSpec spec, const core::CustomScore& score) {
 /// sm90_backward keeps lse of the rows in memory while it has the addresses of a table's elements.
 constexpr int kMostSpilledBytes = 320;
 
+bool reads_floats(const Function& f) {
+  return !f.captures.empty() && f.captures.front().tensor.dtype != DType::kI32;
+}
+
+/// The kernels of a family for a function, as many as there are. with_gradients: of its first capture.
+int compile_all(const cuda::Family& family, const Function& f, std::int64_t head_dim, bool backward,
+                bool with_gradients) {
+  const cuda::DeviceInfo gpu = device("sm_90a", 132);
+  const ScoreFunction function(f.text, f.captures);
+  MadeUp made(DType::kBF16, {.head_dim = head_dim, .head_dim_v = head_dim}, {.causal = true}, backward);
+  made.problem.custom_score = &function.state()->custom;
+  if (with_gradients) {
+    static float gradient = 0;
+    Tensor of_first = function.state()->custom.captured.front();
+    of_first.data = &gradient, of_first.dtype = DType::kF32;
+    made.problem.captured_gradients.push_back({0, of_first});
+  }
+  if (family.lack(made.problem, gpu)) return 0;
+  int compiled = 0;
+  for (const cuda::KernelSpec& spec : family.kernels(family.choose(made.problem, gpu).variant, gpu.arch())) {
+    const Compiled one = compile(spec, function.state()->custom);
+    std::printf("%s d %d %s%s: %d registers, %d bytes spilled\n", spec.name.c_str(), static_cast<int>(head_dim), f.text,
+                with_gradients ? " with gradients" : "", one.registers, one.spilled_bytes);
+    EXPECT_LE(one.spilled_bytes, kMostSpilledBytes);
+    ++compiled;
+  }
+  return compiled;
+}
+
 /// ATTEND_TEST_FAMILY: one family, and all head_dims.
 TEST_F(CustomScoreKernels, CompileWithoutWarnings) {
   const char* const only = std::getenv("ATTEND_TEST_FAMILY");
-  const cuda::DeviceInfo gpu = device("sm_90a", 132);
   int compiled = 0;
   for (const cuda::Family* family : cuda::families()) {
     if (only != nullptr ? std::string(only) != family->name : std::string(family->name) == "simt") continue;
@@ -69,16 +97,9 @@ TEST_F(CustomScoreKernels, CompileWithoutWarnings) {
       for (const std::int64_t head_dim :
            only != nullptr ? std::vector<std::int64_t>{64, 128, 192} : std::vector<std::int64_t>{128}) {
         for (const Function& f : functions()) {
-          const ScoreFunction function(f.text, f.captures);
-          MadeUp made(DType::kBF16, {.head_dim = head_dim, .head_dim_v = head_dim}, {.causal = true}, backward);
-          made.problem.custom_score = &function.state()->custom;
-          if (family->lack(made.problem, gpu)) continue;
-          for (const cuda::KernelSpec& spec : family->kernels(family->choose(made.problem, gpu).variant, gpu.arch())) {
-            const Compiled one = compile(spec, function.state()->custom);
-            std::printf("%s d %d %s: %d registers, %d bytes spilled\n", spec.name.c_str(), static_cast<int>(head_dim),
-                        f.text, one.registers, one.spilled_bytes);
-            EXPECT_LE(one.spilled_bytes, kMostSpilledBytes);
-            ++compiled;
+          for (const bool with_gradients : {false, true}) {
+            if (with_gradients && !(backward && reads_floats(f))) continue;
+            compiled += compile_all(*family, f, head_dim, backward, with_gradients);
           }
         }
       }

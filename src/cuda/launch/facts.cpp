@@ -140,6 +140,8 @@ constexpr auto make_options(std::index_sequence<kNumber...> /*numbers*/, std::in
        [](const Problem& p) { return p.placement() != nullptr && (p.alibi_slopes || p.dropout_p > 0); }, "in a ring",
        "one device"},
       {option::kCustomScore, "score function", "kHasCustomScore", has<&Problem::custom_score>},
+      {option::kCapturedGradients, "captures", "kHasCapturedGradients",
+       [](const Problem& p) { return !p.captured_gradients.empty(); }},
       {option::kBlockMask, "block_mask", "kHasBlockMask", has<&Problem::block_mask>},
       {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs(); },
        "part of a ring", "one device"},
@@ -237,7 +239,6 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
 
 std::optional<Lack> custom_score_lack(const Problem& p, std::int32_t others) {
   if (p.custom_score == nullptr) return std::nullopt;
-  if (!p.captured_gradients.empty()) return Lack{nullptr, "captures", "given", "none"};
   for (const Option& o : options()) {
     if ((o.bit & others) != 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, "none with a score function"};
   }

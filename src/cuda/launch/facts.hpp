@@ -66,6 +66,7 @@ constexpr std::int32_t kAddsToOutputs = 1 << 21;        ///< Part::adds_to_outpu
 constexpr std::int32_t kHugeTransform = 1 << 22;        ///< a score divided by the cap may underflow
 constexpr std::int32_t kCustomScore = 1 << 23;          ///< a modification of scores of the caller's own
 constexpr std::int32_t kBlockMask = 1 << 24;            ///< a block mask of the caller's
+constexpr std::int32_t kCapturedGradients = 1 << 25;    ///< of what the modification of the caller's own reads
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 

@@ -79,6 +79,11 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   check_varlen(p, handle);
+  for (const core::CapturedGradient& g : p.captured_gradients) {  // what no score reads has a gradient of 0, too
+    std::size_t bytes = sizeof(float);
+    for (const std::int64_t extent : g.gradient.shape) bytes *= static_cast<std::size_t>(extent);
+    clear(reinterpret_cast<DevicePointer>(g.gradient.data), bytes, handle, "a gradient of captures");
+  }
   const auto has_work = [](const StepShape& step) { return step.blocks > 0; };
   if (std::none_of(choice.steps.begin(), choice.steps.end(), has_work)) return;
   const std::span<const LoadedKernel> kernels = loaded_kernels(family, choice.variant, device, p.custom_score);

@@ -106,8 +106,8 @@ class Sm90Backward final : public Family {
     has_forward = false;
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
             option::kTransform | option::kHugeTransform |  // this family has a range of its own
-            option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore | option::kBlockMask |
-            option::kRing;
+            option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore |
+            option::kCapturedGradients | option::kBlockMask | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -255,7 +255,14 @@ class Sm90Backward final : public Family {
                              .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p))};
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
-    if (p.dropout_p > 0) args.base.gradient_scale *= args.options.dropout_scale;  // it is counted out of ds
+    args.captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
+    if (p.dropout_p > 0) {  // it is counted out of ds
+      args.base.gradient_scale *= args.options.dropout_scale;
+      args.captured_scale *= args.options.dropout_scale;
+    }
+    for (const core::CapturedGradient& g : p.captured_gradients) {
+      args.captured_gradients[g.capture] = static_cast<float*>(g.gradient.data);
+    }
     if (p.block_mask != nullptr) {
       args.options.block_mask = block_mask_args_by_keys(*p.block_mask, p.q.device.index, plan.tile.block_n,
                                                         static_cast<int>(p.heads_per_group()));
@@ -285,6 +292,7 @@ class Sm90Backward final : public Family {
                         "with a slope other than 1, a head_dim above 128 or a block mask none that adds elements of a "
                         "capture or constants from 1024 on"};
     }
+    if (auto lack = captured_lack(p)) return lack;
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (!p.adds_to_outputs() || (head_dim % 2 == 0 && head_dim <= kMostHeadDimInRing)) continue;
       return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
@@ -314,6 +322,30 @@ class Sm90Backward final : public Family {
   }
 
  private:
+  /// In row-major order, without gaps.
+  [[nodiscard]] static bool is_dense(const Tensor& t) {
+    std::int64_t dense = 1;
+    for (std::size_t d = t.shape.size(); d-- > 0; dense *= t.shape[d]) {
+      if (t.shape[d] > 1 && t.stride[d] != dense) return false;
+    }
+    return true;
+  }
+
+  /// Gradients of captures are sums of ds in the kernel of five products, added up in the order in which blocks come.
+  [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
+    if (p.captured_gradients.empty()) return std::nullopt;
+    if (tile_of(p).is_wide) {
+      return core::Lack{nullptr, "captures", "given", "none with a slope other than 1 or a head_dim above 128"};
+    }
+    if (p.deterministic) return core::Lack{nullptr, "captures", "given", "none with deterministic"};
+    for (const core::CapturedGradient& g : p.captured_gradients) {
+      if (g.gradient.dtype != DType::kF32 || !is_dense(g.gradient)) {
+        return core::Lack{"captures", "a gradient", "strided or f64", "dense ones of f32 on a GPU"};
+      }
+    }
+    return std::nullopt;
+  }
+
   /// What a transform and a bias may be, and what may not come with them.
   [[nodiscard]] static std::optional<core::Lack> rules_lack(const Problem& p) {
     if (!p.transforms_scores() && !p.bias) return std::nullopt;
@@ -395,7 +427,8 @@ class Sm90Backward final : public Family {
         .function = function,
         .args = Sm90BackwardArgs::kTypeName,
         .config = config_of<Sm90BackwardVariant>(
-            v, option::kAll | option::kCustomScore | option::kBlockMask | option::kRing, kSm90BackwardFields, v),
+            v, option::kAll | option::kCustomScore | option::kCapturedGradients | option::kBlockMask | option::kRing,
+            kSm90BackwardFields, v),
         .arch = arch.target,
         .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
     spec.config.insert(spec.config.end(), std::begin(of_tile), std::end(of_tile));

@@ -1,0 +1,111 @@
+// Gradients of tensors that the caller's function reads, by the warpgroup that computes dq.
+//
+//   d element = sum of ds * df / d element over all pairs of a row and a key that read it
+//
+// Functions have slope 1, so ds is the gradient of their value, and it lies in shared memory for dq. Threads add it up
+// along lines of pairs that read the same elements with the same derivatives (CustomScoreCode::kLines: src/expr/spread.hpp), and add
+// a product for each line to the gradient in memory, which is 0 before. The order of these additions is any.
+#pragma once
+
+#include "../attention/score_mods.cuh"
+#include "../common/warp_reduce.cuh"
+#include "sm90_backward_storage.cuh"
+#include "sm90_backward_units.cuh"
+
+namespace attend {
+
+// Families that refuse such gradients have no constant for it.
+template <class Config>
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_captured_gradients() {
+  if constexpr (requires { Config::kHasCapturedGradients; }) return Config::kHasCapturedGradients;
+  return false;
+}
+
+template <class Config>
+class BackwardCaptureSums {
+ public:
+  // ds: of a tile of rows, a panel of rows for each 64 keys, swizzled. By all threads of the warpgroup, which wait for no others.
+  static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
+                                             int row_tile, const Bits16* ds) {
+    constexpr GradientLines kLines = CustomScoreCode::kLines;
+    constexpr int kRows = Config::kBlockM, kKeys = Config::kBlockN;
+    constexpr int kCount = kLines == GradientLines::kDistance ? kRows + kKeys - 1
+                           : kLines == GradientLines::kKey    ? kKeys
+                                                              : kRows;
+    const int row = row_tile * kRows;
+#pragma unroll 1
+    for (int first = static_cast<int>(threadIdx.x % kWarpgroup / 32 * 32); first < kCount; first += kWarpgroup) {
+      const int line = first + static_cast<int>(threadIdx.x % 32);
+      const bool exists = line < kCount;
+      if constexpr (kLines == GradientLines::kDistance) {
+        const int lead = line - (kRows - 1);  // of the key before the row, in the tile
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const int key = r + lead;
+          if (0 <= key && key < kKeys) sum += element(ds, r, key);
+        }
+        const int r = max(0, -lead);
+        add_line(args, item, head, row + r, item.key + r + lead, sum);
+      } else if constexpr (kLines == GradientLines::kKey) {
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int r = 0; exists && r < kRows; ++r) sum += element(ds, r, line);
+        add_line(args, item, head, row, item.key + line, sum);
+      } else if constexpr (kLines == GradientLines::kRow) {
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int key = 0; exists && key < kKeys; ++key) sum += element(ds, line, key);
+        add_line(args, item, head, row + line, item.key, sum);
+      } else {
+#pragma unroll 1
+        for (int key = 0; key < kKeys; ++key) {
+          add_line(args, item, head, row + line, item.key + key, element(ds, line, key));
+        }
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] static __device__ __forceinline__ float element(const Bits16* ds, int row, int key) {
+    constexpr int kChunk = 8;  // of a row of a panel
+    const int chunk = key % kPanelColumns / kChunk ^ row % 8;
+    return ElementOf<Config>::to_float(
+        ds[(key / kPanelColumns * Config::kBlockM + row) * kPanelColumns + chunk * kChunk + key % kChunk]);
+  }
+
+  // A pair of the lane's line, and the line's sum: 0 if no pair of it exists. By whole warps.
+  static __device__ __forceinline__ void add_line(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
+                                                  int row, int key, float sum) {
+    const ScorePoint<float> at = {0.0f,
+                                  item.sequence,
+                                  head,
+                                  row,
+                                  key,
+                                  item.seqlen_q,
+                                  item.seqlen_k,
+                                  static_cast<float>(row),
+                                  static_cast<float>(key),
+                                  static_cast<float>(row - key),
+                                  0.0f};
+    CustomScoreCode::gradients(at, args.options.captured, [&](int capture, int64 offset, float derivative) {
+      float* const gradient = args.captured_gradients[capture];
+      if (gradient == nullptr) return;
+      // What is not seen has no share, whatever the derivative is there.
+      add_together(gradient, offset, sum == 0.0f ? 0.0f : sum * args.captured_scale * derivative);
+    });
+  }
+
+  // Far from the diagonal all lanes often have the same element of a table.
+  static __device__ __forceinline__ void add_together(float* gradient, int64 offset, float value) {
+    const int64 first = __shfl_sync(kAllLanes, offset, 0);
+    if (__all_sync(kAllLanes, offset == first)) {
+      const float sum = warp_sum<kWarpThreads>(value);
+      if (threadIdx.x % 32 == 0 && sum != 0.0f) atomicAdd(gradient + first, sum);
+    } else if (value != 0.0f) {
+      atomicAdd(gradient + offset, value);
+    }
+  }
+};
+
+}  // namespace attend
