@@ -217,6 +217,12 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   EXPECT_STREQ(mask_lack->argument, "block_mask");
   EXPECT_FALSE(cuda::option_lack(masked.problem, cuda::option::kAll | cuda::option::kBlockMask).has_value());
   seen.insert("block_mask");
+  MadeUp with_gradient(DType::kF32, {}, {});
+  with_gradient.problem.captured_gradients.push_back({0, given});
+  const auto captures_lack = cuda::option_lack(with_gradient.problem, cuda::option::kAll | cuda::option::kCustomScore);
+  ASSERT_TRUE(captures_lack.has_value());
+  EXPECT_STREQ(captures_lack->argument, "captures");
+  seen.insert("captures");
   MadeUp part(DType::kF32, {}, {.dropout_p = 0.5});
   part.problem.part = core::Part{.placement = core::Placement{}, .adds_to_outputs = true};
   for (const auto& [taken, name] : {std::pair{cuda::option::kAll, "alibi_slopes or dropout_p"},

@@ -180,6 +180,54 @@ TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
   expect_cases(2);
 }
 
+/// Functions of slope 1, whose captures have the same gradients along distances, keys, rows, nothing, and everything.
+std::vector<std::pair<const char*, std::vector<CaptureBuffer>>> functions_with_gradients() {
+  const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1)),
+      of_keys("of_keys", DType::kF32, {4, 240}, normal_values(960, 2)),
+      of_rows("of_rows", DType::kBF16, {300}, normal_values(300, 3)),
+      slope("slope", DType::kF32, {4}, {0.1, 0.2, 0, 1}), pairs("pairs", DType::kF16, {7, 11}, normal_values(77, 4)),
+      shift("shift", DType::kF32, {}, {0.3});
+  return {{"score + table[h][clamp(q - k, -8, 7) + 8]", {table}},
+          {"score - slope[h] * abs(q + k_len - q_len - k) / 8", {slope}},
+          {"score + of_keys[b][k]", {of_keys}},
+          {"of_rows[q] * 0.5 + score", {of_rows}},
+          {"score + pairs[q % 7][(q + k) % 11]", {pairs}},
+          {"k % 3 == 1 ? score + shift * 2 : score", {shift}},
+          {"score + table[h][clamp(k - q, -8, 7) + 8] + of_keys[b][k]", {table, of_keys}}};
+}
+
+class GpuScoreGradients : public GpuTest, public testing::WithParamInterface<DTypeAndNumber> {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (!IsSkipped() && !cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_backward";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, GpuScoreGradients,
+                         testing::Combine(testing::Values(DType::kF16, DType::kBF16),
+                                          testing::Range<std::size_t>(0, 7)),
+                         kDTypeAndNumber);
+
+TEST_P(GpuScoreGradients, OfCapturesAreTheReference) {
+  const auto& [dtype, number] = GetParam();
+  const auto [text, captures] = functions_with_gradients()[number];
+  int compared = 0;
+  for (const AttentionCase& c : cases(dtype)) {
+    if (std::max(c.head_dim, c.head_dim_v) > 128) continue;
+    SCOPED_TRACE(text + (" " + describe(c)));
+    const ScoreCase score = {c, text, captures};
+    const Inputs in = make_inputs(c);
+    const ScoreResults truth = run_score(score, as_f64(in), "reference");
+    const ScoreResults got = run_score(score, in, "sm90_backward");
+    EXPECT_EQ(got.captures.size(), captures.size());
+    const Budget budget = budget_of(dtype);
+    std::printf("%s:%s\n", describe(c).c_str(), expect_close(got, truth, budget.results, budget.gradients).c_str());
+    ++compared;
+  }
+  EXPECT_EQ(compared, 5);
+}
+
 class GpuScoreFamilies : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreFamilies, testing::ValuesIn(kFamilies), kFamilyName);

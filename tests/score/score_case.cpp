@@ -86,7 +86,8 @@ ScoreResults run_score(const ScoreCase& c, const Inputs& in, std::string_view co
     const bool is_float = b.dtype() != DType::kI32 && b.dtype() != DType::kI64 && b.dtype() != DType::kBool;
     if (!is_float || !with_capture_gradients) continue;
     const std::vector<double> poison(static_cast<std::size_t>(b.numel()), NAN);
-    gradients.emplace_back(b.name(), gradient_dtype, b.shape(), poison, CaptureStrides::kSpread);
+    const CaptureStrides strides = device.type == DeviceType::kCUDA ? CaptureStrides::kDense : CaptureStrides::kSpread;
+    gradients.emplace_back(b.name(), gradient_dtype, b.shape(), poison, strides);
     const ConstStridedTensor view = gradients.back().capture(device).tensor;
     call.captures.push_back(
         {b.name(), {const_cast<void*>(view.data), view.dtype, view.shape, view.stride, view.device}});
