@@ -3,8 +3,8 @@
 //   d element = sum of ds * df / d element over all pairs of a row and a key that read it
 //
 // Functions have slope 1, so ds is the gradient of their value, and it lies in shared memory for dq. Threads add it up
-// along lines of pairs that read the same elements with the same derivatives (CustomScoreCode::kLines: src/expr/spread.hpp), and add
-// a product for each line to the gradient in memory, which is 0 before. The order of these additions is any.
+// along lines of pairs that read the same elements with the same derivatives (CustomScoreCode::kLines), and add a
+// product for each line to the gradient in memory, which is 0 before. The order of these additions is any.
 #pragma once
 
 #include "../attention/score_mods.cuh"
@@ -24,7 +24,8 @@ template <class Config>
 template <class Config>
 class BackwardCaptureSums {
  public:
-  // ds: of a tile of rows, a panel of rows for each 64 keys, swizzled. By all threads of the warpgroup, which wait for no others.
+  // ds: of a tile of rows, a panel of rows for each 64 keys, swizzled. By the warpgroup's warps, which need not be
+  // together.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                              int row_tile, const Bits16* ds) {
     constexpr GradientLines kLines = CustomScoreCode::kLines;

@@ -19,6 +19,7 @@
 #include "kernels/attention/coarse_lse.cuh"
 #include "kernels/attention/score_transform.cuh"
 #include "score/captures.hpp"
+#include "score/gradients_text.hpp"
 
 namespace attend {
 namespace {
@@ -160,6 +161,7 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
   if (previous != nullptr) {
     custom.source = previous->source;
     custom.traits = previous->traits;
+    custom.gradients = previous->gradients;
     custom.may_be_huge = previous->may_be_huge;
     custom.softcap = previous->softcap;
   } else {
@@ -170,11 +172,12 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     if (!custom.traits.transforms && !program.loads.empty()) {
       custom.source +=
           expr::print_struct(program.graph, "ScoreGradientsCode", expr::ScoreProgram::results_of(program.loads));
+      custom.gradients = score::gradients_text(program);
     }
     custom.softcap = softcap_of(program.graph, program.result);
     custom.may_be_huge = has_huge_constant(program) || adds_an_element(program.graph, program.result);
   }
-  custom.digest = digest_of(custom.source, custom.captured, custom.ranks);
+  custom.digest = digest_of(custom.source + custom.gradients, custom.captured, custom.ranks);
   return custom;
 }
 

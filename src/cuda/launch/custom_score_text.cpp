@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "attend/error.hpp"
-#include "expr/score_program.hpp"
-#include "expr/spread.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -65,48 +63,6 @@ struct CustomScoreCode {{
 }}  // namespace attend
 )";
 
-const char* lines_of(expr::Spread spread) {
-  switch (spread) {
-    case expr::Spread::kKey:
-      return "kKey";
-    case expr::Spread::kDistance:
-      return "kDistance";
-    case expr::Spread::kAny:
-      return "kPair";
-    default:
-      return "kRow";
-  }
-}
-
-/// gradients(): for each load that the value depends on the number of the capture, which of its elements it is, counted
-/// through all dimensions, and the derivative. Empty: there are none, or they depend on the score.
-std::string gradients_text(const core::CustomScore& score) {
-  if (score.program == nullptr || score.traits.transforms || score.program->loads.empty()) return "";
-  const std::vector<expr::CaptureLoad>& loads = score.program->loads;
-  std::string locals, results, additions;
-  for (std::size_t n = 0; n < loads.size(); ++n) {
-    locals += fmt::format(" float d{};", n);
-    results += fmt::format(", d{}", n);
-    std::string offset = "attend::int64{0}";
-    for (std::size_t d = 0; d < loads[n].rank; ++d) {
-      locals += fmt::format(" int i{}_{};", n, d);
-      results += fmt::format(", i{}_{}", n, d);
-      const std::string extent = fmt::format("captures.template extent<{}, {}>()", loads[n].capture, d);
-      offset = fmt::format("({0} * {1} + score_math::within(i{2}_{3}, {1}))", offset, extent, n, d);
-    }
-    additions += fmt::format("    add({}, {}, d{});\n", loads[n].capture, offset, n);
-  }
-  const std::vector<expr::Id> nodes = expr::ScoreProgram::results_of(loads);
-  return fmt::format(
-      "  static constexpr GradientLines kLines = GradientLines::{};\n"
-      "  template <class Add>\n"
-      "  static __device__ __forceinline__ void gradients(const ScorePoint<float>& at, const CapturedTensor* "
-      "captured,\n"
-      "                                                   const Add& add) {{\n"
-      "    const Tensors captures{{captured}};\n   {}\n    ScoreGradientsCode::evaluate(at, captures{});\n{}  }}\n",
-      lines_of(expr::spread_of(score.program->graph, nodes)), locals, results, additions);
-}
-
 /// Is it a constant of the Config, and true?
 bool is_on(const KernelSpec& spec, std::string_view name) {
   return std::any_of(spec.config.begin(), spec.config.end(), [name](const Constant& constant) {
@@ -139,7 +95,7 @@ std::string custom_score_text(const core::CustomScore& score, CustomScoreForm ho
   const char* const math = how.is_fast ? "#define ATTEND_FAST_SCORE_MATH\n" : "";
   const char* const lengths = how.is_long ? "#define ATTEND_LONG_SEQUENCES\n" : "";
   return fmt::format(kText, math, lengths, kIncludes, score.source, score.traits.transforms, score.may_be_huge,
-                     fmt::join(types, ", "), gradients_text(score));
+                     fmt::join(types, ", "), score.gradients);
 }
 
 }  // namespace attend::cuda

@@ -1,0 +1,53 @@
+#include "score/gradients_text.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "expr/spread.hpp"
+
+namespace attend::score {
+namespace {
+
+const char* lines_of(expr::Spread spread) {
+  switch (spread) {
+    case expr::Spread::kKey:
+      return "kKey";
+    case expr::Spread::kDistance:
+      return "kDistance";
+    case expr::Spread::kAny:
+      return "kPair";
+    default:
+      return "kRow";
+  }
+}
+
+}  // namespace
+
+std::string gradients_text(const expr::ScoreProgram& program) {
+  const std::vector<expr::CaptureLoad>& loads = program.loads;
+  std::string locals, results, additions;
+  for (std::size_t n = 0; n < loads.size(); ++n) {
+    locals += fmt::format(" float d{};", n);
+    results += fmt::format(", d{}", n);
+    std::string offset = "attend::int64{0}";
+    for (std::size_t d = 0; d < loads[n].rank; ++d) {
+      locals += fmt::format(" int i{}_{};", n, d);
+      results += fmt::format(", i{}_{}", n, d);
+      const std::string extent = fmt::format("captures.template extent<{}, {}>()", loads[n].capture, d);
+      offset = fmt::format("({0} * {1} + score_math::within(i{2}_{3}, {1}))", offset, extent, n, d);
+    }
+    additions += fmt::format("    add({}, {}, d{});\n", loads[n].capture, offset, n);
+  }
+  const std::vector<expr::Id> nodes = expr::ScoreProgram::results_of(loads);
+  return fmt::format(
+      "  static constexpr GradientLines kLines = GradientLines::{};\n"
+      "  template <class Add>\n"
+      "  static __device__ __forceinline__ void gradients(const ScorePoint<float>& at, const CapturedTensor* "
+      "captured,\n"
+      "                                                   const Add& add) {{\n"
+      "    const Tensors captures{{captured}};\n   {}\n    ScoreGradientsCode::evaluate(at, captures{});\n{}  }}\n",
+      lines_of(expr::spread_of(program.graph, nodes)), locals, results, additions);
+}
+
+}  // namespace attend::score
