@@ -24,10 +24,10 @@ template <class Config>
 template <class Config>
 class BackwardCaptureSums {
  public:
-  // ds: of a tile of rows, a panel of rows for each 64 keys, swizzled. By the warpgroup's warps, which need not be
-  // together.
+  // ds: of a tile of rows, a panel of rows for each 64 keys, swizzled; only so many keys are seen by any of the rows.
+  // By the warpgroup's warps, which need not be together.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
-                                             int row_tile, const Bits16* ds) {
+                                             int row_tile, const Bits16* ds, int keys) {
     constexpr GradientLines kLines = CustomScoreCode::kLines;
     constexpr int kRows = Config::kBlockM, kKeys = Config::kBlockN;
     constexpr int kCount = kLines == GradientLines::kDistance ? kRows + kKeys - 1
@@ -44,23 +44,23 @@ class BackwardCaptureSums {
 #pragma unroll 8
         for (int r = 0; r < kRows; ++r) {
           const int key = r + lead;
-          if (0 <= key && key < kKeys) sum += element(ds, r, key);
+          if (0 <= key && key < keys) sum += element(ds, r, key);
         }
         const int r = max(0, -lead);
         add_line(args, item, head, row + r, item.key + r + lead, sum);
       } else if constexpr (kLines == GradientLines::kKey) {
         float sum = 0.0f;
 #pragma unroll 8
-        for (int r = 0; exists && r < kRows; ++r) sum += element(ds, r, line);
+        for (int r = 0; line < keys && r < kRows; ++r) sum += element(ds, r, line);
         add_line(args, item, head, row, item.key + line, sum);
       } else if constexpr (kLines == GradientLines::kRow) {
         float sum = 0.0f;
 #pragma unroll 8
-        for (int key = 0; exists && key < kKeys; ++key) sum += element(ds, line, key);
+        for (int key = 0; exists && key < keys; ++key) sum += element(ds, line, key);
         add_line(args, item, head, row + line, item.key, sum);
       } else {
 #pragma unroll 1
-        for (int key = 0; key < kKeys; ++key) {
+        for (int key = 0; key < keys; ++key) {
           add_line(args, item, head, row + line, item.key + key, element(ds, line, key));
         }
       }

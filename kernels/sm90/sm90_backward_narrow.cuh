@@ -40,7 +40,7 @@ class NarrowQueryWarpgroup {
       };
       if constexpr (has_captured_gradients<Config>()) {
         for (int w = 0; w < Shape::kWarpgroups; ++w) wait_ds(w);
-        BackwardCaptureSums<Config>::add(args_, item_, at.head, row_tile, smem_.ds[buffer][0]);
+        BackwardCaptureSums<Config>::add(args_, item_, at.head, row_tile, smem_.ds[buffer][0], Config::kBlockN);
       }
       begin_ds_k(acc, smem_, buffer, 0, Shape::kWarpgroups, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before

@@ -145,7 +145,7 @@ class BackwardQueryWarpgroup {
           if constexpr (Config::kIsDeterministic) {
             next_turn = is_last ? kNoTurn : blocks_before<Config>(item, band, tile + 1);
           }
-          if constexpr (has_captured_gradients<Config>()) add_captured(item, segment.head, number_of_tile);
+          if constexpr (has_captured_gradients<Config>()) add_captured(item, segment.head, number_of_tile, is_half);
           compute_tile({to, turn, next_turn}, is_half, is_last && step == end);
           is_half = false;
         }
@@ -156,14 +156,15 @@ class BackwardQueryWarpgroup {
   }
 
  private:
-  // From ds of the tile, before its products.
-  __device__ __forceinline__ void add_captured(const Sm90BackwardItem& item, int head, int row_tile) {
+  // From ds of the tile, before its products. is_half: the second warpgroup has skipped it.
+  __device__ __forceinline__ void add_captured(const Sm90BackwardItem& item, int head, int row_tile, bool is_half) {
     const uint32 buffer = number_ % Config::kDsBuffers;
 #pragma unroll
     for (int w = 0; w < Shape::kWarpgroups; ++w) {
       smem_.ds_full[buffer][w].wait(number_ / Config::kDsBuffers & 1);  // that warpgroup's ds is there
     }
-    BackwardCaptureSums<Config>::add(args_, item, head, row_tile, smem_.ds[buffer][0]);
+    const int keys = is_half ? Config::kBlockN / Shape::kWarpgroups : Config::kBlockN;
+    BackwardCaptureSums<Config>::add(args_, item, head, row_tile, smem_.ds[buffer][0], keys);
   }
 
   __device__ __forceinline__ void compute_tile(const BackwardTarget& to, bool is_half, bool is_last) {
