@@ -114,6 +114,30 @@ struct RowTileLists {
   }
 };
 
+// Does a row see a key, by backward's lists for blocks of kBlockN keys? A search: for what asks for few pairs.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ bool sees_pair(const BlockMaskArgs& mask, int sequence, int head_k,
+                                                        int head_of_group, int row, int key) {
+  const RowTileLists<Config> lists = {mask};
+  const auto places = lists.of(sequence, head_k, key / Config::kBlockN);
+  int place = places.first, end = places.first + places.count;  // numbers rise
+  const int tile = row / kPatternKeys;
+  while (place < end) {
+    const int middle = place + (end - place) / 2;
+    if (lists.number(middle) < tile) {
+      place = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  if (place == places.first + places.count || lists.number(place) != tile) return false;
+  const int pattern = lists.word(place, head_of_group, 1 + key % Config::kBlockN / kPatternKeys);
+  if (pattern < 0) return pattern == kAllSeen;
+  const int k = key % kPatternKeys, q = row % kPatternKeys;  // of an accumulator whose rows are keys
+  const int thread = k / 16 * 32 + k % 8 * 4 + q % 8 / 2, bit = q / 8 * 4 + k / 8 % 2 * 2 + q % 2;
+  return (__ldg(mask.patterns + static_cast<int64>(pattern) * kPatternWords + thread) >> bit & 1) != 0;
+}
+
 // A tile of rows in shared memory, beside its q. kGroups: of 64 keys, in the block.
 template <int kGroups>
 struct SeenRowTile {

@@ -11,6 +11,7 @@
 #include "../common/element.cuh"
 #include "../common/numbers.cuh"
 #include "../common/warp_reduce.cuh"
+#include "block_mask.cuh"
 #include "coarse_lse.cuh"
 #include "head_matrix.cuh"
 #include "row_end.cuh"
@@ -39,6 +40,13 @@ template <class Config, int kLanes>
   LseSum result = {};
 #pragma unroll 1
   for (int64 key = seen.begin + static_cast<int>(threadIdx.x) % kLanes; key < seen.end; key += kLanes) {
+    if constexpr (has_block_mask<Config>()) {
+      const int group = static_cast<int>(base.num_heads_q / base.num_heads_k);
+      if (!sees_pair<Config>(options.block_mask, static_cast<int>(sequence), static_cast<int>(head) / group,
+                             static_cast<int>(head) % group, static_cast<int>(row), static_cast<int>(key))) {
+        continue;
+      }
+    }
     float product = 0.0f;
 #pragma unroll 1
     for (int col = 0; col < Config::kHeadDim; col += kRun) {

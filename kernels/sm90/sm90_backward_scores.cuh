@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
+#include "../common/recomputed.cuh"
 #include "../common/smaller_or_nan.cuh"
 #include "../isa/wgmma.cuh"
 #include "sm90_backward_units.cuh"
@@ -98,7 +99,11 @@ __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float
                                                      const TileRules<Config>& tile, float scale, int lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (i % kCustomTogether == 0) __syncwarp();  // no load moves up across it: it would take a register there
+    if (i % kCustomTogether == 0) {
+      __syncwarp();  // no load moves up across it: it would take a register there
+      // Nor does a table's subscript, whose 32 took a dozen registers more.
+      if constexpr (Score<Config>::kMayBeLowest) lane = static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);
+    }
     float unused;
     const CustomScoreOffset at = {accumulator_column(lane), backward_column(i), accumulator_row(lane),
                                   i / 2 % 2 * kRowHalf};

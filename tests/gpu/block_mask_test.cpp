@@ -129,6 +129,19 @@ TEST_F(GpuTest, BlockMasksBesideAFunction) {
   }
 }
 
+/// Rows of huge scores: what is hidden is no part of their sums.
+TEST_F(GpuTest, BlockMasksBesideHugeScores) {
+  if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
+  const ScoreFunction score("q % 3 == 0 ? score - 1000000000 : score");
+  for (AttentionCase c : cases(DType::kBF16)) {
+    if (c.softcap > 0 || std::max(c.head_dim, c.head_dim_v) > 128) continue;
+    SCOPED_TRACE(describe(c));
+    const BlockMask mask = make_block_mask(MaskFunction("(q // 50 + k // 70 + h) % 3 != 0 && (q + k) % 5 < 3"),
+                                           {1, c.heads_q, c.seqlen_q, c.seqlen_k});
+    expect_reference(mask, c, &score);
+  }
+}
+
 /// What no row sees may be NaN in tiles that are left out: they are not loaded.
 TEST_F(GpuTest, BlockMasksLeaveEmptyTilesOut) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";

@@ -172,7 +172,8 @@ class Sm90Backward final : public Family {
     for (Sm90BackwardVariant* other : {&after, &after_keys}) other->forget_custom_score();
     if (!v.tile().is_wide && v.custom_may_be_huge == 0) before.forget_custom_score();
     before.options &= option::kVarlen | option::kDropout | option::kCustomScore | kRulesOfWide |
-                      (v.sole_key != 0 ? option::kPhiloxState : 0);
+                      (v.sole_key != 0 ? option::kPhiloxState : 0) |
+                      (v.custom_may_be_huge != 0 ? option::kBlockMask : 0);
     if (!v.has(option::kBias)) before.bias = ElementType::kBF16;
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
@@ -287,10 +288,10 @@ class Sm90Backward final : public Family {
     if (auto lack = part_lack(p)) return lack;
     if (auto lack = custom_score_lack(p, option::kRing | kRulesOfWide | option::kAlibi)) return lack;
     const bool may_be_huge = p.custom_score != nullptr && p.custom_score->may_be_huge;
-    if (may_be_huge && (tile_of(p).is_wide || p.block_mask != nullptr)) {
+    if (may_be_huge && tile_of(p).is_wide) {
       return core::Lack{nullptr, "score function", "given",
-                        "with a slope other than 1, a head_dim above 128 or a block mask none that adds elements of a "
-                        "capture or constants from 1024 on"};
+                        "with a slope other than 1 or a head_dim above 128 none that adds elements of a capture or "
+                        "constants from 1024 on"};
     }
     if (auto lack = captured_lack(p)) return lack;
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
