@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
-import torch
-
 import attend
+import torch
 from peer_cases import Case, Side, draw, flex, ours
 
 CAP = 50.0
@@ -38,6 +37,7 @@ class Own:
 
 def own(dtype: str, device: str, sizes: Own = Own()) -> Iterator[Case]:
     yield from _scores(dtype, device, sizes)
+    yield _table(dtype, device, sizes)
     yield from _masks(dtype, device, sizes)
     yield _neighbours(dtype, device, sizes)
 
@@ -58,21 +58,38 @@ def _scores(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
     h, s = sizes.heads, sizes.seqlen
     causal = _flex_mask(lambda b, h, i, j: i >= j, s, device)
     slopes = torch.exp2(-8.0 * torch.arange(1, h + 1, device=device, dtype=torch.float32) / h)
-    table = torch.randn(h, 256, device=device)
     rows: list[tuple[str, str, dict[str, Any], dict[str, Any], Callable[..., Any], bool]] = [
         ("alibi-causal", "score - slope[h] * abs(q - k)", {"slope": slopes}, {"alibi_slopes": slopes},
          lambda score, b, h, i, j: score - slopes[h] * (i - j).abs(), True),
         ("softcap-causal", f"{CAP} * tanh(score / {CAP})", {}, {"softcap": CAP},
          lambda score, b, h, i, j: CAP * torch.tanh(score / CAP), True),
-        ("table", "score + table[h][clamp(q - k, -128, 127) + 128]", {"table": table}, {},
-         lambda score, b, h, i, j: score + table[h, torch.clamp(i - j, -128, 127) + 128], False),
     ]  # fmt: skip
     for name, text, captures, option, rule, is_causal in rows:
-        sides = {"attend": ours(causal=is_causal, score=text, captures=captures),
-                 "flex": flex(device, score_mod=rule, block_mask=causal if is_causal else None)}
+        sides = {
+            "attend": ours(causal=is_causal, score=text, captures=captures),
+            "flex": flex(device, score_mod=rule, block_mask=causal if is_causal else None),
+        }
         if option:
             sides["built_in"] = ours(causal=is_causal, **option)
         yield _case(dtype, device, sizes, name, sides, 0.5 if is_causal else 1.0)
+
+
+def _table(dtype: str, device: str, sizes: Own) -> Case:
+    """A bias for each head and distance, that is learned: backward makes its gradient, too."""
+    text = "score + table[h][clamp(q - k, -128, 127) + 128]"
+    case = _case(dtype, device, sizes, "table", {}, 1.0)
+
+    def ours_with(q: Any, k: Any, v: Any, table: Any) -> Any:
+        return attend.attention(q, k, v, layout="bshd", score=text, captures={"table": table})
+
+    def flex_with(q: Any, k: Any, v: Any, table: Any) -> Any:
+        return flex(device, score_mod=lambda score, b, h, i, j: score + table[h, torch.clamp(i - j, -128, 127) + 128])(
+            q, k, v
+        )
+
+    table = torch.randn(sizes.heads, 256, device=device).requires_grad_()
+    sides = {"attend": ours_with, "flex": flex_with}
+    return dataclasses.replace(case, leaves=(*case.leaves, table), sides=sides)
 
 
 def _masks(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
@@ -122,15 +139,19 @@ def _neighbours(dtype: str, device: str, sizes: Own) -> Case:
 
     def coordinates(n: str) -> str:
         tile_of, inside = f"({n} // {area})", f"({n} % {area})"
-        return (f"let y{n} = {tile_of} // {in_row} * {tile} + {inside} // {tile}; "
-                f"let x{n} = {tile_of} % {in_row} * {tile} + {inside} % {tile}; ")
+        return (
+            f"let y{n} = {tile_of} // {in_row} * {tile} + {inside} // {tile}; "
+            f"let x{n} = {tile_of} % {in_row} * {tile} + {inside} % {tile}; "
+        )
 
     last = edge - reach
-    text = (coordinates("q") + coordinates("k") +
-            f"let top = clamp(yq - {reach // 2}, 0, {last}); let left = clamp(xq - {reach // 2}, 0, {last}); "
-            f"yk >= top && yk < top + {reach} && xk >= left && xk < left + {reach}")
+    text = (
+        coordinates("q")
+        + coordinates("k")
+        + f"let top = clamp(yq - {reach // 2}, 0, {last}); let left = clamp(xq - {reach // 2}, 0, {last}); "
+        f"yk >= top && yk < top + {reach} && xk >= left && xk < left + {reach}"
+    )
     mask = attend.make_block_mask(text, edge * edge, edge * edge)
     image = dataclasses.replace(sizes, batch=1, heads=sizes.image_heads, seqlen=edge * edge)
-    sides = {"attend": ours(block_mask=mask),
-             "flex": flex(device, block_mask=_flex_mask(rule, edge * edge, device))}
+    sides = {"attend": ours(block_mask=mask), "flex": flex(device, block_mask=_flex_mask(rule, edge * edge, device))}
     return _case(dtype, device, image, f"neighbours{reach}", sides, mask.density)
