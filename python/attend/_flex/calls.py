@@ -1,0 +1,159 @@
+"""flex_attention, create_block_mask and create_mask: torch's arguments to attend's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Optional
+
+import torch
+from torch.nn.attention import flex_attention as torchs
+
+from attend._api import attention, resolve
+from attend._errors import ArgumentError, UnsupportedError
+from attend._flex.block_masks import BlockMask, tiles_of
+from attend._flex.functions import check_signature, evaluated, number_of_arguments, traced
+from attend._flex.results import AuxOutput
+from attend._score import Own
+from attend.torch import _score
+from attend.torch._front import check_tensor
+
+_OPTIONS = {
+    "num_warps", "num_stages", "BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "PRESCALE_QK",
+    "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "WRITE_DQ", "FORCE_USE_FLEX_ATTENTION", "USE_TMA", "kpack",
+    "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE", "FLOAT32_PRECISION",
+}  # fmt: skip
+_BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
+
+
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
+    block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any,
+) -> Any:  # fmt: skip
+    _check_options(kernel_options)
+    with_lse = _wants_lse(return_lse, return_aux)
+    key, value = _broadcast(query, key, value, enable_gqa)
+    batch, heads, rows, _ = query.shape
+    tiles = None
+    if block_mask is not None:
+        if not isinstance(block_mask, torchs.BlockMask):
+            raise ArgumentError(
+                f"block_mask: {type(block_mask).__name__}, allowed what create_block_mask gives, attend's or torch's"
+            )
+        tiles = tiles_of(block_mask, batch, heads, rows, key.shape[2])
+    if score_mod is None and tiles is None:
+        o, lse = attention(query, key, value, scale=scale, return_lse=True)
+    else:
+        text, captures = (None, {}) if score_mod is None else _score_of(score_mod, query, key, value)
+        extras, settings = resolve("flex_attention", query, {"scale": scale})
+        own = Own(text, captures, tiles)
+        o, lse = _score.attention(own, query, key, value, extras, settings, with_autograd=True)
+    if return_aux is not None:
+        return o, AuxOutput(lse=lse if with_lse else None, max_scores=None)
+    return (o, lse) if with_lse else o
+
+
+def _score_of(
+    score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[str, dict[str, Any]]:
+    """The text and the tensors that it reads."""
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    function, captured = traced("score_mod", score_mod, query.device, dtype)
+    batch, heads, rows, _ = query.shape
+    function.check_extents("score_mod", {"b": batch, "h": heads, "q": rows, "k": key.shape[2]})
+    captures = function.captures(captured)
+    if "score" not in function.variables and torch.is_grad_enabled():
+        if any(x.requires_grad for x in (query, key, value, *captures.values())):
+            raise UnsupportedError(
+                "score_mod: its value does not depend on the score, allowed where none asks for gradients"
+            )
+    return function.text, captures
+
+
+def _check_options(kernel_options: Any) -> None:
+    for name, x in (kernel_options or {}).items():
+        plain = name[4:] if name.startswith(("fwd_", "bwd_")) else name
+        if plain not in _OPTIONS:
+            raise ArgumentError(f"kernel_options: {name!r}, allowed {', '.join(sorted(_OPTIONS))}")
+        if plain == "BACKEND" and x not in _BACKENDS:
+            raise ArgumentError(f"kernel_options: BACKEND {x!r}, allowed {', '.join(_BACKENDS)}")
+
+
+def _wants_lse(return_lse: bool, return_aux: Any) -> bool:
+    if return_aux is None:
+        return return_lse
+    if return_lse:
+        raise ArgumentError("return_lse: given with return_aux, allowed without it only")
+    if return_aux.max_scores:
+        raise UnsupportedError("return_aux: max_scores, allowed lse")
+    return bool(return_aux.lse)
+
+
+def _broadcast(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """key and value with as many sequences as query."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, x, "query")
+        if x.dim() != 4:
+            raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 4 (B, H, S, D)")
+    heads, heads_k = query.shape[1], key.shape[1]
+    if heads != heads_k and not enable_gqa:
+        raise ArgumentError(f"key: {heads_k} heads beside {heads} of query, allowed with enable_gqa=True only")
+    if heads_k == 0 or heads % heads_k != 0:
+        raise ArgumentError(f"key: {heads_k} heads, allowed a divisor of query's {heads}")
+    batch = query.shape[0]
+    if key.shape[0] == batch and value.shape[0] == batch:
+        return key, value
+    if key.shape[0] != 1 or value.shape[0] != 1:
+        raise ArgumentError(f"key: batch {key.shape[0]}, allowed {batch}, that of query, or 1")
+    return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+
+
+def create_block_mask(
+    mask_mod: Callable[..., Any], B: Optional[int], H: Optional[int], Q_LEN: int, KV_LEN: int,  # noqa: N803
+    device: Any, BLOCK_SIZE: Any, separate_full_blocks: bool,  # noqa: N803
+) -> BlockMask:  # fmt: skip
+    check_signature("mask_mod", mask_mod)
+    shape = (_size("B", B, 1), _size("H", H, 1), _size("Q_LEN", Q_LEN), _size("KV_LEN", KV_LEN))
+    both = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
+    if len(both) != 2 or any(not isinstance(n, int) or n < 1 for n in both):
+        raise ArgumentError(f"BLOCK_SIZE: {BLOCK_SIZE}, allowed a positive number or two (rows, keys)")
+    mask = BlockMask._of_function(mask_mod, shape, both, _device(device), separate_full_blocks)
+    with torch.no_grad():
+        tiles_of(mask, *shape)  # what cannot be said is refused here, and captured tensors are read
+    return mask
+
+
+def create_mask(
+    mod_fn: Callable[..., Any],
+    B: Optional[int],
+    H: Optional[int],
+    Q_LEN: int,
+    KV_LEN: int,
+    device: Any,  # noqa: N803
+) -> torch.Tensor:
+    sizes = (_size("B", B, 1), _size("H", H, 1), _size("Q_LEN", Q_LEN), _size("KV_LEN", KV_LEN))
+    where = _device(device)
+    positions = [torch.arange(n, dtype=torch.int32, device=where) for n in sizes]
+    count = number_of_arguments("mask_mod", mod_fn)
+    if count == 5:
+        return ~torch.isneginf(evaluated(mod_fn, positions, torch.zeros(sizes, device=where)))
+    if count != 4:
+        raise ArgumentError(f"mod_fn: a function of {count} arguments, allowed 4 or 5")
+    return evaluated(mod_fn, positions)
+
+
+def _size(name: str, n: Any, default: Optional[int] = None) -> int:
+    if n is None and default is not None:
+        return default
+    try:
+        return operator.index(n)
+    except TypeError:
+        raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
+
+
+def _device(device: Any) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)

@@ -1,0 +1,357 @@
+"""A torch function of one score, or of one pair of row and key, becomes a text in the language of docs/custom_scores.md.
+
+The function runs once on tensors without dimensions. A dispatch mode sees every operator. What depends on the score
+or the positions becomes an expression and is never computed. What depends on captured tensors alone is run, and noted
+in a list of steps: a later call runs the steps again, with autograd, on the tensors that are captured then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
+
+import attend._flex.activations  # noqa: F401  (registers its operators)
+from attend._errors import ArgumentError, UnsupportedError
+from attend._flex import lanes, reductions
+from attend._flex.expressions import FLOAT, Builder, Expression, NotSaidError, reachable, text_of
+from attend._flex.lanes import Lanes, type_of
+from attend._flex.operators import ELEMENTWISE
+from attend._flex.subscripts import Subscripts
+
+VARIABLES = {"score_mod": ("score", "b", "h", "q", "k"), "mask_mod": ("b", "h", "q", "k")}
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_FACTORIES = {"new_ones", "new_zeros", "new_full", "new_empty", "ones_like", "zeros_like", "full_like", "empty_like"}
+_READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
+_NARROW = (torch.int8, torch.uint8, torch.int16)
+
+
+class Source(NamedTuple):
+    """Where a tensor that the text reads comes from."""
+
+    kind: str  # "capture", "step" or "constant"
+    index: int  # of the captured tensor, of the step, of the constant
+    output: int = 0  # of the step
+
+
+class Step(NamedTuple):
+    run: Any
+    args: Any  # a Source in place of each tensor
+    kwargs: Any
+
+
+class Traced:
+    """What became of a function: a text, and how to compute the tensors that it reads from those that are captured."""
+
+    def __init__(self, root: Expression, recorder: Recorder) -> None:
+        nodes = reachable(root)
+        sources = list(dict.fromkeys(x.value for x in nodes if x.kind == "load"))
+        self.names = {source: f"t{n}" for n, source in enumerate(sources)}
+        self.text = text_of(root, self.names)
+        self.variables = frozenset(x.value for x in nodes if x.kind == "variable")
+        self.extents = _extents(nodes, recorder)
+        self.is_lasting = recorder.is_lasting
+        self.extra = recorder.captures[recorder.num_given :]
+        self._constants = recorder.constants
+        self._steps = _needed(sources, recorder.steps)
+
+    def captures(self, given: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """`given`: the captured tensors, in the order of those of the trace."""
+        tensors: dict[Source, torch.Tensor] = {}
+        for n, x in enumerate((*given, *self.extra)):
+            tensors[Source("capture", n)] = x
+        for n, x in enumerate(self._constants):
+            tensors[Source("constant", n)] = x
+        look_up = lambda x: tensors[x] if isinstance(x, Source) else x
+        is_source = lambda x: isinstance(x, Source)
+        for n, step in self._steps.items():
+            result = step.run(
+                *tree_map(look_up, step.args, is_leaf=is_source), **tree_map(look_up, step.kwargs, is_leaf=is_source)
+            )
+            for output, x in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+                tensors[Source("step", n, output)] = x
+        return {name: _readable(tensors[source]) for source, name in self.names.items()}
+
+    def check_extents(self, argument: str, sizes: dict[str, int]) -> None:
+        """Refuses what torch would refuse: a subscript b, h, q_idx or kv_idx beyond the tensor."""
+        for shape, dim, variable in self.extents:
+            if sizes[variable] > shape[dim]:
+                raise ArgumentError(
+                    f"{argument}: a captured tensor of shape {shape} has {shape[dim]} elements in dimension {dim}, "
+                    f"allowed {sizes[variable]}, the number of {_CALLED[variable]}"
+                )
+
+
+_CALLED = {"b": "sequences", "h": "query heads", "q": "rows", "k": "keys"}
+
+
+def _readable(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.int32) if x.dtype in _NARROW else x
+
+
+def _extents(nodes: list[Expression], recorder: Recorder) -> list[tuple[tuple[int, ...], int, str]]:
+    found = []
+    for x in nodes:
+        for dim, subscript in enumerate(x.args if x.kind == "load" else ()):
+            if subscript.kind == "variable":
+                found.append((recorder.shapes[x.value], dim, subscript.value))
+    return list(dict.fromkeys(found))
+
+
+def _needed(sources: list[Source], steps: list[Step]) -> dict[int, Step]:
+    wanted = {source.index for source in sources if source.kind == "step"}
+    for n in reversed(range(len(steps))):
+        if n in wanted:
+            leaves, _ = tree_flatten((steps[n].args, steps[n].kwargs), is_leaf=lambda x: isinstance(x, Source))
+            wanted |= {x.index for x in leaves if isinstance(x, Source) and x.kind == "step"}
+    return {n: steps[n] for n in sorted(wanted)}
+
+
+def trace(
+    argument: str, function: Callable[..., Any], given: Sequence[torch.Tensor], device: torch.device, dtype: torch.dtype
+) -> Traced:
+    """`argument`: a key of VARIABLES. `given`: tensors that the function is known to capture."""
+    recorder = Recorder(argument, given)
+    arguments = []
+    for name in VARIABLES[argument]:
+        x = torch.empty((), dtype=dtype if name == "score" else torch.int32, device=device)
+        variable = recorder.builder.variable(name)
+        recorder.keep(x, Lanes((), x.dtype, lambda _, variable=variable: variable))  # type: ignore[misc]
+        arguments.append(x)
+    with torch.no_grad(), recorder, Subscripts(recorder.read_out):
+        result = function(*arguments)
+    root = recorder.result(result)
+    try:
+        return Traced(root, recorder)
+    except NotSaidError as error:
+        raise UnsupportedError(f"{argument}: {error}") from None
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self, argument: str, given: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.builder = Builder()
+        self.captures = list(given)
+        self.num_given = len(given)
+        self.constants: list[torch.Tensor] = []
+        self.steps: list[Step] = []
+        self.shapes: dict[Source, tuple[int, ...]] = {}
+        self.is_lasting = True  # False: the text depends on values that no key has
+        self._argument = argument
+        self._lanes: dict[int, Lanes] = {}
+        self._sources: dict[int, Source] = {}
+        self._alive: list[torch.Tensor] = []  # so that an id stays that of one tensor
+        for n, x in enumerate(given):
+            self._sources.setdefault(id(x), Source("capture", n))
+
+    # Tensors
+
+    def keep(self, x: torch.Tensor, elements: Lanes) -> None:
+        self._alive.append(x)
+        self._lanes[id(x)] = elements
+
+    def _name(self, x: torch.Tensor, source: Source) -> None:
+        self._alive.append(x)
+        self._sources[id(x)] = source
+
+    def _add_constant(self, x: torch.Tensor) -> None:
+        self._name(x, Source("constant", len(self.constants)))
+        self.constants.append(x)
+
+    def _source(self, x: torch.Tensor) -> Source:
+        if id(x) not in self._sources:  # what the key did not find
+            self.is_lasting = False
+            self._name(x, Source("capture", len(self.captures)))
+            self.captures.append(x)
+        return self._sources[id(x)]
+
+    def _lanes_of(self, x: torch.Tensor) -> Lanes:
+        if id(x) in self._lanes:
+            return self._lanes[id(x)]
+        b, source = self.builder, self._source(x)
+        if source.kind == "constant" and x.dim() == 0:
+            type_of(x.dtype)
+            number = b.of(x.item())
+            return Lanes((), x.dtype, lambda _: number)
+        if x.dim() > 4:
+            raise NotSaidError(f"a captured tensor of {x.dim()} dimensions, allowed 0 to 4")
+        self.shapes[source] = tuple(x.shape)
+        type = type_of(x.dtype)
+        return Lanes(x.shape, x.dtype, lambda i: b.load(source, i, type))
+
+    def result(self, x: Any) -> Expression:
+        if not isinstance(x, torch.Tensor):
+            raise UnsupportedError(f"{self._argument}: it returned {type(x).__name__}, allowed a tensor")
+        if x.dim() != 0:
+            raise UnsupportedError(
+                f"{self._argument}: it returned shape {tuple(x.shape)}, allowed a tensor without dimensions"
+            )
+        if self._argument == "mask_mod" and x.dtype != torch.bool:
+            raise UnsupportedError(f"mask_mod: it returned {x.dtype}, allowed torch.bool")
+        try:
+            found = self._lanes_of(x).at(())
+        except NotSaidError as error:
+            raise UnsupportedError(f"{self._argument}: it returned {error}") from None
+        return self.builder.as_bool(found) if self._argument == "mask_mod" else self.builder.as_float(found)
+
+    # Operators
+
+    def read_out(self, x: torch.Tensor) -> None:
+        if id(x) in self._lanes:
+            raise UnsupportedError(f"{self._argument}: {_line()}{_VALUE}")
+        self.is_lasting = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+        name = func._schema.name.split("::")[1]
+        if func._schema.is_mutable:
+            raise self._refusal(func, "it changes a tensor in place, allowed a new tensor: score = score + x")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise self._refusal(func, "random numbers, allowed none")
+        if not any(id(x) in self._lanes for x in tensors):
+            return self._run(func, name, args, kwargs, tensors)
+        if name in _READS:
+            raise UnsupportedError(f"{self._argument}: {_line()}{_VALUE}")
+        if name in _FACTORIES:
+            made = func(*args, **kwargs)
+            self._add_constant(made)
+            return made
+        try:
+            found = self._expressed(func, name, args, kwargs)
+        except NotSaidError as error:
+            raise self._refusal(func, str(error)) from None
+        return self._stand_in(found, tensors, kwargs, func)
+
+    def _refusal(self, func: Any, why: str) -> UnsupportedError:
+        return UnsupportedError(f"{self._argument}: {_line()}{func}: {why}")
+
+    def _run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """An operator on what no score and no position is in."""
+        result = func(*args, **kwargs)
+        if name in ("lift_fresh", "lift_fresh_copy") and id(tensors[0]) not in self._sources:
+            self._add_constant(result)  # torch.tensor(1.5)
+            return result
+        sources = [self._source(x) for x in tensors]
+        outputs = [x for x in (result if isinstance(result, (tuple, list)) else [result])]
+        if all(source.kind == "constant" for source in sources):
+            for x in outputs:
+                if isinstance(x, torch.Tensor):
+                    self._add_constant(x)
+            return result
+        is_shaped_by_values = torch.Tag.dynamic_output_shape in func.tags and not _is_plain_index(name, args)
+        if torch.Tag.data_dependent_output in func.tags or is_shaped_by_values or name in _READS:
+            self.is_lasting = False
+        to_source = lambda x: self._source(x)
+        step = Step(func, *tree_map_only(torch.Tensor, to_source, (args, kwargs)))
+        self.steps.append(step)
+        for n, x in enumerate(outputs):
+            if isinstance(x, torch.Tensor):
+                self._name(x, Source("step", len(self.steps) - 1, n))
+        return result
+
+    def _expressed(self, func: Any, name: str, args: Any, kwargs: Any) -> Lanes:
+        b = self.builder
+        if name in lanes.VIEWS:
+            return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
+        if name == "index":
+            return lanes.indexed(
+                b, self._lanes_of(args[0]), [None if x is None else self._lanes_of(x) for x in args[1]]
+            )
+        if name in ("index_select", "gather"):
+            run = lanes.index_select if name == "index_select" else lanes.gather
+            return run(b, self._lanes_of(args[0]), args[1], self._lanes_of(args[2]))
+        if name == "embedding":
+            return lanes.embedding(b, self._lanes_of(args[0]), self._lanes_of(args[1]))
+        if name in ("stack", "cat"):
+            join = lanes.stacked if name == "stack" else lanes.concatenated
+            return join(b, [self._lanes_of(x) for x in args[0]], args[1] if len(args) > 1 else 0)
+        if name == "detach":
+            return self._detached(self._lanes_of(args[0]))
+        return self._computed(func, name, args, kwargs)
+
+    def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> Lanes:
+        b = self.builder
+        handler = ELEMENTWISE.get(name)
+        if handler is None and name not in reductions.COMBINE and name not in ("dot", "mv", "mm", "bmm"):
+            raise NotSaidError("an operator that attend has no expression for")
+        found = _on_meta(func, args, kwargs)
+        first = found[0] if isinstance(found, (tuple, list)) else found
+        type_of(first.dtype)
+        if handler is None and name in reductions.COMBINE and not (name in ("max", "min") and len(args) > 1):
+            rest = {key: x for key, x in kwargs.items() if key != "dtype"}
+            return reductions.reduced(b, name, self._lanes_of(args[0]), first.dtype, *args[1:], **rest)
+        if handler is None:
+            if name in reductions.COMBINE:
+                raise NotSaidError("a maximum with its index, allowed torch.amax and torch.amin")
+            return reductions.product(b, self._lanes_of(args[0]), self._lanes_of(args[1]), first.dtype, first.shape)
+        operands = [*args, *kwargs.values()]
+        operands = [self._lanes_of(x) if isinstance(x, torch.Tensor) else x for x in operands]
+        named = list(kwargs)
+
+        def compute(*elements: Any) -> Expression:
+            return handler(b, *elements[: len(args)], **dict(zip(named, elements[len(args) :])))
+
+        return lanes.elementwise(b, first.shape, first.dtype, compute, operands)
+
+    def _detached(self, x: Lanes) -> Lanes:
+        if type_of(x.dtype) != FLOAT:
+            return x
+        root = x.at(tuple(self.builder.of(0) for _ in x.shape))
+        is_asked = any(y.requires_grad for y in self.captures)
+        for node in reachable(root):
+            if node.value == "score" or (is_asked and node.kind == "load" and node.type == FLOAT):
+                raise NotSaidError("a gradient that stops there, allowed .detach() of captured tensors")
+        return x
+
+    def _stand_in(self, found: Lanes, tensors: list[torch.Tensor], kwargs: Any, func: Any) -> Any:
+        """A tensor of the shape, dtype and device of the result, with one element of memory and no value."""
+        others = [x.device for x in tensors if x.device.type != "cpu"]
+        device = kwargs.get("device") or (others[0] if others else torch.device("cpu"))
+        x = torch.empty((), dtype=found.dtype, device=device)
+        if found.shape:
+            x = x.expand(found.shape)
+        self.keep(x, found)
+        if func._schema.name == "aten::log_sigmoid_forward":
+            return x, torch.empty(0, dtype=found.dtype, device=device)
+        return x
+
+
+def _is_plain_index(name: str, args: Any) -> bool:
+    return name == "index" and all(x is None or x.dtype not in (torch.bool, torch.uint8) for x in args[1])
+
+
+def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result's shapes and dtypes."""
+    bare = lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta")
+    args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": torch.device("meta")}
+    return func(*args, **kwargs)
+
+
+_VALUE = (
+    "the value of a tensor that depends on the score or a position (an 'if', 'while', int() or .item() of it), "
+    "allowed torch.where"
+)
+
+
+def _line() -> str:
+    """The place in the user's file, or nothing."""
+    for name, line in _places():
+        if not name.startswith(_LIBRARIES) and not name.startswith("<frozen"):
+            return f"{Path(name).name}:{line}: "
+    return ""
+
+
+def _places() -> Iterator[tuple[str, int]]:
+    frame: Optional[Any] = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
