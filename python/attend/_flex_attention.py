@@ -95,7 +95,7 @@ def create_block_mask(
     """
     from attend._flex import calls
 
-    return calls.create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, separate_full_blocks)
+    return calls.create_block_mask(mask_mod, (B, H, Q_LEN, KV_LEN), device, BLOCK_SIZE, separate_full_blocks)
 
 
 def create_mask(
@@ -116,7 +116,7 @@ def create_mask(
     """
     from attend._flex import calls
 
-    return calls.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device)
+    return calls.create_mask(mod_fn, (B, H, Q_LEN, KV_LEN), device)
 
 
 def and_masks(*mask_mods: Mod) -> Mod:

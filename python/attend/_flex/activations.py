@@ -39,6 +39,11 @@ def _elu(b: Builder, x: Any, alpha: Any = 1.0, scale: Any = 1.0, input_scale: An
     return b.select(b.compare(">", x, 0.0), b.multiply(x, float(scale)), below)
 
 
+@handles("celu")
+def _celu(b: Builder, x: Any, alpha: Any = 1.0) -> Expression:
+    return _elu(b, x, alpha, 1.0, 1 / alpha)
+
+
 @handles("softplus")
 def _softplus(b: Builder, x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Expression:
     scaled = b.multiply(x, float(beta))
@@ -49,7 +54,7 @@ def _softplus(b: Builder, x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Exp
 @handles("log_sigmoid_forward")
 def log_sigmoid(b: Builder, x: Any) -> Expression:
     tail = b.call("log1p", b.call("exp", b.negate(b.absolute(x))))
-    return b.subtract(b.select(b.compare("<", x, 0.0), x, 0.0), tail)
+    return b.subtract(b.least(x, 0.0), tail)  # of whose two terms the slopes at 0 are 1/2 and 0
 
 
 @handles("hardtanh")

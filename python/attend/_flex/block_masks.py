@@ -146,7 +146,7 @@ def _states_of_blocks(
 
 
 class _Known:
-    """What was made of a mask that had these `parts`. They are held here, so that no other object has their identity."""
+    """What was made of a mask that had these `parts`. They are held, so that no other object has their identity."""
 
     def __init__(self, parts: tuple[Any, ...], traced: Traced, captured: list[torch.Tensor]) -> None:
         self.parts = parts
@@ -155,6 +155,10 @@ class _Known:
         self.captured = captured
         self.asks_for_gradients = any(x.requires_grad for x in (*captured, *traced.extra))
         self.tiles: dict[tuple[int, int, int, int], Tiles] = {}
+
+    def is_of(self, parts: tuple[Any, ...]) -> bool:
+        is_same = len(parts) == len(self.parts) and all(x is y for x, y in zip(parts, self.parts))
+        return is_same and self.versions == _versions(parts)
 
 
 _known: weakref.WeakKeyDictionary[torchs.BlockMask, _Known] = weakref.WeakKeyDictionary()
@@ -184,10 +188,8 @@ def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: in
 def _look_up(mask: torchs.BlockMask) -> _Known:
     parts = _parts(mask)
     known = _known.get(mask)
-    if known is not None and len(known.parts) == len(parts) and known.versions == _versions(parts):
-        if all(x is y for x, y in zip(known.parts, parts)):
-            return known
-    known = _known[mask] = _Known(parts, *_traced(mask))
+    if known is None or not known.is_of(parts):
+        known = _known[mask] = _Known(parts, *_traced(mask))
     return known
 
 
@@ -225,10 +227,11 @@ def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callab
 
     def seen(b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
         place = (b % batch if batch > 1 else 0, h % heads if heads > 1 else 0, q // block_size[0], k // block_size[1])
-        state = table[place]
+        state: torch.Tensor = table[place]
         if mask_mod is torchs.noop_mask:
-            return state != 0
-        return (state == 2) | ((state == 1) & mask_mod(b, h, q, k))
+            return state > 0
+        partial: torch.Tensor = (state == 1) & mask_mod(b, h, q, k)
+        return (state == 2) | partial
 
     return seen
 
@@ -240,7 +243,7 @@ def _table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
     table: Any = None
     lists = ((mask.kv_num_blocks, mask.kv_indices, 1), (mask.full_kv_num_blocks, mask.full_kv_indices, 2))
     for num_blocks, indices, state in lists:
-        if num_blocks is None:
+        if num_blocks is None or indices is None:
             continue
         num_blocks, indices = (x.detach().to(torch.int64) for x in (num_blocks, indices))
         is_listed = torch.arange(indices.shape[-1], device=indices.device) < num_blocks[..., None]
@@ -252,4 +255,5 @@ def _table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
         table = table[None]
     if table.shape[2] < num_rows:
         raise ArgumentError(f"block_mask: lists of {table.shape[2]} rows of blocks, allowed {num_rows}")
-    return table[:, :, :num_rows]
+    states: torch.Tensor = table[:, :, :num_rows]
+    return states

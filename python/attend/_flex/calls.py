@@ -21,7 +21,8 @@ from attend.torch._front import check_tensor
 _OPTIONS = {
     "num_warps", "num_stages", "BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "PRESCALE_QK",
     "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "WRITE_DQ", "FORCE_USE_FLEX_ATTENTION", "USE_TMA", "kpack",
-    "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE", "FLOAT32_PRECISION",
+    "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE",
+    "FLOAT32_PRECISION",
 }  # fmt: skip
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 
@@ -62,11 +63,11 @@ def _score_of(
     batch, heads, rows, _ = query.shape
     function.check_extents("score_mod", {"b": batch, "h": heads, "q": rows, "k": key.shape[2]})
     captures = function.captures(captured)
-    if "score" not in function.variables and torch.is_grad_enabled():
-        if any(x.requires_grad for x in (query, key, value, *captures.values())):
-            raise UnsupportedError(
-                "score_mod: its value does not depend on the score, allowed where none asks for gradients"
-            )
+    asks_for_gradients = torch.is_grad_enabled() and any(
+        x.requires_grad for x in (query, key, value, *captures.values())
+    )
+    if asks_for_gradients and "score" not in function.variables:
+        raise UnsupportedError("score_mod: its value does not depend on the score, allowed without gradients only")
     return function.text, captures
 
 
@@ -111,46 +112,40 @@ def _broadcast(
 
 
 def create_block_mask(
-    mask_mod: Callable[..., Any], B: Optional[int], H: Optional[int], Q_LEN: int, KV_LEN: int,  # noqa: N803
-    device: Any, BLOCK_SIZE: Any, separate_full_blocks: bool,  # noqa: N803
-) -> BlockMask:  # fmt: skip
+    mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
+) -> BlockMask:
+    """`sizes`: B, H, Q_LEN, KV_LEN."""
     check_signature("mask_mod", mask_mod)
-    shape = (_size("B", B, 1), _size("H", H, 1), _size("Q_LEN", Q_LEN), _size("KV_LEN", KV_LEN))
-    both = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
+    shape = _shape(sizes)
+    both = (block_size, block_size) if isinstance(block_size, int) else tuple(block_size)
     if len(both) != 2 or any(not isinstance(n, int) or n < 1 for n in both):
-        raise ArgumentError(f"BLOCK_SIZE: {BLOCK_SIZE}, allowed a positive number or two (rows, keys)")
-    mask = BlockMask._of_function(mask_mod, shape, both, _device(device), separate_full_blocks)
+        raise ArgumentError(f"BLOCK_SIZE: {block_size}, allowed a positive number or two (rows, keys)")
+    mask = BlockMask._of_function(mask_mod, shape, both, _device(device), has_full_blocks)
     with torch.no_grad():
         tiles_of(mask, *shape)  # what cannot be said is refused here, and captured tensors are read
     return mask
 
 
-def create_mask(
-    mod_fn: Callable[..., Any],
-    B: Optional[int],
-    H: Optional[int],
-    Q_LEN: int,
-    KV_LEN: int,
-    device: Any,  # noqa: N803
-) -> torch.Tensor:
-    sizes = (_size("B", B, 1), _size("H", H, 1), _size("Q_LEN", Q_LEN), _size("KV_LEN", KV_LEN))
-    where = _device(device)
-    positions = [torch.arange(n, dtype=torch.int32, device=where) for n in sizes]
+def create_mask(mod_fn: Callable[..., Any], sizes: tuple[Any, ...], device: Any) -> torch.Tensor:
+    """`sizes`: B, H, Q_LEN, KV_LEN."""
+    shape, where = _shape(sizes), _device(device)
+    positions = [torch.arange(n, dtype=torch.int32, device=where) for n in shape]
     count = number_of_arguments("mask_mod", mod_fn)
     if count == 5:
-        return ~torch.isneginf(evaluated(mod_fn, positions, torch.zeros(sizes, device=where)))
+        return ~torch.isneginf(evaluated(mod_fn, positions, torch.zeros(shape, device=where)))
     if count != 4:
         raise ArgumentError(f"mod_fn: a function of {count} arguments, allowed 4 or 5")
     return evaluated(mod_fn, positions)
 
 
-def _size(name: str, n: Any, default: Optional[int] = None) -> int:
-    if n is None and default is not None:
-        return default
-    try:
-        return operator.index(n)
-    except TypeError:
-        raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
+def _shape(sizes: tuple[Any, ...]) -> tuple[int, int, int, int]:
+    found = []
+    for name, n in zip(("B", "H", "Q_LEN", "KV_LEN"), sizes):
+        try:
+            found.append(1 if n is None and name in ("B", "H") else operator.index(n))
+        except TypeError:
+            raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
+    return found[0], found[1], found[2], found[3]
 
 
 def _device(device: Any) -> torch.device:

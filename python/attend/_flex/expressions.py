@@ -112,10 +112,9 @@ class Builder:
         if a.type == INT:
             if a.is_constant and b.is_constant and abs(a.value + b.value) <= MOST_INT:
                 return self.of(a.value + b.value)
-            if b.is_constant and b.value == 0:
-                return a
-            if a.is_constant and a.value == 0:
-                return b
+            for zero, other in ((a, b), (b, a)):
+                if zero.is_constant and zero.value == 0:
+                    return other
         return self.operation("({} + {})", a, b, type=a.type, low=_sum(a.low, b.low), high=_sum(a.high, b.high))
 
     def subtract(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
@@ -126,9 +125,9 @@ class Builder:
 
     def multiply(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
         a, b = self.alike(a, b)
-        if a.type == INT:
-            if a.is_constant and b.is_constant and abs(a.value * b.value) <= MOST_INT:
-                return self.of(a.value * b.value)
+        are_known = a.type == INT and a.is_constant and b.is_constant
+        if are_known and abs(a.value * b.value) <= MOST_INT:
+            return self.of(a.value * b.value)
         for one, other in ((a, b), (b, a)):
             if one.is_constant and one.value == 1:
                 return other

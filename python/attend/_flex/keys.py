@@ -77,9 +77,8 @@ class _Walk:
             return kind, self.value(x.func), self.value(x.args), self.value(x.keywords)
         if kind is types.ModuleType and x.__name__.partition(".")[0] in _LASTING_MODULES:
             return kind, x.__name__
-        if kind is types.BuiltinFunctionType and not isinstance(x.__self__, torch.Tensor):
-            if type(x.__self__) in (types.ModuleType, type(None), type(torch._C._TensorBase)):
-                return kind, x
+        if kind is types.BuiltinFunctionType and type(x.__self__) in (types.ModuleType, type, type(None)):
+            return kind, x
         if kind is type and x.__module__ == "builtins" and x.__name__ in _PLAIN_BUILTINS:
             return kind, x
         raise _CannotTellError

@@ -1,4 +1,4 @@
-"""Tensors in a traced function: a shape, and the expression of each element. Views and subscripts are maps of subscripts."""
+"""Tensors in a traced function: a shape, and the expression of each element. Views map subscripts to subscripts."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _t(b: Builder, x: Lanes) -> Lanes:
 
 
 @_view("view", "_unsafe_view", "reshape", "_reshape_alias")
-def _reshape(b: Builder, x: Lanes, size: Sequence[int], *_: Any) -> Lanes:
+def reshaped(b: Builder, x: Lanes, size: Sequence[int], *_: Any) -> Lanes:
     count = math.prod(x.shape)
     known = math.prod(n for n in size if n != -1)
     shape = tuple(count // known if n == -1 else n for n in size)
@@ -247,7 +247,8 @@ def concatenated(b: Builder, tensors: Sequence[Lanes], dim: int) -> Lanes:
             if i[dim].is_constant and not start <= i[dim].value < start + x.shape[dim]:
                 continue
             part = x.at((*i[:dim], b.subtract(i[dim], start) if start else i[dim], *i[dim + 1 :]))
-            result = part if result is None else b.select(b.compare(">=", i[dim], start), result, part)
+            later = start + x.shape[dim]
+            result = part if result is None else b.select(b.compare(">=", i[dim], later), result, part)
         assert result is not None
         return result
 

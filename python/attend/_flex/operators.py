@@ -12,7 +12,6 @@ from typing import Any, Optional
 
 from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError
 
-
 Handler = Callable[..., Expression]
 ELEMENTWISE: dict[str, Handler] = {}
 
@@ -99,8 +98,8 @@ def _remainder(b: Builder, x: Any, y: Any) -> Expression:
 @handles("fmod")
 def _fmod(b: Builder, x: Any, y: Any) -> Expression:
     x, y = b.alike(x, y)
-    rest = b.remainder(b.absolute(x), b.absolute(y))
-    return b.select(b.compare("<", x, 0), b.negate(rest), rest)
+    y = b.absolute(y)
+    return b.select(b.compare("<", x, 0), b.negate(b.remainder(b.negate(x), y)), b.remainder(x, y))
 
 
 @handles("neg")
@@ -259,6 +258,7 @@ def _bitwise(b: Builder, sign: str, x: Any, y: Any) -> Expression:
 
 @handles("bitwise_not")
 def _bitwise_not(b: Builder, x: Any) -> Expression:
+    x = b.of(x)
     return b.invert(x) if x.type == BOOL else b.operation("(~{})", x, type=INT)
 
 

@@ -25,7 +25,7 @@ class Subscripts(TorchFunctionMode):
         if func is torch.Tensor.__getitem__:
             x, subscripts = args
             given = subscripts if isinstance(subscripts, tuple) else (subscripts,)
-            if any(_is_number(s) for s in given):
+            if any(_is_number(s) for s in given) and not any(isinstance(s, (bool, list)) for s in given):
                 return _take(x, given)
         elif self._read_out is not None and func in _READ_OUT:
             self._read_out(args[0])
@@ -45,9 +45,7 @@ def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
             places.append((place, s))
         if s is Ellipsis:
             place += x.dim() - sum(t is not None and t is not Ellipsis for t in given)
-        elif s is None or isinstance(s, slice):
-            place += 1
-        elif not isinstance(s, int) or isinstance(s, bool):
+        elif not isinstance(s, int):
             place += 1
     plain = tuple(slice(None) if isinstance(s, torch.Tensor) else s for s in given)
     if any(s != slice(None) for s in plain):

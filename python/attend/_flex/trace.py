@@ -1,4 +1,4 @@
-"""A torch function of one score, or of one pair of row and key, becomes a text in the language of docs/custom_scores.md.
+"""A torch function of one score, or of a row and a key, becomes a text in the language of docs/custom_scores.md.
 
 The function runs once on tensors without dimensions. A dispatch mode sees every operator. What depends on the score
 or the positions becomes an expression and is never computed. What depends on captured tensors alone is run, and noted
@@ -29,6 +29,8 @@ VARIABLES = {"score_mod": ("score", "b", "h", "q", "k"), "mask_mod": ("b", "h", 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _FACTORIES = {"new_ones", "new_zeros", "new_full", "new_empty", "ones_like", "zeros_like", "full_like", "empty_like"}
 _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
+_MOST_DIMENSIONS = 4
+_CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t"}
 _NARROW = (torch.int8, torch.uint8, torch.int16)
 
 
@@ -36,7 +38,7 @@ class Source(NamedTuple):
     """Where a tensor that the text reads comes from."""
 
     kind: str  # "capture", "step" or "constant"
-    index: int  # of the captured tensor, of the step, of the constant
+    number: int  # of the captured tensor, of the step, of the constant
     output: int = 0  # of the step
 
 
@@ -105,11 +107,11 @@ def _extents(nodes: list[Expression], recorder: Recorder) -> list[tuple[tuple[in
 
 
 def _needed(sources: list[Source], steps: list[Step]) -> dict[int, Step]:
-    wanted = {source.index for source in sources if source.kind == "step"}
+    wanted = {source.number for source in sources if source.kind == "step"}
     for n in reversed(range(len(steps))):
         if n in wanted:
             leaves, _ = tree_flatten((steps[n].args, steps[n].kwargs), is_leaf=lambda x: isinstance(x, Source))
-            wanted |= {x.index for x in leaves if isinstance(x, Source) and x.kind == "step"}
+            wanted |= {x.number for x in leaves if isinstance(x, Source) and x.kind == "step"}
     return {n: steps[n] for n in sorted(wanted)}
 
 
@@ -142,6 +144,7 @@ class Recorder(TorchDispatchMode):
         self.constants: list[torch.Tensor] = []
         self.steps: list[Step] = []
         self.shapes: dict[Source, tuple[int, ...]] = {}
+        self._views: dict[Source, tuple[str, Any, Any]] = {}
         self.is_lasting = True  # False: the text depends on values that no key has
         self._argument = argument
         self._lanes: dict[int, Lanes] = {}
@@ -179,11 +182,22 @@ class Recorder(TorchDispatchMode):
             type_of(x.dtype)
             number = b.of(x.item())
             return Lanes((), x.dtype, lambda _: number)
-        if x.dim() > 4:
-            raise NotSaidError(f"a captured tensor of {x.dim()} dimensions, allowed 0 to 4")
+        if source in self._views:  # a text reads few tensors: views of one are read through it
+            name, args, kwargs = self._views[source]
+            return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
+        if x.dim() > _MOST_DIMENSIONS:
+            return lanes.reshaped(b, self._lanes_of(self._flattened(x)), x.shape)
         self.shapes[source] = tuple(x.shape)
         type = type_of(x.dtype)
         return Lanes(x.shape, x.dtype, lambda i: b.load(source, i, type))
+
+    def _flattened(self, x: torch.Tensor) -> torch.Tensor:
+        """Its first dimensions as one, by a step."""
+        shape = (-1, *x.shape[1 - _MOST_DIMENSIONS :])
+        flat = x.reshape(shape)
+        self.steps.append(Step(torch.reshape, (self._source(x), shape), {}))
+        self._name(flat, Source("step", len(self.steps) - 1))
+        return flat
 
     def result(self, x: Any) -> Expression:
         if not isinstance(x, torch.Tensor):
@@ -239,7 +253,7 @@ class Recorder(TorchDispatchMode):
             self._add_constant(result)  # torch.tensor(1.5)
             return result
         sources = [self._source(x) for x in tensors]
-        outputs = [x for x in (result if isinstance(result, (tuple, list)) else [result])]
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         if all(source.kind == "constant" for source in sources):
             for x in outputs:
                 if isinstance(x, torch.Tensor):
@@ -254,6 +268,8 @@ class Recorder(TorchDispatchMode):
         for n, x in enumerate(outputs):
             if isinstance(x, torch.Tensor):
                 self._name(x, Source("step", len(self.steps) - 1, n))
+        if name in _CHEAP_VIEWS:
+            self._views[Source("step", len(self.steps) - 1)] = (name, args, kwargs)
         return result
 
     def _expressed(self, func: Any, name: str, args: Any, kwargs: Any) -> Lanes:
