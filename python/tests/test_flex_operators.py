@@ -18,7 +18,8 @@ FLOATS = {
     "exp": lambda x, y: torch.exp(x),
     "exp2": lambda x, y: torch.exp2(x),
     "expm1": lambda x, y: torch.expm1(x) + torch.expm1(x * 1e-6) * 1e6,
-    "log": lambda x, y: torch.log(x.abs() + 0.1) + torch.log2(y.abs()) + torch.log10(x * x + 0.1) + torch.log1p(y.abs()),
+    "log": lambda x, y: torch.log(x.abs() + 0.1) + torch.log2(y.abs()) + torch.log10(x * x + 0.1)
+    + torch.log1p(y.abs()),
     "roots": lambda x, y: torch.sqrt(x.abs()) + torch.rsqrt(y.abs() + 1) + y.abs() ** 0.5,
     "trigonometry": lambda x, y: torch.sin(x) + torch.cos(y) + torch.tan(x / 4),
     "hyperbolic": lambda x, y: torch.tanh(x) + torch.sinh(y / 2) + torch.cosh(x / 2),
@@ -32,7 +33,8 @@ FLOATS = {
     "remainders": lambda x, y: x % 1.5 + y % -0.7 + torch.fmod(x, 0.4) + torch.fmod(y, -0.9) + x % y,
     "powers": lambda x, y: x**2 + y**3 - x**4 / 8 + x**1 + y**8 / 1e4 + x.abs() ** 1.7 + 2.0**y + x.abs() ** y,
     "squares": lambda x, y: torch.square(x) + x.pow(2.0) - torch.float_power(y.abs(), 1.5),
-    "smaller and larger": lambda x, y: torch.minimum(x, y) * 2 + torch.maximum(x, y) + torch.fmin(x, y) + torch.fmax(y, x),
+    "smaller and larger": lambda x, y: torch.minimum(x, y) * 2 + torch.maximum(x, y) + torch.fmin(x, y)
+    + torch.fmax(y, x),
     "clamp": lambda x, y: x.clamp(-1.1, 1.1) + y.clamp(min=0.6) + x.clamp(max=-0.3) + torch.clamp(x, y - 1, y + 1),
     "clamp of crossed bounds": lambda x, y: x.clamp(1.0, -1.0) + torch.clamp_min(y, 0.0) + torch.clamp_max(y, 0.0),
     "relu": lambda x, y: F.relu(x) + F.relu6(y * 4) + F.leaky_relu(x, 0.3) + F.threshold(y, 0.1, 5.0),
@@ -40,17 +42,23 @@ FLOATS = {
     "gelu": lambda x, y: F.gelu(x) + F.gelu(y, approximate="tanh") + F.silu(x) + F.mish(y),
     "softplus": lambda x, y: F.softplus(x) + F.softplus(y, 3.0, 2.0) + F.logsigmoid(x) + F.softsign(y),
     "hard": lambda x, y: F.hardtanh(x) + F.hardsigmoid(y * 2) + F.hardswish(x * 2) + F.hardtanh(y, -0.2, 0.7),
-    "mixtures": lambda x, y: torch.lerp(x, y, 0.3) + torch.addcmul(x, x, y, value=0.5) + torch.addcdiv(x, y, y.abs() + 1),
+    "mixtures": lambda x, y: torch.lerp(x, y, 0.3) + torch.addcmul(x, x, y, value=0.5)
+    + torch.addcdiv(x, y, y.abs() + 1),
     "logaddexp": lambda x, y: torch.logaddexp(x, y) + torch.logaddexp(x * 30, -y * 30),
     "choices": lambda x, y: torch.where(x > y, x, y * 2) + torch.where(x < 0, 1.5, y) + x.masked_fill(y > 0, -3.0),
-    "comparisons": lambda x, y: (x > y) * 1.0 + (x >= 0.5) + (x < y) * y + (x <= y) + (x == x) + (x != y) * 2,
-    "not numbers": lambda x, y: torch.isnan(x) + torch.isnan(x / 0 * 0) * 2.0 + torch.isinf(y / 0) * 3 + x.isneginf() + y,
-    "finite": lambda x, y: torch.nan_to_num(torch.where(y > 0, math.inf * x.sign(), x), 1.5, 7.0, -7.0) + torch.isfinite(x) * y,
-    "conversions": lambda x, y: x.to(torch.int32) + y.long() * 0.5 + (x * 50).to(torch.int8) + x.bool() + y.double() * 2,
-    "constants": lambda x, y: x * torch.tensor(0.3) + torch.full((), 2.5) + torch.ones_like(y) * y + torch.zeros_like(x)
+    "comparisons": lambda x, y: (x > y) * 1.0 + (x >= 0.5) + (x < y) * y + (x <= y) + x.eq(0.5) + (x != y) * 2,
+    "not numbers": lambda x, y: torch.isnan(x) + torch.isnan(x / 0 * 0) * 2.0 + torch.isinf(y / 0) * 3
+    + x.isneginf() + y,
+    "finite": lambda x, y: torch.nan_to_num(torch.where(y > 0, math.inf * x.sign(), x), 1.5, 7.0, -7.0)
+    + torch.isfinite(x) * y,
+    "conversions": lambda x, y: x.to(torch.int32) + y.long() * 0.5 + (x * 50).to(torch.int8) + x.bool()
+    + y.double() * 2,
+    "constants": lambda x, y: x * torch.tensor(0.3) + torch.full((), 2.5) + torch.ones_like(y) * y
+    + torch.zeros_like(x)
     + x.new_full((), 1 / 3) + math.pi + 1e-30 + torch.tensor([4.0, 5.0])[1],
     "stacks": lambda x, y: torch.stack([x, y, x * y]).sum() + torch.stack([x, y]).amax() + torch.stack([x, y]).prod(),
-    "rows": lambda x, y: (x * torch.arange(3, dtype=torch.float64) + y).mean() + (x.unsqueeze(0).expand(4) * torch.ones(2, 4, dtype=torch.float64)).sum((0, 1)),
+    "rows": lambda x, y: (x * torch.arange(3, dtype=torch.float64) + y).mean()
+    + (x.unsqueeze(0).expand(4) * torch.ones(2, 4, dtype=torch.float64)).sum((0, 1)),
     "subscripts of what is computed": lambda x, y: torch.stack([x, y, x + y])[(x > 0).long() + (y > 0).int()],
     "a small product": lambda x, y: torch.mv(torch.stack([x, y]).view(1, 2).expand(3, 2), torch.stack([y, y])).sum(),
     "any and all": lambda x, y: torch.stack([x > 0, y > 0]).any() * x + torch.stack([x > 0, y > 0]).all() * y,
@@ -64,12 +72,16 @@ WHOLE = {
     "true quotients": lambda i, j: i / 4 + j / (i.abs() + 1),
     "bits": lambda i, j: (i & 12) + (j | 3) + (i ^ j) + ~i + (i & j),
     "shifts": lambda i, j: (i << 2) + (j >> 1) + (1 << (j & 7)) + (i >> (j & 3)),
-    "shifts too far": lambda i, j: (i << 33) + (i >> 40) + (torch.ones_like(i) << (j.abs() + 28)) + (i >> (j.abs() + 28)),
+    "shifts too far": lambda i, j: (i << 33) + (i >> 40) + (torch.ones_like(i) << (j.abs() + 28))
+    + (i >> (j.abs() + 28)),
     "powers": lambda i, j: i**2 + j**3 + 2 ** (i.abs() % 20) + i**1,
     "clamp": lambda i, j: i.clamp(-2, 5) + j.clamp(min=0) + torch.minimum(i, j) * 2 + torch.maximum(i, j),
-    "narrow": lambda i, j: (i * 37).to(torch.int8) + (j * 1000).to(torch.int16) + (i * 7).to(torch.uint8) + i.to(torch.uint8) * 40,
-    "bools": lambda i, j: (i > 2) + ((i > 0) & (j > 0)) * 3 + ((i > 0) | (j > 0)) + ((i > 0) ^ (j > 0)) * 2 + ~(i > 1) * 4,
-    "logic": lambda i, j: torch.logical_and(i, j) * 1 + torch.logical_or(i, j) * 2 + torch.logical_xor(i, j) + torch.logical_not(i),
+    "narrow": lambda i, j: (i * 37).to(torch.int8) + (j * 1000).to(torch.int16) + (i * 7).to(torch.uint8)
+    + i.to(torch.uint8) * 40,
+    "bools": lambda i, j: (i > 2) + ((i > 0) & (j > 0)) * 3 + ((i > 0) | (j > 0)) + ((i > 0) ^ (j > 0)) * 2
+    + ~(i > 1) * 4,
+    "logic": lambda i, j: torch.logical_and(i, j) * 1 + torch.logical_or(i, j) * 2
+    + torch.logical_xor(i, j) + torch.logical_not(i),
     "sums of bools": lambda i, j: ((i > 0) + (j > 0)) * 5 + ((i > 0) * (j > 0)) * 7 + (i > 0).int() + (j > 0).float(),
     "sign": lambda i, j: torch.sign(i) * 2 + i.abs() + torch.floor(j) + torch.round(i) + (i == j) + (i != 3),
     "wraps": lambda i, j: ((i * 1_000_003 * 4_099) >> 8) + (i + 2147483647 - 2147483647),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any, Optional
@@ -27,6 +28,16 @@ _OPTIONS = {
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 
 
+def _outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile breaks its graph there. Otherwise Dynamo would follow the trace, and find that it cannot."""
+    options = {"reason": "attend traces score_mod and mask_mod itself"}
+    if "reason" not in inspect.signature(torch.compiler.disable).parameters:
+        options = {}
+    disabled: Callable[..., Any] = torch.compiler.disable(function, **options)
+    return disabled
+
+
+@_outside_of_graphs
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
     block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any,
@@ -111,6 +122,7 @@ def _broadcast(
     return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
 
 
+@_outside_of_graphs
 def create_block_mask(
     mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
 ) -> BlockMask:

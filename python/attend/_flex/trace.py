@@ -225,10 +225,10 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
         name = func._schema.name.split("::")[1]
-        if func._schema.is_mutable:
-            raise self._refusal(func, "it changes a tensor in place, allowed a new tensor: score = score + x")
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise self._refusal(func, "random numbers, allowed none")
+        if func._schema.is_mutable:
+            raise self._refusal(func, "it changes a tensor in place, allowed a new tensor: score = score + x")
         if not any(id(x) in self._lanes for x in tensors):
             return self._run(func, name, args, kwargs, tensors)
         if name in _READS:
