@@ -83,7 +83,6 @@ def test_masks_of_torch_are_taken_and_remembered_weakly():
     check(mask, lambda b, h, q, k: is_full(q, k) | even(b, h, q, k))
     mask.full_kv_num_blocks.zero_()
     check(mask, lambda b, h, q, k: ~is_full(q, k) & even(b, h, q, k))
-    del even
     reference_to_it = weakref.ref(mask)
     del mask
     gc.collect()

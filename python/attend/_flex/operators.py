@@ -200,15 +200,15 @@ def _of_numbers(b: Builder, x: Any, y: Any, result: Expression) -> Expression:
 
 @handles("clamp", "clip")
 def _clamp(b: Builder, x: Any, min: Any = None, max: Any = None) -> Expression:
-    x = b.of(x)
+    result = b.of(x)
     for bound, is_low in ((min, True), (max, False)):
         if bound is None:
             continue
-        if b.alike(x, bound)[0].type == INT:
-            x = b.greatest(x, bound) if is_low else b.least(x, bound)
+        if b.alike(result, bound)[0].type == INT:
+            result = b.greatest(result, bound) if is_low else b.least(result, bound)
         else:  # at a bound the slope is 1, of max() and min() it would be 1/2
-            x = b.select(b.compare("<" if is_low else ">", x, bound), bound, x)
-    return x
+            result = b.select(b.compare("<" if is_low else ">", result, bound), bound, result)
+    return result
 
 
 @handles("clamp_min")
