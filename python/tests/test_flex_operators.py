@@ -65,6 +65,12 @@ FLOATS = {
 }  # fmt: skip
 
 WHOLE = {
+    "one of some": lambda i, j: torch.isin(i, torch.tensor([3, -2, 8]))
+    + torch.isin(j, torch.arange(4), invert=True) * 2,
+    "buckets": lambda i, j: torch.bucketize(i, torch.tensor([-5, -1, 0, 3])) + torch.bucketize(j, torch.tensor([2, 4]),
+    right=True) + torch.searchsorted(torch.tensor([-3, 3]), j)
+    + torch.searchsorted(torch.tensor([-3, 3]), i, side="right"),
+    "unpacked": lambda i, j: sum(n * x for n, x in enumerate(torch.stack([i, j, i + j]).unbind())),
     "sums": lambda i, j: i + j - 3 * i + (5 - j) + torch.add(i, j, alpha=2) + (-i),
     "floor": lambda i, j: i // 3 + j // -4 + (-i) // 5 + i // (j.abs() + 1) + torch.floor_divide(i, 7),
     "to zero": lambda i, j: torch.div(i, 3, rounding_mode="trunc") + torch.div(j, -4, rounding_mode="trunc"),
@@ -156,6 +162,8 @@ def test_subscripts_of_all_kinds(rng):
         c = x[..., n, None, :3].transpose(0, 1)[-1, n]
         d = x.view(12, 30)[n][::7].sum() + x.permute(3, 0, 2, 1)[n, n, n, n] + x.reshape(-1)[n * 7].squeeze()
         e = torch.cat([x[n, 0], x[0, n]])[n + 2, n] + x.unsqueeze(2)[0, :, 0, n][n, -2]
+        first, second, *_ = x[n, 1, :, n]
+        e = e + first * second
         rows = x[n, torch.arange(4), n]
         return a[2, n] + b.sum() + c[0, 1] + d + e + rows.amax() + rows[n, 1]
 

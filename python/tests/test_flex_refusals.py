@@ -53,7 +53,8 @@ VALUE = "the value of a tensor that depends on the score or a position"
         (changes_the_score, "test_flex_refusals.py:29: aten.add_.Tensor: it changes a tensor in place"),
         (changes_a_capture, "aten.add_.Tensor: it changes a tensor in place"),
         (lambda s, b, h, q, k: s + torch.rand(()), "aten.rand.default: random numbers"),
-        (lambda s, b, h, q, k: torch.nn.functional.dropout(s), "random numbers"),
+        (lambda s, b, h, q, k: s + torch.rand_like(s), "aten.rand_like.default: random numbers"),
+        (lambda s, b, h, q, k: torch.nn.functional.dropout(s), "aten.(empty_like|bernoulli|native_dropout)"),
         (lambda s, b, h, q, k: torch.lgamma(s), "aten.lgamma.default: an operator that attend has no expression for"),
         (lambda s, b, h, q, k: torch.atan2(s, s + 1), "aten.atan2.default: an operator"),
         (
@@ -67,6 +68,8 @@ VALUE = "the value of a tensor that depends on the score or a position"
         (lambda s, b, h, q, k: s + torch.ones(4)[q.to(torch.uint8)], "a subscript of dtype torch.uint8"),
         (lambda s, b, h, q, k: torch.round(s, decimals=2), "decimals other than 0"),
         (lambda s, b, h, q, k: s + (q < 2**40), "the integer 1099511627776, allowed 32 bits"),
+        (lambda s, b, h, q, k: torch.empty_like(s), "aten.empty_like.default: an operator"),
+        (lambda s, b, h, q, k: s + torch.isin(q, torch.arange(300)), "300 elements to compare with, allowed up to 256"),
         (lambda s, b, h, q, k: 1.0, "it returned float, allowed a tensor"),
         (lambda s, b, h, q, k: None, "it returned NoneType, allowed a tensor"),
         (lambda s, b, h, q, k: s[None], r"it returned shape \(1,\), allowed a tensor without dimensions"),
@@ -120,8 +123,8 @@ def test_detached_captures_are_no_gradient_that_stops():
         ({"key": torch.zeros(2, 2, 8, 16)}, "key: batch 2, allowed 1, that of query, or 1"),
         ({"query": Q[0]}, "query: 3 dimensions, allowed 4"),
         ({"query": Q.numpy()}, "query: ndarray, allowed a torch.Tensor"),
-        ({"value": Q.bfloat16()}, "v: dtype"),
-        ({"key": torch.zeros(1, 2, 8, 12)}, "k: "),
+        ({"value": Q.bfloat16()}, "value: dtype"),
+        ({"key": torch.zeros(1, 2, 8, 12)}, "key: "),
     ],
 )
 def test_arguments(options, message):
@@ -176,6 +179,12 @@ def test_torch_compile_leaves_calls_outside_of_graphs():
     torch._dynamo.reset()
     with pytest.raises(Exception, match="torch.compiler.disable"):
         torch.compile(model, backend="eager", fullgraph=True)(x, 0.5)
+
+
+def test_transforms_of_torch_func_are_refused():
+    mod = lambda s, b, h, q, k: s * 2
+    with pytest.raises(attend.UnsupportedError, match="score_mod or block_mask: under torch.compile, torch.func"):
+        torch.func.vmap(lambda q: attend.flex_attention(q, q, q, mod))(Q[None])
 
 
 def test_functions_of_copies_are_functions():

@@ -124,6 +124,19 @@ def test_functions_that_are_reached_count(traces):
     assert torch.equal(scores(outer(first)), Q) and traces == [2]
 
 
+def test_functions_that_torch_made_of_others_count(traces):
+    torchs = pytest.importorskip("torch.nn.attention.flex_attention")
+    width = 2
+    inner = lambda b, h, q, k: q - k < width
+    for both in (torchs.and_masks, attend.and_masks):
+        together = both(inner, inner)
+        mod = lambda score, b, h, q, k, together=together: torch.where(together(b, h, q, k), score, 5.0)
+        width = 2
+        assert scores(mod).tolist() == [0, 0, 5, 5, 5, 5]
+        width = 4
+        assert scores(mod).tolist() == [0, 0, 0, 0, 5, 5]
+
+
 def test_the_same_tensor_twice_is_not_two_tensors(traces):
     a, b = torch.ones(6), torch.full((6,), 2.0)
     of_two = lambda x, y: lambda score, bb, h, q, k: score + x[q] + y[q]

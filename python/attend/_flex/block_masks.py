@@ -110,6 +110,8 @@ class BlockMask(torchs.BlockMask):
         for name in (*_LISTS, *_ORDERS):
             if isinstance(moved.__dict__.get(name), torch.Tensor):
                 moved.__dict__[name] = moved.__dict__[name].to(device)
+        if moved._unlisted and self in _known:
+            _known[moved] = _known[self]  # with the values of captured tensors that it was made of
         return moved
 
 
@@ -197,7 +199,8 @@ def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
     batch, heads, rows, keys = size
     known.traced.check_extents("mask_mod", dict(zip(("b", "h", "q", "k"), size)))
     with torch.no_grad():
-        captures = {name: x.detach().cpu() for name, x in known.traced.captures(known.captured).items()}
+        tensors = known.traced.captures(known.captured, torch.device("cpu"))
+        captures = {name: x.detach().cpu() for name, x in tensors.items()}
     return make_block_mask(known.traced.text, rows, keys, batch=batch, num_heads=heads, captures=captures)
 
 

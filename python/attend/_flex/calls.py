@@ -11,7 +11,8 @@ import torch
 from torch.nn.attention import flex_attention as torchs
 
 from attend._api import attention, resolve
-from attend._errors import ArgumentError, UnsupportedError
+from attend._drop_in import TORCH_NAMES, renamed
+from attend._errors import ArgumentError, Error, UnsupportedError
 from attend._flex.block_masks import BlockMask, tiles_of
 from attend._flex.functions import check_signature, evaluated, number_of_arguments, traced
 from attend._flex.results import AuxOutput
@@ -25,6 +26,7 @@ _OPTIONS = {
     "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE",
     "FLOAT32_PRECISION",
 }  # fmt: skip
+_NAMES = {**TORCH_NAMES, "score": "score_mod"}
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 
 
@@ -47,36 +49,37 @@ def flex_attention(
     key, value = _broadcast(query, key, value, enable_gqa)
     batch, heads, rows, _ = query.shape
     tiles = None
+    if score_mod is not None or block_mask is not None:
+        _score.refuse_tracers("score_mod or block_mask", (query, key, value))
     if block_mask is not None:
         if not isinstance(block_mask, torchs.BlockMask):
             raise ArgumentError(
                 f"block_mask: {type(block_mask).__name__}, allowed what create_block_mask gives, attend's or torch's"
             )
         tiles = tiles_of(block_mask, batch, heads, rows, key.shape[2])
-    if score_mod is None and tiles is None:
-        o, lse = attention(query, key, value, scale=scale, return_lse=True)
-    else:
-        text, captures = (None, {}) if score_mod is None else _score_of(score_mod, query, key, value)
-        extras, settings = resolve("flex_attention", query, {"scale": scale})
-        own = Own(text, captures, tiles)
-        o, lse = _score.attention(own, query, key, value, extras, settings, with_autograd=True)
+    try:
+        if score_mod is None and tiles is None:
+            o, lse = attention(query, key, value, scale=scale, return_lse=True)
+        else:
+            text, captures = (None, {}) if score_mod is None else _score_of(score_mod, query, key)
+            extras, settings = resolve("flex_attention", query, {"scale": scale})
+            own = Own(text, captures, tiles)
+            o, lse = _score.attention(own, query, key, value, extras, settings, with_autograd=True)
+    except Error as error:
+        raise renamed(error, _NAMES) from None
     if return_aux is not None:
         return o, AuxOutput(lse=lse if with_lse else None, max_scores=None)
     return (o, lse) if with_lse else o
 
 
-def _score_of(
-    score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> tuple[str, dict[str, Any]]:
+def _score_of(score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Tensor) -> tuple[str, dict[str, Any]]:
     """The text and the tensors that it reads."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     function, captured = traced("score_mod", score_mod, query.device, dtype)
     batch, heads, rows, _ = query.shape
     function.check_extents("score_mod", {"b": batch, "h": heads, "q": rows, "k": key.shape[2]})
-    captures = function.captures(captured)
-    asks_for_gradients = torch.is_grad_enabled() and any(
-        x.requires_grad for x in (query, key, value, *captures.values())
-    )
+    captures = function.captures(captured, query.device)
+    asks_for_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *captures.values()))
     if asks_for_gradients and "score" not in function.variables:
         raise UnsupportedError("score_mod: its value does not depend on the score, allowed without gradients only")
     return function.text, captures

@@ -102,8 +102,9 @@ class Builder:
     def alike(self, *operands: Union[Expression, Number]) -> tuple[Expression, ...]:
         """All as floats if one is, otherwise all as integers."""
         found = [self.of(x) for x in operands]
-        convert = self.as_float if any(x.type == FLOAT for x in found) else self.as_int
-        return tuple(convert(x) for x in found)
+        if any(x.type == FLOAT for x in found):
+            return tuple(self.as_float(x) for x in found)
+        return tuple(_checked(self.as_int(x)) for x in found)
 
     # Arithmetic. Integers of which both are constants are added here: subscripts of views are made of them.
 
@@ -215,6 +216,12 @@ class Builder:
         return self.operation("({} ? {} : {})", condition, a, b, type=a.type, low=low, high=high)
 
 
+def _checked(x: Expression) -> Expression:
+    if x.is_constant and not -(2**31) <= x.value <= MOST_INT:
+        raise NotSaidError(f"the integer {x.value}, allowed 32 bits")
+    return x
+
+
 def _sum(a: Optional[int], b: Optional[int]) -> Optional[int]:
     return None if a is None or b is None else a + b
 
@@ -278,8 +285,6 @@ def _number(x: Number) -> str:
     if isinstance(x, bool):
         return "true" if x else "false"
     if isinstance(x, int):
-        if not -(2**31) <= x <= MOST_INT:
-            raise NotSaidError(f"the integer {x}, allowed 32 bits")
         if x >= 0:
             return str(x)
         return f"(-{-x})" if x > -(2**31) else f"(-{MOST_INT} - 1)"

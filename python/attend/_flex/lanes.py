@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError
 
 Subscripts = tuple[Expression, ...]
+MOST_TERMS = 256  # of what is written out, an operation for each element
 _NARROW = {torch.uint8: (255, 0), torch.int8: (255, 128), torch.int16: (65535, 32768)}
 _INTEGERS = (torch.int32, torch.int64, *_NARROW)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -226,6 +228,53 @@ def gather(b: Builder, x: Lanes, dim: int, index: Lanes) -> Lanes:
 
 def embedding(b: Builder, weight: Lanes, index: Lanes) -> Lanes:
     return indexed(b, weight, [index])
+
+
+def among(b: Builder, x: Lanes, tested: Lanes, assume_unique: bool = False, invert: bool = False) -> Lanes:
+    """Whether each element is one of the tested ones."""
+    others = _each(b, tested)
+
+    def compute(e: Expression) -> Expression:
+        found = b.of(False)
+        for other in others:
+            found = b.either(found, b.compare("==", e, other))
+        return b.invert(found) if invert else found
+
+    return elementwise(b, x.shape, torch.bool, compute, [x])
+
+
+def bucket(
+    b: Builder,
+    edges: Lanes,
+    x: Lanes,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Any = None,
+) -> Lanes:
+    """The number of edges, which rise, below each element, or with `right` of those up to it."""
+    if len(edges.shape) != 1 or sorter is not None:
+        raise NotSaidError("other edges than one row that rises")
+    sign = "<=" if right or side == "right" else "<"
+    ends = _each(b, edges)
+
+    def compute(e: Expression) -> Expression:
+        count = b.of(0)
+        for end in ends:
+            count = b.add(count, b.compare(sign, end, e))
+        return count
+
+    return elementwise(b, x.shape, torch.int64, compute, [x])
+
+
+def _each(b: Builder, x: Lanes) -> list[Expression]:
+    if math.prod(x.shape) > MOST_TERMS:
+        raise NotSaidError(f"{math.prod(x.shape)} elements to compare with, allowed up to {MOST_TERMS}")
+    return [x.at(tuple(b.of(n) for n in place)) for place in itertools.product(*(range(n) for n in x.shape))]
+
+
+def unbound(b: Builder, x: Lanes, dim: int = 0) -> list[Lanes]:
+    return [_select(b, x, dim, n) for n in range(x.shape[dim])]
 
 
 def stacked(b: Builder, tensors: Sequence[Lanes], dim: int) -> Lanes:

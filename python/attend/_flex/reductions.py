@@ -10,9 +10,7 @@ from typing import Any
 import torch
 
 from attend._flex.expressions import Builder, Expression, NotSaidError
-from attend._flex.lanes import Lanes, converted
-
-MOST_TERMS = 256
+from attend._flex.lanes import MOST_TERMS, Lanes, converted
 
 Combine = Callable[[Builder, Expression, Expression], Expression]
 COMBINE: dict[str, Combine] = {

@@ -19,3 +19,4 @@ class _AuxOutput(NamedTuple):
 
 AuxRequest: Any = getattr(_torchs, "AuxRequest", _AuxRequest)
 AuxOutput: Any = getattr(_torchs, "AuxOutput", _AuxOutput)
+FlexKernelOptions: Any = getattr(_torchs, "FlexKernelOptions", dict)

@@ -27,7 +27,7 @@ from attend._flex.subscripts import Subscripts
 VARIABLES = {"score_mod": ("score", "b", "h", "q", "k"), "mask_mod": ("b", "h", "q", "k")}
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-_FACTORIES = {"new_ones", "new_zeros", "new_full", "new_empty", "ones_like", "zeros_like", "full_like", "empty_like"}
+_FACTORIES = {"new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like"}
 _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
 _MOST_DIMENSIONS = 4
 _CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t"}
@@ -63,8 +63,8 @@ class Traced:
         self._constants = recorder.constants
         self._steps = _needed(sources, recorder.steps)
 
-    def captures(self, given: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """`given`: the captured tensors, in the order of those of the trace."""
+    def captures(self, given: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+        """`given`: the captured tensors, in the order of those of the trace. Numbers among them go to the device."""
         tensors: dict[Source, torch.Tensor] = {}
         for n, x in enumerate((*given, *self.extra)):
             tensors[Source("capture", n)] = x
@@ -78,7 +78,7 @@ class Traced:
             )
             for output, x in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
                 tensors[Source("step", n, output)] = x
-        return {name: _readable(tensors[source]) for source, name in self.names.items()}
+        return {name: _readable(tensors[source], source, device) for source, name in self.names.items()}
 
     def check_extents(self, argument: str, sizes: dict[str, int]) -> None:
         """Refuses what torch would refuse: a subscript b, h, q_idx or kv_idx beyond the tensor."""
@@ -93,8 +93,9 @@ class Traced:
 _CALLED = {"b": "sequences", "h": "query heads", "q": "rows", "k": "keys"}
 
 
-def _readable(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.int32) if x.dtype in _NARROW else x
+def _readable(x: torch.Tensor, source: Source, device: torch.device) -> torch.Tensor:
+    x = x.to(torch.int32) if x.dtype in _NARROW else x
+    return x.to(device) if x.dim() == 0 or source.kind == "constant" else x
 
 
 def _extents(nodes: list[Expression], recorder: Recorder) -> list[tuple[tuple[int, ...], int, str]]:
@@ -238,6 +239,9 @@ class Recorder(TorchDispatchMode):
             self._add_constant(made)
             return made
         try:
+            if name == "unbind":  # x, y = table[q_idx]
+                parts = lanes.unbound(self.builder, self._lanes_of(args[0]), *args[1:])
+                return [self._stand_in(part, tensors, kwargs, func) for part in parts]
             found = self._expressed(func, name, args, kwargs)
         except NotSaidError as error:
             raise self._refusal(func, str(error)) from None
@@ -288,6 +292,11 @@ class Recorder(TorchDispatchMode):
         if name in ("stack", "cat"):
             join = lanes.stacked if name == "stack" else lanes.concatenated
             return join(b, [self._lanes_of(x) for x in args[0]], args[1] if len(args) > 1 else 0)
+        if name == "isin":
+            return lanes.among(b, self._lanes_of(args[0]), self._lanes_of(args[1]), **kwargs)
+        if name in ("bucketize", "searchsorted"):
+            edges, x = (args[1], args[0]) if name == "bucketize" else (args[0], args[1])
+            return lanes.bucket(b, self._lanes_of(edges), self._lanes_of(x), **kwargs)
         if name == "detach":
             return self._detached(self._lanes_of(args[0]))
         return self._computed(func, name, args, kwargs)

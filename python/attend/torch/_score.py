@@ -25,10 +25,7 @@ def attention(
     """(o, lse); with autograd differentiable by q, k, v, options that have a gradient, and captures of floats."""
     captures = _tensors(score, q.device)
     given = (q, k, v, *captures, *(x for x in extras if x is not None))
-    if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
-        raise UnsupportedError(
-            f"{score.what}: under torch.compile, torch.func or a tracer, allowed outside of them only"
-        )
+    refuse_tracers(score.what, given)
     for x in given:
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with plain tensors only")
@@ -38,6 +35,12 @@ def attention(
     with torch.set_grad_enabled(with_autograd and torch.is_grad_enabled()):
         o, lse = _Attention.apply(score, settings, q, k, v, *extras, *captures)
     return o, lse
+
+
+def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
+    """`what`: the argument that the refusal names."""
+    if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
+        raise UnsupportedError(f"{what}: under torch.compile, torch.func or a tracer, allowed outside of them only")
 
 
 class _Attention(torch.autograd.Function):
