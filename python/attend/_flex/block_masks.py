@@ -13,7 +13,8 @@ from attend._block_mask import make_block_mask
 from attend._core import BlockMask as Tiles
 from attend._errors import ArgumentError, UnsupportedError
 from attend._flex.functions import evaluated, traced
-from attend._flex.trace import Traced, trace
+from attend._flex.trace import trace
+from attend._flex.traced import Traced
 
 _LISTS = (
     "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices",

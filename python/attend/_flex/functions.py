@@ -11,7 +11,8 @@ import torch
 from attend._errors import ArgumentError
 from attend._flex.keys import key_of
 from attend._flex.subscripts import Subscripts
-from attend._flex.trace import VARIABLES, Traced, trace
+from attend._flex.trace import VARIABLES, trace
+from attend._flex.traced import Traced
 
 _MOST_KNOWN = 256
 _known: dict[Any, Traced] = {}

@@ -1,0 +1,99 @@
+"""What becomes of a function: a text in the language of docs/custom_scores.md and the tensors that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from attend._errors import ArgumentError
+from attend._flex.expressions import Expression, reachable, text_of
+
+_NARROW = (torch.int8, torch.uint8, torch.int16)
+
+
+class Source(NamedTuple):
+    """Where a tensor that the text reads comes from."""
+
+    kind: str  # "capture", "step" or "constant"
+    number: int  # of the captured tensor, of the step, of the constant
+    output: int = 0  # of the step
+
+
+class Step(NamedTuple):
+    run: Any
+    args: Any  # a Source in place of each tensor
+    kwargs: Any
+
+
+class Traced:
+    """What became of a function: a text, and how to compute the tensors that it reads from those that are captured."""
+
+    def __init__(
+        self, root: Expression, steps: list[Step], constants: list[torch.Tensor], extra: list[torch.Tensor],
+        shapes: dict[Source, tuple[int, ...]], is_lasting: bool,
+    ) -> None:  # fmt: skip
+        nodes = reachable(root)
+        sources = list(dict.fromkeys(x.value for x in nodes if x.kind == "load"))
+        self.names = {source: f"t{n}" for n, source in enumerate(sources)}
+        self.text = text_of(root, self.names)
+        self.variables = frozenset(x.value for x in nodes if x.kind == "variable")
+        self.extents = _extents(nodes, shapes)
+        self.is_lasting = is_lasting
+        self.extra = extra  # captured tensors that no key found
+        self._constants = constants
+        self._steps = _needed(sources, steps)
+
+    def captures(self, given: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+        """`given`: the captured tensors, in the order of those of the trace. Numbers among them go to the device."""
+        tensors: dict[Source, torch.Tensor] = {}
+        for n, x in enumerate((*given, *self.extra)):
+            tensors[Source("capture", n)] = x
+        for n, x in enumerate(self._constants):
+            tensors[Source("constant", n)] = x
+        look_up = lambda x: tensors[x] if isinstance(x, Source) else x
+        is_source = lambda x: isinstance(x, Source)
+        for n, step in self._steps.items():
+            result = step.run(
+                *tree_map(look_up, step.args, is_leaf=is_source), **tree_map(look_up, step.kwargs, is_leaf=is_source)
+            )
+            for output, x in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
+                tensors[Source("step", n, output)] = x
+        return {name: _readable(tensors[source], source, device) for source, name in self.names.items()}
+
+    def check_extents(self, argument: str, sizes: dict[str, int]) -> None:
+        """Refuses what torch would refuse: a subscript b, h, q_idx or kv_idx beyond the tensor."""
+        for shape, dim, variable in self.extents:
+            if sizes[variable] > shape[dim]:
+                raise ArgumentError(
+                    f"{argument}: a captured tensor of shape {shape} has {shape[dim]} elements in dimension {dim}, "
+                    f"allowed {sizes[variable]}, the number of {_CALLED[variable]}"
+                )
+
+
+_CALLED = {"b": "sequences", "h": "query heads", "q": "rows", "k": "keys"}
+
+
+def _readable(x: torch.Tensor, source: Source, device: torch.device) -> torch.Tensor:
+    x = x.to(torch.int32) if x.dtype in _NARROW else x
+    return x.to(device) if x.dim() == 0 or source.kind == "constant" else x
+
+
+def _extents(nodes: list[Expression], shapes: dict[Source, tuple[int, ...]]) -> list[tuple[tuple[int, ...], int, str]]:
+    found = []
+    for x in nodes:
+        for dim, subscript in enumerate(x.args if x.kind == "load" else ()):
+            if subscript.kind == "variable":
+                found.append((shapes[x.value], dim, subscript.value))
+    return list(dict.fromkeys(found))
+
+
+def _needed(sources: list[Source], steps: list[Step]) -> dict[int, Step]:
+    wanted = {source.number for source in sources if source.kind == "step"}
+    for n in reversed(range(len(steps))):
+        if n in wanted:
+            leaves, _ = tree_flatten((steps[n].args, steps[n].kwargs), is_leaf=lambda x: isinstance(x, Source))
+            wanted |= {x.number for x in leaves if isinstance(x, Source) and x.kind == "step"}
+    return {n: steps[n] for n in sorted(wanted)}
