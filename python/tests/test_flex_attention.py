@@ -1,5 +1,9 @@
 """flex_attention with functions that users write, against attention by its definition in float64 and torch's own."""
 
+import pathlib
+import re
+import runpy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -160,3 +164,17 @@ def test_auxiliary_results(ask):
     o, aux = flex_attention(q, k, v, problems.relative(None), enable_gqa=True, return_aux=AuxRequest(lse=ask == "lse"))
     assert isinstance(aux, AuxOutput) and aux.max_scores is None and torch.equal(o, want[0])
     assert torch.equal(aux.lse, want[1]) if ask == "lse" else aux.lse is None
+
+
+def test_the_example_of_the_documentation_runs(tmp_path):
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "custom_scores.md"
+    section = page.read_text().split("## FlexAttention's functions")[1].split("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    program = tmp_path / "flex.py"
+    program.write_text(example)
+    names = runpy.run_path(str(program))
+    exact = [names[name].double() for name in "qkv"]
+    want_o, want_lse = reference(*exact, score_mod=names["alibi"], mask_mod=names["documents"])
+    check("o", 1e-5, names["o"], want_o)
+    check("lse", 1e-5, names["lse"], want_lse)
+    check("slope", 1e-3, names["slope"].grad, torch.autograd.grad(want_o.sum() + want_lse.sum(), names["slope"])[0])
