@@ -110,6 +110,7 @@ def test_values_of_captured_tensors_are_those_of_when_it_was_made():
     limit = torch.tensor(100)
     mask = attend.create_block_mask(lambda b, h, q, k: k < limit, None, None, LENGTH, LENGTH)
     limit.fill_(7)
+    check(mask.to("cpu"), lambda b, h, q, k: k < 100)
     check(mask, lambda b, h, q, k: k < 100)
     check(attend.create_block_mask(lambda b, h, q, k: k < limit, None, None, LENGTH, LENGTH), lambda b, h, q, k: k < 7)
 

@@ -153,6 +153,38 @@ def test_numbers_arrive_exactly():
     assert torch.isneginf(scores_of(lambda score, b, h, q, k: score - math.inf, 1)).all()
 
 
+DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+          torch.float32, torch.float64)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x)[6:])
+def test_captured_tensors_of_all_dtypes(dtype, rng):
+    x = torch.from_numpy(rng.integers(-100, 100, ROWS)).to(dtype)
+    number = x[5].clone()
+    mod = lambda score, b, h, q, k: score + x[q] * 2.0 + (x[q] + x[q]) + number
+    found = scores_of(mod, ROWS)
+    close(found, torch.stack([mod(torch.zeros((), dtype=torch.float64), 0, 0, n, 0) for n in range(ROWS)]), 1e-3)
+
+
+def test_deep_expressions(rng):
+    x = torch.from_numpy(rng.standard_normal(ROWS))
+
+    def mod(score, b, h, q, k):
+        value = x[q]
+        for n in range(400):
+            value = value * 0.99 - n % 3 if n % 2 else 1 - value
+        return score + value
+
+    close(
+        scores_of(mod, ROWS), torch.stack([mod(torch.zeros((), dtype=torch.float64), 0, 0, n, 0) for n in range(ROWS)])
+    )
+
+
+def test_zeros_keep_their_signs():
+    mod = lambda score, b, h, q, k: score + torch.where(1 / torch.where(q > 0, 0.0, -0.0) > 0, 1.0, 2.0)
+    assert scores_of(mod, 2).tolist() == [2, 1]
+
+
 def test_subscripts_of_all_kinds(rng):
     x = torch.from_numpy(rng.standard_normal((3, 4, 5, 6))).requires_grad_()
     i = torch.from_numpy(rng.integers(-3, 3, ROWS))
@@ -165,6 +197,9 @@ def test_subscripts_of_all_kinds(rng):
         first, second, *_ = x[n, 1, :, n]
         e = e + first * second
         rows = x[n, torch.arange(4), n]
+        several = (torch.arange(3) + n) % 3
+        e = e + x[several, :, several].sum(0)[3, 1] + x[:, several, several][2, 1, 4] + x[:, n, :, several][0, n, 2]
+        e = e + x[several, n, :3][:, 1].prod() + x[1, several, ..., n][n].sum()
         return a[2, n] + b.sum() + c[0, 1] + d + e + rows.amax() + rows[n, 1]
 
     found = scores_of(lambda score, b, h, q, k: score + of(x, i[q]), ROWS)

@@ -71,6 +71,12 @@ def test_other_tensors_of_the_same_kind_are_no_other_trace(traces):
     assert traces == [4]
 
 
+def test_the_extent_of_a_tensor_counts(traces):
+    from_the_end = lambda table: lambda score, b, h, q, k: score + table[q - 6]
+    for n in (6, 7, 9):
+        assert torch.equal(scores(from_the_end(torch.arange(n))), Q + n - 6)
+
+
 def test_values_changed_in_place_are_seen(traces):
     table = torch.zeros(6)
     mod = of_table(table)
@@ -181,6 +187,21 @@ def test_objects_are_traced_at_each_call(traces):
     mod.table = torch.zeros(6)
     assert not scores(mod).any()
     assert traces == [7] and not functions._known
+
+
+def test_attributes_of_functions_are_seen(traces):
+    helper = lambda x: x * helper.scale
+    mod = lambda score, b, h, q, k: score + helper(q)
+    for scale in (2, 3):
+        helper.scale = scale
+        assert torch.equal(scores(mod), scale * Q)
+
+
+def test_tensors_that_no_key_finds_are_seen(traces, monkeypatch):
+    mod = lambda score, b, h, q, k: score + torch.table_of_a_test[q]
+    for scale in (2, 3):
+        monkeypatch.setattr(torch, "table_of_a_test", torch.arange(6) * scale, raising=False)
+        assert torch.equal(scores(mod), scale * Q)
 
 
 def test_objects_have_gradients_too(traces):

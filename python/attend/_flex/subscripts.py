@@ -37,12 +37,13 @@ def _is_number(s: Any) -> bool:
 
 
 def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
-    """First what is no tensor, as a view, then the tensors."""
-    places: list[tuple[int, Any]] = []
+    """First what is no tensor, as a view; then the numbers, which leave no dimension; then the other tensors."""
+    numbers: dict[int, Any] = {}
+    others: dict[int, Any] = {}
     place = 0
     for s in given:
         if isinstance(s, torch.Tensor):
-            places.append((place, s))
+            (numbers if _is_number(s) else others)[place] = s
         if s is Ellipsis:
             place += x.dim() - sum(t is not None and t is not Ellipsis for t in given)
         elif not isinstance(s, int):
@@ -50,8 +51,12 @@ def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
     plain = tuple(slice(None) if isinstance(s, torch.Tensor) else s for s in given)
     if any(s != slice(None) for s in plain):
         x = x[plain]
-    subscripts: list[Any] = [None] * (places[-1][0] + 1)
-    for n, s in places:
-        subscripts[n] = s
-    result: torch.Tensor = torch.ops.aten.index.Tensor(x, subscripts)
+    x = _index(x, numbers)
+    return _index(x, {place - sum(n < place for n in numbers): s for place, s in others.items()})
+
+
+def _index(x: torch.Tensor, subscripts: dict[int, Any]) -> torch.Tensor:
+    if not subscripts:
+        return x
+    result: torch.Tensor = torch.ops.aten.index.Tensor(x, [subscripts.get(n) for n in range(max(subscripts) + 1)])
     return result
