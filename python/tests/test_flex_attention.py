@@ -155,6 +155,54 @@ def test_one_sequence_of_keys_serves_all():
     assert torch.autograd.grad(o.sum(), k)[0].shape == k.shape
 
 
+def test_autocast_is_that_of_q_k_and_v():
+    q, k, v = (x.clone().requires_grad_() for x in tensors(torch.float32))
+    c = problems.leaves(problems.captures_of(problems.low_rank, 1))
+    mod = problems.low_rank(c)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        o = attend.flex_attention(q, k, v, mod, enable_gqa=True)
+    low = [x.detach().bfloat16().requires_grad_() for x in (q, k, v)]
+    want = attend.flex_attention(*low, mod, enable_gqa=True)
+    assert o.dtype == torch.bfloat16 and torch.equal(o, want)
+    found = torch.autograd.grad(o.float().sum(), (q, k, v, c.rows))
+    wanted = torch.autograd.grad(want.float().sum(), (*low, c.rows))
+    assert all(torch.equal(a, b.to(a.dtype)) for a, b in zip(found, wanted)) and found[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(("batch", "rows", "keys"), [(2, 0, 5), (2, 5, 0), (0, 5, 5), (1, 1, 1)])
+def test_small_sizes(batch, rows, keys):
+    q, k, v = tensors(torch.float32, rows, keys, batch)
+    mask = attend.create_block_mask(lambda b, h, q, k: q >= k, None, None, rows, keys)
+    for options in ({"score_mod": problems.alibi(None)}, {"block_mask": mask}, {}):
+        o, lse = attend.flex_attention(q, k, v, enable_gqa=True, return_lse=True, **options)
+        assert o.shape == (batch, HEADS, rows, problems.DIM + 8) and lse.shape == (batch, HEADS, rows)
+        assert keys or (not o.any() and torch.isneginf(lse).all())
+
+
+# Some of each kind: no capture, numbers, tables, a bias, what torch computes of captures, rows that see nothing.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize(
+    "name", ["alibi", "softcap", "band", "t5", "full_bias", "computed_captures", "padding_by_score", "more_functions"]
+)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_scores_on_a_gpu(name, dtype):
+    captures = problems.captures_of(SCORES[name], 0)
+    here = problems.leaves({name: x.cuda() for name, x in captures.items()})
+    for x in vars(here).values():
+        x.requires_grad_(False)
+    given = tensors(dtype)
+    q, k, v = (x.cuda().requires_grad_() for x in given)
+    exact = [x.detach().double().requires_grad_() for x in given]
+    o, lse = attend.flex_attention(q, k, v, SCORES[name](here), enable_gqa=True, return_lse=True)
+    want_o, want_lse = reference(*exact, score_mod=SCORES[name](problems.leaves(captures, torch.float64)))
+    check("o", BUDGETS[dtype] * 2, o.cpu(), want_o)
+    check("lse", BUDGETS[dtype] * 2, lse.cpu(), want_lse)
+    dout = torch.ones_like(o)
+    want = torch.autograd.grad(want_o, exact, dout.cpu().double())
+    for letter, a, b in zip("qkv", torch.autograd.grad(o, (q, k, v), dout), want):
+        check(f"d{letter}", BUDGETS[dtype] * 8, a.cpu(), b)
+
+
 @pytest.mark.parametrize("ask", ["lse", "nothing"])
 def test_auxiliary_results(ask):
     from attend.torch.flex_attention import AuxOutput, AuxRequest, flex_attention

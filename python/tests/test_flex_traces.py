@@ -269,3 +269,13 @@ def test_few_traces_are_kept(traces):
     for n in range(functions._MOST_KNOWN + 3):
         functions.traced("score_mod", of_value(n), CPU)
     assert len(functions._known) == 3
+
+
+def test_numbers_go_to_the_device_of_the_call():
+    number, table = torch.tensor(2.0), torch.arange(6.0)
+    mod = lambda score, b, h, q, k: score * number + table[q] + torch.arange(6)[k]
+    function, given = functions.traced("score_mod", mod, CPU)
+    captures = function.captures(given, torch.device("meta"))
+    devices = {tuple(x.shape): x.device.type for x in captures.values() if x.dtype == torch.float32}
+    assert devices == {(): "meta", (6,): "cpu"}
+    assert [x.device.type for x in captures.values() if x.dtype == torch.int64] == ["meta"]

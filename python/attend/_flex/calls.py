@@ -18,6 +18,7 @@ from attend._flex.functions import check_signature, evaluated, number_of_argumen
 from attend._flex.results import AuxOutput
 from attend._score import Own
 from attend.torch import _score
+from attend.torch._autograd import autocast
 from attend.torch._front import check_tensor
 
 _OPTIONS = {
@@ -47,29 +48,43 @@ def flex_attention(
     _check_options(kernel_options)
     with_lse = _wants_lse(return_lse, return_aux)
     key, value = _broadcast(query, key, value, enable_gqa)
-    batch, heads, rows, _ = query.shape
-    tiles = None
-    if score_mod is not None or block_mask is not None:
-        _score.refuse_tracers("score_mod or block_mask", (query, key, value))
-    if block_mask is not None:
-        if not isinstance(block_mask, torchs.BlockMask):
-            raise ArgumentError(
-                f"block_mask: {type(block_mask).__name__}, allowed what create_block_mask gives, attend's or torch's"
-            )
-        tiles = tiles_of(block_mask, batch, heads, rows, key.shape[2])
     try:
-        if score_mod is None and tiles is None:
-            o, lse = attention(query, key, value, scale=scale, return_lse=True)
+        if torch.is_autocast_enabled(query.device.type):  # q, k and v are of its dtype; functions are as outside of it
+            query, key, value = autocast(query, key, value)
+            with torch.autocast(query.device.type, enabled=False):
+                o, lse = _computed(query, key, value, score_mod, block_mask, scale)
         else:
-            text, captures = (None, {}) if score_mod is None else _score_of(score_mod, query, key)
-            extras, settings = resolve("flex_attention", query, {"scale": scale})
-            own = Own(text, captures, tiles)
-            o, lse = _score.attention(own, query, key, value, extras, settings, with_autograd=True)
+            o, lse = _computed(query, key, value, score_mod, block_mask, scale)
     except Error as error:
         raise renamed(error, _NAMES) from None
     if return_aux is not None:
         return o, AuxOutput(lse=lse if with_lse else None, max_scores=None)
     return (o, lse) if with_lse else o
+
+
+def _computed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
+    block_mask: Any, scale: Optional[float],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(o, lse)."""
+    if score_mod is not None or block_mask is not None:
+        _score.refuse_tracers("score_mod or block_mask", (query, key, value))
+    tiles = None if block_mask is None else _tiles_of(block_mask, query, key)
+    if score_mod is None and tiles is None:
+        both: tuple[torch.Tensor, torch.Tensor] = attention(query, key, value, scale=scale, return_lse=True)
+        return both
+    text, captures = (None, {}) if score_mod is None else _score_of(score_mod, query, key)
+    extras, settings = resolve("flex_attention", query, {"scale": scale})
+    return _score.attention(Own(text, captures, tiles), query, key, value, extras, settings, with_autograd=True)
+
+
+def _tiles_of(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Any:
+    if not isinstance(block_mask, torchs.BlockMask):
+        raise ArgumentError(
+            f"block_mask: {type(block_mask).__name__}, allowed what create_block_mask gives, attend's or torch's"
+        )
+    batch, heads, rows, _ = query.shape
+    return tiles_of(block_mask, batch, heads, rows, key.shape[2])
 
 
 def _score_of(score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Tensor) -> tuple[str, dict[str, Any]]:
