@@ -152,6 +152,12 @@ def chosen_blocks(c):
     return lambda b, h, q, k: c.keep[b, h, q // 16, k // 16]
 
 
+@case(keep=bools(BATCH, HEADS, 2, 3), kind=integers(3, 2, 3), row=bools(3))
+def chosen_tiles(c):
+    by_kind = lambda b, q, k: c.kind[q // 64, k // 64] > b
+    return lambda b, h, q, k: (c.keep[b, h, q // 64, k // 64] & by_kind(b, q, k)) | (c.row[k // 64] & (h == 1))
+
+
 @case(mask=bools(BATCH, 1, ROWS, KEYS))
 def any_mask(c):
     return lambda b, h, q, k: c.mask[b, 0, q, k]
@@ -164,7 +170,7 @@ def heads_apart(c):
 
 ANY_LENGTHS = (
     causal, sliding_window, dilated, global_and_sliding, prefix_lm, documents, packed_documents, shared_prefix, tree,
-    flamingo, chosen_blocks, any_mask, heads_apart,
+    flamingo, chosen_blocks, chosen_tiles, any_mask, heads_apart,
 )  # fmt: skip
 SQUARES = (block_diffusion, natten_1d, natten_2d, natten_tiled, natten_morton, sta_2d, sta_3d)
 MASKS = {f.__name__: f for f in (*ANY_LENGTHS, *SQUARES)}

@@ -106,6 +106,20 @@ def test_captured_tensors_that_are_too_short_for_the_call_are_refused():
         attend.create_block_mask(lambda b, h, q, k: torch.zeros(LENGTH - 1, dtype=torch.bool)[k], 1, 1, 9, LENGTH)
 
 
+def test_tables_of_blocks_are_decided_tile_by_tile():
+    """Evaluated pair by pair, 2^32 of them, it would take minutes."""
+    length = 1 << 15
+    keep = torch.zeros(2, 2, length // 512, length // 512, dtype=torch.bool)
+    keep[0, 1, 3, 5] = keep[1, 0, 7, 0] = True
+    mask = attend.create_block_mask(lambda b, h, q, k: keep[b, h, q // 512, k // 512], 2, 2, length, length)
+    tiles = block_masks.tiles_of(mask, 2, 2, length, length).tiles
+    assert tiles == {"all": 4 * (length // 64) ** 2, "full": 2 * 64, "partial": 0, "patterns": 0}
+    with pytest.raises(
+        attend.ArgumentError, match=r"shape \(2, 2, 64, 64\) has 2 elements in dimension 1, allowed 3"
+    ):
+        block_masks.tiles_of(mask, 2, 3, length, length)
+
+
 def test_values_of_captured_tensors_are_those_of_when_it_was_made():
     limit = torch.tensor(100)
     mask = attend.create_block_mask(lambda b, h, q, k: k < limit, None, None, LENGTH, LENGTH)

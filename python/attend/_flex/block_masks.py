@@ -228,13 +228,10 @@ def _traced(mask: torchs.BlockMask) -> tuple[Traced, list[torch.Tensor]]:
 
 def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callable[..., Any]) -> Callable[..., Any]:
     batch, heads, *_ = table.shape
-    # The library knows the exact value of an element whose subscripts are the same all over a tile, except in the last
-    # dimension, of which it knows 64 elements together: that one has extent 1.
-    states = table.reshape(batch * heads, *table.shape[2:], 1)
 
     def seen(b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
-        lists = (b % batch if batch > 1 else 0) * heads + (h % heads if heads > 1 else 0)
-        state: torch.Tensor = states[lists, q // block_size[0], k // block_size[1], 0]
+        lists = (b % batch if batch > 1 else 0, h % heads if heads > 1 else 0)
+        state: torch.Tensor = table[(*lists, q // block_size[0], k // block_size[1])]
         if mask_mod is torchs.noop_mask:
             return state > 0
         partial: torch.Tensor = (state == 1) & mask_mod(b, h, q, k)

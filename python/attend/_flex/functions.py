@@ -10,7 +10,7 @@ import torch
 
 from attend._errors import ArgumentError
 from attend._flex.keys import key_of
-from attend._flex.subscripts import Subscripts
+from attend._flex.subscripts import SubscriptMode
 from attend._flex.trace import VARIABLES, trace
 from attend._flex.traced import Traced
 
@@ -69,6 +69,6 @@ def evaluated(function: Callable[..., Any], positions: list[torch.Tensor], score
     mapped = function
     for place in (3, 2, 1, 0):
         mapped = torch.vmap(mapped, in_dims=(*lead, *(0 if n == place else None for n in range(4))))
-    with Subscripts():
+    with SubscriptMode():
         result: torch.Tensor = mapped(*positions) if score is None else mapped(score, *positions)
     return result

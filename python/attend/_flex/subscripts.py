@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 _READ_OUT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr)
 
 
-class Subscripts(TorchFunctionMode):
+class SubscriptMode(TorchFunctionMode):
     """Within it such subscripts are one aten.index. torch itself would read their values.
 
     `read_out`: called with a tensor whose memory the function is about to read past torch's dispatcher.

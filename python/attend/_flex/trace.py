@@ -20,10 +20,10 @@ import attend._flex.activations  # noqa: F401  (registers its operators)
 from attend._errors import UnsupportedError
 from attend._flex import lanes, reductions
 from attend._flex.expressions import FLOAT, Builder, Expression, NotSaidError, reachable
-from attend._flex.lanes import Lanes, type_of
+from attend._flex.lanes import Lanes, Subscripts, type_of
 from attend._flex.operators import ELEMENTWISE
-from attend._flex.subscripts import Subscripts
-from attend._flex.traced import Source, Step, Traced
+from attend._flex.subscripts import SubscriptMode
+from attend._flex.traced import Extent, Source, Step, Traced
 
 VARIABLES = {"score_mod": ("score", "b", "h", "q", "k"), "mask_mod": ("b", "h", "q", "k")}
 
@@ -31,6 +31,8 @@ _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _FACTORIES = {"new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like"}
 _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
 _MOST_DIMENSIONS = 4
+_MOST_BLOCKS = 1 << 20  # of a tensor whose rows the library knows the bounds of
+_TILE = 64
 _CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t"}
 
 
@@ -45,7 +47,7 @@ def trace(
         variable = recorder.builder.variable(name)
         recorder.keep(x, Lanes((), x.dtype, lambda _, variable=variable: variable))  # type: ignore[misc]
         arguments.append(x)
-    with torch.no_grad(), recorder, Subscripts(recorder.read_out):
+    with torch.no_grad(), recorder, SubscriptMode(recorder.read_out):
         result = function(*arguments)
     root = recorder.result(result)
     try:
@@ -63,7 +65,9 @@ class Recorder(TorchDispatchMode):
         self.constants: list[torch.Tensor] = []
         self.steps: list[Step] = []
         self.shapes: dict[Source, tuple[int, ...]] = {}
+        self.extents: list[Extent] = []
         self._views: dict[Source, tuple[str, Any, Any]] = {}
+        self._reshapes: dict[tuple[Source, tuple[int, ...]], Source] = {}
         self.is_lasting = True  # False: the text depends on values that no key has
         self._argument = argument
         self._lanes: dict[int, Lanes] = {}
@@ -105,18 +109,34 @@ class Recorder(TorchDispatchMode):
             name, args, kwargs = self._views[source]
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
         if x.dim() > _MOST_DIMENSIONS:
-            return lanes.reshaped(b, self._lanes_of(self._flattened(x)), x.shape)
+            flat = x.reshape(-1, *x.shape[1 - _MOST_DIMENSIONS :])
+            self._name(flat, self._reshaped(source, tuple(flat.shape)))
+            return lanes.reshaped(b, self._lanes_of(flat), x.shape)
+        type_of(x.dtype)
         self.shapes[source] = tuple(x.shape)
-        type = type_of(x.dtype)
-        return Lanes(x.shape, x.dtype, lambda i: b.load(source, i, type))
+        return Lanes(x.shape, x.dtype, lambda i: self._load(x, source, i))
 
-    def _flattened(self, x: torch.Tensor) -> torch.Tensor:
-        """Its first dimensions as one, by a step."""
-        shape = (-1, *x.shape[1 - _MOST_DIMENSIONS :])
-        flat = x.reshape(shape)
-        self.steps.append(Step(torch.reshape, (self._source(x), shape), {}))
-        self._name(flat, Source("step", len(self.steps) - 1))
-        return flat
+    def _load(self, x: torch.Tensor, source: Source, i: Subscripts) -> Expression:
+        b = self.builder
+        if self._argument == "mask_mod" and _is_block(i) and x.numel() <= _MOST_BLOCKS:
+            # The library knows the value of an element whose subscripts are the same all over a tile, but for the last
+            # dimension, of which it knows 64 elements together. So that one becomes 1.
+            shape = (*x.shape, 1)
+            if len(shape) > _MOST_DIMENSIONS:
+                self.extents += [(tuple(x.shape), dim, i[dim].value) for dim in (0, 1) if i[dim].kind == "variable"]
+                shape = (x.shape[0] * x.shape[1], *shape[2:])
+                i = (b.add(b.multiply(i[0], x.shape[1]), i[1]), *i[2:])
+            source, i = self._reshaped(source, shape), (*i, b.of(0))
+        return b.load(source, i, type_of(x.dtype))
+
+    def _reshaped(self, source: Source, shape: tuple[int, ...]) -> Source:
+        """A step that gives the same elements in this shape."""
+        key = (source, shape)
+        if key not in self._reshapes:
+            self._reshapes[key] = Source("step", len(self.steps))
+            self.steps.append(Step(torch.reshape, key, {}))
+            self.shapes[self._reshapes[key]] = shape
+        return self._reshapes[key]
 
     def result(self, x: Any) -> Expression:
         if not isinstance(x, torch.Tensor):
@@ -135,7 +155,7 @@ class Recorder(TorchDispatchMode):
 
     def traced(self, root: Expression) -> Traced:
         extra = self.captures[self.num_given :]
-        return Traced(root, self.steps, self.constants, extra, self.shapes, self.is_lasting)
+        return Traced(root, self.steps, self.constants, extra, self.shapes, self.extents, self.is_lasting)
 
     # Operators
 
@@ -268,6 +288,14 @@ class Recorder(TorchDispatchMode):
         if func._schema.name == "aten::log_sigmoid_forward":
             return x, torch.empty(0, dtype=found.dtype, device=device)
         return x
+
+
+def _is_block(i: Subscripts) -> bool:
+    """Whether the last subscript is that of a block of whole tiles, as kv_idx // 128 is."""
+    last = i[-1] if len(i) > 1 else None
+    if last is None or last.kind != "operation" or last.value != "({} // {})":
+        return False
+    return last.args[1].is_constant and last.args[1].value % _TILE == 0
 
 
 def _is_plain_index(name: str, args: Any) -> bool:

@@ -28,19 +28,22 @@ class Step(NamedTuple):
     kwargs: Any
 
 
+Extent = tuple[tuple[int, ...], int, str]  # the shape of a tensor, and a dimension of which a variable is the subscript
+
+
 class Traced:
     """What became of a function: a text, and how to compute the tensors that it reads from those that are captured."""
 
     def __init__(
         self, root: Expression, steps: list[Step], constants: list[torch.Tensor], extra: list[torch.Tensor],
-        shapes: dict[Source, tuple[int, ...]], is_lasting: bool,
+        shapes: dict[Source, tuple[int, ...]], extents: list[Extent], is_lasting: bool,
     ) -> None:  # fmt: skip
         nodes = reachable(root)
         sources = list(dict.fromkeys(x.value for x in nodes if x.kind == "load"))
         self.names = {source: f"t{n}" for n, source in enumerate(sources)}
         self.text = text_of(root, self.names)
         self.variables = frozenset(x.value for x in nodes if x.kind == "variable")
-        self.extents = _extents(nodes, shapes)
+        self.extents = [*extents, *_extents(nodes, shapes)]
         self.is_lasting = is_lasting
         self.extra = extra  # captured tensors that no key found
         self._constants = constants
@@ -81,7 +84,7 @@ def _readable(x: torch.Tensor, source: Source, device: torch.device) -> torch.Te
     return x.to(device) if x.dim() == 0 or source.kind == "constant" else x
 
 
-def _extents(nodes: list[Expression], shapes: dict[Source, tuple[int, ...]]) -> list[tuple[tuple[int, ...], int, str]]:
+def _extents(nodes: list[Expression], shapes: dict[Source, tuple[int, ...]]) -> list[Extent]:
     found = []
     for x in nodes:
         for dim, subscript in enumerate(x.args if x.kind == "load" else ()):
