@@ -114,9 +114,7 @@ def test_tables_of_blocks_are_decided_tile_by_tile():
     mask = attend.create_block_mask(lambda b, h, q, k: keep[b, h, q // 512, k // 512], 2, 2, length, length)
     tiles = block_masks.tiles_of(mask, 2, 2, length, length).tiles
     assert tiles == {"all": 4 * (length // 64) ** 2, "full": 2 * 64, "partial": 0, "patterns": 0}
-    with pytest.raises(
-        attend.ArgumentError, match=r"shape \(2, 2, 64, 64\) has 2 elements in dimension 1, allowed 3"
-    ):
+    with pytest.raises(attend.ArgumentError, match=r"shape \(2, 2, 64, 64\) has 2 elements in dimension 1, allowed 3"):
         block_masks.tiles_of(mask, 2, 3, length, length)
 
 

@@ -8,6 +8,7 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
 
 import attend
 
@@ -61,10 +62,16 @@ FLOATS = {
     + (x.unsqueeze(0).expand(4) * torch.ones(2, 4, dtype=torch.float64)).sum((0, 1)),
     "subscripts of what is computed": lambda x, y: torch.stack([x, y, x + y])[(x > 0).long() + (y > 0).int()],
     "a small product": lambda x, y: torch.mv(torch.stack([x, y]).view(1, 2).expand(3, 2), torch.stack([y, y])).sum(),
+    "lengths": lambda x, y: torch.hypot(x, y) + torch.stack([x, y]).norm() + torch.stack([x, y * 2]).norm(p=1)
+    + torch.linalg.vector_norm(torch.stack([x, y]), ord=math.inf) + torch.stack([x * 0, y * 0]).norm()
+    + torch.linalg.vector_norm(torch.stack([x, y, x]).view(3, 1), dim=0)[0],
+    "two by two": lambda x, y: torch.max(x, y) + torch.min(x, y) * 2 + torch.stack([x, y]).max()
+    - torch.stack([y, x]).min(),
     "any and all": lambda x, y: torch.stack([x > 0, y > 0]).any() * x + torch.stack([x > 0, y > 0]).all() * y,
 }  # fmt: skip
 
 WHOLE = {
+    "taken": lambda i, j: torch.take(torch.arange(12).view(3, 4) * 2, (i % 12).long()),
     "one of some": lambda i, j: torch.isin(i, torch.tensor([3, -2, 8]))
     + torch.isin(j, torch.arange(4), invert=True) * 2,
     "buckets": lambda i, j: torch.bucketize(i, torch.tensor([-5, -1, 0, 3])) + torch.bucketize(j, torch.tensor([2, 4]),
@@ -197,6 +204,7 @@ def test_subscripts_of_all_kinds(rng):
         first, second, *_ = x[n, 1, :, n]
         e = e + first * second
         rows = x[n, torch.arange(4), n]
+        e = e + x[np.int64(1), n, np.int32(2), n]
         several = (torch.arange(3) + n) % 3
         e = e + x[several, :, several].sum(0)[3, 1] + x[:, several, several][2, 1, 4] + x[:, n, :, several][0, n, 2]
         e = e + x[several, n, :3][:, 1].prod() + x[1, several, ..., n][n].sum()

@@ -62,6 +62,7 @@ VALUE = "the value of a tensor that depends on the score or a position"
             "aten.sum.default: a reduction of 1000 elements, allowed 1 to 256",
         ),
         (lambda s, b, h, q, k: s.expand(3).max(0).values, "a maximum with its index, allowed torch.amax"),
+        (lambda s, b, h, q, k: torch.stack([s, s]).norm(p=3), "a norm of order 3, allowed 1, 2, inf"),
         (lambda s, b, h, q, k: s.detach() + q, "aten.detach.default: a gradient that stops there"),
         (lambda s, b, h, q, k: s + (q**5), "aten.pow.Tensor_Scalar: a power of integers"),
         (lambda s, b, h, q, k: s + (1j * q).real, "dtype torch.complex64"),

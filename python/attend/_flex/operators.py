@@ -172,6 +172,16 @@ def _pow(b: Builder, x: Any, y: Any) -> Expression:
     raise NotSaidError("a power of integers other than x**1, 2, 3, 4, 8 and 2**x; use floats")
 
 
+@handles("hypot")
+def _hypot(b: Builder, x: Any, y: Any) -> Expression:
+    return root(b, b.add(b.multiply(x, x), b.multiply(y, y)))
+
+
+def root(b: Builder, x: Expression) -> Expression:
+    """Of a sum of squares. The slope of a length of 0 is 0, as that of torch's norms."""
+    return b.select(b.compare("==", x, 0.0), 0.0, b.call("sqrt", x))
+
+
 @handles("minimum")
 def _minimum(b: Builder, x: Any, y: Any) -> Expression:
     return b.least(x, y)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from attend._flex.expressions import Builder, Expression, NotSaidError
-from attend._flex.lanes import MOST_TERMS, Lanes, converted
+from attend._flex.lanes import MOST_TERMS, Lanes, converted, elementwise
+from attend._flex.operators import root
 
 Combine = Callable[[Builder, Expression, Expression], Expression]
 COMBINE: dict[str, Combine] = {
@@ -47,6 +49,16 @@ def reduced(
         return b.divide(result, float(len(terms))) if name == "mean" else result
 
     return _kept(Lanes(shape, dtype, at))
+
+
+def norm(b: Builder, x: Lanes, dtype: torch.dtype, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Lanes:
+    size = {math.inf: "amax", -math.inf: "amin", 1: "sum", 2: "sum"}.get(2 if ord is None else ord)
+    if size is None:
+        raise NotSaidError(f"a norm of order {ord}, allowed 1, 2, inf and -inf")
+    is_square = ord in (None, 2)
+    compute = (lambda e: b.multiply(e, e)) if is_square else b.absolute
+    found = reduced(b, size, elementwise(b, x.shape, dtype, compute, [x]), dtype, dim, keepdim)
+    return elementwise(b, found.shape, dtype, lambda e: root(b, e), [found]) if is_square else found
 
 
 def product(b: Builder, x: Lanes, y: Lanes, dtype: torch.dtype, shape: Sequence[int]) -> Lanes:

@@ -46,7 +46,7 @@ def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
             (numbers if _is_number(s) else others)[place] = s
         if s is Ellipsis:
             place += x.dim() - sum(t is not None and t is not Ellipsis for t in given)
-        elif not isinstance(s, int):
+        elif isinstance(s, torch.Tensor) or not hasattr(s, "__index__"):
             place += 1
     plain = tuple(slice(None) if isinstance(s, torch.Tensor) else s for s in given)
     if any(s != slice(None) for s in plain):

@@ -33,6 +33,7 @@ _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
 _MOST_DIMENSIONS = 4
 _MOST_BLOCKS = 1 << 20  # of a tensor whose rows the library knows the bounds of
 _TILE = 64
+_REDUCTIONS = {*reductions.COMBINE, "dot", "mv", "mm", "bmm", "linalg_vector_norm", "norm"}
 _CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t"}
 
 
@@ -229,6 +230,9 @@ class Recorder(TorchDispatchMode):
         if name in ("index_select", "gather"):
             run = lanes.index_select if name == "index_select" else lanes.gather
             return run(b, self._lanes_of(args[0]), args[1], self._lanes_of(args[2]))
+        if name == "take":
+            row = lanes.reshaped(b, self._lanes_of(args[0]), (-1,))
+            return lanes.indexed(b, row, [self._lanes_of(args[1])])
         if name == "embedding":
             return lanes.embedding(b, self._lanes_of(args[0]), self._lanes_of(args[1]))
         if name in ("stack", "cat"):
@@ -246,18 +250,13 @@ class Recorder(TorchDispatchMode):
     def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> Lanes:
         b = self.builder
         handler = ELEMENTWISE.get(name)
-        if handler is None and name not in reductions.COMBINE and name not in ("dot", "mv", "mm", "bmm"):
+        if handler is None and name not in _REDUCTIONS:
             raise NotSaidError("an operator that attend has no expression for")
         found = _on_meta(func, args, kwargs)
         first = found[0] if isinstance(found, (tuple, list)) else found
         type_of(first.dtype)
-        if handler is None and name in reductions.COMBINE and not (name in ("max", "min") and len(args) > 1):
-            rest = {key: x for key, x in kwargs.items() if key != "dtype"}
-            return reductions.reduced(b, name, self._lanes_of(args[0]), first.dtype, *args[1:], **rest)
         if handler is None:
-            if name in reductions.COMBINE:
-                raise NotSaidError("a maximum with its index, allowed torch.amax and torch.amin")
-            return reductions.product(b, self._lanes_of(args[0]), self._lanes_of(args[1]), first.dtype, first.shape)
+            return self._reduced(name, args, kwargs, first)
         operands = [*args, *kwargs.values()]
         operands = [self._lanes_of(x) if isinstance(x, torch.Tensor) else x for x in operands]
         named = list(kwargs)
@@ -266,6 +265,17 @@ class Recorder(TorchDispatchMode):
             return handler(b, *elements[: len(args)], **dict(zip(named, elements[len(args) :])))
 
         return lanes.elementwise(b, first.shape, first.dtype, compute, operands)
+
+    def _reduced(self, name: str, args: Any, kwargs: Any, result: torch.Tensor) -> Lanes:
+        b, x = self.builder, self._lanes_of(args[0])
+        kwargs = {key: value for key, value in kwargs.items() if key != "dtype"}
+        if name in ("linalg_vector_norm", "norm"):
+            return reductions.norm(b, x, result.dtype, *args[1:4], **kwargs)
+        if name not in reductions.COMBINE:
+            return reductions.product(b, x, self._lanes_of(args[1]), result.dtype, result.shape)
+        if name in ("max", "min") and len(args) > 1:
+            raise NotSaidError("a maximum with its index, allowed torch.amax and torch.amin")
+        return reductions.reduced(b, name, x, result.dtype, *args[1:3], **kwargs)
 
     def _detached(self, x: Lanes) -> Lanes:
         if type_of(x.dtype) != FLOAT:
