@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 torchs = pytest.importorskip("torch.nn.attention.flex_attention")
 
 import attend
-from attend._flex import block_masks
+from attend._flex import block_masks, functions
 from attend.torch.flex_attention import BlockMask
 from flex_problems import error, reference
 
@@ -161,6 +161,42 @@ def test_methods_of_torch():
     assert meta.kv_indices.device.type == "meta" and mask.kv_indices.device.type == "cpu"
     with pytest.raises(AttributeError):
         mask.no_such_name  # noqa: B018
+
+
+def test_torchs_paged_attention():
+    """It rewrites lists to pages of one cache, and wraps both functions."""
+    paged = pytest.importorskip("torch.nn.attention.experimental._paged_attention")
+    q, k, v = inputs(batch=2)
+    pages = paged.PagedAttention(n_pages=16, page_size=SIZE, max_batch_size=2, device="cpu")
+    cache = torch.zeros(2, 1, HEADS, 16 * SIZE, 16)
+    for first in range(0, LENGTH, 100):  # so that the pages of both sequences lie between each other
+        for sequence in (0, 1):
+            pages.reserve(torch.tensor(sequence), torch.tensor(first + 100))
+    place = torch.arange(LENGTH).expand(2, LENGTH)
+    pages.assign(torch.tensor([0, 1]), place, k, v, *cache)
+    slope = torch.rand(HEADS)
+    alibi = lambda score, b, h, q, k: score + slope[h] * (k - q)
+    lengths = torch.tensor([LENGTH, LENGTH - 70])
+    mask_mod = lambda b, h, q, k: (q >= k) & (k < lengths[b])
+    mask = attend.create_block_mask(mask_mod, 2, 1, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=SIZE)
+    mask = pages.convert_logical_block_mask(mask)
+    o = attend.flex_attention(q, *cache, pages.get_score_mod(alibi), mask)
+    want, _ = reference(q.double(), k.double(), v.double(), alibi, mask_mod)
+    assert error(o, want) <= 1e-5
+
+
+def test_a_step_of_decoding_with_a_part_of_a_mask():
+    """A row of blocks at a time, as code that decodes does it: no step is traced but the first."""
+    mask = attend.create_block_mask(causal, 1, 1, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=SIZE)
+    q, k, v = inputs()
+    known = len(functions._known)
+    for position in (0, 70, 299):
+        offset = torch.tensor(position)
+        part = mask[:, :, position // SIZE]
+        part.mask_mod = lambda b, h, q, k, offset=offset: causal(b, h, q + offset, k)
+        part.seq_lengths = (1, LENGTH)
+        check(part, lambda b, h, q, k, position=position: k <= position, (q[:, :, position : position + 1], k, v))
+    assert len(functions._known) <= known + 1
 
 
 def test_masks_of_masks():

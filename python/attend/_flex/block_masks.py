@@ -13,7 +13,6 @@ from attend._block_mask import make_block_mask
 from attend._core import BlockMask as Tiles
 from attend._errors import ArgumentError, UnsupportedError
 from attend._flex.functions import evaluated, traced
-from attend._flex.trace import trace
 from attend._flex.traced import Traced
 
 _LISTS = (
@@ -223,7 +222,7 @@ def _traced(mask: torchs.BlockMask) -> tuple[Traced, list[torch.Tensor]]:
     if given:
         return traced("mask_mod", mask_mod, given["device"])
     table = _table_of_blocks(mask)
-    return trace("mask_mod", _of_lists(table, mask.BLOCK_SIZE, mask_mod), [], table.device, torch.float32), []
+    return traced("mask_mod", _of_lists(table, tuple(mask.BLOCK_SIZE), mask_mod), table.device)
 
 
 def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callable[..., Any]) -> Callable[..., Any]:
