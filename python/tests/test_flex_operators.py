@@ -148,6 +148,38 @@ def test_integers(name, rng):
     close(found, one_by_one(function, i, j), 1e-6 if "quotients" in name else 0)
 
 
+@torch.library.custom_op("approx::tanh", mutates_args=())
+def gyms_tanh(x: torch.Tensor) -> torch.Tensor:
+    """As attention-gym has it: an operator of its own within a function of autograd."""
+    return torch.tanh(x)
+
+
+@gyms_tanh.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class GymsTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return torch.ops.approx.tanh(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (1 - ctx.saved_tensors[0] ** 2)
+
+
+def test_the_tanh_of_attention_gym(rng):
+    x = torch.from_numpy(rng.standard_normal(ROWS)).requires_grad_()
+    found = scores_of(lambda score, b, h, q, k: score + 2 * GymsTanh.apply(x[q] / 2), ROWS)
+    close(found, 2 * torch.tanh(x / 2))
+    close(torch.autograd.grad(found.sum(), x)[0], 1 - torch.tanh(x / 2) ** 2)
+
+
 def test_numbers_arrive_exactly():
     for value in (0.1, 1 / 3, 5e-324, 1.7976931348623157e308, -(2.0**-40), 1e16, 123456789.0, 16777217.0):
         found = scores_of(lambda score, b, h, q, k, value=value: score + value, 1)

@@ -62,6 +62,7 @@ VALUE = "the value of a tensor that depends on the score or a position"
             "aten.sum.default: a reduction of 1000 elements, allowed 1 to 256",
         ),
         (lambda s, b, h, q, k: s.expand(3).max(0).values, "a maximum with its index, allowed torch.amax"),
+        (lambda s, b, h, q, k: s.view(torch.int32) * 1.0, "aten.view.dtype: a view of another dtype"),
         (lambda s, b, h, q, k: torch.stack([s, s]).norm(p=3), "a norm of order 3, allowed 1, 2, inf"),
         (lambda s, b, h, q, k: s.detach() + q, "aten.detach.default: a gradient that stops there"),
         (lambda s, b, h, q, k: s + (q**5), "aten.pow.Tensor_Scalar: a power of integers"),
@@ -87,7 +88,27 @@ def test_functions(mod, message):
     assert not FIXED.any()
 
 
+@torch.library.custom_op("attend_tests::tanh", mutates_args=())
+def other_tanh(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@other_tanh.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_operators_of_the_caller_are_not_torchs_of_their_names():
+    line = line_of(lambda: attend.flex_attention(Q, Q, Q, lambda s, b, h, q, k: other_tanh(s)))
+    assert "attend_tests.tanh.default: an operator that attend has no expression for" in line
+
+
 def test_errors_of_the_function_itself_are_its_own():
+    for mod in (lambda s, b, h, q, k: s + torch.zeros(3, 3)[q][7], lambda s, b, h, q, k: s[..., None].squeeze(2)):
+        with pytest.raises(IndexError):
+            attend.flex_attention(Q, Q, Q, mod)
+    with pytest.raises(IndexError, match="index 5 is out of bounds"):
+        attend.flex_attention(Q, Q, Q, lambda s, b, h, q, k: s + torch.zeros(3, 8)[torch.tensor(5), q])
     with pytest.raises(IndexError):
         attend.flex_attention(Q, Q, Q, lambda s, b, h, q, k: s + torch.zeros(3)[7])
     with pytest.raises(ZeroDivisionError):

@@ -197,6 +197,24 @@ def test_attributes_of_functions_are_seen(traces):
         assert torch.equal(scores(mod), scale * Q)
 
 
+def test_attributes_of_tensors_are_seen(traces):
+    table = torch.arange(6.0)
+    mod = lambda score, b, h, q, k: score + table[q] * table.scale
+    for scale in (2, 3):
+        table.scale = scale
+        assert torch.equal(scores(mod), scale * Q)
+
+
+def test_rows_that_use_rows_twice_are_traced_in_time(traces):
+    def mod(score, b, h, q, k):
+        row = torch.arange(4.0)[None].expand(1, 4)[0] * (q % 2)
+        for _ in range(60):
+            row = row * 0.5 + row / 2
+        return score + row.sum()
+
+    assert torch.equal(scores(mod), 6 * (Q % 2))
+
+
 def test_tensors_that_no_key_finds_are_seen(traces, monkeypatch):
     mod = lambda score, b, h, q, k: score + torch.table_of_a_test[q]
     for scale in (2, 3):
@@ -225,6 +243,10 @@ def test_values_that_a_function_reads_are_no_part_of_a_kept_trace(traces):
     assert scores(count)[0] == 2
 
 
+holds_itself = []
+holds_itself.append(holds_itself)
+
+
 def with_cell(x, read):
     return lambda s, b, h, q, k: s + read(x)
 
@@ -239,6 +261,7 @@ def with_cell(x, read):
         lambda: lambda s, b, h, q, k: s + globals()["WIDTH"],
         lambda: lambda s, b, h, q, k: s + pytest.approx(1).abs,
         lambda: torch.nn.Identity(),
+        lambda: with_cell(holds_itself, len),
     ],
 )
 def test_there_is_no_key_where_it_cannot_tell(make):

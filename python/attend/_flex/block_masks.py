@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any, Optional, Union
@@ -129,19 +130,20 @@ def _states_of_blocks(
     batch, heads, rows, keys = shape
     size_q, size_k = block_size
     num_q, num_k = -(-rows // size_q), -(-keys // size_k)
-    states = torch.zeros(batch, heads, num_q, num_k, dtype=torch.int8, device=device)
-    at_once = max(1, _MOST_AT_ONCE // max(1, batch * heads * size_q * keys))
-    b, h, k = (torch.arange(n, dtype=torch.int32, device=device) for n in (batch, heads, keys))
-    for first in range(0, num_q, at_once):
+    asked = traced("mask_mod", mask_mod, device)[0].variables
+    lists = (batch if "b" in asked else 1, heads if "h" in asked else 1)
+    states = torch.zeros(*lists, num_q, num_k, dtype=torch.int8, device=device)
+    at_once = max(1, _MOST_AT_ONCE // max(1, size_q * keys))
+    k = torch.arange(keys, dtype=torch.int32, device=device)
+    for b, h, first in itertools.product(range(lists[0]), range(lists[1]), range(0, num_q, at_once)):
         last = min(first + at_once, num_q)
         q = torch.arange(first * size_q, min(last * size_q, rows), dtype=torch.int32, device=device)
-        seen = evaluated(mask_mod, [b, h, q, k])
-        padded = torch.zeros(batch, heads, (last - first) * size_q, num_k * size_k, dtype=torch.bool, device=device)
-        padded[:, :, : len(q), :keys] = seen
-        tiles = padded.view(batch, heads, last - first, size_q, num_k, size_k)
-        count = tiles.sum((3, 5))
-        states[:, :, first:last] = (count > 0).to(torch.int8) + (count == size_q * size_k).to(torch.int8)
-    return states
+        here = [torch.full((1,), n, dtype=torch.int32, device=device) for n in (b, h)]
+        padded = torch.zeros((last - first) * size_q, num_k * size_k, dtype=torch.bool, device=device)
+        padded[: len(q), :keys] = evaluated(mask_mod, [*here, q, k])[0, 0]
+        count = padded.view(last - first, size_q, num_k, size_k).sum((1, 3))
+        states[b, h, first:last] = (count > 0).to(torch.int8) + (count == size_q * size_k).to(torch.int8)
+    return states.expand(batch, heads, -1, -1)
 
 
 # What a mask is to attend
@@ -155,7 +157,7 @@ class _Known:
         self.versions = _versions(parts)
         self.traced = traced
         self.captured = captured
-        self.asks_for_gradients = any(x.requires_grad for x in (*captured, *traced.extra))
+        self.asks_for_gradients = False  # known when there are tiles
         self.tiles: dict[tuple[int, int, int, int], Tiles] = {}
 
     def is_of(self, parts: tuple[Any, ...]) -> bool:
@@ -177,13 +179,13 @@ def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: in
             "the lengths of query and key; make a new one"
         )
     known = _look_up(mask)
-    if known.asks_for_gradients and torch.is_grad_enabled():
-        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
     size = (
         batch if "b" in known.traced.variables else 1, heads if "h" in known.traced.variables else 1, rows, keys
     )  # fmt: skip
     if size not in known.tiles:
         known.tiles[size] = _tiles(known, size)
+    if known.asks_for_gradients and torch.is_grad_enabled():
+        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
     return known.tiles[size]
 
 
@@ -198,9 +200,10 @@ def _look_up(mask: torchs.BlockMask) -> _Known:
 def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
     batch, heads, rows, keys = size
     known.traced.check_extents("mask_mod", dict(zip(("b", "h", "q", "k"), size)))
-    with torch.no_grad():
+    with torch.enable_grad():
         tensors = known.traced.captures(known.captured, torch.device("cpu"))
-        captures = {name: x.detach().cpu() for name, x in tensors.items()}
+    known.asks_for_gradients = any(x.requires_grad for x in tensors.values())
+    captures = {name: x.detach().cpu() for name, x in tensors.items()}
     return make_block_mask(known.traced.text, rows, keys, batch=batch, num_heads=heads, captures=captures)
 
 
@@ -222,7 +225,8 @@ def _traced(mask: torchs.BlockMask) -> tuple[Traced, list[torch.Tensor]]:
     if given:
         return traced("mask_mod", mask_mod, given["device"])
     table = _table_of_blocks(mask)
-    return traced("mask_mod", _of_lists(table, tuple(mask.BLOCK_SIZE), mask_mod), table.device)
+    size_q, size_k = mask.BLOCK_SIZE
+    return traced("mask_mod", _of_lists(table, (size_q, size_k), mask_mod), table.device)
 
 
 def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,7 +35,7 @@ class Names(NamedTuple):
     """What a code asks for beside its arguments, cells and constants."""
 
     globals: tuple[str, ...]
-    imports_others: bool
+    is_open: bool  # there may be more: it imports, changes an object, or makes a class
 
 
 _names_of: weakref.WeakKeyDictionary[types.CodeType, Names] = weakref.WeakKeyDictionary()
@@ -46,7 +46,7 @@ def key_of(function: Any) -> tuple[Optional[Any], list[torch.Tensor]]:
     walk = _Walk()
     try:
         key = walk.value(function)
-    except _CannotTellError:
+    except (_CannotTellError, RecursionError):  # a list may hold itself
         return None, []
     return (key, torch.get_default_dtype(), torch.is_grad_enabled()), walk.tensors
 
@@ -90,7 +90,8 @@ class _Walk:
             raise _CannotTellError
         self._places[id(x)] = len(self.tensors)
         self.tensors.append(x)
-        return torch.Tensor, x.dtype, x.shape, x.stride(), x.device, x.requires_grad
+        attributes = self.value(x.__dict__) if x.__dict__ else None
+        return torch.Tensor, x.dtype, x.shape, x.stride(), x.device, x.requires_grad, attributes
 
     def _function(self, x: types.FunctionType) -> Any:
         if id(x) in self._functions:
@@ -102,7 +103,7 @@ class _Walk:
         if x.__dict__:
             raise _CannotTellError
         names = _names(x.__code__)
-        if names.imports_others:
+        if names.is_open:
             raise _CannotTellError
         cells = tuple(self._cell(cell) for cell in x.__closure__ or ())
         outer = tuple((name, self._global(x, name)) for name in names.globals)
@@ -127,19 +128,19 @@ def _names(code: types.CodeType) -> Names:
     found = _names_of.get(code)
     if found is None:
         names: list[str] = []
-        imports_others = False
+        is_open = False
         for instruction in dis.get_instructions(code):
             operation, argument = instruction.opname, instruction.argval
-            if operation in ("LOAD_GLOBAL", "LOAD_NAME"):
+            if operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
                 names.append(argument)
             elif operation == "IMPORT_NAME":
-                imports_others |= str(argument).partition(".")[0] not in _LASTING_MODULES
-            elif operation in ("STORE_GLOBAL", "STORE_ATTR"):
-                imports_others = True
+                is_open |= str(argument).partition(".")[0] not in _LASTING_MODULES
+            elif operation in ("STORE_GLOBAL", "STORE_ATTR", "LOAD_BUILD_CLASS"):
+                is_open = True
         for inner in code.co_consts:
             if inspect.iscode(inner):
                 of_inner = _names(inner)
                 names.extend(of_inner.globals)
-                imports_others |= of_inner.imports_others
-        found = _names_of[code] = Names(tuple(dict.fromkeys(names)), imports_others)
+                is_open |= of_inner.is_open
+        found = _names_of[code] = Names(tuple(dict.fromkeys(names)), is_open)
     return found

@@ -74,7 +74,15 @@ def elementwise(b: Builder, shape: Sequence[int], dtype: torch.dtype, compute: A
     if len(shape) == 0:
         only = at(())
         return Lanes(shape, dtype, lambda _: only)
-    return Lanes(shape, dtype, at)
+    known: dict[tuple[int, ...], Expression] = {}
+
+    def once(subscripts: Subscripts) -> Expression:
+        place = tuple(i.place for i in subscripts)
+        if place not in known:
+            known[place] = at(subscripts)
+        return known[place]
+
+    return Lanes(shape, dtype, once)
 
 
 # Views
@@ -182,6 +190,8 @@ def reshaped(b: Builder, x: Lanes, size: Sequence[int], *_: Any) -> Lanes:
 def wrapped(b: Builder, i: Expression, size: int) -> Expression:
     """torch counts negative subscripts from the end."""
     if i.is_constant:
+        if not -size <= i.value < size:
+            raise IndexError(f"index {i.value} is out of bounds for dimension with size {size}")
         return b.of(i.value + size if i.value < 0 else i.value)
     if i.low is not None and i.low >= 0:
         return i

@@ -7,6 +7,7 @@ in a list of steps: a later call runs the steps again, with autograd, on the ten
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ from attend._flex.traced import Extent, Source, Step, Traced
 
 VARIABLES = {"score_mod": ("score", "b", "h", "q", "k"), "mask_mod": ("b", "h", "q", "k")}
 
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
+_GYMS_TANH = "approx::tanh"  # attention-gym's, a fast tanh of GPUs
 _FACTORIES = {"new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like"}
 _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
 _MOST_DIMENSIONS = 4
@@ -221,7 +223,13 @@ class Recorder(TorchDispatchMode):
 
     def _expressed(self, func: Any, name: str, args: Any, kwargs: Any) -> Lanes:
         b = self.builder
+        if func.namespace != "aten":
+            if func._schema.name != _GYMS_TANH:
+                raise NotSaidError("an operator that attend has no expression for")
+            return self._computed(func, name, args, kwargs)
         if name in lanes.VIEWS:
+            if _on_meta(func, args, kwargs).dtype != args[0].dtype:  # and torch's own error for a wrong dimension
+                raise NotSaidError("a view of another dtype")
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
         if name == "index":
             return lanes.indexed(
