@@ -234,6 +234,9 @@ def test_no_gradient_for_what_a_mask_captures():
         attend.flex_attention(*inputs(), block_mask=mask)
     with torch.no_grad():
         check(mask, lambda b, h, q, k: q - k < 20)
+    mask = attend.create_block_mask(lambda b, h, q, k: q - k < threshold / 2, None, None, LENGTH, LENGTH)
+    with pytest.raises(attend.UnsupportedError, match="mask_mod: a captured tensor requires its gradient"):
+        attend.flex_attention(*inputs(), block_mask=mask)
     mask = attend.create_block_mask(lambda b, h, q, k: q - k < threshold.detach(), None, None, LENGTH, LENGTH)
     check(mask, lambda b, h, q, k: q - k < 20)
 
