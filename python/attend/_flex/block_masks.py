@@ -199,12 +199,13 @@ def _look_up(mask: torchs.BlockMask) -> _Known:
 
 def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
     batch, heads, rows, keys = size
-    known.traced.check_extents("mask_mod", dict(zip(("b", "h", "q", "k"), size)))
+    sizes = dict(zip(("b", "h", "q", "k"), size))
+    known.traced.check_extents("mask_mod", sizes)
     with torch.enable_grad():
         tensors = known.traced.captures(known.captured, torch.device("cpu"))
     known.asks_for_gradients = any(x.requires_grad for x in tensors.values())
     captures = {name: x.detach().cpu() for name, x in tensors.items()}
-    return make_block_mask(known.traced.text, rows, keys, batch=batch, num_heads=heads, captures=captures)
+    return make_block_mask(known.traced.text_for(sizes), rows, keys, batch=batch, num_heads=heads, captures=captures)
 
 
 def _parts(mask: torchs.BlockMask) -> tuple[Any, ...]:

@@ -92,12 +92,13 @@ def _score_of(score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Ten
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     function, captured = traced("score_mod", score_mod, query.device, dtype)
     batch, heads, rows, _ = query.shape
-    function.check_extents("score_mod", {"b": batch, "h": heads, "q": rows, "k": key.shape[2]})
+    sizes = {"b": batch, "h": heads, "q": rows, "k": key.shape[2]}
+    function.check_extents("score_mod", sizes)
     captures = function.captures(captured, query.device)
     asks_for_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *captures.values()))
     if asks_for_gradients and "score" not in function.variables:
         raise UnsupportedError("score_mod: its value does not depend on the score, allowed without gradients only")
-    return function.text, captures
+    return function.text_for(sizes), captures
 
 
 def _check_options(kernel_options: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any, Optional, Union
 
 BOOL, INT, FLOAT = "bool", "int", "float"
@@ -24,8 +26,8 @@ class Expression:
     def __init__(
         self, kind: str, value: Any, args: tuple[Expression, ...], type: str, low: Optional[int], high: Optional[int]
     ) -> None:
-        self.kind = kind  # "constant", "variable", "load" or "operation"
-        self.value = value  # the number, the name, the source, or the text with a {} for each operand
+        self.kind = kind  # "constant", "variable", "load", "operation" or "wrap"
+        self.value = value  # the number, the name, the source, the text with a {} for each operand, or the extent
         self.args = args
         self.type = type
         self.low = low
@@ -70,6 +72,12 @@ class Builder:
 
     def load(self, source: Any, subscripts: tuple[Expression, ...], type: str) -> Expression:
         return self._add("load", source, subscripts, type)
+
+    def wrap(self, subscript: Expression, extent: int) -> Expression:
+        """A subscript that counts from the end where it is negative."""
+        if subscript.low is not None and subscript.low >= 0:
+            return subscript
+        return self._add("wrap", extent, (subscript,), INT)
 
     def operation(
         self, text: str, *operands: Union[Expression, Number], type: str, low: Optional[int] = None,
@@ -116,12 +124,12 @@ class Builder:
             for zero, other in ((a, b), (b, a)):
                 if zero.is_constant and zero.value == 0:
                     return other
-        return self.operation("({} + {})", a, b, type=a.type, low=_sum(a.low, b.low), high=_sum(a.high, b.high))
+        low, high = _fitting([(x, y) for x in (a.low, a.high) for y in (b.low, b.high)], operator.add)
+        return self.operation("({} + {})", a, b, type=a.type, low=low, high=high)
 
     def subtract(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
         a, b = self.alike(a, b)
-        low = None if a.low is None or b.high is None else a.low - b.high
-        high = None if a.high is None or b.low is None else a.high - b.low
+        low, high = _fitting([(x, y) for x in (a.low, a.high) for y in (b.low, b.high)], operator.sub)
         return self.operation("({} - {})", a, b, type=a.type, low=low, high=high)
 
     def multiply(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
@@ -132,8 +140,8 @@ class Builder:
         for one, other in ((a, b), (b, a)):
             if one.is_constant and one.value == 1:
                 return other
-        low = a.low * b.low if _known_above(a, -1) and _known_above(b, -1) else None  # type: ignore[operator]
-        return self.operation("({} * {})", a, b, type=a.type, low=low)
+        low, high = _fitting([(x, y) for x in (a.low, a.high) for y in (b.low, b.high)], operator.mul)
+        return self.operation("({} * {})", a, b, type=a.type, low=low, high=high)
 
     def divide(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
         a, b = self.as_float(a), self.as_float(b)
@@ -222,12 +230,14 @@ def _checked(x: Expression) -> Expression:
     return x
 
 
-def _sum(a: Optional[int], b: Optional[int]) -> Optional[int]:
-    return None if a is None or b is None else a + b
-
-
-def _known_above(x: Expression, bound: int) -> bool:
-    return x.low is not None and x.low > bound
+def _fitting(
+    ends: list[tuple[Optional[int], Optional[int]]], compute: Callable[[int, int], int]
+) -> tuple[Optional[int], Optional[int]]:
+    """The least and the largest result; none if an end is not known, or if one does not fit: integers wrap."""
+    found = [compute(x, y) for x, y in ends if x is not None and y is not None]
+    if len(found) < len(ends) or min(found) < -(2**31) or max(found) > MOST_INT:
+        return None, None
+    return min(found), max(found)
 
 
 def reachable(root: Expression) -> list[Expression]:
@@ -242,31 +252,38 @@ def reachable(root: Expression) -> list[Expression]:
     return [found[place] for place in sorted(found)]
 
 
-def text_of(root: Expression, names: dict[Any, str]) -> str:
-    """The function's text. `names`: of the sources of its loads."""
+def text_of(root: Expression, names: dict[Any, str], keeps_wraps: bool = True) -> str:
+    """The function's text. `names`: of the sources of its loads. `keeps_wraps`: subscripts may be negative."""
     nodes = reachable(root)
     uses = dict.fromkeys((x.place for x in nodes), 0)
     for x in nodes:
         for y in x.args:
-            uses[y.place] += 1
+            uses[y.place] += 2 if x.kind == "wrap" and keeps_wraps else 1
     lets: list[str] = []
     texts: dict[int, str] = {}
     depths: dict[int, int] = {}
     for x in nodes:
         operands = [texts[y.place] for y in x.args]
         depth = max((depths[y.place] + 1 for y in x.args), default=0)
-        if x.kind == "operation":
-            text = x.value.format(*operands)
-        elif x.kind == "load":
-            text = names[x.value] + "".join(f"[{_bare(y)}]" for y in operands)
-        else:
-            text = x.value if x.kind == "variable" else _number(x.value)
-        if x.args and (uses[x.place] > 1 or depth > _DEEPEST):
+        text = _line_of(x, operands, names, keeps_wraps)
+        if x.args and (uses[x.place] > 1 or depth > _DEEPEST) and text not in operands:
             name = f"v{len(lets)}"
             lets.append(f"let {name} = {_bare(text)}; ")
             text, depth = name, 0
         texts[x.place], depths[x.place] = text, depth
     return "".join(lets) + _bare(texts[root.place])
+
+
+def _line_of(x: Expression, operands: list[str], names: dict[Any, str], keeps_wraps: bool) -> str:
+    if x.kind == "wrap":
+        (i,) = operands
+        return f"({i} < 0 ? {i} + {x.value} : {i})" if keeps_wraps else i
+    if x.kind == "operation":
+        text: str = x.value.format(*operands)
+        return text
+    if x.kind == "load":
+        return names[x.value] + "".join(f"[{_bare(i)}]" for i in operands)
+    return str(x.value) if x.kind == "variable" else _number(x.value)
 
 
 def _bare(text: str) -> str:

@@ -193,9 +193,7 @@ def wrapped(b: Builder, i: Expression, size: int) -> Expression:
         if not -size <= i.value < size:
             raise IndexError(f"index {i.value} is out of bounds for dimension with size {size}")
         return b.of(i.value + size if i.value < 0 else i.value)
-    if i.low is not None and i.low >= 0:
-        return i
-    return b.select(b.compare("<", i, 0), b.add(i, size), i)
+    return b.wrap(i, size)
 
 
 def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:

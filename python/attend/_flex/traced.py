@@ -9,8 +9,10 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from attend._errors import ArgumentError
+from attend._flex.bounds import are_never_negative
 from attend._flex.expressions import Expression, reachable, text_of
 
+_MOST_SIZES = 64
 _NARROW = (torch.int8, torch.uint8, torch.int16)
 
 
@@ -42,12 +44,26 @@ class Traced:
         sources = list(dict.fromkeys(x.value for x in nodes if x.kind == "load"))
         self.names = {source: f"t{n}" for n, source in enumerate(sources)}
         self.text = text_of(root, self.names)
+        self._wrapped = [x.args[0] for x in nodes if x.kind == "wrap"]
+        self._text_without_wraps = text_of(root, self.names, keeps_wraps=False)
+        self._are_needed: dict[tuple[int, ...], bool] = {}
         self.variables = frozenset(x.value for x in nodes if x.kind == "variable")
         self.extents = [*extents, *_extents(nodes, shapes)]
         self.is_lasting = is_lasting
         self.extra = extra  # captured tensors that no key found
         self._constants = constants
         self._steps = _needed(sources, steps)
+
+    def text_for(self, sizes: dict[str, int]) -> str:
+        """The text for this many sequences, query heads, rows and keys: quicker where no subscript is negative."""
+        if not self._wrapped:
+            return self.text
+        key = tuple(sizes.values())
+        if key not in self._are_needed:
+            if len(self._are_needed) >= _MOST_SIZES:
+                self._are_needed.clear()
+            self._are_needed[key] = not are_never_negative(self._wrapped, sizes)
+        return self.text if self._are_needed[key] else self._text_without_wraps
 
     def captures(self, given: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
         """`given`: the captured tensors, in the order of those of the trace. Numbers among them go to the device."""
