@@ -205,6 +205,24 @@ def test_captured_tensors_of_all_dtypes(dtype, rng):
     close(found, torch.stack([mod(torch.zeros((), dtype=torch.float64), 0, 0, n, 0) for n in range(ROWS)]), 1e-3)
 
 
+def test_many_numbers_are_read_together(rng):
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+    numbers = [torch.tensor(1 + n % 3).to(dtypes[n % 7]) for n in range(30)]
+    numbers = [x.requires_grad_() if x.is_floating_point() else x for x in numbers]
+    table = torch.arange(ROWS)
+    mod = lambda score, b, h, q, k: score + sum(x * (q + n) for n, x in enumerate(numbers)) + table[q]
+    found = scores_of(mod, ROWS)
+    close(
+        found, torch.tensor([sum(x.item() * (q + n) for n, x in enumerate(numbers)) + q for q in range(ROWS)]).double()
+    )
+    floats = [n for n, x in enumerate(numbers) if x.is_floating_point()]
+    for n, gradient in zip(floats, torch.autograd.grad(found.sum(), [numbers[n] for n in floats])):
+        assert gradient.item() == torch.tensor(float(sum(q + n for q in range(ROWS)))).to(gradient.dtype).item()
+    with pytest.raises(attend.ArgumentError, match="score_mod: 9 captures, allowed at most 8"):
+        tables = [torch.ones(n + ROWS) for n in range(9)]
+        scores_of(lambda score, b, h, q, k: score + sum(x[q] for x in tables), ROWS)
+
+
 def test_deep_expressions(rng):
     x = torch.from_numpy(rng.standard_normal(ROWS))
 

@@ -29,7 +29,7 @@ def _interval(x: Expression, operands: list[Optional[Interval]], sizes: dict[str
     found = _computed(x, operands) if x.kind == "operation" else None
     if found is None and x.low is not None and x.high is not None:
         found = x.low, x.high
-    return found if found is not None and -(2**31) <= found[0] and found[1] < 2**31 else None
+    return found if found is not None and found[0] >= -(2**31) and found[1] < 2**31 else None
 
 
 def _computed(x: Expression, operands: list[Optional[Interval]]) -> Optional[Interval]:

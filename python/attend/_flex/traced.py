@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from attend._errors import ArgumentError
 from attend._flex.bounds import are_never_negative
 from attend._flex.expressions import Expression, reachable, text_of
 
+_MOST_CAPTURES = 8  # ScoreFunction::kMostCaptures
 _MOST_SIZES = 64
 _NARROW = (torch.int8, torch.uint8, torch.int16)
 
@@ -41,18 +43,18 @@ class Traced:
         shapes: dict[Source, tuple[int, ...]], extents: list[Extent], is_lasting: bool,
     ) -> None:  # fmt: skip
         nodes = reachable(root)
-        sources = list(dict.fromkeys(x.value for x in nodes if x.kind == "load"))
-        self.names = {source: f"t{n}" for n, source in enumerate(sources)}
-        self.text = text_of(root, self.names)
+        loads = {x.value: x for x in nodes if x.kind == "load"}
+        names, self._sources = _names_of(loads)
+        self.text = text_of(root, names)
         self._wrapped = [x.args[0] for x in nodes if x.kind == "wrap"]
-        self._text_without_wraps = text_of(root, self.names, keeps_wraps=False)
+        self._text_without_wraps = text_of(root, names, keeps_wraps=False)
         self._are_needed: dict[tuple[int, ...], bool] = {}
         self.variables = frozenset(x.value for x in nodes if x.kind == "variable")
         self.extents = [*extents, *_extents(nodes, shapes)]
         self.is_lasting = is_lasting
         self.extra = extra  # captured tensors that no key found
         self._constants = constants
-        self._steps = _needed(sources, steps)
+        self._steps = _needed(list(loads), steps)
 
     def text_for(self, sizes: dict[str, int]) -> str:
         """The text for this many sequences, query heads, rows and keys: quicker where no subscript is negative."""
@@ -80,7 +82,11 @@ class Traced:
             )
             for output, x in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
                 tensors[Source("step", n, output)] = x
-        return {name: _readable(tensors[source], source, device) for source, name in self.names.items()}
+        found = {}
+        for name, sources in self._sources.items():
+            readable = [_readable(tensors[source], source, device) for source in sources]
+            found[name] = readable[0] if len(readable) == 1 else _row(readable)
+        return found
 
     def check_extents(self, argument: str, sizes: dict[str, int]) -> None:
         """Refuses what torch would refuse: a subscript b, h, q_idx or kv_idx beyond the tensor."""
@@ -93,6 +99,28 @@ class Traced:
 
 
 _CALLED = {"b": "sequences", "h": "query heads", "q": "rows", "k": "keys"}
+
+
+def _names_of(loads: dict[Source, Expression]) -> tuple[dict[Source, str], dict[str, list[Source]]]:
+    """The text of each source, and the sources of each capture. A text has few captures: numbers may share one."""
+    numbers: dict[str, list[Source]] = {}
+    for source, x in loads.items():
+        if len(loads) > _MOST_CAPTURES and not x.args:
+            numbers.setdefault(x.type, []).append(source)
+    rows = [row for row in numbers.values() if len(row) > 1]
+    shared = {source for row in rows for source in row}
+    sources = {f"t{n}": [x] for n, x in enumerate(x for x in loads if x not in shared)}
+    names = {x: name for name, (x,) in sources.items()}
+    for row in rows:
+        name = f"t{len(sources)}"
+        sources[name] = row
+        names |= {x: f"{name}[{n}]" for n, x in enumerate(row)}
+    return names, sources
+
+
+def _row(numbers: list[torch.Tensor]) -> torch.Tensor:
+    dtype = functools.reduce(torch.promote_types, [x.dtype for x in numbers])
+    return torch.stack([x.to(dtype) for x in numbers])
 
 
 def _readable(x: torch.Tensor, source: Source, device: torch.device) -> torch.Tensor:
