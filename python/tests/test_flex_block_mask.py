@@ -149,6 +149,7 @@ def test_methods_of_torch():
     assert isinstance(mask, torchs.BlockMask) and "kv_indices" not in mask.__dict__
     assert mask.shape == (2, 1, LENGTH, LENGTH) and mask.numel() == 2 * LENGTH**2
     assert mask.BLOCK_SIZE == (32, SIZE) and mask.seq_lengths == (LENGTH, LENGTH) and mask.mask_mod is causal
+    assert repr(mask) == "BlockMask(shape=(2, 1, 300, 300), BLOCK_SIZE=(32, 64), mask_mod=<lambda>)"
     assert "kv_indices" not in mask.__dict__
     smaller = mask._adjust(200, 100)
     assert isinstance(smaller, BlockMask) and smaller.shape == (2, 1, 200, 100)

@@ -93,6 +93,12 @@ class BlockMask(torchs.BlockMask):
             return shape
         return (*self.kv_indices.shape[:-2], *self.seq_lengths)
 
+    def __repr__(self) -> str:
+        if "kv_num_blocks" in self.__dict__:
+            return super().__repr__()
+        name = getattr(self.mask_mod, "__name__", self.mask_mod)  # lists of a long mask are not made for a debugger
+        return f"BlockMask(shape={self.shape}, BLOCK_SIZE={self.BLOCK_SIZE}, mask_mod={name})"
+
     def __getitem__(self, index: Any) -> BlockMask:
         return self._like(super().__getitem__(index))
 
