@@ -229,6 +229,15 @@ def test_objects_have_gradients_too(traces):
     assert torch.equal(mod.table.grad, torch.full((6,), 2.0))
 
 
+def test_parameters_and_views_have_gradients(traces):
+    parameter = torch.nn.Parameter(torch.arange(6.0))
+    base = torch.arange(24.0).view(6, 4).requires_grad_()
+    column = (base * 2)[:, 1]
+    scores(lambda score, b, h, q, k: score + parameter[q] + column[q] + base.mT[2, q]).sum().backward()
+    assert torch.equal(parameter.grad, torch.ones(6))
+    assert torch.equal(base.grad, torch.tensor([0.0, 2.0, 1.0, 0.0]).expand(6, 4))
+
+
 def test_values_that_a_function_reads_are_no_part_of_a_kept_trace(traces):
     limit = torch.tensor(2)
     for read in (int, torch.Tensor.item, torch.Tensor.tolist, lambda x: int(x.numpy())):
