@@ -122,12 +122,18 @@ void resolve_score_function(Problem& p, const Params& params, bool is_whole) {
   for (std::size_t n = 0; n < score.captured.size(); ++n) {
     check_device(fmt::format("score: capture '{}'", score.names[n]), score.captured[n].device, p.q.device);
   }
+  // Options come before the function: with one that changes scores it is not the same in its place.
+  const bool is_alone = !p.bias && !p.alibi_slopes && !p.transforms_scores() && score.captured.empty();
+  if (score.softcap != 0 && is_alone) {
+    p.transform_cap = score.softcap;
+    return;
+  }
   p.custom_score = &score;
 }
 
 void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& given) {
   if (given.empty()) return;
-  if (p.custom_score == nullptr) refuse("captures: given without params.score, allowed with it only");
+  if (p.custom_score == nullptr) refuse("captures: given, allowed with a params.score that reads some only");
   const std::vector<std::string>& names = p.custom_score->names;
   for (const CaptureGradient& one : given) {
     const auto found = std::find(names.begin(), names.end(), one.name);

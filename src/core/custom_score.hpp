@@ -28,6 +28,8 @@ struct CustomScore {
   /// By a constant or an element of a capture, may all values of a row be so large that the rounding of lse shows
   /// (kernels/attention/coarse_lse.cuh), or so low that their products with log2(e) are infinite? Masks are made so.
   bool may_be_huge = false;
+  /// Not 0: it is the option of this name, with this value, and nothing else.
+  double softcap = 0;
   /// Tensors that the source reads, kMostCaptured at most, on the device of q. No key has their values or addresses.
   /// Subscript n of a capture is dimension n: further dimensions have extent 1. Strides are any, the last one too.
   std::vector<Tensor> captured = {};

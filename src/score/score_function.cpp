@@ -17,6 +17,7 @@
 #include "expr/print.hpp"
 #include "expr/score_program.hpp"
 #include "kernels/attention/coarse_lse.cuh"
+#include "kernels/attention/score_transform.cuh"
 #include "score/captures.hpp"
 
 namespace attend {
@@ -96,6 +97,29 @@ bool has_unit_slope(const expr::Graph& graph, expr::Id id) {
   }
 }
 
+/// c of c tanh(score / c) or c tanh(score (1 / c)), from the caps that all kernels take; 0: it is something else.
+double softcap_of(const expr::Graph& graph, expr::Id id) {
+  const expr::Node& product = graph[id];
+  if (product.op != expr::Op::kMultiply) return 0;
+  const bool is_first = graph[product.args[0]].op == expr::Op::kConstant;
+  const expr::Node& cap = graph[product.args[is_first ? 0 : 1]];
+  const expr::Node& tanh = graph[product.args[is_first ? 1 : 0]];
+  if (cap.op != expr::Op::kConstant || tanh.op != expr::Op::kTanh) return 0;
+  const expr::Node& inner = graph[tanh.args[0]];
+  const auto is_score = [&](expr::Id part) {
+    return graph[part].op == expr::Op::kVariable && graph[part].type == expr::Type::kFloat;
+  };
+  const bool divides =
+      inner.op == expr::Op::kDivide && is_score(inner.args[0]) && graph.is_constant(inner.args[1], cap.value);
+  const auto multiplies = [&](std::size_t score, std::size_t factor) {
+    return inner.op == expr::Op::kMultiply && is_score(inner.args[score]) &&
+           graph.is_constant(inner.args[factor], 1 / cap.value);
+  };
+  const bool is_softcap = divides || multiplies(0, 1) || multiplies(1, 0);
+  const bool is_allowed = cap.value >= kSmallestCapByReciprocal && cap.value <= kLargestCapByReciprocal;
+  return is_softcap && is_allowed ? cap.value : 0;
+}
+
 ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
   ScoreModTraits traits = {.transforms = !has_unit_slope(program.graph, program.result),
                            .masks_from_memory = may_hide(program)};
@@ -137,11 +161,13 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     custom.source = previous->source;
     custom.traits = previous->traits;
     custom.may_be_huge = previous->may_be_huge;
+    custom.softcap = previous->softcap;
   } else {
     custom.source =
         expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
         expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
+    custom.softcap = softcap_of(program.graph, program.result);
     custom.may_be_huge = has_huge_constant(program) || adds_an_element(program.graph, program.result);
   }
   custom.digest = digest_of(custom.source, custom.captured, custom.ranks);

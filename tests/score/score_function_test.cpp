@@ -95,7 +95,7 @@ TEST(ScoreFunction, ItsGradientsAreRefusedInOneLine) {
   EXPECT_EQ(with([](auto&, auto& g) { g.name = "tables"; }),
             "captures: 'tables', allowed the captures of params.score: table, doc");
   EXPECT_EQ(with([](auto& f, auto&) { f.call.params.score = nullptr; }),
-            "captures: given without params.score, allowed with it only");
+            "captures: given, allowed with a params.score that reads some only");
   EXPECT_EQ(with([](auto& f, auto& g) { f.call.captures.push_back(g); }), "captures: 'table' twice, allowed once");
   EXPECT_EQ(with([](auto&, auto& g) { g.name = "doc"; }),
             "captures: 'doc': of dtype i32, which has no gradient, allowed captures of floats");
