@@ -14,6 +14,7 @@ from attend._block_mask import make_block_mask
 from attend._core import BlockMask as Tiles
 from attend._errors import ArgumentError, UnsupportedError
 from attend._flex.functions import evaluated, traced
+from attend._flex.keys import key_of
 from attend._flex.traced import Traced
 
 _LISTS = (
@@ -73,6 +74,7 @@ class BlockMask(torchs.BlockMask):
             self._unlisted = None
         super().__setattr__(name, value)
 
+    @torch.compiler.disable
     def _make_lists(self) -> None:
         given = self._unlisted
         assert given is not None
@@ -156,19 +158,32 @@ def _states_of_blocks(
 
 
 class _Known:
-    """What was made of a mask that had these `parts`. They are held, so that no other object has their identity."""
+    """What was made of a mask that had these `parts`.
 
-    def __init__(self, parts: tuple[Any, ...], traced: Traced, captured: list[torch.Tensor]) -> None:
-        self.parts = parts
+    They are known by weak references: a mask_mod often reaches what has the mask, and no entry of _known may keep that.
+    """
+
+    def __init__(
+        self, parts: tuple[Any, ...], state: Optional[tuple[Any, ...]], traced: Traced, captured: list[torch.Tensor]
+    ) -> None:
+        self.parts = tuple(_reference(x) for x in parts)
         self.versions = _versions(parts)
+        self.state = state
         self.traced = traced
         self.captured = captured
         self.asks_for_gradients = False  # known when there are tiles
         self.tiles: dict[tuple[int, int, int, int], Tiles] = {}
 
     def is_of(self, parts: tuple[Any, ...]) -> bool:
-        is_same = len(parts) == len(self.parts) and all(x is y for x, y in zip(parts, self.parts))
+        is_same = len(parts) == len(self.parts) and all(x is y() for x, y in zip(parts, self.parts))
         return is_same and self.versions == _versions(parts)
+
+
+def _reference(x: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(x)
+    except TypeError:  # a tuple, None, or an object without a place for it
+        return lambda: x
 
 
 _known: weakref.WeakKeyDictionary[torchs.BlockMask, _Known] = weakref.WeakKeyDictionary()
@@ -196,18 +211,37 @@ def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: in
 
 
 def _look_up(mask: torchs.BlockMask) -> _Known:
-    parts = _parts(mask)
+    parts, state = _parts(mask), _state(mask)
     known = _known.get(mask)
-    if known is None or not known.is_of(parts):
-        known = _known[mask] = _Known(parts, *_traced(mask))
+    if known is None or state is None or not known.is_of(parts) or not _is_same_state(state, known.state):
+        known = _known[mask] = _Known(parts, state, *_traced(mask))
     return known
+
+
+def _state(mask: torchs.BlockMask) -> Optional[tuple[Any, ...]]:
+    """What a mask of lists depends on beside them: torch evaluates its mask_mod at each call. None: nobody can tell.
+
+    attend's own mask without lists has read what its mask_mod captures.
+    """
+    if getattr(mask, "_unlisted", None):
+        return ()
+    key, tensors = key_of(mask.mask_mod)
+    return None if key is None else (key, *((x, 0 if x.is_inference() else x._version) for x in tensors))
+
+
+def _is_same_state(a: tuple[Any, ...], b: Optional[tuple[Any, ...]]) -> bool:
+    if b is None or len(a) != len(b):
+        return False
+    if not a:
+        return True
+    return a[0] == b[0] and all(x is y and n == m for (x, n), (y, m) in zip(a[1:], b[1:]))
 
 
 def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
     batch, heads, rows, keys = size
     sizes = dict(zip(("b", "h", "q", "k"), size))
     known.traced.check_extents("mask_mod", sizes)
-    with torch.enable_grad():
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         tensors = known.traced.captures(known.captured, torch.device("cpu"))
     known.asks_for_gradients = any(x.requires_grad for x in tensors.values())
     captures = {name: x.detach().cpu() for name, x in tensors.items()}

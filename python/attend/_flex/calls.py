@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 import torch
@@ -102,8 +102,10 @@ def _score_of(score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Ten
 
 
 def _check_options(kernel_options: Any) -> None:
+    if kernel_options is not None and not isinstance(kernel_options, Mapping):
+        raise ArgumentError(f"kernel_options: {type(kernel_options).__name__}, allowed a dictionary")
     for name, x in (kernel_options or {}).items():
-        plain = name[4:] if name.startswith(("fwd_", "bwd_")) else name
+        plain = name[4:] if isinstance(name, str) and name.startswith(("fwd_", "bwd_")) else name
         if plain not in _OPTIONS:
             raise ArgumentError(f"kernel_options: {name!r}, allowed {', '.join(sorted(_OPTIONS))}")
         if plain == "BACKEND" and x not in _BACKENDS:
@@ -115,6 +117,8 @@ def _wants_lse(return_lse: bool, return_aux: Any) -> bool:
         return return_lse
     if return_lse:
         raise ArgumentError("return_lse: given with return_aux, allowed without it only")
+    if not hasattr(return_aux, "max_scores"):
+        raise ArgumentError(f"return_aux: {type(return_aux).__name__}, allowed an AuxRequest")
     if return_aux.max_scores:
         raise UnsupportedError("return_aux: max_scores, allowed lse")
     return bool(return_aux.lse)
@@ -134,10 +138,12 @@ def _broadcast(
     if heads_k == 0 or heads % heads_k != 0:
         raise ArgumentError(f"key: {heads_k} heads, allowed a divisor of query's {heads}")
     batch = query.shape[0]
-    if key.shape[0] == batch and value.shape[0] == batch:
-        return key, value
-    if key.shape[0] != 1 or value.shape[0] != 1:
+    if key.shape[0] not in (batch, 1):
         raise ArgumentError(f"key: batch {key.shape[0]}, allowed {batch}, that of query, or 1")
+    if value.shape[0] != key.shape[0]:
+        raise ArgumentError(f"value: batch {value.shape[0]}, allowed {key.shape[0]}, that of key")
+    if key.shape[0] == batch:
+        return key, value
     return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
 
 
@@ -148,13 +154,21 @@ def create_block_mask(
     """`sizes`: B, H, Q_LEN, KV_LEN."""
     check_signature("mask_mod", mask_mod)
     shape = _shape(sizes)
-    both = (block_size, block_size) if isinstance(block_size, int) else tuple(block_size)
-    if len(both) != 2 or any(not isinstance(n, int) or n < 1 for n in both):
-        raise ArgumentError(f"BLOCK_SIZE: {block_size}, allowed a positive number or two (rows, keys)")
+    both = _block_size(block_size)
     mask = BlockMask._of_function(mask_mod, shape, both, _device(device), has_full_blocks)
     with torch.no_grad():
         tiles_of(mask, *shape)  # what cannot be said is refused here, and captured tensors are read
     return mask
+
+
+def _block_size(given: Any) -> tuple[int, int]:
+    try:
+        both = tuple(operator.index(n) for n in (given if isinstance(given, (tuple, list)) else (given, given)))
+    except TypeError:
+        both = ()
+    if len(both) != 2 or any(not 1 <= n < 2**31 for n in both):
+        raise ArgumentError(f"BLOCK_SIZE: {given}, allowed a positive number or two (rows, keys), of 32 bits")
+    return both[0], both[1]
 
 
 def create_mask(mod_fn: Callable[..., Any], sizes: tuple[Any, ...], device: Any) -> torch.Tensor:
@@ -176,6 +190,8 @@ def _shape(sizes: tuple[Any, ...]) -> tuple[int, int, int, int]:
             found.append(1 if n is None and name in ("B", "H") else operator.index(n))
         except TypeError:
             raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
+        if found[-1] < (1 if name in ("B", "H") else 0):
+            raise ArgumentError(f"{name}: {n}, allowed {'1 or more' if name in ('B', 'H') else '0 or more'}")
     return found[0], found[1], found[2], found[3]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -294,6 +295,7 @@ def concatenated(b: Builder, tensors: Sequence[Lanes], dim: int) -> Lanes:
     dim %= len(tensors[0].shape)
     shape = list(tensors[0].shape)
     shape[dim] = sum(x.shape[dim] for x in tensors)
+    dtype = functools.reduce(torch.promote_types, [x.dtype for x in tensors])
 
     def at(i: Subscripts) -> Expression:
         start, result = shape[dim], None
@@ -304,9 +306,10 @@ def concatenated(b: Builder, tensors: Sequence[Lanes], dim: int) -> Lanes:
             if i[dim].is_constant and not start <= i[dim].value < start + x.shape[dim]:
                 continue
             part = x.at((*i[:dim], b.subtract(i[dim], start) if start else i[dim], *i[dim + 1 :]))
+            part = converted(b, part, dtype)
             later = start + x.shape[dim]
             result = part if result is None else b.select(b.compare(">=", i[dim], later), result, part)
         assert result is not None
         return result
 
-    return Lanes(shape, tensors[0].dtype, at)
+    return Lanes(shape, dtype, at)

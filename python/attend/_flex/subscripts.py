@@ -15,11 +15,17 @@ class SubscriptMode(TorchFunctionMode):
     """Within it such subscripts are one aten.index. torch itself would read their values.
 
     `read_out`: called with a tensor whose memory the function is about to read past torch's dispatcher.
+    `stop_gradients`: called when the function turns gradients off or on, as torch.no_grad() does.
     """
 
-    def __init__(self, read_out: Optional[Callable[[torch.Tensor], None]] = None) -> None:
+    def __init__(
+        self,
+        read_out: Optional[Callable[[torch.Tensor], None]] = None,
+        stop_gradients: Optional[Callable[[], None]] = None,
+    ) -> None:
         super().__init__()
         self._read_out = read_out
+        self._stop_gradients = stop_gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
@@ -29,6 +35,8 @@ class SubscriptMode(TorchFunctionMode):
                 return _take(x, given)
         elif self._read_out is not None and func in _READ_OUT:
             self._read_out(args[0])
+        elif self._stop_gradients is not None and func is torch._C._set_grad_enabled:
+            self._stop_gradients()
         return func(*args, **(kwargs or {}))
 
 

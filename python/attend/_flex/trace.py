@@ -28,7 +28,7 @@ from attend._flex.traced import Extent, Source, Step, Traced
 
 VARIABLES = {"score_mod": ("score", "b", "h", "q", "k"), "mask_mod": ("b", "h", "q", "k")}
 
-_LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
+_LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
 _GYMS_TANH = "approx::tanh"  # attention-gym's, a fast tanh of GPUs
 _FACTORIES = {"new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like"}
 _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
@@ -50,7 +50,14 @@ def trace(
         variable = recorder.builder.variable(name)
         recorder.keep(x, Lanes((), x.dtype, lambda _, variable=variable: variable))  # type: ignore[misc]
         arguments.append(x)
-    with torch.no_grad(), recorder, SubscriptMode(recorder.read_out):
+    recorder.asks_for_gradients = torch.is_grad_enabled()
+    # Steps are noted as they are computed without autocast: they run again outside of it.
+    with (
+        torch.autocast(device.type, enabled=False),
+        torch.no_grad(),
+        recorder,
+        SubscriptMode(recorder.read_out, recorder.stop_gradients),
+    ):
         result = function(*arguments)
     root = recorder.result(result)
     try:
@@ -72,6 +79,7 @@ class Recorder(TorchDispatchMode):
         self._views: dict[Source, tuple[str, Any, Any]] = {}
         self._reshapes: dict[tuple[Source, tuple[int, ...]], Source] = {}
         self.is_lasting = True  # False: the text depends on values that no key has
+        self.asks_for_gradients = False
         self._argument = argument
         self._lanes: dict[int, Lanes] = {}
         self._sources: dict[int, Source] = {}
@@ -166,6 +174,12 @@ class Recorder(TorchDispatchMode):
         if id(x) in self._lanes:
             raise UnsupportedError(f"{self._argument}: {_line()}{_VALUE}")
         self.is_lasting = False
+
+    def stop_gradients(self) -> None:
+        if self._argument == "score_mod" and self.asks_for_gradients:
+            raise UnsupportedError(
+                f"score_mod: {_line()}torch.no_grad() or the like in it, allowed .detach() of captured tensors"
+            )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

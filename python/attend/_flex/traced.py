@@ -53,8 +53,9 @@ class Traced:
         self.extents = [*extents, *_extents(nodes, shapes)]
         self.is_lasting = is_lasting
         self.extra = extra  # captured tensors that no key found
-        self._constants = constants
         self._steps = _needed(list(loads), steps)
+        read = {x for x in loads if x.kind == "constant"} | {x for x in _reads(self._steps) if x.kind == "constant"}
+        self._constants = {x.number: constants[x.number] for x in read}
 
     def text_for(self, sizes: dict[str, int]) -> str:
         """The text for this many sequences, query heads, rows and keys: quicker where no subscript is negative."""
@@ -72,7 +73,7 @@ class Traced:
         tensors: dict[Source, torch.Tensor] = {}
         for n, x in enumerate((*given, *self.extra)):
             tensors[Source("capture", n)] = x
-        for n, x in enumerate(self._constants):
+        for n, x in self._constants.items():
             tensors[Source("constant", n)] = x
         look_up = lambda x: tensors[x] if isinstance(x, Source) else x
         is_source = lambda x: isinstance(x, Source)
@@ -135,6 +136,11 @@ def _extents(nodes: list[Expression], shapes: dict[Source, tuple[int, ...]]) -> 
             if subscript.kind == "variable":
                 found.append((shapes[x.value], dim, subscript.value))
     return list(dict.fromkeys(found))
+
+
+def _reads(steps: dict[int, Step]) -> list[Source]:
+    leaves, _ = tree_flatten([(x.args, x.kwargs) for x in steps.values()], is_leaf=lambda x: isinstance(x, Source))
+    return [x for x in leaves if isinstance(x, Source)]
 
 
 def _needed(sources: list[Source], steps: list[Step]) -> dict[int, Step]:

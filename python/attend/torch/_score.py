@@ -10,7 +10,7 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
-from attend.torch._autograd import refuse_lacking_gradients
+from attend.torch._autograd import refuse_double_backward, refuse_lacking_gradients
 from attend.torch._front import refuse_tangents
 from attend.torch._operators import compute_gradients, run_forward, view_of_rows
 from attend.torch._tracing import is_traced
@@ -57,7 +57,6 @@ class _Attention(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
         *tensors, o, lse = ctx.saved_tensors
         q, k, v, extras, captures = _split(tuple(tensors))
@@ -70,7 +69,21 @@ class _Attention(torch.autograd.Function):
         of_extras: list[Any] = [None] * _NUM_EXTRAS
         for i, gradient in zip(GRADIENT_POSITIONS, of_options):
             of_extras[i] = gradient
-        return None, None, dq, dk, dv, *of_extras, *of_captures
+        found = (dq, dk, dv, *of_extras, *of_captures)
+        if torch.is_grad_enabled():  # create_graph=True
+            known = tuple(x for x in (dout, dlse, *tensors) if x is not None)
+            found = tuple(None if x is None else _Once.apply(x, *known) for x in found)
+        return None, None, *found
+
+
+class _Once(torch.autograd.Function):
+    """A gradient as a function of `tensors`. It has none itself, and says so instead of counting as a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *tensors: Any) -> torch.Tensor:
+        return gradient.detach()
+
+    backward = staticmethod(refuse_double_backward)
 
 
 @torch.no_grad()
