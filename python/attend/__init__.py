@@ -13,6 +13,7 @@ from attend._cache import cache_clear, cache_info
 from attend._core import BlockMask, __version__
 from attend._decode import decode
 from attend._errors import ArgumentError, Error, RunError, UnsupportedError
+from attend._flex_attention import and_masks, create_block_mask, create_mask, flex_attention, noop_mask, or_masks
 from attend._info import backends, cpu_bf16_unit, cpu_simd_target, cpu_threads, gpus, memory, set_cpu_threads
 from attend._plan import explain, prepare
 from attend._random import manual_seed
@@ -28,6 +29,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "activate",
+    "and_masks",
     "append",
     "attention",
     "attention_qkvpacked",
@@ -39,14 +41,19 @@ __all__ = [
     "cpu_bf16_unit",
     "cpu_simd_target",
     "cpu_threads",
+    "create_block_mask",
+    "create_mask",
     "decode",
     "explain",
+    "flex_attention",
     "forward",
     "gpus",
     "make_block_mask",
     "manual_seed",
     "memory",
     "merge",
+    "noop_mask",
+    "or_masks",
     "prepare",
     "restore",
     "sdpa",

@@ -155,7 +155,9 @@ def test_the_cache_is_shown_limited_and_cleared(tmp_path, monkeypatch):
     assert not entry.exists() and foreign.exists()
 
 
-@pytest.mark.parametrize("name", ["attention", "attention_varlen", "backward"])
+@pytest.mark.parametrize(
+    "name", ["attention", "attention_varlen", "backward", "flex_attention", "create_block_mask", "create_mask"]
+)
 def test_every_parameter_is_documented_and_no_other(name):
     function = getattr(attend, name)
     described = attend.attention.__doc__ + function.__doc__

@@ -10,7 +10,7 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
-from attend.torch._autograd import refuse_lacking_gradients
+from attend.torch._autograd import refuse_double_backward, refuse_lacking_gradients
 from attend.torch._front import refuse_tangents
 from attend.torch._operators import compute_gradients, run_forward, view_of_rows
 from attend.torch._tracing import is_traced
@@ -25,10 +25,7 @@ def attention(
     """(o, lse); with autograd differentiable by q, k, v, options that have a gradient, and captures of floats."""
     captures = _tensors(score, q.device)
     given = (q, k, v, *captures, *(x for x in extras if x is not None))
-    if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
-        raise UnsupportedError(
-            f"{score.what}: under torch.compile, torch.func or a tracer, allowed outside of them only"
-        )
+    refuse_tracers(score.what, given)
     for x in given:
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with plain tensors only")
@@ -38,6 +35,12 @@ def attention(
     with torch.set_grad_enabled(with_autograd and torch.is_grad_enabled()):
         o, lse = _Attention.apply(score, settings, q, k, v, *extras, *captures)
     return o, lse
+
+
+def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
+    """`what`: the argument that the refusal names."""
+    if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
+        raise UnsupportedError(f"{what}: under torch.compile, torch.func or a tracer, allowed outside of them only")
 
 
 class _Attention(torch.autograd.Function):
@@ -54,7 +57,6 @@ class _Attention(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
         *tensors, o, lse = ctx.saved_tensors
         q, k, v, extras, captures = _split(tuple(tensors))
@@ -67,7 +69,21 @@ class _Attention(torch.autograd.Function):
         of_extras: list[Any] = [None] * _NUM_EXTRAS
         for i, gradient in zip(GRADIENT_POSITIONS, of_options):
             of_extras[i] = gradient
-        return None, None, dq, dk, dv, *of_extras, *of_captures
+        found = (dq, dk, dv, *of_extras, *of_captures)
+        if torch.is_grad_enabled():  # create_graph=True
+            known = tuple(x for x in (dout, dlse, *tensors) if x is not None)
+            found = tuple(None if x is None else _Once.apply(x, *known) for x in found)
+        return None, None, *found
+
+
+class _Once(torch.autograd.Function):
+    """A gradient as a function of `tensors`. It has none itself, and says so instead of counting as a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *tensors: Any) -> torch.Tensor:
+        return gradient.detach()
+
+    backward = staticmethod(refuse_double_backward)
 
 
 @torch.no_grad()

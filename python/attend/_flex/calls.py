@@ -1,0 +1,201 @@
+"""flex_attention, create_block_mask and create_mask: torch's arguments to attend's."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+import torch
+from torch.nn.attention import flex_attention as torchs
+
+from attend._api import attention, resolve
+from attend._drop_in import TORCH_NAMES, renamed
+from attend._errors import ArgumentError, Error, UnsupportedError
+from attend._flex.block_masks import BlockMask, tiles_of
+from attend._flex.functions import check_signature, evaluated, number_of_arguments, traced
+from attend._flex.results import AuxOutput
+from attend._score import Own
+from attend.torch import _score
+from attend.torch._autograd import autocast
+from attend.torch._front import check_tensor
+
+_OPTIONS = {
+    "num_warps", "num_stages", "BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2", "PRESCALE_QK",
+    "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "WRITE_DQ", "FORCE_USE_FLEX_ATTENTION", "USE_TMA", "kpack",
+    "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE",
+    "FLOAT32_PRECISION",
+}  # fmt: skip
+_NAMES = {**TORCH_NAMES, "score": "score_mod"}
+_BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
+
+
+def _outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile breaks its graph there. Otherwise Dynamo would follow the trace, and find that it cannot."""
+    options = {"reason": "attend traces score_mod and mask_mod itself"}
+    if "reason" not in inspect.signature(torch.compiler.disable).parameters:
+        options = {}
+    disabled: Callable[..., Any] = torch.compiler.disable(function, **options)
+    return disabled
+
+
+@_outside_of_graphs
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
+    block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any,
+) -> Any:  # fmt: skip
+    _check_options(kernel_options)
+    with_lse = _wants_lse(return_lse, return_aux)
+    key, value = _broadcast(query, key, value, enable_gqa)
+    try:
+        if torch.is_autocast_enabled(query.device.type):  # q, k and v are of its dtype; functions are as outside of it
+            query, key, value = autocast(query, key, value)
+            with torch.autocast(query.device.type, enabled=False):
+                o, lse = _computed(query, key, value, score_mod, block_mask, scale)
+        else:
+            o, lse = _computed(query, key, value, score_mod, block_mask, scale)
+    except Error as error:
+        raise renamed(error, _NAMES) from None
+    if return_aux is not None:
+        return o, AuxOutput(lse=lse if with_lse else None, max_scores=None)
+    return (o, lse) if with_lse else o
+
+
+def _computed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
+    block_mask: Any, scale: Optional[float],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(o, lse)."""
+    if score_mod is not None or block_mask is not None:
+        _score.refuse_tracers("score_mod or block_mask", (query, key, value))
+    tiles = None if block_mask is None else _tiles_of(block_mask, query, key)
+    if score_mod is None and tiles is None:
+        both: tuple[torch.Tensor, torch.Tensor] = attention(query, key, value, scale=scale, return_lse=True)
+        return both
+    text, captures = (None, {}) if score_mod is None else _score_of(score_mod, query, key)
+    extras, settings = resolve("flex_attention", query, {"scale": scale})
+    return _score.attention(Own(text, captures, tiles), query, key, value, extras, settings, with_autograd=True)
+
+
+def _tiles_of(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Any:
+    if not isinstance(block_mask, torchs.BlockMask):
+        raise ArgumentError(
+            f"block_mask: {type(block_mask).__name__}, allowed what create_block_mask gives, attend's or torch's"
+        )
+    batch, heads, rows, _ = query.shape
+    return tiles_of(block_mask, batch, heads, rows, key.shape[2])
+
+
+def _score_of(score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Tensor) -> tuple[str, dict[str, Any]]:
+    """The text and the tensors that it reads."""
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    function, captured = traced("score_mod", score_mod, query.device, dtype)
+    batch, heads, rows, _ = query.shape
+    sizes = {"b": batch, "h": heads, "q": rows, "k": key.shape[2]}
+    function.check_extents("score_mod", sizes)
+    captures = function.captures(captured, query.device)
+    asks_for_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *captures.values()))
+    if asks_for_gradients and "score" not in function.variables:
+        raise UnsupportedError("score_mod: its value does not depend on the score, allowed without gradients only")
+    return function.text_for(sizes), captures
+
+
+def _check_options(kernel_options: Any) -> None:
+    if kernel_options is not None and not isinstance(kernel_options, Mapping):
+        raise ArgumentError(f"kernel_options: {type(kernel_options).__name__}, allowed a dictionary")
+    for name, x in (kernel_options or {}).items():
+        plain = name[4:] if isinstance(name, str) and name.startswith(("fwd_", "bwd_")) else name
+        if plain not in _OPTIONS:
+            raise ArgumentError(f"kernel_options: {name!r}, allowed {', '.join(sorted(_OPTIONS))}")
+        if plain == "BACKEND" and x not in _BACKENDS:
+            raise ArgumentError(f"kernel_options: BACKEND {x!r}, allowed {', '.join(_BACKENDS)}")
+
+
+def _wants_lse(return_lse: bool, return_aux: Any) -> bool:
+    if return_aux is None:
+        return return_lse
+    if return_lse:
+        raise ArgumentError("return_lse: given with return_aux, allowed without it only")
+    if not hasattr(return_aux, "max_scores"):
+        raise ArgumentError(f"return_aux: {type(return_aux).__name__}, allowed an AuxRequest")
+    if return_aux.max_scores:
+        raise UnsupportedError("return_aux: max_scores, allowed lse")
+    return bool(return_aux.lse)
+
+
+def _broadcast(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """key and value with as many sequences as query."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, x, "query")
+        if x.dim() != 4:
+            raise ArgumentError(f"{name}: {x.dim()} dimensions, allowed 4 (B, H, S, D)")
+    heads, heads_k = query.shape[1], key.shape[1]
+    if heads != heads_k and not enable_gqa:
+        raise ArgumentError(f"key: {heads_k} heads beside {heads} of query, allowed with enable_gqa=True only")
+    if heads_k == 0 or heads % heads_k != 0:
+        raise ArgumentError(f"key: {heads_k} heads, allowed a divisor of query's {heads}")
+    batch = query.shape[0]
+    if key.shape[0] not in (batch, 1):
+        raise ArgumentError(f"key: batch {key.shape[0]}, allowed {batch}, that of query, or 1")
+    if value.shape[0] != key.shape[0]:
+        raise ArgumentError(f"value: batch {value.shape[0]}, allowed {key.shape[0]}, that of key")
+    if key.shape[0] == batch:
+        return key, value
+    return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+
+
+@_outside_of_graphs
+def create_block_mask(
+    mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
+) -> BlockMask:
+    """`sizes`: B, H, Q_LEN, KV_LEN."""
+    check_signature("mask_mod", mask_mod)
+    shape = _shape(sizes)
+    both = _block_size(block_size)
+    mask = BlockMask._of_function(mask_mod, shape, both, _device(device), has_full_blocks)
+    with torch.no_grad():
+        tiles_of(mask, *shape)  # what cannot be said is refused here, and captured tensors are read
+    return mask
+
+
+def _block_size(given: Any) -> tuple[int, int]:
+    try:
+        both = tuple(operator.index(n) for n in (given if isinstance(given, (tuple, list)) else (given, given)))
+    except TypeError:
+        both = ()
+    if len(both) != 2 or any(not 1 <= n < 2**31 for n in both):
+        raise ArgumentError(f"BLOCK_SIZE: {given}, allowed a positive number or two (rows, keys), of 32 bits")
+    return both[0], both[1]
+
+
+def create_mask(mod_fn: Callable[..., Any], sizes: tuple[Any, ...], device: Any) -> torch.Tensor:
+    """`sizes`: B, H, Q_LEN, KV_LEN."""
+    shape, where = _shape(sizes), _device(device)
+    positions = [torch.arange(n, dtype=torch.int32, device=where) for n in shape]
+    count = number_of_arguments("mask_mod", mod_fn)
+    if count == 5:
+        return ~torch.isneginf(evaluated(mod_fn, positions, torch.zeros(shape, device=where)))
+    if count != 4:
+        raise ArgumentError(f"mod_fn: a function of {count} arguments, allowed 4 or 5")
+    return evaluated(mod_fn, positions)
+
+
+def _shape(sizes: tuple[Any, ...]) -> tuple[int, int, int, int]:
+    found = []
+    for name, n in zip(("B", "H", "Q_LEN", "KV_LEN"), sizes):
+        try:
+            found.append(1 if n is None and name in ("B", "H") else operator.index(n))
+        except TypeError:
+            raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
+        if found[-1] < (1 if name in ("B", "H") else 0):
+            raise ArgumentError(f"{name}: {n}, allowed {'1 or more' if name in ('B', 'H') else '0 or more'}")
+    return found[0], found[1], found[2], found[3]
+
+
+def _device(device: Any) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)

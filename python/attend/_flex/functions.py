@@ -1,0 +1,74 @@
+"""Traced functions by their keys, and torch's way to evaluate one on whole tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attend._errors import ArgumentError
+from attend._flex.keys import key_of
+from attend._flex.subscripts import SubscriptMode
+from attend._flex.trace import VARIABLES, trace
+from attend._flex.traced import Traced
+
+_MOST_KNOWN = 256
+_known: dict[Any, Traced] = {}
+_SIGNATURES = {
+    "score_mod": "(score, b, h, q_idx, kv_idx)",
+    "mask_mod": "(b, h, q_idx, kv_idx)",
+}
+
+
+def traced(
+    argument: str, function: Callable[..., Any], device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Traced, list[torch.Tensor]]:
+    """What became of the function, and the tensors that it captures now. `argument`: "score_mod" or "mask_mod"."""
+    key, given = key_of(function)
+    if key is None:
+        check_signature(argument, function)
+        return trace(argument, function, given, device, dtype), given
+    key = (argument, key, device, dtype)
+    found = _known.get(key)
+    if found is None:
+        check_signature(argument, function)
+        found = trace(argument, function, given, device, dtype)
+        if found.is_lasting:
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[key] = found
+    return found, given
+
+
+def check_signature(argument: str, function: Any) -> None:
+    wanted = len(VARIABLES[argument])
+    found = number_of_arguments(argument, function)
+    if found != wanted:
+        raise ArgumentError(f"{argument}: a function of {found} arguments, allowed {wanted} {_SIGNATURES[argument]}")
+
+
+def number_of_arguments(argument: str, function: Any) -> int:
+    """Those without a default."""
+    if not callable(function):
+        raise ArgumentError(f"{argument}: {type(function).__name__}, allowed a function {_SIGNATURES[argument]}")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return len(VARIABLES[argument])
+    if any(x.kind is x.VAR_POSITIONAL for x in parameters):
+        return len(VARIABLES[argument])
+    named = [x for x in parameters if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
+    return sum(x.default is x.empty for x in named)
+
+
+def evaluated(function: Callable[..., Any], positions: list[torch.Tensor], score: Any = None) -> torch.Tensor:
+    """The function of every combination of b, h, q_idx and kv_idx (positions, each in one dimension), by torch.vmap."""
+    lead = () if score is None else (0,)
+    mapped = function
+    for place in (3, 2, 1, 0):
+        mapped = torch.vmap(mapped, in_dims=(*lead, *(0 if n == place else None for n in range(4))))
+    with SubscriptMode():
+        result: torch.Tensor = mapped(*positions) if score is None else mapped(score, *positions)
+    return result

@@ -1,0 +1,70 @@
+"""tensor[q_idx, kv_idx] with subscripts that are tensors without dimensions, whose values nobody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_READ_OUT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr)
+
+
+class SubscriptMode(TorchFunctionMode):
+    """Within it such subscripts are one aten.index. torch itself would read their values.
+
+    `read_out`: called with a tensor whose memory the function is about to read past torch's dispatcher.
+    `stop_gradients`: called when the function turns gradients off or on, as torch.no_grad() does.
+    """
+
+    def __init__(
+        self,
+        read_out: Optional[Callable[[torch.Tensor], None]] = None,
+        stop_gradients: Optional[Callable[[], None]] = None,
+    ) -> None:
+        super().__init__()
+        self._read_out = read_out
+        self._stop_gradients = stop_gradients
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            x, subscripts = args
+            given = subscripts if isinstance(subscripts, tuple) else (subscripts,)
+            if any(_is_number(s) for s in given) and not any(isinstance(s, (bool, list)) for s in given):
+                return _take(x, given)
+        elif self._read_out is not None and func in _READ_OUT:
+            self._read_out(args[0])
+        elif self._stop_gradients is not None and func is torch._C._set_grad_enabled:
+            self._stop_gradients()
+        return func(*args, **(kwargs or {}))
+
+
+def _is_number(s: Any) -> bool:
+    return isinstance(s, torch.Tensor) and s.dim() == 0 and not s.is_floating_point() and s.dtype != torch.bool
+
+
+def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
+    """First what is no tensor, as a view; then the numbers, which leave no dimension; then the other tensors."""
+    numbers: dict[int, Any] = {}
+    others: dict[int, Any] = {}
+    place = 0
+    for s in given:
+        if isinstance(s, torch.Tensor):
+            (numbers if _is_number(s) else others)[place] = s
+        if s is Ellipsis:
+            place += x.dim() - sum(t is not None and t is not Ellipsis for t in given)
+        elif isinstance(s, torch.Tensor) or not hasattr(s, "__index__"):
+            place += 1
+    plain = tuple(slice(None) if isinstance(s, torch.Tensor) else s for s in given)
+    if any(s != slice(None) for s in plain):
+        x = x[plain]
+    x = _index(x, numbers)
+    return _index(x, {place - sum(n < place for n in numbers): s for place, s in others.items()})
+
+
+def _index(x: torch.Tensor, subscripts: dict[int, Any]) -> torch.Tensor:
+    if not subscripts:
+        return x
+    result: torch.Tensor = torch.ops.aten.index.Tensor(x, [subscripts.get(n) for n in range(max(subscripts) + 1)])
+    return result
