@@ -80,9 +80,11 @@ double RowFunction::scalar(const Instruction& made, const FunctionRow& row) cons
     for (std::int32_t d = 0; d < view.rank; ++d) at += offset(view, d, static_cast<std::int64_t>(arg(d)));
     double x = 0;
     with_elements(view, [&](const auto& elements) {
-      x = made.result.type == Type::kFloat ? elements.as_float(at)
-          : made.result.type == Type::kInt ? elements.as_int(at)
-                                           : elements.as_bool(at);
+      if (made.result.type == Type::kFloat) {
+        x = elements.as_float(at);
+      } else {  // by itself: beside a float an integer would be one, too, and rounded
+        x = made.result.type == Type::kInt ? elements.as_int(at) : elements.as_bool(at);
+      }
     });
     return x;
   }

@@ -131,5 +131,26 @@ TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
   }
 }
 
+/// Differences of large numbers that each row and key has: none of them is a float32.
+TEST(ScoreFunctionEdges, LargeIntegersAreExact) {
+  const AttentionCase c = {.batch = 1,
+                           .heads_q = 2,
+                           .heads_k = 2,
+                           .seqlen_q = 70,
+                           .seqlen_k = 70,
+                           .head_dim = 8,
+                           .head_dim_v = 8,
+                           .seed = 3};
+  std::vector<double> times;
+  for (int n = 0; n < 70; ++n) times.push_back(1e9 + 100 * n);
+  for (const DType dtype : {DType::kI32, DType::kI64}) {
+    for (const char* text : {"score - (t[q] - t[k]) * 0.001", "score - (t[q] - 1000000000) * 0.001"}) {
+      const ScoreCase score = {c, text, {CaptureBuffer("t", dtype, {70}, times)}};
+      const Inputs in = make_inputs(c);
+      (void)expect_close(run_score(score, in, "cpu"), run_score(score, as_f64(in), "reference"), 1e-5, 2e-5);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attend::test
