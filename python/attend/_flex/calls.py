@@ -190,8 +190,9 @@ def _shape(sizes: tuple[Any, ...]) -> tuple[int, int, int, int]:
             found.append(1 if n is None and name in ("B", "H") else operator.index(n))
         except TypeError:
             raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
-        if found[-1] < (1 if name in ("B", "H") else 0):
-            raise ArgumentError(f"{name}: {n}, allowed {'1 or more' if name in ('B', 'H') else '0 or more'}")
+        least = 1 if name in ("B", "H") else 0
+        if found[-1] < least:
+            raise ArgumentError(f"{name}: {n}, allowed {least} or more")
     return found[0], found[1], found[2], found[3]
 
 
