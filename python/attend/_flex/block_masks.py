@@ -13,7 +13,7 @@ from torch.nn.attention import flex_attention as torchs
 from attend._block_mask import make_block_mask
 from attend._core import BlockMask as Tiles
 from attend._errors import ArgumentError, UnsupportedError
-from attend._flex.functions import evaluated, traced
+from attend._flex.functions import evaluated, outside_of_graphs, traced
 from attend._flex.keys import key_of
 from attend._flex.traced import Traced
 
@@ -74,7 +74,7 @@ class BlockMask(torchs.BlockMask):
             self._unlisted = None
         super().__setattr__(name, value)
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _make_lists(self) -> None:
         given = self._unlisted
         assert given is not None

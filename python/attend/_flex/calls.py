@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
@@ -14,7 +13,7 @@ from attend._api import attention, resolve
 from attend._drop_in import TORCH_NAMES, renamed
 from attend._errors import ArgumentError, Error, UnsupportedError
 from attend._flex.block_masks import BlockMask, tiles_of
-from attend._flex.functions import check_signature, evaluated, number_of_arguments, traced
+from attend._flex.functions import check_signature, evaluated, number_of_arguments, outside_of_graphs, traced
 from attend._flex.results import AuxOutput
 from attend._score import Own
 from attend.torch import _score
@@ -31,16 +30,7 @@ _NAMES = {**TORCH_NAMES, "score": "score_mod"}
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 
 
-def _outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile breaks its graph there. Otherwise Dynamo would follow the trace, and find that it cannot."""
-    options = {"reason": "attend traces score_mod and mask_mod itself"}
-    if "reason" not in inspect.signature(torch.compiler.disable).parameters:
-        options = {}
-    disabled: Callable[..., Any] = torch.compiler.disable(function, **options)
-    return disabled
-
-
-@_outside_of_graphs
+@outside_of_graphs
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
     block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any,
@@ -147,7 +137,7 @@ def _broadcast(
     return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
 
 
-@_outside_of_graphs
+@outside_of_graphs
 def create_block_mask(
     mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
 ) -> BlockMask:
@@ -190,8 +180,9 @@ def _shape(sizes: tuple[Any, ...]) -> tuple[int, int, int, int]:
             found.append(1 if n is None and name in ("B", "H") else operator.index(n))
         except TypeError:
             raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
-        if found[-1] < (1 if name in ("B", "H") else 0):
-            raise ArgumentError(f"{name}: {n}, allowed {'1 or more' if name in ('B', 'H') else '0 or more'}")
+        least = 1 if name in ("B", "H") else 0
+        if found[-1] < least:
+            raise ArgumentError(f"{name}: {n}, allowed {least} or more")
     return found[0], found[1], found[2], found[3]
 
 

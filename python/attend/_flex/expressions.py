@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
 BOOL, INT, FLOAT = "bool", "int", "float"
 MOST_INT = 2**31 - 1
@@ -16,6 +16,22 @@ Number = Union[bool, int, float]
 
 class NotSaidError(Exception):
     """Why an operator with these arguments has no expression."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def registrar(table: dict[str, Function]) -> Callable[..., Callable[[Function], Function]]:
+    """A decorator of names, by which the function is then in the table."""
+
+    def names_of(*names: str) -> Callable[[Function], Function]:
+        def register(function: Function) -> Function:
+            table.update(dict.fromkeys(names, function))
+            return function
+
+        return register
+
+    return names_of
 
 
 class Expression:

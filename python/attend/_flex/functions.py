@@ -22,6 +22,15 @@ _SIGNATURES = {
 }
 
 
+def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile breaks its graph there. Otherwise Dynamo would follow the trace, and find that it cannot."""
+    options = {"reason": "attend traces score_mod and mask_mod itself"}
+    if "reason" not in inspect.signature(torch.compiler.disable).parameters:
+        options = {}
+    disabled: Callable[..., Any] = torch.compiler.disable(function, **options)
+    return disabled
+
+
 def traced(
     argument: str, function: Callable[..., Any], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> tuple[Traced, list[torch.Tensor]]:

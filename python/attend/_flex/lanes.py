@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError
+from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError, registrar
 
 Subscripts = tuple[Expression, ...]
 MOST_TERMS = 256  # of what is written out, an operation for each element
@@ -92,13 +92,7 @@ Mover = Callable[..., Lanes]
 VIEWS: dict[str, Mover] = {}
 
 
-def _view(*names: str) -> Callable[[Mover], Mover]:
-    def register(mover: Mover) -> Mover:
-        for name in names:
-            VIEWS[name] = mover
-        return mover
-
-    return register
+_view = registrar(VIEWS)
 
 
 @_view("select")

@@ -10,25 +10,24 @@ import math
 from collections.abc import Callable
 from typing import Any, Optional
 
-from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError
+from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError, registrar
 
 Handler = Callable[..., Expression]
 ELEMENTWISE: dict[str, Handler] = {}
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        for name in names:
-            ELEMENTWISE[name] = handler
-        return handler
-
-    return register
+handles = registrar(ELEMENTWISE)
 
 
 def _register_functions() -> None:
     for name in ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "sigmoid", "erf"):
         ELEMENTWISE[name] = lambda b, x, name=name: b.call(name, x)
     ELEMENTWISE["special_erf"] = ELEMENTWISE["erf"]
+    for name, method in (
+        ("mul", "multiply"), ("remainder", "remainder"), ("neg", "negate"), ("abs", "absolute"), ("minimum", "least"),
+        ("maximum", "greatest"), ("logical_and", "both"), ("logical_or", "either"),
+    ):  # fmt: skip
+        ELEMENTWISE[name] = lambda b, *operands, method=method: getattr(b, method)(*operands)
     for name in ("floor", "ceil", "trunc"):
         ELEMENTWISE[name] = lambda b, x, name=name: b.call(name, x) if x.type == FLOAT else x
     for name in ("gt", "lt", "ge", "le", "eq", "ne"):
@@ -59,11 +58,6 @@ def _rsub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Expression:
     return b.subtract(y, x if alpha == 1 else b.multiply(x, alpha))
 
 
-@handles("mul")
-def _mul(b: Builder, x: Any, y: Any) -> Expression:
-    return b.multiply(x, y)
-
-
 @handles("div", "true_divide")
 def _div(b: Builder, x: Any, y: Any, rounding_mode: Optional[str] = None) -> Expression:
     if rounding_mode is None:
@@ -90,26 +84,11 @@ def _floor_divide(b: Builder, x: Any, y: Any) -> Expression:
     return b.select(b.compare("==", y, 0.0), b.divide(x, y), whole)
 
 
-@handles("remainder")
-def _remainder(b: Builder, x: Any, y: Any) -> Expression:
-    return b.remainder(x, y)
-
-
 @handles("fmod")
 def _fmod(b: Builder, x: Any, y: Any) -> Expression:
     x, y = b.alike(x, y)
     y = b.absolute(y)
     return b.select(b.compare("<", x, 0), b.negate(b.remainder(b.negate(x), y)), b.remainder(x, y))
-
-
-@handles("neg")
-def _neg(b: Builder, x: Any) -> Expression:
-    return b.negate(x)
-
-
-@handles("abs")
-def _abs(b: Builder, x: Any) -> Expression:
-    return b.absolute(x)
 
 
 @handles("sign", "sgn")
@@ -182,16 +161,6 @@ def root(b: Builder, x: Expression) -> Expression:
     return b.select(b.compare("==", x, 0.0), 0.0, b.call("sqrt", x))
 
 
-@handles("minimum")
-def _minimum(b: Builder, x: Any, y: Any) -> Expression:
-    return b.least(x, y)
-
-
-@handles("maximum")
-def _maximum(b: Builder, x: Any, y: Any) -> Expression:
-    return b.greatest(x, y)
-
-
 @handles("fmin")
 def _fmin(b: Builder, x: Any, y: Any) -> Expression:
     return _of_numbers(b, x, y, b.least(x, y))
@@ -232,16 +201,6 @@ def _clamp_max(b: Builder, x: Any, bound: Any) -> Expression:
 
 
 # Conditions and bits
-
-
-@handles("logical_and")
-def _logical_and(b: Builder, x: Any, y: Any) -> Expression:
-    return b.both(x, y)
-
-
-@handles("logical_or")
-def _logical_or(b: Builder, x: Any, y: Any) -> Expression:
-    return b.either(x, y)
 
 
 @handles("logical_xor")
