@@ -1,6 +1,7 @@
 // Score functions on the GPU against the reference in float64: every family, every function of the cookbook.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -22,6 +23,8 @@
 
 namespace attend::test {
 namespace {
+
+using Index = std::int64_t;
 
 /// Relative to the largest magnitude.
 struct Budget {
@@ -64,10 +67,12 @@ class OfAllFamilies : public GpuTest {
   }
 
   /// Has each family taken at least so many of the cases, and none if it takes no such function or dtype?
-  void expect_cases(int least) const {
+  void expect_cases(int least_of_all, const std::map<std::string, int>& least_of = {}) const {
     EXPECT_GE(counts_.size(), 1);
     for (const auto& [family, count] : counts_) {
       std::printf("%s: %d cases\n", family.c_str(), count.cases);
+      const auto found = least_of.find(family);
+      const int least = found == least_of.end() ? least_of_all : found->second;
       EXPECT_TRUE(count.may_take ? count.cases >= least : count.cases == 0) << family << ": " << count.cases;
     }
   }
@@ -168,7 +173,7 @@ TEST_P(GpuScoreEdges, RowsOfHugeScoresHaveTheirGradients) {
   const double rounding = GetParam() == DType::kF32 ? 3000 * 0x1p-23 : 0;
   const Budget budget = budget_of(GetParam());
   check({c, "score - 3000", {hidden}}, {budget.results + rounding, budget.gradients + rounding});
-  expect_cases(5);
+  expect_cases(5, {{"sm90_backward", 2}});  // of slope 1
 }
 
 /// A function may be NaN of rows and keys behind the sequence, and of keys that a row does not see.
@@ -181,19 +186,48 @@ TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
 }
 
 /// Functions of slope 1, whose captures have the same gradients along distances, keys, rows, nothing, and everything.
-std::vector<std::pair<const char*, std::vector<CaptureBuffer>>> functions_with_gradients() {
+std::vector<Recipe> functions_with_gradients() {
+  using Captures = OracleCaptures;
   const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1)),
       of_keys("of_keys", DType::kF32, {4, 240}, normal_values(960, 2)),
       of_rows("of_rows", DType::kBF16, {300}, normal_values(300, 3)),
       slope("slope", DType::kF32, {4}, {0.1, 0.2, 0, 1}), pairs("pairs", DType::kF16, {7, 11}, normal_values(77, 4)),
       shift("shift", DType::kF32, {}, {0.3});
-  return {{"score + table[h][clamp(q - k, -8, 7) + 8]", {table}},
-          {"score - slope[h] * abs(q + k_len - q_len - k) / 8", {slope}},
-          {"score + of_keys[b][k]", {of_keys}},
-          {"of_rows[q] * 0.5 + score", {of_rows}},
-          {"score + pairs[q % 7][(q + k) % 11]", {pairs}},
-          {"k % 3 == 1 ? score + shift * 2 : score", {shift}},
-          {"score + table[h][clamp(k - q, -8, 7) + 8] + of_keys[b][k]", {table, of_keys}}};
+  const auto of = [](const CaptureBuffer& one) {
+    return [one](const AttentionCase&) { return std::vector<CaptureBuffer>{one}; };
+  };
+  const auto bucket = [](Index distance) { return std::clamp<Index>(distance, -8, 7) + 8; };
+  return {{"distances", "score + table[h][clamp(q - k, -8, 7) + 8]", of(table),
+           [=](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return score + c.load("table", {at.h, bucket(at.q - at.k)});
+           }},
+          {"slopes", "score - slope[h] * abs(q + k_len - q_len - k) / 8", of(slope),
+           [](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return score - c.load("slope", {at.h}) * Dual(std::abs(at.q + at.k_len - at.q_len - at.k)) / Dual(8);
+           }},
+          {"keys", "score + of_keys[b][k]", of(of_keys),
+           [](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return score + c.load("of_keys", {at.b, at.k});
+           }},
+          {"rows", "of_rows[q] * 0.5 + score", of(of_rows),
+           [](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return score + c.load("of_rows", {at.q}) * Dual(0.5);
+           }},
+          {"pairs", "score + pairs[q % 7][(q + k) % 11]", of(pairs),
+           [](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return score + c.load("pairs", {at.q % 7, (at.q + at.k) % 11});
+           }},
+          {"one", "k % 3 == 1 ? score + shift * 2 : score", of(shift),
+           [](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return at.k % 3 == 1 ? score + c.load("shift", {}) * Dual(2) : score;
+           }},
+          {"two", "score + table[h][clamp(k - q, -8, 7) + 8] + of_keys[b][k]",
+           [=](const AttentionCase&) {
+             return std::vector<CaptureBuffer>{table, of_keys};
+           },
+           [=](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return score + c.load("table", {at.h, bucket(at.k - at.q)}) + c.load("of_keys", {at.b, at.k});
+           }}};
 }
 
 class GpuScoreGradients : public GpuTest, public testing::WithParamInterface<DTypeAndNumber> {
@@ -211,16 +245,16 @@ INSTANTIATE_TEST_SUITE_P(All, GpuScoreGradients,
 
 TEST_P(GpuScoreGradients, OfCapturesAreTheReference) {
   const auto& [dtype, number] = GetParam();
-  const auto [text, captures] = functions_with_gradients()[number];
+  const Recipe recipe = functions_with_gradients()[number];
   int compared = 0;
   for (const AttentionCase& c : cases(dtype)) {
     if (std::max(c.head_dim, c.head_dim_v) > 128) continue;
-    SCOPED_TRACE(text + (" " + describe(c)));
-    const ScoreCase score = {c, text, captures};
+    SCOPED_TRACE(recipe.name + " " + describe(c));
+    const ScoreCase score = with_recipe(c, recipe);
     const Inputs in = make_inputs(c);
-    const ScoreResults truth = run_score(score, as_f64(in), "reference");
+    const ScoreResults truth = oracle_results(score, as_f64(in), oracle_function(score, recipe.function));
     const ScoreResults got = run_score(score, in, "sm90_backward");
-    EXPECT_EQ(got.captures.size(), captures.size());
+    EXPECT_EQ(got.captures.size(), score.captures.size());
     const Budget budget = budget_of(dtype);
     std::printf("%s:%s\n", describe(c).c_str(), expect_close(got, truth, budget.results, budget.gradients).c_str());
     ++compared;

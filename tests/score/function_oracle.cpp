@@ -92,8 +92,15 @@ class Sums {
 
 struct AllSums {
   Sums o, lse, dq, dk, dv, dbias, dsinks;
-  std::map<std::string, std::vector<long double>> captures, magnitudes;
+  std::map<std::string, std::vector<long double>> captures, squares;
 };
+
+/// The terms of a row share the errors of its o and its lse; those of several rows err on their own.
+void add_squares(const std::map<std::pair<std::string, std::int64_t>, long double>& of_row, AllSums& sums) {
+  for (const auto& [at, terms] : of_row) {
+    sums.squares[at.first][static_cast<std::size_t>(at.second)] += terms * terms;
+  }
+}
 
 void add_row_gradients(const Inputs& in, const Head& head, std::int64_t sequence, std::int64_t h, std::size_t i,
                        AllSums& sums) {
@@ -107,6 +114,7 @@ void add_row_gradients(const Inputs& in, const Head& head, std::int64_t sequence
   if (in.sinks && head.lse(i) != kHidden) {
     sums.dsinks.broadcast(sequence, h, 0, 0) -= head.p_sink(i) * delta;
   }
+  std::map<std::pair<std::string, std::int64_t>, long double> of_row;
   for (std::size_t j = 0; j < x.k.size(); ++j) {
     const FunctionValue& f = head.function(i, j);
     if (f.score == kHidden) continue;
@@ -121,7 +129,7 @@ void add_row_gradients(const Inputs& in, const Head& head, std::int64_t sequence
     const long double ds = head.p(i, j) * (dp - delta);
     for (const ByElement& by : f.by_elements) {
       sums.captures[by.capture][static_cast<std::size_t>(by.element)] += ds * by.derivative;
-      sums.magnitudes[by.capture][static_cast<std::size_t>(by.element)] += std::abs(ds * by.derivative);
+      of_row[{by.capture, by.element}] += std::abs(ds * by.derivative);
     }
     const long double before = ds * f.slope;
     if (in.bias) sums.dbias.broadcast(sequence, h, row, key) += before;
@@ -132,6 +140,7 @@ void add_row_gradients(const Inputs& in, const Head& head, std::int64_t sequence
       sums.dk.at(at.batch, key_head, key, col) += factor * x.q[i][d];
     }
   }
+  add_squares(of_row, sums);
 }
 
 }  // namespace
@@ -191,7 +200,7 @@ ScoreResults oracle_results(const ScoreCase& c, const Inputs& in, const OracleFu
                   {}};
   for (const CaptureBuffer& b : c.captures) {
     sums.captures[b.name()].resize(static_cast<std::size_t>(b.numel()));
-    sums.magnitudes[b.name()].resize(static_cast<std::size_t>(b.numel()));
+    sums.squares[b.name()].resize(static_cast<std::size_t>(b.numel()));
   }
   for (std::int64_t sequence = 0; sequence < a.num_sequences(); ++sequence) {
     const Span at = span_of(a, sequence);
@@ -212,8 +221,8 @@ ScoreResults oracle_results(const ScoreCase& c, const Inputs& in, const OracleFu
   if (in.bias && a.dbias) results.dbias = sums.dbias.values();
   if (in.sinks && a.dsinks) results.dsinks = sums.dsinks.values();
   for (const auto& [name, values] : sums.captures) results.captures[name] = {values.begin(), values.end()};
-  for (const auto& [name, values] : sums.magnitudes) {
-    results.magnitudes[name] = static_cast<double>(*std::max_element(values.begin(), values.end()));
+  for (const auto& [name, values] : sums.squares) {
+    results.magnitudes[name] = static_cast<double>(std::sqrt(*std::max_element(values.begin(), values.end())));
   }
   return results;
 }
