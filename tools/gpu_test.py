@@ -10,7 +10,7 @@
                                               of a filter of GoogleTest: the results replace the earlier ones, and the
                                               report names the tests
     tools/gpu_test.py --first FILTER ...      runs the tests of a filter before all others, where there may be no time
-                                              for all: those of what has changed
+                                              for all: those of what has changed. Those that pass do not run again
 
 Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
 the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
@@ -67,11 +67,11 @@ def parse():
 def run_parts(words, report, folder, num_gpus, begun):
     """Runs the parts asked for, and writes the report after each."""
     parts = words.parts
-    tests = Tests(report, words.tests, folder, num_gpus, begun + words.seconds,
-                  lambda whole: write(whole, words.report))  # fmt: skip
     if words.first is not None:
         run_first(report, words.tests, words.first, folder, num_gpus)
         write(report, words.report)
+    tests = Tests(report, words.tests, folder, num_gpus, begun + words.seconds,
+                  lambda whole: write(whole, words.report))  # fmt: skip
     if "tests" in parts and num_gpus == 1:
         tests.ahead()
         tests.pieces()
@@ -118,7 +118,8 @@ def main():
     if is_again:
         return report["tests"]["failed"] > 0
     whole = words.only is None and not words.more
-    failed = report["tests"]["failed"] or report.get("first", {}).get("failed") or not all(s["passed"] for s in report["sanitizers"])
+    of_tests = report["tests"]["failed"] or report.get("first", {}).get("failed")
+    failed = of_tests or not all(s["passed"] for s in report["sanitizers"])
     return 0 if report["passed"] or (not whole and not failed) else 1
 
 

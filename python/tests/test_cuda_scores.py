@@ -1,4 +1,4 @@
-"""Scores of the caller's own on a GPU, through autograd and without."""
+"""Scores and masks of the caller's own on a GPU, through autograd and without."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_backward_leaves_captures_out_that_want_no_gradient(torch):
     assert of_captures == {} and len(gradients) == 3 and all(x.isfinite().all() for x in gradients)
 
 
-def test_gradients_of_captures_are_refused_in_one_line(torch):
+def test_gradients_of_captures_beside_a_soft_cap_are_refused_in_one_line(torch):
     q, k, v = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(3))
     captures = {"table": normal(torch, 2, 16, requires_grad=True), "cap": 5.0}
     with pytest.raises(NotImplementedError, match="^captures: .*allowed") as caught:
@@ -70,3 +70,47 @@ def test_captures_of_another_device_are_refused(torch):
     q, k, v = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(3))
     with pytest.raises(ValueError, match="capture 'table': on cpu"):
         attend.attention(q, k, v, score=TEXT, captures={"table": torch.zeros(2, 16), "cap": 5.0})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_learned_table_has_the_gradient_of_a_materialised_one(torch, dtype):
+    torch.manual_seed(4)
+    dtype = getattr(torch, dtype)
+    leaves = [normal(torch, 2, 3, 300, 64, dtype=dtype) for _ in range(3)]
+    dout, table = normal(torch, 2, 3, 300, 64, dtype=dtype), normal(torch, 3, 16)
+    distance = torch.arange(300, device="cuda")[:, None] - torch.arange(300, device="cuda")
+
+    def ours(q, k, v, table):
+        score = "score + table[h][clamp(q - k, -8, 7) + 8]"
+        return attend.attention(q, k, v, score=score, captures={"table": table})
+
+    def materialised(q, k, v, table):
+        scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+        return (scores + table.to(scores.dtype)[:, distance.clamp(-8, 7) + 8]).softmax(dim=-1) @ v
+
+    *found, of_table = with_gradients(torch, ours, [*leaves, table], dout)
+    *baseline, of_baseline = with_gradients(torch, materialised, [*leaves, table], dout)
+    *truth, of_truth = with_gradients(torch, materialised, [x.double() for x in (*leaves, table)], dout)
+    check_budget(found, baseline, truth, half=True)
+    error, allowed = ((x.double() - of_truth).square().mean().sqrt().item() for x in (of_table, of_baseline))
+    print(f"table: rms error {error:.3g}, budget {1.25 * allowed:.3g}")
+    assert of_table.dtype == torch.float32 and error <= 1.25 * allowed
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+def test_a_block_mask_is_its_mask_of_bools(torch, head_dim):
+    torch.manual_seed(5)
+    leaves = [normal(torch, 2, 3, 300, head_dim, dtype=torch.bfloat16) for _ in range(3)]
+    dout = normal(torch, 2, 3, 300, head_dim, dtype=torch.bfloat16)
+    document = torch.arange(300) // 70
+    block_mask = attend.make_block_mask("k <= q && doc[q] == doc[k]", 300, 300, captures={"doc": document})
+    bools = (torch.ones(300, 300).tril().bool() & (document[:, None] == document)).cuda()
+
+    def materialised(q, k, v):
+        scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+        return scores.masked_fill(~bools, float("-inf")).softmax(dim=-1) @ v
+
+    found = with_gradients(torch, lambda *x: attend.attention(*x, block_mask=block_mask), leaves, dout)
+    baseline = with_gradients(torch, materialised, leaves, dout)
+    truth = with_gradients(torch, materialised, [x.double() for x in leaves], dout)
+    check_budget(found, baseline, truth, half=True)

@@ -23,31 +23,33 @@ def check(name, budget, found, wanted):
     assert worst <= budget, (name, worst)
 
 
-def compare(dtype, given, score=None, mask=None, seed=0, **options):
+def compare(dtype, given, score=None, mask=None, seed=0, device="cpu", **options):
     """Both passes of `score` and `mask`, which are cases, on the tensors `given`."""
-    budget = BUDGETS[dtype]
+    budget, of_gradients = BUDGETS[dtype], 4 if device == "cpu" else 8  # p and ds of 16 bits
     captures = problems.captures_of(score or mask, seed)
-    here = problems.leaves(captures, torch.float64 if dtype == torch.float64 else None)
     there = problems.leaves(captures, torch.float64)
-    q, k, v = (x.clone().requires_grad_() for x in given)
+    captures = {name: x.to(device) for name, x in captures.items()}
+    here = problems.leaves(captures, torch.float64 if dtype == torch.float64 else None)
+    q, k, v = (x.to(device, copy=True).requires_grad_() for x in given)
     exact = [x.detach().double().requires_grad_() for x in given]
     shape = (q.shape[0], HEADS, q.shape[2], k.shape[2])
-    mods = {"score_mod": score(here)} if score else {"block_mask": attend.create_block_mask(mask(here), *shape)}
+    block_mask = None if score else attend.create_block_mask(mask(here), *shape, device=device)
+    mods = {"score_mod": score(here)} if score else {"block_mask": block_mask}
     o, lse = attend.flex_attention(q, k, v, enable_gqa=True, return_lse=True, **mods, **options)
     want_o, want_lse = reference(*exact, score_mod=score and score(there), mask_mod=mask and mask(there))
     assert o.dtype == dtype and lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    check("o", budget, o, want_o)
-    check("lse", budget, lse, want_lse)
+    check("o", budget, o.cpu(), want_o)
+    check("lse", budget, lse.cpu(), want_lse)
     generator = torch.Generator().manual_seed(seed + 1)
     dout = torch.randn(want_o.shape, generator=generator, dtype=torch.float64).to(dtype)
     dlse = torch.where(torch.isfinite(want_lse), torch.randn(want_lse.shape, generator=generator), 0.0)
     named = [name for name, x in vars(here).items() if score and x.is_floating_point()]
     asked = [q, k, v, *(getattr(here, name) for name in named)]
     wanted = [*exact, *(getattr(there, name) for name in named)]
-    found = torch.autograd.grad((o, lse), asked, (dout, dlse.to(lse.dtype)))
+    found = torch.autograd.grad((o, lse), asked, (dout.to(device), dlse.to(device, lse.dtype)))
     want = torch.autograd.grad((want_o, want_lse), wanted, (dout.double(), dlse.double()))
     for name, a, b in zip(("dq", "dk", "dv", *named), found, want):
-        check(name, budget * 4, a, b)
+        check(name, budget * of_gradients, a.cpu(), b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=lambda x: str(x)[6:])
@@ -201,6 +203,18 @@ def test_scores_on_a_gpu(name, dtype):
     want = torch.autograd.grad(want_o, exact, dout.cpu().double())
     for letter, a, b in zip("qkv", torch.autograd.grad(o, (q, k, v), dout), want):
         check(f"d{letter}", BUDGETS[dtype] * 8, a.cpu(), b)
+
+
+# Their derivative by q.k is 1, so that their captures have gradients on a GPU.
+SLOPE_OF_1 = ("band", "t5", "full_bias", "computed_captures", "negative_subscripts", "embedded")
+
+
+@pytest.mark.parametrize("name", [*MASKS, *SLOPE_OF_1])
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_masks_and_gradients_of_captures_on_a_gpu(name):
+    rows_and_keys = flex_masks.lengths(MASKS[name]) if name in MASKS else ()
+    given = tensors(torch.bfloat16, *rows_and_keys)
+    compare(torch.bfloat16, given, score=SCORES.get(name), mask=MASKS.get(name), device="cuda")
 
 
 @pytest.mark.parametrize("ask", ["lse", "nothing"])

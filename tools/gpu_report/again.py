@@ -3,12 +3,12 @@
 import concurrent.futures
 import fnmatch
 import json
-import sys
 
 from gpu_report.pieces import RING, RINGS, beyond, gtest_results, names_of, run_part
 from gpu_report.process import say
 
 SOME = 24  # processes at once
+DID_NOT_END = " did not end"
 
 
 def jobs_of(names, num_gpus):
@@ -44,18 +44,27 @@ def names_here(tests, chosen, num_gpus):
 
 
 def run_first(report, tests, chosen, folder, num_gpus):
-    """Runs the tests of a filter, in which one is most interested, before the pieces, which have them again."""
+    """Runs the tests of a filter, in which one is most interested, before the pieces, which leave out what passed."""
     names = names_here(tests, chosen, num_gpus)
     results, cases = run_named(tests, names, folder, num_gpus)
     bad = {name: why for name, (result, why) in results.items() if why or result not in ("COMPLETED", "SKIPPED")}
     for name, why in bad.items():
         say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
-    silent = [f"{name} did not end" for name in names if name not in results]
+    silent = [name + DID_NOT_END for name in names if name not in results]
     skipped = sum(result == "SKIPPED" for result, _ in results.values())
     report["first"] = {"filter": chosen, "run": len(results), "failed": len(bad) + len(silent), "skipped": skipped,
                        "failures": [*bad, *silent], "cases": len(cases),
                        "cases_failed": sum(not case["passed"] for case in cases)}  # fmt: skip
     say(f"first: {len(results)} of {len(names)} tests, {len(bad) + len(silent)} failed, {len(cases)} comparisons")
+
+
+def passed_first(report, tests, num_gpus):
+    """The tests that --first ran and that passed."""
+    first = report.get("first")
+    if first is None:
+        return frozenset()
+    failed = {name.removesuffix(DID_NOT_END) for name in first["failures"]}
+    return frozenset(names_here(tests, first["filter"], num_gpus)) - failed
 
 
 def replace(report, names, results, cases):
@@ -66,8 +75,11 @@ def replace(report, names, results, cases):
         say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
     counts["failures"] = [n for n in counts["failures"] if n not in results] + list(bad)  # without a result: kept
     silent = [name for name in names if name not in results and name not in counts["failures"]]
-    counts["failures"] += [f"{name} did not end" for name in silent]
+    counts["failures"] += [name + DID_NOT_END for name in silent]
     counts["failed"] = len(counts["failures"])
+    if first := report.get("first"):
+        first["failures"] = [n for n in first["failures"] if n.removesuffix(DID_NOT_END) not in results]
+        first["failed"] = len(first["failures"])
     counts["again"] = sorted({*counts.get("again", []), *results})
     new = {(case["compute"], case["case"]) for case in cases}
     kept = [c for c in report["cases"] if c["passed"] and (c["compute"], c["case"]) not in new]
@@ -76,11 +88,10 @@ def replace(report, names, results, cases):
 
 
 def run_again(report, tests, chosen, folder, num_gpus):
-    """Runs the failed tests of a whole report, and those of a filter. Their results replace the earlier ones."""
+    """Runs the failed tests of a report, and those of a filter. Their results replace the earlier ones."""
     counts = report["tests"]
-    if counts["missing"]:
-        sys.exit("gpu-test: --again: the report misses tests, allowed a whole one: --more goes on with it")
-    named = [name for name in counts["failures"] if " " not in name]  # the others are processes, not tests
+    failures = [name.removesuffix(DID_NOT_END) for name in counts["failures"] + report.get("first", {}).get("failures", [])]
+    named = [name for name in failures if " " not in name]  # the others are processes, not tests
     wanted = ":".join([*filter(None, [chosen]), *named])
     names = names_here(tests, wanted, num_gpus)
     results, cases = run_named(tests, names, folder, num_gpus)

@@ -4,6 +4,7 @@ Tests are told apart by filters of GoogleTest: those that compile kernels ahead 
 machine for themselves, those that may hang, and those of a ring, which want several GPUs.
 """
 
+import functools
 import hashlib
 import json
 import subprocess
@@ -49,8 +50,9 @@ def beyond(num_gpus):
     return [RING] if num_gpus < 2 else [name for wanted, name in MORE_GPUS.items() if wanted > num_gpus]
 
 
+@functools.cache
 def names_of(tests, chosen):
-    """The tests of a filter."""
+    """The tests of a filter, in the order in which GoogleTest deals them out to shards."""
     listed = subprocess.run([tests, "--gtest_list_tests", f"--gtest_filter={chosen}"], check=True, capture_output=True,
                             text=True).stdout  # fmt: skip
     names, suite = [], ""
@@ -80,8 +82,8 @@ def empty_report(num_gpus, digest, tests):
             "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
 
 
-def run_piece(tests, piece, folder, num_gpus):
-    """Runs one process: its piece and its exit status.
+def run_piece(tests, piece, folder, num_gpus, passed):
+    """Runs one process: its piece and its exit status, None if nothing is left of the piece. passed: tests to leave out.
 
     It sees one GPU, since memory that host and GPU share is slow in a process that sees several. Processes of the ring,
     and the last one, see all.
@@ -99,6 +101,11 @@ def run_piece(tests, piece, folder, num_gpus):
         gpus, chosen = one, ALONE
     else:
         gpus, chosen, limit_s = every, LAST, LAST_LIMIT_S
+    if piece.isdigit() and passed:
+        mine = [name for name in names_of(tests, chosen)[shard::shards] if name not in passed]
+        if not mine:
+            return piece, None
+        shard, shards, chosen = 0, 1, ":".join(mine)
     return piece, run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s)
 
 
@@ -106,6 +113,8 @@ def take(report, piece, status, folder):
     """Puts the results of a piece into the report."""
     counts, gtest = report["tests"], folder / f"gtest-{piece}.json"
     counts["missing"] = [other for other in counts["missing"] if other != piece]
+    if status is None:
+        return
     if not gtest.exists():  # the process died
         counts["failed"] += 1
         counts["failures"].append(f"piece {piece} ended with status {status}")

@@ -4,6 +4,7 @@ import concurrent.futures
 import os
 import time
 
+from gpu_report.again import passed_first
 from gpu_report.pieces import AHEADS, PIECES, RINGS, run_piece, take
 from gpu_report.process import say
 
@@ -15,10 +16,11 @@ class Tests:
         self.report, self.tests, self.folder, self.num_gpus = report, tests, folder, num_gpus
         self.deadline, self.save = deadline, save
         self.missing = list(report["tests"]["missing"])
+        self.passed = passed_first(report, tests, num_gpus)
 
     def begin(self, piece):
         if time.monotonic() < self.deadline and piece in self.missing:
-            return run_piece(self.tests, piece, self.folder, self.num_gpus)
+            return run_piece(self.tests, piece, self.folder, self.num_gpus, self.passed)
         return None
 
     def done(self, result):
@@ -33,7 +35,7 @@ class Tests:
             start = time.monotonic()
             pieces = [f"ahead{index}" for index in range(AHEADS)]
             with concurrent.futures.ThreadPoolExecutor(AHEADS) as pool:
-                results = pool.map(lambda piece: run_piece(self.tests, piece, self.folder, self.num_gpus), pieces)
+                results = pool.map(lambda piece: run_piece(self.tests, piece, self.folder, self.num_gpus, self.passed), pieces)
                 for piece, result in zip(pieces, results):
                     self.done(result if piece in self.missing else None)
             say(f"compiled ahead: {time.monotonic() - start:.0f} s")

@@ -163,7 +163,8 @@ class Sm90Backward final : public Family {
     // The short kernels are the same for all that they do not read.
     Sm90BackwardVariant before = v, after = v, after_keys = v;
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
-    if (v.sole_key != 0 || v.has(option::kBias)) before.mask = v.mask;
+    const bool sums_rows = v.has(option::kBias) || v.custom_may_be_huge != 0;
+    if (v.sole_key != 0 || sums_rows) before.mask = v.mask;
     Sm90BackwardVariant keys = v;
     for (Sm90BackwardVariant* other : {&before, &keys}) {
       other->dbias_blocks = 0;
