@@ -64,22 +64,28 @@ struct TileRules {
   uint32 position_step;  // kIsPart
   CustomScorePlace place;
 
+  // What the caller's function is told of a score.
+  [[nodiscard]] __device__ __forceinline__ ScorePoint<float> custom_point(float score,
+                                                                          const CustomScoreOffset& in_tile) const {
+    const int row = static_cast<int>(first_row) + in_tile.row, key = static_cast<int>(first_key) + in_tile.key;
+    return {score,
+            place.sequence,
+            place.head,
+            row + in_tile.rows_on,
+            key + in_tile.keys_on,
+            place.seqlen_q,
+            place.seqlen_k,
+            static_cast<float>(row) + static_cast<float>(in_tile.rows_on),
+            static_cast<float>(key) + static_cast<float>(in_tile.keys_on),
+            static_cast<float>(row - key),
+            static_cast<float>(in_tile.rows_on - in_tile.keys_on)};
+  }
+
   // The caller's function of a score. slope: becomes its derivative if kWithSlope.
   template <bool kWithSlope>
   [[nodiscard]] __device__ __forceinline__ float custom_score(float score, const CustomScoreOffset& in_tile,
                                                               float& slope) const {
-    const int row = static_cast<int>(first_row) + in_tile.row, key = static_cast<int>(first_key) + in_tile.key;
-    const ScorePoint<float> at = {score,
-                                  place.sequence,
-                                  place.head,
-                                  row + in_tile.rows_on,
-                                  key + in_tile.keys_on,
-                                  place.seqlen_q,
-                                  place.seqlen_k,
-                                  static_cast<float>(row) + static_cast<float>(in_tile.rows_on),
-                                  static_cast<float>(key) + static_cast<float>(in_tile.keys_on),
-                                  static_cast<float>(row - key),
-                                  static_cast<float>(in_tile.rows_on - in_tile.keys_on)};
+    const ScorePoint<float> at = custom_point(score, in_tile);
     float value;
     if constexpr (kWithSlope && Score<Config>::kIsCustomWithSlope) {
       value = CustomScoreCode::value_and_slope(at, place.captured, slope);
@@ -105,10 +111,9 @@ struct TileRules {
     return view.template all_visible<kRowsOfTile, kKeysOfTile>();
   }
 
-  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), kHasSlopes; kOfTerms: d score / d
-  // (the term from memory).
-  template <bool kAllVisible, bool kOfTerms = false>
-  [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
+  // The score before the caller's function and before masks. slope_out: d score / d (scale q.k), kTransforms.
+  template <bool kAllVisible>
+  [[nodiscard]] __device__ __forceinline__ float own_score(float product, int row, int key, float& slope_out) const {
     float score = __fmul_rn(product, scale);  // no multiply-add with an lse that is taken off: rounded as lse is
     if constexpr (Score<Config>::kTransforms) {
       score = transform.template score<Config>(score, slope_out);
@@ -122,6 +127,15 @@ struct TileRules {
       }
     }
     if constexpr (Score<Config>::kAddsByPosition) score -= slope * fabsf(distance(row, key));
+    return score;
+  }
+
+  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), kHasSlopes; kOfTerms: d score / d
+  // (the term from memory).
+  template <bool kAllVisible, bool kOfTerms = false>
+  [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
+    const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
+    float score = own_score<kAllVisible>(product, row, key, slope_out);
     if constexpr (Score<Config>::kIsCustom) {
       float own_slope;
       score = custom_score<true>(score, {row, 0, key, 0}, own_slope);

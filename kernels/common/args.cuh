@@ -163,17 +163,19 @@ struct BackwardOptionArgs {
   void* dlogits;         // dlogits_element, of the logits' own shape; may be null
   float* dlogits_parts;  // (num_sequences, num_heads_q, tiles of rows), scratch where there are dlogits
   float* dq_sums;        // (batch, num_heads_q, dq_rows, kDepth), zeros, where a kernel adds to dq; else null
-  TensorStrides dterms_stride;    // elements
-  int64 dlogits_sequence_stride;  // elements
-  int64 dlogits_head_stride;      // elements
-  int64 total_rows;               // of q in memory: seqlen_q, or the tokens of all sequences
-  int64 dq_rows;                  // sm80_dq_rows() where there are dq_sums
-  uint32 dterms_batch;            // the size of dterms's first dimension: batch or 1
-  uint32 dterms_heads;            // of its second: num_heads_q or 1
-  uint32 dlogits_sequences;       // the size of dlogits's first dimension: num_sequences or 1
-  uint32 dlogits_element;         // an ElementType
+  TensorStrides dterms_stride;               // elements
+  int64 dlogits_sequence_stride;             // elements
+  int64 dlogits_head_stride;                 // elements
+  int64 total_rows;                          // of q in memory: seqlen_q, or the tokens of all sequences
+  int64 dq_rows;                             // sm80_dq_rows() where there are dq_sums
+  uint32 dterms_batch;                       // the size of dterms's first dimension: batch or 1
+  uint32 dterms_heads;                       // of its second: num_heads_q or 1
+  uint32 dlogits_sequences;                  // the size of dlogits's first dimension: num_sequences or 1
+  uint32 dlogits_element;                    // an ElementType
+  float* captured_gradients[kMostCaptured];  // of options.captured, dense, zeros; null: not asked for
 };
-static_assert(sizeof(BackwardOptionArgs) == sizeof(BackwardArgs) + sizeof(OptionArgs) + 5 * 8 + 24 + 4 * 8 + 4 * 4);
+static_assert(sizeof(BackwardOptionArgs) ==
+              sizeof(BackwardArgs) + sizeof(OptionArgs) + 5 * 8 + 24 + 4 * 8 + 4 * 4 + kMostCaptured * 8);
 
 // What a TMA instruction reads: CUtensorMap.
 struct alignas(64) TensorMapArg {

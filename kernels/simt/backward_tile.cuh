@@ -169,8 +169,34 @@ __device__ __forceinline__ void store_kept(const typename Shape::Scores& p, uint
   store_score_tile(Shape::kP, left, me);
 }
 
+// What the caller's function gets of a tile of products, to its tile in shared memory.
+template <class Shape>
+__device__ __forceinline__ void store_own_scores(typename Shape::Scores s,
+                                                 const TileRules<typename Shape::Kernel>& rules,
+                                                 const SimtThread<Shape>& me) {
+  using Config = typename Shape::Kernel;
+  const auto place = me.place();
+  const GridRules<Config, typename Shape::Place> grid = {rules, place};
+  if (rules.template all_visible<Config::kBlockM, Config::kBlockN>()) {
+    grid.template apply_own<true>(s);
+  } else {
+    grid.template apply_own<false>(s);
+  }
+  store_score_tile(Shape::kP, s, me);
+}
+
+// The derivative of a score by what ds is the gradient of.
+template <class Shape>
+[[nodiscard]] __device__ __forceinline__ constexpr bool has_slopes() {
+  using Config = typename Shape::Kernel;
+  if constexpr (Shape::kKind == SimtGradient::kCaptures) return false;  // by the value of the caller's function
+  if constexpr (Shape::kKind == SimtGradient::kTerms) return Score<Config>::kIsCustomWithSlope;
+  return Score<Config>::kHasSlopes;
+}
+
 // One tile. ds goes to its tile in shared memory, and so does p after dropping if v has a gradient. With kTerms, ds
-// before the derivative of a transform is left in ds. The streamed tiles and the saved rows are there.
+// before the derivative of a transform is left in ds; with kCaptures, what the caller's function gets goes to the tile
+// of p. The streamed tiles and the saved rows are there.
 template <class Shape>
 __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const SimtHead<typename Shape::Kernel>& head,
                                               const ScoreRules<typename Shape::Kernel>& head_rules,
@@ -181,13 +207,14 @@ __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const 
   typename Shape::Scores slope;
   uint32 kept = 0;
   add_pair<0>(ds, head, streamed, owned, me);
+  if constexpr (Shape::kKind == SimtGradient::kCaptures) store_own_scores(ds, rules, me);
   probabilities(ds, slope, rules, me);
   if constexpr (Score<Config>::kDrops) {
     const auto place = me.place();
     kept = GridRules<Config, typename Shape::Place>{rules, place}.template kept_bits<Shape::kRows, Shape::kCols>();
   }
   if constexpr (Shape::kKind == SimtGradient::kKeysValues) store_kept(ds, kept, kept_scale<Config>(options), me);
-  if constexpr (Shape::kKind == SimtGradient::kTerms ? Score<Config>::kIsCustomWithSlope : Score<Config>::kHasSlopes) {
+  if constexpr (has_slopes<Shape>()) {
 #pragma unroll
     for (int i = 0; i < Shape::kRows; ++i) {
 #pragma unroll

@@ -49,6 +49,19 @@ struct GridRules {
     }
   }
 
+  // s, which holds q.k, becomes what the caller's function gets.
+  template <bool kAllVisible, class Scores>
+  __device__ __forceinline__ void apply_own(Scores& s) const {
+#pragma unroll
+    for (int i = 0; i < kRowsOf<Scores>; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumnsOf<Scores>; ++j) {
+        float unused;
+        s[i][j] = rules.template own_score<kAllVisible>(s[i][j], place.row(i, j), place.key(i, j), unused);
+      }
+    }
+  }
+
   // Bit i * kN + j says that number (i, j) of kM x kN is kept. Four neighbouring keys share one Philox block. Blocks
   // come one after another: several at a time would take registers from sums.
   template <int kM, int kN>

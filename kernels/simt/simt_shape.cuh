@@ -38,8 +38,8 @@ struct SimtForwardTile {
   }
 };
 
-// The gradients of a kernel of the backward pass: dk and dv, dq, or dterms.
-enum class SimtGradient { kKeysValues, kQueries, kTerms };
+// The gradients of a kernel of the backward pass: dk and dv, dq, dterms, or those of what the caller's function reads.
+enum class SimtGradient { kKeysValues, kQueries, kTerms, kCaptures };
 
 // A query row's SavedRow in shared memory. log2_sum, which few rows have, lies in another place.
 struct SimtSavedRow {
@@ -47,7 +47,8 @@ struct SimtSavedRow {
 };
 
 // One kernel of the backward pass. It owns a tile of keys, for dq one of rows, and streams over tiles of the other
-// kind. Shared memory, in bytes: the tiles of ds and p, if it has them; the streamed rows that gradients are
+// kind. Shared memory, in bytes: the tiles of ds and p (of captures: of what the function gets), if it has them; the
+// streamed rows that gradients are
 // products with; a panel of streamed rows; the owned tiles, transposed; the saved rows; their log2_sum.
 struct SimtBackwardTile {
   SimtGradient gradient;
@@ -64,10 +65,17 @@ struct SimtBackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return owns_keys() ? block_n : block_m; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int streamed() const { return owns_keys() ? block_m : block_n; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_ds() const { return gradient != SimtGradient::kTerms; }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const { return gradient == SimtGradient::kKeysValues; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const {
+    return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kCaptures;
+  }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_products() const {  // with streamed rows
+    return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kQueries;
+  }
   // Are the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), there?
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_0() const { return resident || has_ds(); }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_1() const { return resident || has_p(); }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_0() const { return resident || has_products(); }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_1() const {
+    return resident || gradient == SimtGradient::kKeysValues;
+  }
   // Columns that products of a pair sum over.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_0() const { return round_up(head_dim, 8); }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_1() const { return round_up(head_dim_v, 8); }

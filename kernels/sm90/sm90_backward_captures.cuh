@@ -1,14 +1,12 @@
 // Gradients of tensors that the caller's function reads, by the warpgroup that computes dq.
 //
-//   d element = sum of ds * df / d element over all pairs of a row and a key that read it
-//
-// Functions have slope 1, so ds is the gradient of their value, and it lies in shared memory for dq. Threads add it up
-// along lines of pairs that read the same elements with the same derivatives (CustomScoreCode::kLines), and add a
-// product for each line to the gradient in memory, which is 0 before. The order of these additions is any.
+// Functions have slope 1, so ds of q.k is the gradient of their value, and it lies in shared memory for dq. Threads add
+// it up along lines of pairs that read the same elements with the same derivatives (CustomScoreCode::kLines), and add a
+// product for each line (captured_shares.cuh).
 #pragma once
 
+#include "../attention/captured_shares.cuh"
 #include "../attention/score_mods.cuh"
-#include "../common/warp_reduce.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_units.cuh"
 
@@ -89,23 +87,7 @@ class BackwardCaptureSums {
                                   static_cast<float>(key),
                                   static_cast<float>(row - key),
                                   0.0f};
-    CustomScoreCode::gradients(at, args.options.captured, [&](int capture, int64 offset, float derivative) {
-      float* const gradient = args.captured_gradients[capture];
-      if (gradient == nullptr) return;
-      // What is not seen has no share, whatever the derivative is there.
-      add_together(gradient, offset, sum == 0.0f ? 0.0f : sum * args.captured_scale * derivative);
-    });
-  }
-
-  // Far from the diagonal all lanes often have the same element of a table.
-  static __device__ __forceinline__ void add_together(float* gradient, int64 offset, float value) {
-    const int64 first = __shfl_sync(kAllLanes, offset, 0);
-    if (__all_sync(kAllLanes, offset == first)) {
-      const float sum = warp_sum<kWarpThreads>(value);
-      if (threadIdx.x % 32 == 0 && sum != 0.0f) atomicAdd(gradient + first, sum);
-    } else if (value != 0.0f) {
-      atomicAdd(gradient + offset, value);
-    }
+    add_captured_shares(at, args.options.captured, args.captured_gradients, sum * args.captured_scale);
   }
 };
 

@@ -179,6 +179,9 @@ BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Pr
   args.base = base;
   args.options = option_args_of(p);
   args.total_rows = p.q.shape[2];
+  for (const core::CapturedGradient& g : p.captured_gradients) {
+    args.captured_gradients[g.capture] = static_cast<float*>(g.gradient.data);
+  }
   if (p.dbias) {
     args.dterms = p.dbias->data;
     args.dterms_stride = core::strides_of(*p.dbias);

@@ -1,6 +1,7 @@
 // simt: every problem of the interface on CUDA cores.
 #include <algorithm>
 
+#include "cuda/launch/captured_steps.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -74,7 +75,7 @@ class SimtFamily final : public Family {
  public:
   SimtFamily() : Family("simt", "every option, dtype and head_dim, on CUDA cores") {
     is_fallback = true;
-    takes = kTaken;
+    takes = kTaken | option::kCapturedGradients;
     dtypes.bits = core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -123,6 +124,7 @@ class SimtFamily final : public Family {
         choice.add_step({.blocks = matrices * key_tiles(kPlainThreads)});
       }
     }
+    add_captured_step(p, choice);
     add_row_logit_steps(p, choice);
     constexpr double kForwardTflops = 30, kBackwardTflops = 20;
     const std::size_t main = p.is_backward ? 1 : 0;
@@ -131,7 +133,8 @@ class SimtFamily final : public Family {
                                         .block_m = variant.forward.block_m,
                                         .blocks = choice.steps[main].blocks,
                                         .blocks_per_multiprocessor = 2,
-                                        .num_steps = choice.num_steps});
+                                        .num_steps = choice.num_steps}) +
+                     captured_seconds(p, device);
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& bytes, const Arch& arch) const override {
@@ -149,6 +152,7 @@ class SimtFamily final : public Family {
       if (over_rows) specs.push_back(plain_spec(variant, arch, "dterms_reduce"));
       specs.back().config.push_back({"kDbiasElement", enum_constant(variant.dbias)});
     }
+    add_captured_spec(variant, arch, specs);
     add_row_logit_specs(variant, arch, specs);
     return specs;
   }
@@ -170,7 +174,7 @@ class SimtFamily final : public Family {
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0)), p);
     args.dterms_sums = launch.region<float>(1);
     set_row_logit_parts(args, launch);
-    launch.run_all(args);
+    run_with_captured_step(launch, args);
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
@@ -189,6 +193,7 @@ class SimtFamily final : public Family {
   /// Blocks that share rows would read an lse that another of them has written.
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p, const DeviceInfo& device) const override {
     if (auto lack = custom_score_lack(p, option::kRing)) return lack;
+    if (auto lack = captured_gradients_lack(p)) return lack;
     if (!p.adds_to_outputs() || p.is_backward) return std::nullopt;
     const SimtVariant variant = simt_variant(facts_of(p, false), false, device.max_smem_per_block);
     if (variant.forward.columns.count == 1) return std::nullopt;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/launch/captured_steps.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -49,6 +50,7 @@ std::int64_t dq_rows(const Problem& p) {
   return sm80_dq_rows(p.q.shape[2], p.varlen ? p.num_sequences : 0);
 }
 
+constexpr std::int32_t kTaken = option::kAll | option::kCustomScore;
 constexpr int kPlainRows = 64;      // of a block of the first kernel
 constexpr int kPlainThreads = 256;  // of the kernels that go through rows, or keys, one by one
 
@@ -57,7 +59,7 @@ class Sm80Backward final : public Family {
   Sm80Backward()
       : Family("sm80_backward", "float16 and bfloat16 gradients on tensor cores since Ampere, every option") {
     has_forward = false;
-    takes = option::kAll | option::kCustomScore;
+    takes = kTaken | option::kCapturedGradients;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -93,13 +95,15 @@ class Sm80Backward final : public Family {
                                                         : matrices * num_tiles(p.max_seqlen_q, v.bias.owned()) *
                                                               num_tiles(p.max_seqlen_k, v.bias.streamed)});
     }
+    add_captured_step(p, choice);
     add_row_logit_steps(p, choice);
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = tflops_of(v),
                                         .block_m = v.keys.owned(),
                                         .blocks = keys,
                                         .blocks_per_multiprocessor = v.keys.min_blocks,
-                                        .num_steps = choice.num_steps});
+                                        .num_steps = choice.num_steps}) +
+                     captured_seconds(p, device);
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
@@ -118,6 +122,7 @@ class Sm80Backward final : public Family {
       specs.push_back(v.dbias_over_rows != 0 ? plain_spec(v, arch, "dterms_reduce", "attention/dterms_reduce.cuh")
                                              : gradient_spec(v, arch, kTerms, "sm80_dterms", v.bias));
     }
+    add_captured_spec(v, arch, specs);
     add_row_logit_specs(v, arch, specs);
     return specs;
   }
@@ -148,7 +153,7 @@ class Sm80Backward final : public Family {
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
     if (p.q.shape[2] == 1) args.base.q_stride.row = args.base.dout_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
-    launch.run_all(args);
+    run_with_captured_step(launch, args);
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
@@ -166,7 +171,7 @@ class Sm80Backward final : public Family {
                                                           const DeviceInfo& /*device*/) const override {
     // A block of keys goes from query head to query head, and ends behind the last of its group.
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
-    if (auto lack = custom_score_lack(p, 0)) return lack;
+    if (auto lack = captured_gradients_lack(p)) return lack;
     if (p.custom_score != nullptr && p.custom_score->traits.transforms &&
         p.dbias) {  // ds is kept before its slope only
       return core::Lack{nullptr, "dbias", "given", "none with a score function that is not the score and a term"};
@@ -182,7 +187,7 @@ class Sm80Backward final : public Family {
             .source = source,
             .function = function,
             .args = BackwardOptionArgs::kTypeName,
-            .config = constants_of(v, takes | option::kPart,
+            .config = constants_of(v, kTaken | option::kPart,
                                    {{"kThreads", kPlainThreads},
                                     {"kBlockM", kPlainRows},
                                     {"kSoleKey", v.sole_key != 0},
@@ -218,7 +223,7 @@ class Sm80Backward final : public Family {
                                    : is_unmodified ? "sm80_backward_unmodified"
                                                    : "sm80_backward",
                        .args = BackwardOptionArgs::kTypeName,
-                       .config = config_of<Sm80GradientKernel>(v, takes | option::kPart, kSm80GradientFields, kernel),
+                       .config = config_of<Sm80GradientKernel>(v, kTaken | option::kPart, kSm80GradientFields, kernel),
                        .arch = arch.target,
                        .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes),
                        .min_blocks = tile.min_blocks};

@@ -9,6 +9,7 @@
 #include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/launch/block_mask_lists.hpp"
+#include "cuda/launch/captured_steps.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -262,9 +263,7 @@ class Sm90Backward final : public Family {
       args.base.gradient_scale *= args.options.dropout_scale;
       args.captured_scale *= args.options.dropout_scale;
     }
-    for (const core::CapturedGradient& g : p.captured_gradients) {
-      args.captured_gradients[g.capture] = static_cast<float*>(g.gradient.data);
-    }
+    std::copy(std::begin(all.captured_gradients), std::end(all.captured_gradients), std::begin(args.captured_gradients));
     if (p.block_mask != nullptr) {
       args.options.block_mask = block_mask_args_by_keys(*p.block_mask, p.q.device.index, plan.tile.block_n,
                                                         static_cast<int>(p.heads_per_group()));
@@ -324,28 +323,13 @@ class Sm90Backward final : public Family {
   }
 
  private:
-  /// In row-major order, without gaps.
-  [[nodiscard]] static bool is_dense(const Tensor& t) {
-    std::int64_t dense = 1;
-    for (std::size_t d = t.shape.size(); d-- > 0; dense *= t.shape[d]) {
-      if (t.shape[d] > 1 && t.stride[d] != dense) return false;
-    }
-    return true;
-  }
-
   /// Gradients of captures are sums of ds in the kernel of five products, added up in the order in which blocks come.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;
     if (tile_of(p).is_wide) {
       return core::Lack{nullptr, "captures", "given", "none with a slope other than 1 or a head_dim above 128"};
     }
-    if (p.deterministic) return core::Lack{nullptr, "captures", "given", "none with deterministic"};
-    for (const core::CapturedGradient& g : p.captured_gradients) {
-      if (g.gradient.dtype != DType::kF32 || !is_dense(g.gradient)) {
-        return core::Lack{"captures", "a gradient", "strided or f64", "dense ones of f32 on a GPU"};
-      }
-    }
-    return std::nullopt;
+    return captured_gradients_lack(p);
   }
 
   /// What a transform and a bias may be, and what may not come with them.

@@ -1,0 +1,35 @@
+// What pairs of a row and a key add to the gradients of the tensors that the caller's function reads.
+//
+//   d element = sum of ds * df / d element over all pairs that read it
+//
+// ds: the gradient of the function's value. The order of the additions is any.
+#pragma once
+
+#include "../common/warp_reduce.cuh"
+#include "custom_score.cuh"
+
+namespace attend {
+
+// Where neighbours read the same element, a warp adds once.
+__device__ __forceinline__ void add_together(float* gradient, int64 offset, float value) {
+  const int64 first = __shfl_sync(kAllLanes, offset, 0);
+  if (__all_sync(kAllLanes, offset == first)) {
+    const float sum = warp_sum<kWarpThreads>(value);
+    if (threadIdx.x % kWarpThreads == 0 && sum != 0.0f) atomicAdd(gradient + first, sum);
+  } else if (value != 0.0f) {
+    atomicAdd(gradient + offset, value);
+  }
+}
+
+// gradients: of the captures, dense; null where none is asked for. ds: 0 of what is not seen, which adds nothing,
+// whatever the derivative is there. By whole warps, a pair in each lane.
+__device__ __forceinline__ void add_captured_shares(const ScorePoint<float>& at, const CapturedTensor* captured,
+                                                    float* const* gradients, float ds) {
+  CustomScoreCode::gradients(at, captured, [&](int capture, int64 offset, float derivative) {
+    float* const gradient = gradients[capture];
+    if (gradient == nullptr) return;
+    add_together(gradient, offset, ds == 0.0f ? 0.0f : ds * derivative);
+  });
+}
+
+}  // namespace attend

@@ -1,0 +1,68 @@
+// simt, the gradients of the tensors that the caller's function of scores reads, of any function.
+//
+// Supports what simt_forward.cuh supports but parts of a larger problem. The order of additions is any: captured_shares.cuh
+// Work     a block owns a tile of keys of one query head and goes through the tiles of rows that see some of it. It
+//          computes ds as backward_tile.cuh does, by the value of the function, and then evaluates the derivatives by
+//          the tensors' elements of each pair
+// Memory   SimtBackwardShape, with two tiles of scores: ds, and what the function gets
+// Called   as a step of the backward pass of 'simt' and 'sm80_backward', if gradients of captures are asked for:
+//          src/cuda/launch/captured_steps.hpp
+#pragma once
+
+#include "../attention/captured_shares.cuh"
+#include "simt_backward.cuh"
+
+namespace attend {
+
+template <class Config>
+using SimtCapturesShape = SimtBackwardShape<Config, SimtGradient::kCaptures>;
+
+// The shares of one tile, whose ds and scores are in shared memory. Warps go along keys, whose elements often lie side
+// by side.
+template <class Config>
+__device__ __forceinline__ void add_shares_of_tile(const BackwardOptionArgs& args, const TileRules<Config>& rules) {
+  using Shape = SimtCapturesShape<Config>;
+  using Tile = typename Shape::ScoreTile;
+  static_assert(Config::kBlockN % kWarpThreads == 0 && Config::kBlockM * Config::kBlockN % Config::kThreads == 0);
+#pragma unroll 1
+  for (int n = static_cast<int>(threadIdx.x); n < Config::kBlockM * Config::kBlockN; n += Config::kThreads) {
+    const int row = n / Config::kBlockN, key = n % Config::kBlockN;
+    const auto of_pair = [&](int tile) {
+      return *reinterpret_cast<const float*>(fp32_smem + tile + Tile::offset(row, key));
+    };
+    const float ds = of_pair(Shape::kDs);
+    add_captured_shares(rules.custom_point(of_pair(Shape::kP), {row, 0, key, 0}), args.options.captured,
+                        args.captured_gradients, is_seen(ds) ? ds : 0.0f);
+  }
+}
+
+// Grid: tiles of kBlockN keys of every query head of every sequence.
+template <class Config>
+__device__ void simt_captures(const BackwardOptionArgs& args) {
+  using Shape = SimtCapturesShape<Config>;
+  const BackwardArgs& base = args.base;
+  const auto work = SimtBackwardWork<Config>::mine(base, base.seqlen_k, Config::kBlockN, base.num_heads_q, false);
+  const SequenceSpan span = sequence_span<Config>(base, args.options, work.sequence);
+  const int64 key = work.tile;
+  if (span.seqlen_k <= key) return;
+  const auto me = SimtThread<Shape>::mine();
+  const SimtHead<Config> head = {base, span, work.head, key_head_of(base, work.head)};
+  const auto rules =
+      ScoreRules<Config>::make(args.options, base.scale, span, work.sequence, work.head, base.num_heads_q);
+  const SavedRow* saved = saved_rows(args, span, work.head);
+  const KeyRange rows = rules.window.rows_of_keys(key, min(key + Config::kBlockN, span.seqlen_k));
+  load_owned<Shape>(head, key);
+#pragma unroll 1
+  for (int64 row = rows.begin / Config::kBlockM * Config::kBlockM; row < rows.end; row += Config::kBlockM) {
+    __syncthreads();  // every warp has left the tiles before: they may be overwritten
+    load_saved<Shape>(saved, row, span.seqlen_q);
+    static_cast<void>(load_streamed<Shape>(head, row, 0));
+    __syncthreads();  // tiles are there
+    typename Shape::Scores ds = {};
+    gradient_tile(ds, head, rules, args.options, row, key, me);
+    __syncthreads();  // ds and what the function gets are complete
+    add_shares_of_tile<Config>(args, rules.tile(row, key));
+  }
+}
+
+}  // namespace attend
