@@ -339,6 +339,9 @@ class Sm90Backward final : public Family {
     if (tile_of(p).is_wide) {
       return core::Lack{nullptr, "captures", "given", "none with a slope other than 1 or a head_dim above 128"};
     }
+    if (p.custom_score->gradients.empty()) {
+      return core::Lack{nullptr, "captures", "given", "none whose gradients depend on the score"};
+    }
     if (p.deterministic) return core::Lack{nullptr, "captures", "given", "none with deterministic"};
     for (const core::CapturedGradient& g : p.captured_gradients) {
       if (g.gradient.dtype != DType::kF32 || !is_dense(g.gradient)) {
