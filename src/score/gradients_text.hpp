@@ -7,7 +7,7 @@
 
 namespace attend::score {
 
-/// Members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function whose derivative by the score is 1:
+/// Members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function that reads floats:
 ///
 ///   kLines: along which lines of pairs its gradients are the same
 ///   gradients(at, captured, add): calls add(number of the capture, which of its elements it is, counted through all

@@ -121,6 +121,16 @@ double softcap_of(const expr::Graph& graph, expr::Id id) {
   return is_softcap && is_allowed ? cap.value : 0;
 }
 
+/// Does a node's value depend on the score?
+bool depends_on_score(const expr::Graph& graph, const std::vector<expr::Id>& nodes) {
+  const std::vector<bool> needed = graph.needed_by(nodes);
+  for (std::size_t n = 0; n < needed.size(); ++n) {
+    const expr::Node& node = graph[static_cast<expr::Id>(n)];
+    if (needed[n] && node.op == expr::Op::kVariable && node.type == expr::Type::kFloat) return true;
+  }
+  return false;
+}
+
 ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
   ScoreModTraits traits = {.transforms = !has_unit_slope(program.graph, program.result),
                            .masks_from_memory = may_hide(program)};
@@ -162,6 +172,7 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     custom.source = previous->source;
     custom.traits = previous->traits;
     custom.gradients = previous->gradients;
+    custom.gradients_depend_on_score = previous->gradients_depend_on_score;
     custom.may_be_huge = previous->may_be_huge;
     custom.softcap = previous->softcap;
   } else {
@@ -169,10 +180,10 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
         expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
         expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
-    if (!custom.traits.transforms && !program.loads.empty()) {
-      custom.source +=
-          expr::print_struct(program.graph, "ScoreGradientsCode", expr::ScoreProgram::results_of(program.loads));
+    if (const std::vector<expr::Id> of_loads = expr::ScoreProgram::results_of(program.loads); !of_loads.empty()) {
+      custom.source += expr::print_struct(program.graph, "ScoreGradientsCode", of_loads);
       custom.gradients = score::gradients_text(program);
+      custom.gradients_depend_on_score = custom.traits.transforms || depends_on_score(program.graph, of_loads);
     }
     custom.softcap = softcap_of(program.graph, program.result);
     custom.may_be_huge = has_huge_constant(program) || adds_an_element(program.graph, program.result);

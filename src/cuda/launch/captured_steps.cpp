@@ -79,12 +79,9 @@ void add_captured_step(const core::Problem& p, Choice& choice) {
 double captured_seconds(const core::Problem& p, const DeviceInfo& device) {
   if (p.captured_gradients.empty()) return 0;
   constexpr double kTflops = 60;  // as those of a whole backward pass count: two products of five
-  return estimated_seconds(p, device,
-                           {.tflops = kTflops,
-                            .block_m = kKeys,
-                            .blocks = blocks_of(p),
-                            .blocks_per_multiprocessor = 2,
-                            .num_steps = 1});
+  return estimated_seconds(
+      p, device,
+      {.tflops = kTflops, .block_m = kKeys, .blocks = blocks_of(p), .blocks_per_multiprocessor = 2, .num_steps = 1});
 }
 
 void run_with_captured_step(const Launch& launch, BackwardOptionArgs& args) {

@@ -263,7 +263,8 @@ class Sm90Backward final : public Family {
       args.base.gradient_scale *= args.options.dropout_scale;
       args.captured_scale *= args.options.dropout_scale;
     }
-    std::copy(std::begin(all.captured_gradients), std::end(all.captured_gradients), std::begin(args.captured_gradients));
+    std::copy(std::begin(all.captured_gradients), std::end(all.captured_gradients),
+              std::begin(args.captured_gradients));
     if (p.block_mask != nullptr) {
       args.options.block_mask = block_mask_args_by_keys(*p.block_mask, p.q.device.index, plan.tile.block_n,
                                                         static_cast<int>(p.heads_per_group()));
@@ -323,11 +324,14 @@ class Sm90Backward final : public Family {
   }
 
  private:
-  /// Gradients of captures are sums of ds in the kernel of five products, added up in the order in which blocks come.
+  /// Gradients of captures are sums of ds in the kernel of five products, which knows no scores where it makes them.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;
     if (tile_of(p).is_wide) {
       return core::Lack{nullptr, "captures", "given", "none with a slope other than 1 or a head_dim above 128"};
+    }
+    if (p.custom_score->gradients_depend_on_score) {
+      return core::Lack{nullptr, "captures", "given", "none whose gradients depend on the score"};
     }
     return captured_gradients_lack(p);
   }
