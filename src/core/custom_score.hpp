@@ -21,10 +21,8 @@ struct CustomScore {
   /// Two structs as expr::print_struct prints them: ScoreValueCode, the value; ScoreFunctionCode, the value and its
   /// derivative by the score.
   std::string source;
-  /// Of the gradients of captures: score/gradients_text.hpp. Empty: the function reads no floats.
+  /// Of the gradients of captures: score/gradients_text.hpp. Empty: the value depends on none.
   std::string gradients = {};
-  /// Do they, or which elements they are of, depend on the score, or is the derivative by the score other than 1?
-  bool gradients_depend_on_score = false;
   /// Of the source: two problems with equal digests take the same kernels.
   std::array<std::int32_t, 4> digest = {};
   /// Its effects on a score, which tile choices and kernels ask for.

@@ -121,14 +121,16 @@ double softcap_of(const expr::Graph& graph, expr::Id id) {
   return is_softcap && is_allowed ? cap.value : 0;
 }
 
-/// Does a node's value depend on the score?
-bool depends_on_score(const expr::Graph& graph, const std::vector<expr::Id>& nodes) {
-  const std::vector<bool> needed = graph.needed_by(nodes);
-  for (std::size_t n = 0; n < needed.size(); ++n) {
-    const expr::Node& node = graph[static_cast<expr::Id>(n)];
-    if (needed[n] && node.op == expr::Op::kVariable && node.type == expr::Type::kFloat) return true;
+/// sin, cos and tan are calls (kernels/attention/score_math.cuh). The compiler of kernels crashes where warps that have
+/// given registers away call them, as those do that make gradients: there they are no calls.
+std::string with_calls_in_line(std::string code) {
+  for (const std::string name : {"sin", "cos", "tan"}) {
+    const std::string call = "math::" + name + "(", in_line = "::" + name + "f(";
+    for (std::size_t at = 0; (at = code.find(call, at)) != std::string::npos; at += in_line.size()) {
+      code.replace(at, call.size(), in_line);
+    }
   }
-  return false;
+  return code;
 }
 
 ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
@@ -172,7 +174,6 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     custom.source = previous->source;
     custom.traits = previous->traits;
     custom.gradients = previous->gradients;
-    custom.gradients_depend_on_score = previous->gradients_depend_on_score;
     custom.may_be_huge = previous->may_be_huge;
     custom.softcap = previous->softcap;
   } else {
@@ -181,9 +182,8 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
         expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
     if (const std::vector<expr::Id> of_loads = expr::ScoreProgram::results_of(program.loads); !of_loads.empty()) {
-      custom.source += expr::print_struct(program.graph, "ScoreGradientsCode", of_loads);
+      custom.source += with_calls_in_line(expr::print_struct(program.graph, "ScoreGradientsCode", of_loads));
       custom.gradients = score::gradients_text(program);
-      custom.gradients_depend_on_score = custom.traits.transforms || depends_on_score(program.graph, of_loads);
     }
     custom.softcap = softcap_of(program.graph, program.result);
     custom.may_be_huge = has_huge_constant(program) || adds_an_element(program.graph, program.result);

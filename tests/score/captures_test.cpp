@@ -52,18 +52,13 @@ TEST(ScoreFunctions, HaveTraits) {
   EXPECT_TRUE(custom(with_capture("score + t[h]", {4})).traits.adds_from_memory);
 }
 
-/// Kernels that add up ds along lines of pairs know no scores.
-TEST(ScoreFunctions, KnowWhetherTheirGradientsDependOnTheScore) {
-  const auto depend = [](const char* text) {
-    const ScoreFunction function = with_capture(text, {4});
-    EXPECT_FALSE(custom(function).gradients.empty()) << text;
-    return custom(function).gradients_depend_on_score;
-  };
-  EXPECT_FALSE(depend("score + t[h] * float(q - k)"));
-  EXPECT_TRUE(depend("score > 0 ? score + t[h] : score"));
-  EXPECT_TRUE(depend("score + t[int(score)]"));
-  EXPECT_TRUE(depend("t[h] * score"));
-  EXPECT_TRUE(custom(with_capture("score + float(q)", {4})).gradients.empty());
+TEST(ScoreFunctions, HaveCodeForGradientsOfWhatTheValueDependsOn) {
+  const auto code = [](const char* text) { return custom(with_capture(text, {4})).gradients; };
+  EXPECT_NE(code("score + t[h] * float(q - k)"), "");
+  EXPECT_NE(code("score > 0 ? score + t[h] : score"), "");
+  EXPECT_NE(code("t[h] * score"), "");
+  EXPECT_EQ(code("score + float(q)"), "");
+  EXPECT_EQ(code("q > t[h] ? -inf : score"), "");
 }
 
 }  // namespace

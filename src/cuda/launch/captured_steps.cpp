@@ -37,6 +37,10 @@ bool is_dense(const Tensor& t) {
   return true;
 }
 
+bool has_step(const core::Problem& p) {
+  return !p.captured_gradients.empty() && !p.custom_score->gradients.empty();
+}
+
 std::int64_t blocks_of(const core::Problem& p) {
   return num_tiles(p.max_seqlen_k, kKeys) * p.num_sequences * p.num_heads_q;
 }
@@ -73,11 +77,11 @@ void add_captured_spec(const Facts& facts, const Arch& arch, std::vector<KernelS
 }
 
 void add_captured_step(const core::Problem& p, Choice& choice) {
-  if (!p.captured_gradients.empty()) choice.add_step({.blocks = blocks_of(p)});
+  if (has_step(p)) choice.add_step({.blocks = blocks_of(p)});
 }
 
 double captured_seconds(const core::Problem& p, const DeviceInfo& device) {
-  if (p.captured_gradients.empty()) return 0;
+  if (!has_step(p)) return 0;
   constexpr double kTflops = 60;  // as those of a whole backward pass count: two products of five
   return estimated_seconds(
       p, device,
@@ -86,7 +90,7 @@ double captured_seconds(const core::Problem& p, const DeviceInfo& device) {
 
 void run_with_captured_step(const Launch& launch, BackwardOptionArgs& args) {
   const std::size_t behind = steps_before_row_logit(launch);
-  const std::size_t captured = launch.problem.captured_gradients.empty() ? launch.choice.num_steps : behind - 1;
+  const std::size_t captured = has_step(launch.problem) ? behind - 1 : launch.choice.num_steps;
   BackwardOptionArgs exact = args;
   exact.base.scale = launch.problem.scale;
   for (std::size_t step = 0; step < launch.choice.num_steps; ++step) launch.run(step, step == captured ? exact : args);

@@ -141,7 +141,9 @@ constexpr auto make_options(std::index_sequence<kNumber...> /*numbers*/, std::in
        "one device"},
       {option::kCustomScore, "score function", "kHasCustomScore", has<&Problem::custom_score>},
       {option::kCapturedGradients, "captures", "kHasCapturedGradients",
-       [](const Problem& p) { return !p.captured_gradients.empty(); }},
+       [](const Problem& p) {  // what the value does not depend on has a gradient of 0, which takes no kernel
+         return !p.captured_gradients.empty() && (p.custom_score == nullptr || !p.custom_score->gradients.empty());
+       }},
       {option::kBlockMask, "block_mask", "kHasBlockMask", has<&Problem::block_mask>},
       {option::kAddsToOutputs, "call", "kAddsToOutputs", [](const Problem& p) { return p.adds_to_outputs(); },
        "part of a ring", "one device"},

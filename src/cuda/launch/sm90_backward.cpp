@@ -116,7 +116,7 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {facts_of(p, false)};
-    v.aligned = 1;                                              // as lack() asks
+    v.aligned = 1;  // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
@@ -329,9 +329,6 @@ class Sm90Backward final : public Family {
     if (p.captured_gradients.empty()) return std::nullopt;
     if (tile_of(p).is_wide) {
       return core::Lack{nullptr, "captures", "given", "none with a slope other than 1 or a head_dim above 128"};
-    }
-    if (p.custom_score->gradients_depend_on_score) {
-      return core::Lack{nullptr, "captures", "given", "none whose gradients depend on the score"};
     }
     return captured_gradients_lack(p);
   }
