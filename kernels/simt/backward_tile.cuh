@@ -171,16 +171,17 @@ __device__ __forceinline__ void store_kept(const typename Shape::Scores& p, uint
 
 // What the caller's function gets of a tile of products, to its tile in shared memory.
 template <class Shape>
-__device__ __forceinline__ void store_own_scores(typename Shape::Scores s,
+__device__ __forceinline__ void store_own_scores(const typename Shape::Scores& products,
                                                  const TileRules<typename Shape::Kernel>& rules,
                                                  const SimtThread<Shape>& me) {
   using Config = typename Shape::Kernel;
   const auto place = me.place();
   const GridRules<Config, typename Shape::Place> grid = {rules, place};
+  typename Shape::Scores s;
   if (rules.template all_visible<Config::kBlockM, Config::kBlockN>()) {
-    grid.template apply_own<true>(s);
+    grid.template own_scores<true>(s, products);
   } else {
-    grid.template apply_own<false>(s);
+    grid.template own_scores<false>(s, products);
   }
   store_score_tile(Shape::kP, s, me);
 }

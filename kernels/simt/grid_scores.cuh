@@ -49,15 +49,15 @@ struct GridRules {
     }
   }
 
-  // s, which holds q.k, becomes what the caller's function gets.
+  // What the caller's function gets of products q.k.
   template <bool kAllVisible, class Scores>
-  __device__ __forceinline__ void apply_own(Scores& s) const {
+  __device__ __forceinline__ void own_scores(Scores& s, const Scores& products) const {
 #pragma unroll
     for (int i = 0; i < kRowsOf<Scores>; ++i) {
 #pragma unroll
       for (int j = 0; j < kColumnsOf<Scores>; ++j) {
         float unused;
-        s[i][j] = rules.template own_score<kAllVisible>(s[i][j], place.row(i, j), place.key(i, j), unused);
+        s[i][j] = rules.template own_score<kAllVisible>(products[i][j], place.row(i, j), place.key(i, j), unused);
       }
     }
   }

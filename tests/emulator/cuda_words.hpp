@@ -47,12 +47,33 @@ namespace emulated {
 inline Index grid;
 }
 
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+
 #define threadIdx (::emulated::block->thread().index)
 #define blockIdx (::emulated::block->index())
 #define gridDim (::emulated::grid)
 
 inline void __syncthreads() {
   emulated::block_barrier(emulated::Block::kNamedBarriers - 1, emulated::block->num_threads());
+}
+/// Is it true for all threads of the block?
+inline bool __syncthreads_and(bool own) {
+  static bool all = true;  // of all kernels: blocks run one after another
+  all = all && own;
+  __syncthreads();  // all have voted
+  const bool result = all;
+  __syncthreads();  // all have read
+  all = true;
+  __syncthreads();  // nobody votes before it is true again
+  return result;
+}
+inline bool __syncthreads_or(bool own) {
+  return !__syncthreads_and(!own);
 }
 inline void __syncwarp(unsigned = 0xffffffffu) {
   emulated::warp_barrier();
@@ -114,6 +135,12 @@ inline unsigned __reduce_or_sync(unsigned, unsigned own) {
 
 inline unsigned __float_as_uint(float x) {
   return std::bit_cast<unsigned>(x);
+}
+inline float __int_as_float(int x) {
+  return std::bit_cast<float>(x);
+}
+inline int __float_as_int(float x) {
+  return std::bit_cast<int>(x);
 }
 inline float __uint_as_float(unsigned x) {
   return std::bit_cast<float>(x);
@@ -185,6 +212,11 @@ T __ldg(const T* from) {
 [[noreturn]] inline void __trap() {
   std::fprintf(stderr, "emulated trap\n");
   std::abort();
+}
+inline float atomicAdd(float* to, float x) {
+  const float before = *to;
+  *to += x;
+  return before;
 }
 inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long x) {
   const unsigned long long before = *to;

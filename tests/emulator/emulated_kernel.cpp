@@ -125,6 +125,20 @@ constexpr const char* kSmallestProgram =
     "  makecontext(context, &call, 0);\n"
     "  return static_cast<float>(std::bit_cast<_Float16>(bits)) > 1;\n}\n";
 
+/// Shared memory by another name than `smem` is `smem`, too.
+std::string with_one_shared_memory(std::string text) {
+  constexpr std::string_view kBegin = "extern __shared__", kOfBytes = "unsigned char ";
+  for (std::size_t at = 0; (at = text.find(kBegin, at)) != std::string::npos; ++at) {
+    const std::size_t end = text.find(';', at), name = text.find(kOfBytes, at), bracket = text.find('[', at);
+    if (name > end || bracket > end) continue;
+    const std::size_t begin = name + kOfBytes.size();
+    text.replace(at, end - at,
+                 fmt::format("static unsigned char* const {} = reinterpret_cast<unsigned char*>(attend::smem)",
+                             text.substr(begin, bracket - begin)));
+  }
+  return text;
+}
+
 /// What runs the blocks of a kernel.
 std::string launcher(const cuda::KernelSpec& spec, const std::string& entry) {
   return fmt::format(
@@ -166,7 +180,7 @@ EmulatedKernel::EmulatedKernel(const cuda::KernelSpec& spec)
   const std::string known = read_text(fs::path(ATTEND_EMULATOR_DIR) / "ptx.hpp");
   const TemporaryFolder folder;
   for (const cuda::NamedSource& header : program.headers) {
-    write_text(folder.path() / header.name, without_asm(std::string(header.text), known));
+    write_text(folder.path() / header.name, with_one_shared_memory(without_asm(std::string(header.text), known)));
   }
   // Their instructions are made by macros, which are no calls yet
   const std::string wgmma = read_text(fs::path(ATTEND_EMULATOR_DIR) / "wgmma.hpp");

@@ -161,6 +161,15 @@ inline void ptx_ex2_approx_ftz_f32(float& to, float x) {
 inline void ptx_lg2_approx_f32(float& to, float x) {
   to = std::log2(x);
 }
+inline void ptx_sqrt_approx_f32(float& to, float x) {
+  to = std::sqrt(x);
+}
+inline void ptx_min_NaN_f32(float& to, float a, float b) {
+  to = std::isnan(a) || std::isnan(b) ? NAN : std::fmin(a, b);
+}
+inline void ptx_ld_global_u64(std::uint64_t& to, const void* from) {
+  to = *static_cast<const std::uint64_t*>(from);
+}
 inline void ptx_rcp_approx_ftz_f32(float& to, float x) {
   to = emulated::flushed(1.0f / emulated::flushed(x));
 }

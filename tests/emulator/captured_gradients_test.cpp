@@ -1,0 +1,130 @@
+// Gradients of tensors that score functions read, by the kernels of a GPU on the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/score_function_state.hpp"
+#include "cuda/launch/captured_steps.hpp"
+#include "cuda/launch/custom_score_text.hpp"
+#include "cuda/launch/families.hpp"
+#include "cuda/launch/kernel_args.hpp"
+#include "emulator/emulated_kernel.hpp"
+#include "kernels/attention/saved_row.cuh"
+#include "score/score_case.hpp"
+
+namespace attend::test {
+namespace {
+
+cuda::DeviceInfo hopper() {
+  const cuda::Arch& arch = cuda::find_arch("sm_90a");
+  return {.index = 0,
+          .name = "sm_90a",
+          .major = arch.major,
+          .minor = arch.minor,
+          .num_multiprocessors = 132,
+          .max_smem_per_block = arch.max_smem_per_block};
+}
+
+/// The gradients by simt's kernels: the one that prepares, and the one that adds up.
+std::map<std::string, std::vector<double>> emulated(const ScoreCase& c, const Inputs& in) {
+  const Outputs out = make_outputs(in);
+  const ScoreFunction function = function_of(c);
+  ForwardCall forward_call = forward_of(in, out, "cpu");
+  forward_call.params.score = &function;
+  forward(forward_call);
+  BackwardCall call = backward_of(in, out, "cpu");
+  call.params.score = &function;
+  std::vector<CaptureBuffer> gradients;
+  for (const CaptureBuffer& b : c.captures) {
+    if (b.dtype() == DType::kI32) continue;
+    gradients.emplace_back(b.name(), DType::kF32, b.shape(),
+                           std::vector<double>(static_cast<std::size_t>(b.numel()), 0));
+    const ConstStridedTensor view = gradients.back().capture().tensor;
+    call.captures.push_back({b.name(), {const_cast<void*>(view.data), view.dtype, view.shape, view.stride}});
+  }
+  const core::Problem p = core::make_problem(call);
+  const cuda::Family* family = cuda::find_family("simt");
+  const cuda::Choice choice = family->choose(p, hopper());
+  std::vector<cuda::KernelSpec> specs = family->kernels(choice.variant, hopper().arch());
+  std::vector<SavedRow> saved(static_cast<std::size_t>(p.q.shape[0] * p.num_heads_q * p.q.shape[2]));
+  const BackwardOptionArgs args = cuda::backward_option_args(cuda::backward_args(p, saved.data()), p);
+  for (std::size_t step = 0; step < specs.size(); ++step) {
+    if (specs[step].name != "simt_backward_prepare" && specs[step].name != "simt_captures") continue;
+    cuda::set_custom_score(specs[step], function.state()->custom);
+    const auto blocks = static_cast<unsigned>(choice.steps[step].blocks);
+    for (const unsigned seed : {1U}) EmulatedKernel(specs[step]).launch(&args, blocks, seed);
+  }
+  std::map<std::string, std::vector<double>> found;
+  for (const CaptureBuffer& g : gradients) found[g.name()] = g.values();
+  return found;
+}
+
+struct Function {
+  const char* text;
+  std::vector<CaptureBuffer> captures;
+};
+
+std::vector<Function> functions() {
+  const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1)),
+      gain("gain", DType::kF32, {4}, {0.5, 1, 1.5, 2}),
+      of_keys("of_keys", DType::kBF16, {2, 100}, normal_values(200, 2)), cap("cap", DType::kF32, {}, {3.0}),
+      document("document", DType::kI32, {100}, std::vector<double>(100, 1));
+  return {{"score + table[h][clamp(q - k, -8, 7) + 8]", {table}},
+          {"gain[h] * score + of_keys[b][k]", {gain, of_keys}},
+          {"cap * tanh(score / cap) - gain[h] * abs(q - k) / 8", {cap, gain}},
+          {"score > 0 ? score * gain[q % 4] : (document[k] == 1 ? score : -inf)", {gain, document}},
+          {"score + table[h][clamp(int(4 * score) + 8, 0, 15)] * sin(float(q - k))", {table}}};
+}
+
+class EmulatedCaptures : public testing::TestWithParam<std::size_t> {};
+
+INSTANTIATE_TEST_SUITE_P(All, EmulatedCaptures, testing::Range<std::size_t>(0, 5));
+
+std::vector<AttentionCase> cases() {
+  const AttentionCase base = {.dtype = DType::kF32,
+                              .batch = 2,
+                              .heads_q = 4,
+                              .heads_k = 2,
+                              .seqlen_q = 50,
+                              .seqlen_k = 90,
+                              .head_dim = 24,
+                              .head_dim_v = 40,
+                              .dlse = true,
+                              .seed = 7};
+  std::vector<AttentionCase> all(3, base);
+  all[0].causal = true, all[0].dropout_p = 0.3;
+  all[1].varlen_q = {5, 0, 31}, all[1].varlen_k = {9, 4, 70}, all[1].head_dim = 80;
+  all[2].window_left = 20, all[2].window_right = 5, all[2].softcap = 5, all[2].seqlen_q = 90;
+  return all;
+}
+
+TEST_P(EmulatedCaptures, AreTheReference) {
+  if (!why_no_emulation().empty()) GTEST_SKIP() << why_no_emulation();
+  const Function f = functions()[GetParam()];
+  for (const AttentionCase& a : cases()) {
+    if (a.softcap > 0 && std::string(f.text).find("int(") != std::string::npos) continue;  // a step's place is rounded
+    const ScoreCase c = {a, f.text, f.captures};
+    SCOPED_TRACE(f.text + (" " + describe(a)));
+    const Inputs in = make_inputs(a);
+    const auto found = emulated(c, in);
+    const ScoreResults truth = run_score(c, as_f64(in), "reference");
+    ASSERT_FALSE(found.empty());
+    for (const auto& [name, values] : found) {
+      const std::vector<double>& wanted = truth.captures.at(name);
+      double largest = 1e-3, error = 0;
+      for (std::size_t n = 0; n < wanted.size(); ++n) {
+        largest = std::max(largest, std::abs(wanted[n]));
+        error = std::max(error, std::isfinite(values[n]) ? std::abs(values[n] - wanted[n]) : INFINITY);
+      }
+      std::printf("%s: d%s %.1e/%.1e\n", describe(a).c_str(), name.c_str(), error, 4e-5 * largest);
+      EXPECT_LE(error, 4e-5 * largest) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attend::test
