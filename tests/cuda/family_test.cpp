@@ -223,6 +223,18 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   ASSERT_TRUE(captures_lack.has_value());
   EXPECT_STREQ(captures_lack->argument, "captures");
   seen.insert("captures");
+  for (const char* name : {"simt", "sm80_backward"}) {
+    const auto lack = [&](const Tensor& gradient, bool deterministic) {
+      MadeUp made(DType::kBF16, {}, {.deterministic = deterministic}, true);
+      made.problem.captured_gradients.push_back({0, gradient});
+      return cuda::find_family(name)->lack(made.problem, device("sm_90a", 132)).has_value();
+    };
+    const Tensor dense = {.dtype = DType::kF32, .shape = {2, 1, 3, 4}, .stride = {12, 7, 4, 1}};
+    EXPECT_FALSE(lack(dense, false)) << name;
+    EXPECT_TRUE(lack(dense, true)) << name << ": sums have no order";
+    EXPECT_TRUE(lack({.dtype = DType::kF64, .shape = {4}, .stride = {1}}, false)) << name;
+    EXPECT_TRUE(lack({.dtype = DType::kF32, .shape = {4}, .stride = {2}}, false)) << name;
+  }
   MadeUp part(DType::kF32, {}, {.dropout_p = 0.5});
   part.problem.part = core::Part{.placement = core::Placement{}, .adds_to_outputs = true};
   for (const auto& [taken, name] : {std::pair{cuda::option::kAll, "alibi_slopes or dropout_p"},

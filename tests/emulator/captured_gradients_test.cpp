@@ -29,8 +29,8 @@ cuda::DeviceInfo hopper() {
           .max_smem_per_block = arch.max_smem_per_block};
 }
 
-/// The gradients by simt's kernels: the one that prepares, and the one that adds up.
-std::map<std::string, std::vector<double>> emulated(const ScoreCase& c, const Inputs& in) {
+/// The gradients by a family's kernels: the one that prepares, and the one that adds up.
+std::map<std::string, std::vector<double>> emulated(const char* name, const ScoreCase& c, const Inputs& in) {
   const Outputs out = make_outputs(in);
   const ScoreFunction function = function_of(c);
   ForwardCall forward_call = forward_of(in, out, "cpu");
@@ -41,22 +41,26 @@ std::map<std::string, std::vector<double>> emulated(const ScoreCase& c, const In
   std::vector<CaptureBuffer> gradients;
   for (const CaptureBuffer& b : c.captures) {
     if (b.dtype() == DType::kI32) continue;
-    gradients.emplace_back(b.name(), DType::kF32, b.shape(),
-                           std::vector<double>(static_cast<std::size_t>(b.numel()), 0));
+    const std::vector<double> zeros(static_cast<std::size_t>(b.numel()), 0);
+    gradients.emplace_back(b.name(), DType::kF32, b.shape(), zeros);
     const ConstStridedTensor view = gradients.back().capture().tensor;
     call.captures.push_back({b.name(), {const_cast<void*>(view.data), view.dtype, view.shape, view.stride}});
   }
   const core::Problem p = core::make_problem(call);
-  const cuda::Family* family = cuda::find_family("simt");
+  const cuda::Family* family = cuda::find_family(name);
   const cuda::Choice choice = family->choose(p, hopper());
   std::vector<cuda::KernelSpec> specs = family->kernels(choice.variant, hopper().arch());
   std::vector<SavedRow> saved(static_cast<std::size_t>(p.q.shape[0] * p.num_heads_q * p.q.shape[2]));
-  const BackwardOptionArgs args = cuda::backward_option_args(cuda::backward_args(p, saved.data()), p);
+  const bool folds_scale = family->name == std::string("sm80_backward");
+  BackwardOptionArgs args = cuda::backward_option_args(cuda::backward_args(p, saved.data(), folds_scale), p);
+  if (folds_scale) args.base.scale = cuda::made_up_scale(p, true);
+  const BackwardOptionArgs of_captures = cuda::captured_args(args, p);
   for (std::size_t step = 0; step < specs.size(); ++step) {
-    if (specs[step].name != "simt_backward_prepare" && specs[step].name != "simt_captures") continue;
+    const bool prepares = specs[step].name == "simt_backward_prepare";
+    if (!prepares && specs[step].name != "simt_captures") continue;
     cuda::set_custom_score(specs[step], function.state()->custom);
     const auto blocks = static_cast<unsigned>(choice.steps[step].blocks);
-    for (const unsigned seed : {1U}) EmulatedKernel(specs[step]).launch(&args, blocks, seed);
+    EmulatedKernel(specs[step]).launch(prepares ? &args : &of_captures, blocks, 1);
   }
   std::map<std::string, std::vector<double>> found;
   for (const CaptureBuffer& g : gradients) found[g.name()] = g.values();
@@ -97,32 +101,40 @@ std::vector<AttentionCase> cases() {
                               .seed = 7};
   std::vector<AttentionCase> all(3, base);
   all[0].causal = true, all[0].dropout_p = 0.3;
-  all[1].varlen_q = {5, 0, 31}, all[1].varlen_k = {9, 4, 70}, all[1].head_dim = 80;
+  all[1].varlen_q = {5, 0, 31}, all[1].varlen_k = {9, 4, 70}, all[1].head_dim = 80, all[1].scale = -0.2;
   all[2].window_left = 20, all[2].window_right = 5, all[2].softcap = 5, all[2].seqlen_q = 90;
   return all;
+}
+
+/// budget: relative to the largest magnitude.
+void expect_reference(const char* family, const ScoreCase& c, double budget) {
+  SCOPED_TRACE(family + (" " + describe(c.attention)));
+  const Inputs in = make_inputs(c.attention);
+  const auto found = emulated(family, c, in);
+  const ScoreResults truth = run_score(c, as_f64(in), "reference");
+  ASSERT_FALSE(found.empty());
+  for (const auto& [name, values] : found) {
+    const std::vector<double>& wanted = truth.captures.at(name);
+    double largest = 1e-3, error = 0;
+    for (std::size_t n = 0; n < wanted.size(); ++n) {
+      largest = std::max(largest, std::abs(wanted[n]));
+      error = std::max(error, std::isfinite(values[n]) ? std::abs(values[n] - wanted[n]) : INFINITY);
+    }
+    std::printf("%s %s: d%s %.1e/%.1e\n", family, describe(c.attention).c_str(), name.c_str(), error, budget * largest);
+    EXPECT_LE(error, budget * largest) << name;
+  }
 }
 
 TEST_P(EmulatedCaptures, AreTheReference) {
   if (!why_no_emulation().empty()) GTEST_SKIP() << why_no_emulation();
   const Function f = functions()[GetParam()];
-  for (const AttentionCase& a : cases()) {
-    if (a.softcap > 0 && std::string(f.text).find("int(") != std::string::npos) continue;  // a step's place is rounded
-    const ScoreCase c = {a, f.text, f.captures};
-    SCOPED_TRACE(f.text + (" " + describe(a)));
-    const Inputs in = make_inputs(a);
-    const auto found = emulated(c, in);
-    const ScoreResults truth = run_score(c, as_f64(in), "reference");
-    ASSERT_FALSE(found.empty());
-    for (const auto& [name, values] : found) {
-      const std::vector<double>& wanted = truth.captures.at(name);
-      double largest = 1e-3, error = 0;
-      for (std::size_t n = 0; n < wanted.size(); ++n) {
-        largest = std::max(largest, std::abs(wanted[n]));
-        error = std::max(error, std::isfinite(values[n]) ? std::abs(values[n] - wanted[n]) : INFINITY);
-      }
-      std::printf("%s: d%s %.1e/%.1e\n", describe(a).c_str(), name.c_str(), error, 4e-5 * largest);
-      EXPECT_LE(error, 4e-5 * largest) << name;
-    }
+  SCOPED_TRACE(f.text);
+  const bool has_steps = std::string(f.text).find("int(") != std::string::npos;  // whose places are rounded
+  for (AttentionCase a : cases()) {
+    if (a.softcap > 0 && has_steps) continue;
+    expect_reference("simt", {a, f.text, f.captures}, 4e-5);
+    a.dtype = DType::kBF16;
+    if (a.softcap == 0 && !has_steps) expect_reference("sm80_backward", {a, f.text, f.captures}, 0x1p-5);
   }
 }
 

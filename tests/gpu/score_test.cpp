@@ -45,10 +45,16 @@ bool takes_function(std::string_view family, const ScoreCase& score) {
   return family != "sm90_backward" || !custom.may_be_huge || !custom.traits.transforms;
 }
 
+bool has_captured_gradients(std::string_view family) {
+  return family == "simt" || family == "sm80_backward";
+}
+
 /// A test of cases, each by every family of this GPU that takes it, against one run of the reference.
 class OfAllFamilies : public GpuTest {
  protected:
-  void check(const ScoreCase& score, const Budget& budget, std::string_view left_out = "") {
+  /// in_cpp: the function in C++, for gradients of captures by the families that have those of all functions.
+  void check(const ScoreCase& score, const Budget& budget, std::string_view left_out = "",
+             const OracleFunction& in_cpp = nullptr) {
     const Inputs in = make_inputs(score.attention);
     const ScoreFunction function = function_of(score, {DeviceType::kCUDA, 0});
     std::optional<ScoreResults> truth;
@@ -58,9 +64,11 @@ class OfAllFamilies : public GpuTest {
       count.may_take = count.may_take || takes_function(family, score);
       if (family == left_out || !lack_of(family, in, &function).empty()) continue;
       SCOPED_TRACE(family + (" " + describe(score.attention)) + " " + score.text);
+      const bool with_captures = in_cpp != nullptr && has_captured_gradients(family);
+      if (!truth && in_cpp != nullptr) truth = oracle_results(score, as_f64(in), in_cpp);
       if (!truth) truth = run_score(score, as_f64(in), "reference", false);
-      const std::string line =
-          expect_close(run_score(score, in, family, false), *truth, budget.results, budget.gradients);
+      const ScoreResults got = run_score(score, in, family, with_captures);
+      const std::string line = expect_close(got, *truth, budget.results, budget.gradients);
       std::printf("%s %s:%s\n", family, describe(score.attention).c_str(), line.c_str());
       ++count.cases;
     }
@@ -126,7 +134,9 @@ TEST_P(GpuScores, OfTheCookbookIsTheReference) {
   const std::vector<AttentionCase> all = cases(dtype);
   const std::size_t turn = 1 + (number + (dtype == DType::kF16 ? 2 : 0)) % (all.size() - 1);
   for (const std::size_t n : {std::size_t{0}, turn}) {
-    check(with_recipe(all[n], cookbook()[number]), budget_of(dtype), n > 0 && dtype != DType::kF32 ? "simt" : "");
+    const ScoreCase score = with_recipe(all[n], cookbook()[number]);
+    check(score, budget_of(dtype), n > 0 && dtype != DType::kF32 ? "simt" : "",
+          oracle_function(score, cookbook()[number].function));
   }
   expect_cases(1);
 }

@@ -88,11 +88,16 @@ double captured_seconds(const core::Problem& p, const DeviceInfo& device) {
       {.tflops = kTflops, .block_m = kKeys, .blocks = blocks_of(p), .blocks_per_multiprocessor = 2, .num_steps = 1});
 }
 
+BackwardOptionArgs captured_args(const BackwardOptionArgs& args, const core::Problem& p) {
+  BackwardOptionArgs exact = args;
+  exact.base.scale = p.scale;
+  return exact;
+}
+
 void run_with_captured_step(const Launch& launch, BackwardOptionArgs& args) {
   const std::size_t behind = steps_before_row_logit(launch);
   const std::size_t captured = has_step(launch.problem) ? behind - 1 : launch.choice.num_steps;
-  BackwardOptionArgs exact = args;
-  exact.base.scale = launch.problem.scale;
+  BackwardOptionArgs exact = captured_args(args, launch.problem);
   for (std::size_t step = 0; step < launch.choice.num_steps; ++step) launch.run(step, step == captured ? exact : args);
 }
 

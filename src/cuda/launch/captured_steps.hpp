@@ -26,7 +26,10 @@ void add_captured_step(const core::Problem& p, Choice& choice);
 /// What it adds to the estimate, in seconds.
 [[nodiscard]] double captured_seconds(const core::Problem& p, const DeviceInfo& device);
 
-/// Runs all steps, this one with the scale of exact products. The family's own come before it, those of
+/// Its arguments: those of the family with the scale of exact products.
+[[nodiscard]] BackwardOptionArgs captured_args(const BackwardOptionArgs& args, const core::Problem& p);
+
+/// Runs all steps. The family's own come before it, those of
 /// row_logit_steps.hpp after it.
 void run_with_captured_step(const Launch& launch, BackwardOptionArgs& args);
 
