@@ -22,10 +22,12 @@ __device__ __forceinline__ void add_together(float* gradient, int64 offset, floa
 }
 
 // gradients: of the captures, dense; null where none is asked for. ds: 0 of what is not seen, which adds nothing,
-// whatever the derivative is there. By whole warps, a pair in each lane.
+// whatever the derivative is there. By whole warps, a pair in each lane. Code: looked at only where there is one that
+// has gradients.
+template <class Code = CustomScoreCode>
 __device__ __forceinline__ void add_captured_shares(const ScorePoint<float>& at, const CapturedTensor* captured,
                                                     float* const* gradients, float ds) {
-  CustomScoreCode::gradients(at, captured, [&](int capture, int64 offset, float derivative) {
+  Code::gradients(at, captured, [&](int capture, int64 offset, float derivative) {
     float* const gradient = gradients[capture];
     if (gradient == nullptr) return;
     add_together(gradient, offset, ds == 0.0f ? 0.0f : ds * derivative);

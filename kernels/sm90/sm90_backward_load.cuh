@@ -118,12 +118,14 @@ class BackwardLoads {
         to, map, full, PanelPlace::of(item.span().query_place(row), head), item.seqlen_q - row,
         {to_stats, stats + backward_stats_row(args_, item, head, number), Config::kBlockM});
   }
-  // What the tile is, before its q is announced.
+  // What the tile is, before its q is announced: by the lane that announces it, which needs to wait for no other.
   __device__ __forceinline__ void write_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
-      const uint32 lane = threadIdx.x % 32;
-      if (lane < SeenTile::kWords) smem_.seen.of_stage[stage].words[lane] = entry_;
-      __syncwarp();  // the words are there; the first lane announces q
+#pragma unroll
+      for (int i = 0; i < SeenTile::kWords; ++i) {
+        const int word = __shfl_sync(kAllLanes, entry_, i);
+        if (threadIdx.x % 32 == 0) smem_.seen.of_stage[stage].words[i] = word;
+      }
     }
   }
 
