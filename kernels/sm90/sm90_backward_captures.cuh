@@ -19,14 +19,15 @@ template <class Config>
   return false;
 }
 
-template <class Config>
+// Code: looked at only where there is one that has gradients.
+template <class Config, class Code = CustomScoreCode>
 class BackwardCaptureSums {
  public:
   // ds: of a tile of rows, a panel of rows for each 64 keys, swizzled; only so many keys are seen by any of the rows.
   // By the warpgroup's warps, which need not be together.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                              int row_tile, const Bits16* ds, int keys) {
-    constexpr GradientLines kLines = CustomScoreCode::kLines;
+    constexpr GradientLines kLines = Code::kLines;
     constexpr int kRows = Config::kBlockM, kKeys = Config::kBlockN;
     constexpr int kCount = kLines == GradientLines::kDistance ? kRows + kKeys - 1
                            : kLines == GradientLines::kKey    ? kKeys

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "emulator/emulated_kernel.hpp"
+#include "emulator/program_text.hpp"
 
 namespace attend::test {
 namespace {

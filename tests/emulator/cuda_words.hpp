@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "threads.hpp"
 
@@ -40,7 +41,7 @@ struct alignas(16) float4 {
 /// Dynamic shared memory, the only one there is here. Kernels declare it in their namespace.
 namespace attend {
 constexpr std::size_t kEmulatedSmem = 232448;
-alignas(128) inline char smem[kEmulatedSmem];
+alignas(1024) inline char smem[kEmulatedSmem];
 }  // namespace attend
 
 namespace emulated {
@@ -49,6 +50,12 @@ inline Index grid;
 
 inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+inline uint2 make_uint2(unsigned x, unsigned y) {
+  return {x, y};
 }
 inline float2 make_float2(float x, float y) {
   return {x, y};
@@ -78,6 +85,9 @@ inline bool __syncthreads_or(bool own) {
 inline void __syncwarp(unsigned = 0xffffffffu) {
   emulated::warp_barrier();
 }
+
+inline void __threadfence() {}
+inline void __threadfence_block() {}
 
 template <class T>
 constexpr T max(T a, T b) {
@@ -190,6 +200,18 @@ template <class T>
 T __ldcg(const T* from) {
   return *from;
 }
+template <class T>
+void __stcg(T* to, const T& x) {
+  *to = x;
+}
+template <class T>
+void __stcs(T* to, const T& x) {
+  *to = x;
+}
+template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
 inline float __fdividef(float a, float b) {
   return a / b;
 }
@@ -213,14 +235,22 @@ T __ldg(const T* from) {
   std::fprintf(stderr, "emulated trap\n");
   std::abort();
 }
-inline float atomicAdd(float* to, float x) {
-  const float before = *to;
+template <class T>
+T atomicAdd(T* to, std::type_identity_t<T> x) {
+  const T before = *to;
   *to += x;
   return before;
 }
-inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long x) {
-  const unsigned long long before = *to;
-  *to += x;
+template <class T>
+T atomicMax(T* to, std::type_identity_t<T> x) {
+  const T before = *to;
+  *to = max(before, x);
+  return before;
+}
+template <class T>
+T atomicExch(T* to, std::type_identity_t<T> x) {
+  const T before = *to;
+  *to = x;
   return before;
 }
 inline std::size_t __cvta_generic_to_shared(const void* pointer) {

@@ -41,6 +41,7 @@ struct EmulatedMap {
   std::int64_t stride[3];
   std::int64_t size[3];
   std::int64_t element_bytes, row_bytes, box_rows;
+  std::int64_t panels = 1;
 };
 
 TensorMapArg map_of(const Tensor& t, std::int64_t rows) {

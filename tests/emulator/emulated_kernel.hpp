@@ -11,10 +11,6 @@
 
 namespace attend::test {
 
-/// The text with calls in the place of asm statements. Instructions that `known` (the text of ptx.hpp) lacks become
-/// calls that end the program.
-[[nodiscard]] std::string without_asm(const std::string& text, const std::string& known);
-
 /// Why no kernel can be run here, for GTEST_SKIP(): there is no compiler that takes them. Empty: they can.
 [[nodiscard]] const std::string& why_no_emulation();
 

@@ -100,7 +100,31 @@ struct TensorMap {
   std::int64_t stride[3];  // bytes: rows, heads, batch
   std::int64_t size[3];
   std::int64_t element_bytes, row_bytes, box_rows;
+  std::int64_t panels;  // of 64 columns, that a copy in five dimensions brings
 };
+
+inline int box_bytes(const void* map) {
+  return static_cast<int>(load<TensorMap>(static_cast<const char*>(map)).box_rows) * 128;
+}
+inline int panels_of(const void* map) {
+  return static_cast<int>(load<TensorMap>(static_cast<const char*>(map)).panels);
+}
+
+// A box that goes back: what lies outside of the tensor is left out.
+inline void take_box(const void* map, int column, int row, int head, int batch, unsigned from) {
+  constexpr int kChunk = 16, kRow = 128;
+  const auto tensor = load<TensorMap>(static_cast<const char*>(map));
+  for (int r = 0; r < tensor.box_rows; ++r) {
+    if (row + r >= tensor.size[0] || head >= tensor.size[1] || batch >= tensor.size[2]) continue;
+    char* to = const_cast<char*>(tensor.data) + (row + r) * tensor.stride[0] + head * tensor.stride[1] +
+               batch * tensor.stride[2] + column * tensor.element_bytes;
+    for (unsigned chunk = 0; chunk < kRow / kChunk; ++chunk) {
+      if (column * tensor.element_bytes + (chunk + 1) * kChunk > tensor.row_bytes) break;
+      const unsigned at = from + static_cast<unsigned>(r) * kRow + chunk * kChunk;
+      std::memcpy(to + chunk * kChunk, at_smem(at ^ (at / kRow % 8 * kChunk)), kChunk);
+    }
+  }
+}
 
 // Rows and columns outside of the tensor become zeros. Chunks of 16 bytes lie where the 128-byte swizzle has them.
 inline void bring_box(unsigned to, const void* map, int column, int row, int head, int batch) {
@@ -160,6 +184,10 @@ inline void ptx_ex2_approx_ftz_f32(float& to, float x) {
 }
 inline void ptx_lg2_approx_f32(float& to, float x) {
   to = std::log2(x);
+}
+// The only special register that is read: tid.x.
+inline void ptx_mov_u32(unsigned& to) {
+  to = threadIdx.x;
 }
 inline void ptx_sqrt_approx_f32(float& to, float x) {
   to = std::sqrt(x);
@@ -241,19 +269,25 @@ inline void ptx_barrier_cta_sync_aligned(int number, int threads) {
 inline void ptx_barrier_cta_sync(int number, int threads) {
   emulated::block_barrier(number, threads);
 }
+inline void ptx_bar_sync(int number, int threads) {
+  emulated::block_barrier(number, threads);
+}
+inline void ptx_bar_arrive(int number, int threads) {
+  emulated::arrive_at_barrier(number, threads);
+}
 inline void ptx_barrier_cta_arrive_aligned(int number, int threads) {
   emulated::arrive_at_barrier(number, threads);
 }
 inline void ptx_mbarrier_init_shared__cta_b64(unsigned at, unsigned arrivals) {
   const auto count = static_cast<std::uint16_t>(arrivals);
-  emulated::store(emulated::at_smem(at), emulated::BarrierState{count, count, 0});
+  emulated::store(emulated::at_smem(at), emulated::BarrierState{count, count, 0, 0});
 }
 inline void ptx_mbarrier_arrive_shared__cta_b64(unsigned at) {
   emulated::arrive(reinterpret_cast<std::uint64_t*>(emulated::at_smem(at)));
 }
 inline void ptx_mbarrier_try_wait_parity_shared__cta_b64(unsigned& done, unsigned at, unsigned parity) {
   const auto state = emulated::load<emulated::BarrierState>(emulated::at_smem(at));
-  done = (state.phase & 1) != parity ? 1 : 0;
+  done = state.phase != parity ? 1 : 0;
   if (done == 0) block->yield();
 }
 
@@ -276,18 +310,99 @@ inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(unsigned at) {
   block->thread().copies.push_back({emulated::PendingCopy::kArrival, emulated::at_smem(at), nullptr, 0, 0});
 }
 
-// The copy engine, whose maps are test::EmulatedMap. Boxes land at once: whoever waits for them waits for the arrival
-// of the thread that asked, which comes later.
-inline void ptx_mbarrier_expect_tx_relaxed_cta_shared__cta_b64(unsigned /*at*/, unsigned /*bytes*/) {}
+// The copy engine, whose maps are test::EmulatedMap. Boxes land at once.
+inline std::uint64_t* barrier_at(unsigned at) {
+  return reinterpret_cast<std::uint64_t*>(emulated::at_smem(at));
+}
+inline void ptx_mbarrier_expect_tx_relaxed_cta_shared__cta_b64(unsigned at, unsigned bytes) {
+  emulated::add_bytes(barrier_at(at), static_cast<int>(bytes));
+}
+inline void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(unsigned at, unsigned bytes) {
+  emulated::add_bytes(barrier_at(at), static_cast<int>(bytes));
+  emulated::arrive(barrier_at(at));
+}
 inline void ptx_fence_proxy_async_shared__cta() {}
+inline void ptx_fence_proxy_async_global() {}
+inline void ptx_fence_acq_rel_gpu() {}
+inline void ptx_fence_mbarrier_init_release_cluster() {}
 inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__complete_tx__bytes(
-    unsigned to, const void* map, int column, int row, int head, int batch, unsigned /*barrier*/) {
+    unsigned to, const void* map, int column, int row, int head, int batch, unsigned barrier) {
   emulated::bring_box(to, map, column, row, head, batch);
+  emulated::add_bytes(barrier_at(barrier), -emulated::box_bytes(map));
 }
 inline void ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__complete_tx__bytes_L2__cache_hint(
-    unsigned to, const void* map, int column, int row, int head, int batch, unsigned /*barrier*/,
+    unsigned to, const void* map, int column, int row, int head, int batch, unsigned barrier,
     std::uint64_t /*policy*/) {
-  emulated::bring_box(to, map, column, row, head, batch);
+  ptx_cp_async_bulk_tensor_4d_shared__cluster_global_tile_mbarrier__complete_tx__bytes(to, map, column, row, head,
+                                                                                       batch, barrier);
+}
+inline void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_tile_mbarrier__complete_tx__bytes(
+    unsigned to, const void* map, int /*column*/, int row, int /*panel*/, int head, int batch, unsigned barrier) {
+  const int panels = emulated::panels_of(map), bytes = emulated::box_bytes(map);
+  for (int panel = 0; panel < panels; ++panel) {
+    emulated::bring_box(to + static_cast<unsigned>(panel * bytes), map, panel * 64, row, head, batch);
+    emulated::add_bytes(barrier_at(barrier), -bytes);
+  }
+}
+inline void ptx_cp_async_bulk_tensor_4d_global_shared__cta_tile_bulk_group(const void* map, int column, int row,
+                                                                           int head, int batch, unsigned from) {
+  emulated::take_box(map, column, row, head, batch, from);
+}
+inline void ptx_cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes(unsigned to, const void* from,
+                                                                                  unsigned bytes, unsigned barrier) {
+  std::memcpy(emulated::at_smem(to), from, bytes);
+  emulated::add_bytes(barrier_at(barrier), -static_cast<int>(bytes));
+}
+inline void ptx_cp_reduce_async_bulk_global_shared__cta_bulk_group_add_f32(float* to, unsigned from, unsigned bytes) {
+  for (unsigned n = 0; n < bytes / 4; ++n) to[n] += emulated::load<float>(emulated::at_smem(from + 4 * n));
+}
+inline void ptx_cp_async_bulk_commit_group() {}
+inline void ptx_cp_async_bulk_wait_group() {}
+inline void ptx_cp_async_bulk_wait_group_read() {}
+inline void ptx_red_relaxed_gpu_global_add_v4_f32(void* at, float a, float b, float c, float d) {
+  auto* const to = static_cast<float*>(at);
+  to[0] += a, to[1] += b, to[2] += c, to[3] += d;
+}
+inline void ptx_st_shared_v4_f32(unsigned to, float a, float b, float c, float d) {
+  emulated::store(emulated::at_smem(to), float4{a, b, c, d});
+}
+inline void ptx_ld_shared_v4_f32(float& a, float& b, float& c, float& d, unsigned from) {
+  const auto all = emulated::load<float4>(emulated::at_smem(from));
+  a = all.x, b = all.y, c = all.z, d = all.w;
+}
+inline void ptx_st_relaxed_gpu_global_u32(unsigned* to, unsigned value) {
+  emulated::store(to, value);
+}
+inline void ptx_ld_relaxed_gpu_global_u32(unsigned& to, const unsigned* from) {
+  block->yield();
+  to = emulated::load<unsigned>(from);
+}
+inline void ptx_mul_rn_bf16x2(unsigned& to, unsigned a, unsigned b) {
+  const auto half = [&](int shift) {
+    const float x = emulated::from_bfloat(static_cast<unsigned short>(a >> shift));
+    return static_cast<unsigned>(
+        emulated::to_bfloat(x * emulated::from_bfloat(static_cast<unsigned short>(b >> shift))));
+  };
+  to = half(16) << 16 | half(0);
+}
+inline void ptx_add_cc_u32(unsigned& bits, unsigned word, unsigned addend) {
+  bits = 2 * bits + (static_cast<std::uint64_t>(word) + addend >> 32 != 0 ? 1 : 0);
+}
+inline void ptx_prmt_b32(unsigned& to, unsigned low, unsigned high, unsigned selector) {
+  to = __byte_perm(low, high, selector);
+}
+inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(unsigned row, unsigned r0, unsigned r1, unsigned r2,
+                                                               unsigned r3) {
+  const auto* all = emulated::exchange(row);
+  const int lane = block->lane();
+  const unsigned pairs[4] = {r0, r1, r2, r3};
+  for (int m = 0; m < 4; ++m) {
+    for (int half = 0; half < 2; ++half) {
+      const auto address = emulated::words_of<unsigned>(all, m * 8 + lane % 4 * 2 + half);
+      emulated::store(emulated::at_smem(address + lane / 4 * 2), static_cast<unsigned short>(pairs[m] >> 16 * half));
+    }
+  }
+  emulated::warp_barrier();
 }
 inline void ptx_prefetch_tensormap(const void* /*map*/) {}
 inline void ptx_cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void* /*map*/, int /*column*/, int /*row*/,

@@ -260,8 +260,24 @@ inline void block_barrier(int number, int threads) {
 /// An mbarrier in 64 bits: arrivals of a phase, those that are missing, and the number of the phase.
 struct BarrierState {
   std::uint16_t expected, missing;
-  std::uint32_t phase;
+  std::int32_t bytes : 31;  // that copies have still to bring
+  std::uint32_t phase : 1;
+
+  void end_phase_if_complete() {
+    if (missing != 0 || bytes != 0) return;
+    missing = expected;
+    phase ^= 1;
+  }
 };
+/// bytes: announced, or if negative brought.
+inline void add_bytes(std::uint64_t* barrier, int bytes) {
+  BarrierState state;
+  std::memcpy(&state, barrier, sizeof(state));
+  state.bytes += bytes;
+  if (bytes < 0) state.end_phase_if_complete();
+  std::memcpy(barrier, &state, sizeof(state));
+  if (block != nullptr) block->progress();
+}
 inline void arrive(std::uint64_t* barrier) {
   BarrierState state;
   std::memcpy(&state, barrier, sizeof(state));
@@ -269,10 +285,8 @@ inline void arrive(std::uint64_t* barrier) {
     std::fprintf(stderr, "emulated mbarrier: an arrival more than expected\n");
     std::abort();
   }
-  if (--state.missing == 0) {
-    state.missing = state.expected;
-    ++state.phase;
-  }
+  --state.missing;
+  state.end_phase_if_complete();
   std::memcpy(barrier, &state, sizeof(state));
   if (block != nullptr) block->progress();
 }

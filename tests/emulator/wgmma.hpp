@@ -12,18 +12,24 @@ constexpr int kWarpgroup = 128;
 constexpr int kWarpgroupRows = 64;
 constexpr int kWgmmaDepth = 16;
 
+// Its fields lie where the instruction has them: kernels compute with the bits.
 struct MatrixDescriptor {
-  uint32 address;
-  uint32 panel_bytes;  // down_columns(): of 64 columns
+  uint64 bits;
 
-  static MatrixDescriptor along_rows(uint32 address) { return {address, 0}; }
-  static MatrixDescriptor down_columns(uint32 address, uint32 panel_bytes) { return {address, panel_bytes}; }
-  MatrixDescriptor advance(uint32 bytes) const { return {address + bytes, panel_bytes}; }
-
+  static constexpr uint64 encode(uint32 address, uint32 leading_bytes) {
+    return static_cast<uint64>(address >> 4) | static_cast<uint64>(leading_bytes >> 4) << 16;
+  }
+  static constexpr uint32 kAlongRows = 16;
+  static MatrixDescriptor along_rows(uint32 address) { return {encode(address, kAlongRows)}; }
+  static MatrixDescriptor down_columns(uint32 address, uint32 panel_bytes) { return {encode(address, panel_bytes)}; }
+  MatrixDescriptor advance(uint32 bytes) const { return {bits + (bytes >> 4)}; }
   MatrixDescriptor advance_low(uint32 bytes) const { return advance(bytes); }
 
   // Element (i, k) of an operand whose summed dimension is k.
   unsigned short at(int i, int k) const {
+    const uint32 address = static_cast<uint32>(bits & 0x3fff) << 4, leading = static_cast<uint32>(bits >> 16 & 0x3fff)
+                                                                              << 4;
+    const uint32 panel_bytes = leading == kAlongRows ? 0 : leading;
     const uint32 line = panel_bytes == 0 ? static_cast<uint32>(i) * 128 + static_cast<uint32>(k) * 2
                                          : static_cast<uint32>(i / 64) * panel_bytes + static_cast<uint32>(k) * 128 +
                                                static_cast<uint32>(i % 64) * 2;
