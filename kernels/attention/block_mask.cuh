@@ -107,6 +107,10 @@ struct RowTileLists {
     if constexpr (!has_block_mask<Config>()) return place;
     return __ldg(mask.entries + static_cast<int64>(place) * mask.entry_words);
   }
+  // How many of the blocks of keys that see the tile of rows add to it before this one, if additions have an order.
+  [[nodiscard]] __device__ __forceinline__ uint32 blocks_before(int place) const {
+    return static_cast<uint32>(__ldg(mask.entries + (static_cast<int64>(place) + 1) * mask.entry_words - 1));
+  }
   // Word i of a SeenRowTile of the query head with this number in the group.
   [[nodiscard]] __device__ __forceinline__ int word(int place, int head_of_group, int i) const {
     const int in_entry = i == 0 ? 0 : i + head_of_group * mask.head_words;

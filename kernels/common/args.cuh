@@ -97,7 +97,8 @@ constexpr int kMostCaptured = 8;  // tensors
 struct BlockMaskArgs {
   const int64* begin;      // of each list: its first entry; one more: the end of the last list
   const int* entries;      // the number of a tile, then for each 64 rows and 64 keys of it a pattern's number, kAllSeen
-                           // or kNoneSeen; backward: these for each query head of the group, if they differ
+                           // or kNoneSeen; backward: these for each query head of the group, if they differ, then
+                           // RowTileLists::blocks_before()
   const uint32* patterns;  // kPatternWords each: which scores a thread of an accumulator of 64 x 64 sees, a bit each
   int64 sequence_stride;   // lists; 0: the same ones for all sequences
   int64 head_stride;       // likewise, of query heads; backward: of heads of k

@@ -45,7 +45,7 @@ class NarrowQueryWarpgroup {
       begin_ds_k(acc, smem_, buffer, 0, Shape::kWarpgroups, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // into the buffers of the step before
       if constexpr (Config::kIsDeterministic) {                     // while the products run, which take as long
-        const uint32 turn = blocks_before<Config>(item_, band, at.tile);
+        const uint32 turn = blocks_before<Config>(args_, item_, band, at.tile);
         if (threadIdx.x % 32 == 0) change_turns(first_row(at, row_tile), turn);
         __syncwarp();
       }

@@ -60,10 +60,13 @@ __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float*
 }
 
 // A tile of rows sees this key block. How many key blocks add to the tile before this one, if additions have an order?
+// tile: of a block mask a place in its lists.
 template <class Config>
-[[nodiscard]] __device__ __forceinline__ uint32 blocks_before(const Sm90BackwardItem& item, const BackwardBand& band,
+[[nodiscard]] __device__ __forceinline__ uint32 blocks_before(const Sm90BackwardArgs& args,
+                                                              const Sm90BackwardItem& item, const BackwardBand& band,
                                                               int tile) {
   if constexpr (!Config::kIsDeterministic) return 0;
+  if constexpr (has_block_mask<Config>()) return backward_row_lists<Config>(args).blocks_before(tile);
   const int row = tile * kBackwardRows;
   const int last_row = min(row + kBackwardRows, item.seqlen_q) - 1;
   const int first_key = max(0, row + item.offset() - band.left);  // the tile sees keys from here to last_key
@@ -140,10 +143,12 @@ class BackwardQueryWarpgroup {
           float* const to = first + int64{row_tile} * (kBackwardRows * Shape::kDepth);
           const bool is_last = tile + 1 == segment.tile_end;
           row_tile = lists.number(is_last ? tile : tile + 1);  // on its way while this tile is computed
-          const uint32 turn = blocks_before<Config>(item, band, tile);
+          const uint32 turn = blocks_before<Config>(args_, item, band, tile);
           uint32 next_turn = 0;
           if constexpr (Config::kIsDeterministic) {
-            next_turn = is_last ? kNoTurn : blocks_before<Config>(item, band, tile + 1);
+            // The next tile of a list need not be the next one of the rows, whose counter the reducers look at.
+            const bool looks_ahead = !is_last && !has_block_mask<Config>();
+            next_turn = looks_ahead ? blocks_before<Config>(args_, item, band, tile + 1) : kNoTurn;
           }
           if constexpr (has_captured_gradients<Config>()) add_captured(item, segment.head, number_of_tile, is_half);
           compute_tile({to, turn, next_turn}, is_half, is_last && step == end);

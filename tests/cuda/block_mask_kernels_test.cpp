@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "cuda/jit_fixture.hpp"
 #include "cuda/launch/block_mask_lists.hpp"
 #include "kernels/tiles/accumulator_mask.cuh"
+#include "kernels/sm90/sm90_backward_schedule.cuh"
 #include "made_up.hpp"
 
 namespace attend::test {
@@ -82,6 +84,21 @@ TEST(BlockMaskLists, SeeWhatTheMaskSees) {
   }
 }
 
+/// The blocks that see a tile of rows have its turns 0, 1, 2, ..., in the order in which the kernel takes blocks.
+void expect_turns(const cuda::BlockMaskLists& lists, Index entry_words, int blocks, bool is_persistent) {
+  const auto order = Sm90BackwardOrder::of(blocks, is_persistent);
+  for (Index first = 0; first + 1 < static_cast<Index>(lists.begin.size()); first += blocks) {
+    std::map<int, int> turns;
+    for (int place = 0; place < blocks; ++place) {
+      const Index list = first + order.block_at(place);
+      for (Index n = lists.begin[list]; n < lists.begin[list + 1]; ++n) {
+        const int* entry = lists.entries.data() + n * entry_words;
+        ASSERT_EQ(entry[entry_words - 1], turns[entry[0]]++) << blocks << " " << list << " " << entry[0];
+      }
+    }
+  }
+}
+
 TEST(BlockMaskLists, ByKeysSeeTheSame) {
   constexpr Index kRows = 300, kKeys = 517;
   for (const char* text : {"k <= q", "abs(q - k - 200) < 30 + 20 * h", "(q * 7 + k * 3 + b) % 5 < 2 && q // 64 != 1"}) {
@@ -90,10 +107,11 @@ TEST(BlockMaskLists, ByKeysSeeTheSame) {
     const std::vector<uint32> words = cuda::pattern_words(tiles, true);
     for (const Index block : {64, 128, 192}) {
       for (const Index group : {1, 2, 4}) {
+        const bool is_persistent = block == 128;
         const cuda::BlockMaskLists lists =
-            cuda::BlockMaskLists::by_keys(tiles, static_cast<int>(block), static_cast<int>(group));
+            cuda::BlockMaskLists::by_keys(tiles, static_cast<int>(block), static_cast<int>(group), is_persistent);
         const Index own = tiles.num_heads == 1 ? 1 : group, blocks = (kKeys + block - 1) / block;
-        const Index entry_words = 1 + own * (block / 64);
+        const Index entry_words = 2 + own * (block / 64);
         std::vector<char> seen(static_cast<std::size_t>(tiles.batch * tiles.num_heads * kRows * kKeys));
         for (Index list = 0; list + 1 < static_cast<Index>(lists.begin.size()); ++list) {
           for (Index n = lists.begin[list]; n < lists.begin[list + 1]; ++n) {
@@ -114,6 +132,7 @@ TEST(BlockMaskLists, ByKeysSeeTheSame) {
             }
           }
         }
+        expect_turns(lists, entry_words, static_cast<int>(blocks), is_persistent);
         for (Index head = 0; head < tiles.batch * tiles.num_heads; ++head) {
           for (Index q = 0; q < kRows; ++q) {
             for (Index k = 0; k < kKeys; ++k) {

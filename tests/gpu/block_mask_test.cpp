@@ -129,6 +129,25 @@ TEST_F(GpuTest, BlockMasksBesideAFunction) {
   }
 }
 
+/// Additions to dq have an order: the same bits again, beside a causal mask too, whose key blocks have another order.
+TEST_F(GpuTest, BlockMasksWithAnOrderOfAdditions) {
+  if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
+  for (AttentionCase c : cases(DType::kBF16)) {
+    if (c.softcap > 0 || std::max(c.head_dim, c.head_dim_v) > 128) continue;
+    c.deterministic = true;
+    SCOPED_TRACE(describe(c));
+    const BlockMask mask = make_block_mask(MaskFunction("(q // 50 + k // 70 + h) % 3 != 0 && (q + k) % 5 < 3"),
+                                           {1, c.heads_q, c.seqlen_q, c.seqlen_k});
+    expect_reference(mask, c);
+    const Inputs in = make_inputs(c);
+    const Outputs first = run_masked(mask, in, "sm90_forward", "sm90_backward");
+    const Outputs again = run_masked(mask, in, "sm90_forward", "sm90_backward");
+    EXPECT_EQ(first.dq.values(), again.dq.values());
+    EXPECT_EQ(first.dk.values(), again.dk.values());
+    EXPECT_EQ(first.dv.values(), again.dv.values());
+  }
+}
+
 /// Rows of huge scores, in float64 too one number: what is hidden is no part of their sums.
 TEST_F(GpuTest, BlockMasksBesideHugeScores) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";

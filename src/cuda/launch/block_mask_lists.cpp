@@ -11,6 +11,7 @@
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/driver.hpp"
 #include "cuda/driver/stream.hpp"
+#include "kernels/sm90/sm90_backward_schedule.cuh"
 #include "kernels/tiles/accumulator_mask.cuh"
 
 namespace attend::cuda {
@@ -72,15 +73,31 @@ void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std
   }
 }
 
+/// Writes the last word of each entry: how many blocks of keys add to the tile of rows before this one.
+void number_turns(std::vector<std::vector<int>>& of_blocks, std::int64_t words, std::int64_t tile_rows,
+                  bool is_persistent) {
+  const int blocks = static_cast<int>(of_blocks.size());
+  const auto order = Sm90BackwardOrder::of(blocks, is_persistent);
+  std::vector<int> before(static_cast<std::size_t>(tile_rows));
+  for (int place = 0; place < blocks; ++place) {
+    std::vector<int>& list = of_blocks[static_cast<std::size_t>(order.block_at(place))];
+    for (std::size_t at = 0; at < list.size(); at += static_cast<std::size_t>(words)) {
+      list[at + static_cast<std::size_t>(words) - 1] = before[static_cast<std::size_t>(list[at])]++;
+    }
+  }
+}
+
 /// What a launch wants: lists of tiles of rows, or with rows = 0 lists of blocks of keys.
 struct Kind {
   int device, rows, keys, heads;
+  bool is_persistent = false;
 
   auto operator<=>(const Kind&) const = default;
 
   [[nodiscard]] bool is_by_keys() const { return rows == 0; }
   [[nodiscard]] BlockMaskLists lists_of(const BlockTiles& tiles) const {
-    return is_by_keys() ? BlockMaskLists::by_keys(tiles, keys, heads) : BlockMaskLists::of(tiles, rows, keys);
+    return is_by_keys() ? BlockMaskLists::by_keys(tiles, keys, heads, is_persistent)
+                        : BlockMaskLists::of(tiles, rows, keys);
   }
 };
 
@@ -106,7 +123,7 @@ class OnDevices {
             reinterpret_cast<const uint32*>(memory->patterns.data()),  // NOLINT(performance-no-int-to-ptr)
             tiles.batch == 1 ? 0 : heads * of_head,
             tiles.num_heads == 1 ? 0 : of_head,
-            1 + groups * patterns,
+            (kind.is_by_keys() ? 2 : 1) + groups * patterns,
             tiles.num_heads == 1 ? 0 : patterns};
   }
 
@@ -162,9 +179,9 @@ BlockMaskLists BlockMaskLists::of(const BlockTiles& tiles, int rows, int keys) {
   return lists;
 }
 
-BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int heads) {
+BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int heads, bool is_persistent) {
   const std::int64_t of_block = keys / kMaskTile, group = tiles.num_heads == 1 ? 1 : heads;
-  const std::int64_t blocks = (tiles.tile_columns() + of_block - 1) / of_block, words = 1 + group * of_block;
+  const std::int64_t blocks = (tiles.tile_columns() + of_block - 1) / of_block, words = 2 + group * of_block;
   BlockMaskLists lists;
   for (std::int64_t first = 0; first < tiles.batch * tiles.num_heads; first += group) {
     std::vector<std::vector<int>> of_blocks(static_cast<std::size_t>(blocks));  // of each block of keys
@@ -179,12 +196,13 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
               list.push_back(static_cast<int>(row));
               list.resize(list.size() + static_cast<std::size_t>(words - 1), kNoneSeen);
             }
-            const std::int64_t from_end = words - 1 - head * of_block - key % of_block;
+            const std::int64_t from_end = words - 1 - head * of_block - key % of_block;  // behind the row
             list[list.size() - static_cast<std::size_t>(from_end)] = some.pattern;
           }
         }
       }
     }
+    number_turns(of_blocks, words, tiles.tile_rows(), is_persistent);
     for (const std::vector<int>& list : of_blocks) {
       lists.begin.push_back(static_cast<int64>(lists.entries.size()) / words);
       lists.entries.insert(lists.entries.end(), list.begin(), list.end());
@@ -234,8 +252,8 @@ BlockMaskArgs block_mask_args(const BlockTiles& tiles, int device, int rows, int
   return args_of_kind(tiles, {device, rows, keys, 1});
 }
 
-BlockMaskArgs block_mask_args_by_keys(const BlockTiles& tiles, int device, int keys, int heads) {
-  return args_of_kind(tiles, {device, 0, keys, heads});
+BlockMaskArgs block_mask_args_by_keys(const BlockTiles& tiles, int device, int keys, int heads, bool is_persistent) {
+  return args_of_kind(tiles, {device, 0, keys, heads, is_persistent});
 }
 
 }  // namespace attend::cuda

@@ -15,8 +15,8 @@ struct BlockMaskLists {
   [[nodiscard]] static BlockMaskLists of(const core::BlockTiles& tiles, int rows, int keys);
 
   /// For blocks of `keys` keys, of the tiles of 64 rows that see them. heads: query heads that share a head of k; their
-  /// tiles are in one list.
-  [[nodiscard]] static BlockMaskLists by_keys(const core::BlockTiles& tiles, int keys, int heads);
+  /// tiles are in one list. is_persistent: of the kernel, for the order in which blocks add to a tile of rows.
+  [[nodiscard]] static BlockMaskLists by_keys(const core::BlockTiles& tiles, int keys, int heads, bool is_persistent);
 };
 
 /// BlockMaskArgs::patterns: bit i of word `thread` is the score that the thread has at place i of an accumulator, whose
@@ -28,6 +28,7 @@ struct BlockMaskLists {
 [[nodiscard]] BlockMaskArgs block_mask_args(const core::BlockTiles& tiles, int device, int rows, int keys);
 
 /// The same for backward, of BlockMaskLists::by_keys().
-[[nodiscard]] BlockMaskArgs block_mask_args_by_keys(const core::BlockTiles& tiles, int device, int keys, int heads);
+[[nodiscard]] BlockMaskArgs block_mask_args_by_keys(const core::BlockTiles& tiles, int device, int keys, int heads,
+                                                    bool is_persistent);
 
 }  // namespace attend::cuda

@@ -116,7 +116,7 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {facts_of(p, false)};
-    v.aligned = 1;  // as lack() asks
+    v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
@@ -267,7 +267,7 @@ class Sm90Backward final : public Family {
               std::begin(args.captured_gradients));
     if (p.block_mask != nullptr) {
       args.options.block_mask = block_mask_args_by_keys(*p.block_mask, p.q.device.index, plan.tile.block_n,
-                                                        static_cast<int>(p.heads_per_group()));
+                                                        static_cast<int>(p.heads_per_group()), plan.tile.is_persistent);
     }
     const std::size_t own_steps = steps_before_row_logit(launch);
     for (std::size_t i = 0; i < own_steps; ++i) {
@@ -310,9 +310,6 @@ class Sm90Backward final : public Family {
     }
     if (p.block_mask != nullptr && (p.bias || p.alibi_slopes)) {
       return core::Lack{nullptr, "block_mask", "given", "none with a bias or alibi_slopes"};
-    }
-    if (p.block_mask != nullptr && p.deterministic && !tile.is_wide) {
-      return core::Lack{nullptr, "block_mask", "given", "none with deterministic and head_dims to 128"};
     }
     if (auto lack = dbias_lack(p)) return lack;
     const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_q, p.num_sequences),
