@@ -113,8 +113,9 @@ gpu-test:
 
 emulated-test:
 	$(call need,build)@mkdir -p build
-	$(call compile,release,emulated_test)
+	$(call compile,release,emulated_test attend_gpu_tests emulated_gpu)
 	@build/release/tests/emulator/emulated_test
+	@tools/emulated_gpu.sh build/release '*Score*:*BlockMask*'
 
 bench-cpu:
 	$(call need,build python)@mkdir -p build
