@@ -1,6 +1,6 @@
 // simt, the gradients of the tensors that the caller's function of scores reads, of any function.
 //
-// Supports what simt_forward.cuh supports but parts of a larger problem. The order of additions is any: captured_shares.cuh
+// Supports what simt_forward.cuh supports, but parts of a larger problem. Additions have no order: captured_shares.cuh
 // Work     a block owns a tile of keys of one query head and goes through the tiles of rows that see some of it. It
 //          computes ds as backward_tile.cuh does, by the value of the function, and then evaluates the derivatives by
 //          the tensors' elements of each pair

@@ -4,7 +4,8 @@
 //
 //   ATTEND_LIBCUDA_PATH=libemulated_gpu.so ATTEND_LIBNVRTC_PATH=libemulated_gpu.so attend_gpu_tests --gtest_filter=...
 //
-// ATTEND_EMULATED_VERBOSE=1: prints each launch. ATTEND_EMULATED_SEED: decides the order in which threads run. ATTEND_EMULATED_MULTIPROCESSORS: 4 if not given.
+// ATTEND_EMULATED_VERBOSE=1: prints each launch. ATTEND_EMULATED_SEED: decides the order in which threads run.
+// ATTEND_EMULATED_MULTIPROCESSORS: 4 if not given.
 #include <dlfcn.h>
 #include <fmt/format.h>
 

@@ -110,7 +110,7 @@ std::string without_asm(const std::string& text, const std::string& known) {
 
 namespace {
 
-/// Dynamic shared memory by another name than `smem` is `smem`, too. Variables in shared memory are one for all threads.
+/// Dynamic shared memory by another name than `smem` is `smem`, too. Variables there are one for all threads.
 std::string with_shared_memory(std::string text) {
   constexpr std::string_view kWord = "__shared__", kExtern = "extern ", kOfBytes = "unsigned char ";
   for (std::size_t at = 0; (at = text.find(kWord, at)) != std::string::npos; ++at) {

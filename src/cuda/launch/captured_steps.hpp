@@ -1,5 +1,5 @@
-// The step of a backward pass that makes the gradients of tensors which the caller's score function reads: one kernel on
-// CUDA cores behind those of the family, the same for 'simt' and 'sm80_backward' (kernels/simt/simt_captures.cuh).
+// The step of a backward pass that makes the gradients of tensors which the caller's score function reads. It is a kernel
+// on CUDA cores behind those of the family, the same for 'simt' and 'sm80_backward': kernels/simt/simt_captures.cuh.
 #pragma once
 
 #include <cstddef>
