@@ -1,4 +1,4 @@
-// The step of a backward pass that makes the gradients of tensors which the caller's score function reads. It is a kernel
+// The step of a backward pass that makes the gradients of tensors which a score function reads. It is a kernel
 // on CUDA cores behind those of the family, the same for 'simt' and 'sm80_backward': kernels/simt/simt_captures.cuh.
 #pragma once
 
