@@ -3,10 +3,9 @@
 #
 #     tools/emulated_gpu.sh build/release FILTER     GoogleTest's filter of attend_gpu_tests
 #
-# Kernels whose blocks wait for blocks with higher numbers do not end here. ATTEND_EMULATED_SEED=N: another order of
-# threads. ATTEND_EMULATED_VERBOSE=1: each launch.
+# ATTEND_EMULATED_MULTIPROCESSORS=N: 4 if not given; a persistent block then has several items, with small problems too.
+# ATTEND_EMULATED_SEED=N: another order of threads. ATTEND_EMULATED_VERBOSE=1: each launch.
 set -eu
 gpu=$(cd "$1" && pwd)/tests/emulator/libemulated_gpu.so
 export ATTEND_LIBCUDA_PATH="$gpu" ATTEND_NVRTC_PATH="$gpu" ATTEND_CACHE_LIMIT=0 OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-export ATTEND_EMULATED_MULTIPROCESSORS="${ATTEND_EMULATED_MULTIPROCESSORS:-132}"
 exec "$1/attend_gpu_tests" --gtest_filter="$2"

@@ -46,14 +46,7 @@ std::string launcher(const std::string& entry, const std::string& args) {
       "extern \"C\" __attribute__((visibility(\"default\"))) bool emulated_launch(\n"
       "    const void* args, unsigned blocks, unsigned threads, unsigned smem_bytes, unsigned seed) {{\n"
       "  args_of_launch = static_cast<const attend::{0}*>(args);\n"
-      "  emulated::grid = {{blocks, 1, 1}};\n"
-      "  for (unsigned b = 0; b < blocks; ++b) {{\n"
-      "    std::memset(attend::smem, 0xff, sizeof(attend::smem));\n"
-      "    emulated::Block(static_cast<int>(threads), {{b, 0, 0}}, seed + b).run(entry_of_launch);\n"
-      "    for (std::size_t at = smem_bytes; at < sizeof(attend::smem); ++at) {{\n"
-      "      if (attend::smem[at] != '\\xff') return false;\n"
-      "    }}\n"
-      "  }}\n  return true;\n}}\n",
+      "  return emulated::run_grid(entry_of_launch, blocks, threads, smem_bytes, seed);\n}}\n",
       args, entry);
 }
 
@@ -98,7 +91,8 @@ int compile(const Program& program) {
   const attend::test::TemporaryFolder folder;
   attend::test::write_headers(folder, program.headers);
   void* const library = attend::test::compiled(
-      folder, "#include \"ptx.hpp\"\n" + program.text + launcher(entry[1], entry[2]), {ATTEND_EMULATOR_DIR});
+      folder, "#include \"grid.hpp\"\n#include \"ptx.hpp\"\n" + program.text + launcher(entry[1], entry[2]),
+      {ATTEND_EMULATOR_DIR});
   kernels().push_back({entry[1], reinterpret_cast<RunBlocks>(dlsym(library, "emulated_launch"))});
   return known()[all] = static_cast<int>(kernels().size()) - 1;
 }

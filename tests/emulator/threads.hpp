@@ -63,7 +63,16 @@ class Block {
     for (int t = 0; t < threads; ++t) threads_[t].index.x = static_cast<unsigned>(t);
   }
 
+  ~Block() { std::free(stacks_); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
   void run(void (*entry)());
+
+  /// run() in parts, for blocks that wait for each other. resume(): until all threads are done, or false: every thread
+  /// waits, perhaps for another block.
+  void start(void (*entry)());
+  [[nodiscard]] bool resume();
 
   [[nodiscard]] Thread& thread() { return threads_[current_]; }
   [[nodiscard]] Warp& warp() { return warps_[current_ / kLanes]; }
@@ -103,6 +112,7 @@ class Block {
   long idle_ = 0;
   int left_ = 0;
   void (*entry_)() = nullptr;
+  char* stacks_ = nullptr;
   std::jmp_buf caller_;
   ucontext_t caller_context_;
 };
@@ -169,8 +179,9 @@ inline void Block::yield() {
     progress();
   }
   if (++idle_ > 2000L * num_threads()) {
-    std::fprintf(stderr, "emulated block %u: every thread waits, and none for what another will do\n", index_.x);
-    std::abort();
+    idle_ = 0;
+    if (setjmp(self.place) == 0) std::longjmp(caller_, 3);  // to resume()
+    return;
   }
   if (setjmp(self.place) == 0) switch_to_next();
 }
@@ -188,18 +199,18 @@ inline void Block::enter() {
   block->switch_to_next();
 }
 
-inline void Block::run(void (*entry)()) {
+inline void Block::start(void (*entry)()) {
   block = this;
   entry_ = entry;
   left_ = num_threads();
-  char* stacks = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));  // no zeros: most is never used
-  if (stacks == nullptr) std::abort();
+  stacks_ = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));  // no zeros: most is never used
+  if (stacks_ == nullptr) std::abort();
   for (int w = 0; w < num_threads() / kLanes; ++w) order_.push_back(w);
   for (int t = 0; t < num_threads(); ++t) {
     current_ = t;
     Thread& thread = threads_[t];
     getcontext(&thread.start);
-    thread.start.uc_stack = {stacks + static_cast<std::size_t>(t) * kStackBytes, 0, kStackBytes};
+    thread.start.uc_stack = {stacks_ + static_cast<std::size_t>(t) * kStackBytes, 0, kStackBytes};
     thread.start.uc_link = nullptr;
     makecontext(&thread.start, &Block::enter, 0);
     if (setjmp(caller_) == 0) swapcontext(&caller_context_, &thread.start);
@@ -207,9 +218,21 @@ inline void Block::run(void (*entry)()) {
   turn_ = kLanes;  // the next warp's, which is the first of the order
   at_ = order_.size();
   rounds_ = 0;
-  if (setjmp(caller_) == 0) switch_to_next();
+}
+
+inline bool Block::resume() {
+  block = this;
+  const int how = setjmp(caller_);
+  if (how == 0) switch_to_next();
   block = nullptr;
-  std::free(stacks);
+  return how == 2;
+}
+
+inline void Block::run(void (*entry)()) {
+  start(entry);
+  if (resume()) return;
+  std::fprintf(stderr, "emulated block %u: every thread waits, and none for what another will do\n", index_.x);
+  std::abort();
 }
 
 /// The lanes of the warp have all come.

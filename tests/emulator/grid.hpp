@@ -1,0 +1,55 @@
+// The blocks of a launch: one after another, but that a block whose threads all wait makes room for others, with its
+// shared memory.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "cuda_words.hpp"
+
+namespace emulated {
+
+/// Returns false where a block wrote behind the shared memory that it asked for.
+inline bool run_grid(void (*entry)(), unsigned blocks, unsigned threads, unsigned smem_bytes, unsigned seed) {
+  struct Waiting {
+    std::unique_ptr<Block> block;
+    std::vector<char> smem;
+  };
+  const auto is_within = [&] {
+    for (std::size_t at = smem_bytes; at < sizeof(attend::smem); ++at) {
+      if (attend::smem[at] != '\xff') return false;
+    }
+    return true;
+  };
+  std::vector<Waiting> waiting;
+  int rounds_without_end = 0;  // blocks may hand over many times before one ends
+  grid = {blocks, 1, 1};
+  for (unsigned b = 0; b < blocks; ++b) {
+    std::memset(attend::smem, 0xff, sizeof(attend::smem));
+    auto one = std::make_unique<Block>(static_cast<int>(threads), Index{b, 0, 0}, seed + b);
+    one->start(entry);
+    const bool is_done = one->resume();
+    if (!is_within()) return false;
+    if (!is_done) waiting.push_back({std::move(one), {attend::smem, attend::smem + smem_bytes}});
+  }
+  while (!waiting.empty()) {
+    const std::size_t before = waiting.size();
+    std::vector<Waiting> still;
+    for (Waiting& w : waiting) {
+      std::memcpy(attend::smem, w.smem.data(), smem_bytes);
+      if (w.block->resume()) continue;
+      std::memcpy(w.smem.data(), attend::smem, smem_bytes);
+      still.push_back(std::move(w));
+    }
+    if (still.size() == before && ++rounds_without_end > 64) {
+      std::fprintf(stderr, "emulated blocks: every thread waits, and none for what another will do\n");
+      std::abort();
+    }
+    if (still.size() != before) rounds_without_end = 0;
+    waiting = std::move(still);
+  }
+  return true;
+}
+
+}  // namespace emulated
