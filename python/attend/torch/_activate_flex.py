@@ -1,0 +1,113 @@
+"""attend in the place of torch's flex_attention.
+
+The function object stays and gets other code, so that it does not matter who imported it, under which name, and when:
+`from torch.nn.attention.flex_attention import flex_attention` and what torch.compile made of it reach attend, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import warnings
+from typing import Any, Optional
+
+from attend._errors import Error
+
+_MOST_REFUSALS = 64
+
+_code: Optional[types.CodeType] = None  # torch's, while ours is in its place
+_torchs_own: Any = None  # a function of that code
+_computed: Any = None
+_said: set[str] = set()
+
+
+def activate() -> None:
+    global _code, _torchs_own, _computed
+    from torch.nn.attention import flex_attention as module
+
+    from attend._flex import functions
+
+    function = module.flex_attention
+    if _code is not None:
+        return
+    ours = _code_for(function)
+    if ours is None:
+        warnings.warn(
+            "attend.activate(): this torch's flex_attention is not the function that attend knows, and stays",
+            stacklevel=3,
+        )
+        return
+    _code = function.__code__
+    _torchs_own = types.FunctionType(_code, function.__globals__, function.__name__, function.__defaults__)
+    _torchs_own.__kwdefaults__ = function.__kwdefaults__
+    _computed = functions.outside_of_graphs(_compute)
+    _said.clear()
+    function.__code__ = ours
+
+
+def restore() -> None:
+    global _code, _torchs_own
+    if _code is not None:
+        from torch.nn.attention import flex_attention as module
+
+        module.flex_attention.__code__, _code, _torchs_own = _code, None, None
+
+
+def _code_for(function: Any) -> Optional[types.CodeType]:
+    """Of the same arguments as torch's function has; None: attend knows none."""
+    if type(function) is not types.FunctionType or function.__closure__ is not None:
+        return None
+    parameters = [(x.name, x.kind) for x in inspect.signature(function).parameters.values()]
+    for ours in (_with_aux, _without_aux):
+        if parameters == [(x.name, x.kind) for x in inspect.signature(ours).parameters.values()]:
+            return ours.__code__
+    return None
+
+
+# These run with the global names of torch's module, and therefore import what they call.
+
+
+def _with_aux(
+    query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
+    enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None, *, return_aux: Any = None,
+) -> Any:  # fmt: skip
+    from attend.torch import _activate_flex  # noqa: PLW0406
+
+    return _activate_flex.flex_attention(
+        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux
+    )
+
+
+def _without_aux(
+    query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
+    enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None,
+) -> Any:  # fmt: skip
+    """Of torch before 2.9."""
+    from attend.torch import _activate_flex  # noqa: PLW0406
+
+    return _activate_flex.flex_attention(
+        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options
+    )
+
+
+def flex_attention(*arguments: Any, **named: Any) -> Any:
+    found = _computed(*arguments, **named)
+    # A call of its own: under torch.compile a compiler has left the graph above, and compiles torch's function.
+    return _torchs_own(*arguments, **named) if found is None else found
+
+
+def _compute(*arguments: Any, **named: Any) -> Any:
+    """None: attend refuses the call."""
+    import attend
+
+    try:
+        return attend.flex_attention(*arguments, **named)
+    except Error as error:
+        _say_once(f"attend.activate(): torch's own flex_attention runs, because attend refuses: {error}")
+        return None
+
+
+def _say_once(what: str) -> None:
+    if what not in _said and len(_said) < _MOST_REFUSALS:
+        _said.add(what)
+        warnings.warn(what, stacklevel=6)
