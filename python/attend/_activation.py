@@ -10,7 +10,8 @@ def activate() -> None:
     would run its flash attention, attend runs. On the CPU that is every call without dropout and without a mask that
     requires grad. On CUDA torch may prefer cuDNN: ``torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`` makes
     it choose flash attention. What attend lacks raises attend.Error; nothing falls back in silence. With dropout on
-    CUDA the seed lies on the GPU, as torch has it, forward and backward: a CUDA graph of both draws anew at each replay.
+    CUDA the seed lies on the GPU, as torch has it, forward and backward: a CUDA graph of both draws anew with each
+    replay.
 
     torch.nn.attention.flex_attention.flex_attention: also for whoever has imported or compiled it before. What attend
     refuses when it is called, torch's own function computes, and a warning says so, once for each reason.

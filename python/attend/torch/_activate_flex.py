@@ -98,10 +98,10 @@ def flex_attention(*arguments: Any, **named: Any) -> Any:
 
 def _compute(*arguments: Any, **named: Any) -> Any:
     """None: attend refuses the call."""
-    import attend
+    from attend import _flex_attention
 
     try:
-        return attend.flex_attention(*arguments, **named)
+        return _flex_attention.flex_attention(*arguments, **named)
     except Error as error:
         _say_once(f"attend.activate(): torch's own flex_attention runs, because attend refuses: {error}")
         return None
