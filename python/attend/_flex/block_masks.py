@@ -26,6 +26,21 @@ _NO_BLOCKS = 1 << 30  # the block size of torch's mask that stands for none
 _MOST_AT_ONCE = 1 << 24  # pairs of a row and a key that are evaluated together
 
 
+_masks: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def _new_token(mask: BlockMask) -> torch.Tensor:
+    """By which operators in graphs find the mask: a tensor, so that another mask asks for no other graph."""
+    number = next(_numbers)
+    _masks[number] = mask
+    return torch.tensor(number)
+
+
+def mask_of_token(token: torch.Tensor) -> BlockMask:
+    return _masks[int(token)]
+
+
 class BlockMask(torchs.BlockMask):
     """Which keys each row sees: `mask_mod`, and lists of blocks of BLOCK_SIZE rows and keys.
 
@@ -36,10 +51,12 @@ class BlockMask(torchs.BlockMask):
     kernels; mask_mod gets those of the call.
     """
 
+    _token: torch.Tensor  # its number in _masks
     _unlisted: Optional[dict[str, Any]]  # what the lists are computed of; None: they are here
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._unlisted = None
+        self._token = _new_token(self)
         super().__init__(*args, **kwargs)
 
     @classmethod
@@ -49,6 +66,7 @@ class BlockMask(torchs.BlockMask):
     ) -> BlockMask:  # fmt: skip
         mask = cls.__new__(cls)
         mask._unlisted = None
+        mask._token = _new_token(mask)
         mask.seq_lengths, mask.BLOCK_SIZE, mask.mask_mod = shape[2:], block_size, mask_mod
         mask._unlisted = {"shape": shape, "device": device, "has_full_blocks": has_full_blocks}
         return mask
@@ -57,8 +75,12 @@ class BlockMask(torchs.BlockMask):
     def _like(cls, mask: torchs.BlockMask) -> BlockMask:
         """The same lists and mask_mod."""
         copy = cls.__new__(cls)
-        copy.__dict__.update({"_unlisted": None, **mask.__dict__})
+        copy.__setstate__({"_unlisted": None, **mask.__dict__})
         return copy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of copies too, which have a token of their own."""
+        self.__dict__.update({**state, "_token": _new_token(self)})
 
     def __getattr__(self, name: str) -> Any:
         if name in _LISTS and self.__dict__.get("_unlisted"):

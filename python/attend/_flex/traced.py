@@ -59,7 +59,7 @@ class Traced:
 
     def text_for(self, sizes: dict[str, int]) -> str:
         """The text for this many sequences, query heads, rows and keys: quicker where no subscript is negative."""
-        if not self._wrapped:
+        if not self._wrapped or any(type(n) is not int for n in sizes.values()):  # symbols of a compiler
             return self.text
         key = tuple(sizes.values())
         if key not in self._are_needed:

@@ -10,9 +10,10 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
+from attend.torch import _operators
 from attend.torch._autograd import refuse_double_backward, refuse_lacking_gradients
 from attend.torch._front import refuse_tangents
-from attend.torch._operators import compute_gradients, run_forward, view_of_rows
+from attend.torch._operators import compute_gradients, view_of_rows
 from attend.torch._tracing import is_traced
 
 _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
@@ -30,11 +31,25 @@ def attention(
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with plain tensors only")
     refuse_tangents(*given)
-    if q.is_cuda and with_autograd and torch.is_grad_enabled() and any(x.requires_grad for x in captures):
-        raise UnsupportedError("captures: one that requires its gradient, allowed on a CPU only")
+    if with_autograd:
+        refuse_captures_on_gpus(q, captures)
     with torch.set_grad_enabled(with_autograd and torch.is_grad_enabled()):
         o, lse = _Attention.apply(score, settings, q, k, v, *extras, *captures)
     return o, lse
+
+
+def refuse_captures_on_gpus(q: torch.Tensor, captures: tuple[torch.Tensor, ...]) -> None:
+    if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in captures):
+        raise UnsupportedError("captures: one that requires its gradient, allowed on a CPU only")
+
+
+def run_forward(
+    score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(o, lse), computed now."""
+    views = tuple(view_of_rows(x) for x in _in_rows(captures))
+    call = functools.partial(_core.forward_with_own, score.function(views), score.block_mask)
+    return _operators.run_forward(q, k, v, extras, settings, call=call)
 
 
 def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
@@ -48,9 +63,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, score: Any, settings: Settings, *tensors: Any) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v, extras, captures = _split(tensors)
         refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
-        views = tuple(view_of_rows(x) for x in _in_rows(captures))
-        call = functools.partial(_core.forward_with_own, score.function(views), score.block_mask)
-        o, lse = run_forward(q, k, v, extras, settings, call=call)
+        o, lse = run_forward(score, q, k, v, extras, settings, captures)
         ctx.save_for_backward(*tensors, o, lse)
         ctx.score, ctx.settings = score, settings
         ctx.set_materialize_grads(False)

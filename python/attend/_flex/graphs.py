@@ -1,0 +1,165 @@
+"""Functions of scores inside of the graphs of torch.compile and torch.export.
+
+A compiler follows the caller's function by itself, with all the tensors that it reaches. For the score and the
+positions it gets `Symbol`s, tensors without elements whose operators are noted as expressions. So the function's part of
+the graph says what the function does whenever the graph is run: while a compiler makes kernels of it, and not again
+afterwards. `_scored` makes a text of what was noted, and calls an operator of the text and of the tensors that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from attend._flex.block_masks import BlockMask
+from attend._flex.functions import dtype_of_scores, text_and_captures
+from attend._flex.lanes import Lanes
+from attend._flex.subscripts import SubscriptMode
+from attend._flex.trace import VARIABLES, Recorder
+from attend.torch import _flex_operators, _score
+
+
+class Symbol(torch.Tensor):
+    """Of `recorder`, which knows the expressions of its elements. `token`: a tensor by which compilers know its mode."""
+
+    recorder: GraphRecorder
+    token: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, shape: Any, dtype: torch.dtype, recorder: GraphRecorder, token: torch.Tensor) -> Symbol:  # noqa: PYI034
+        make: Any = torch.Tensor._make_wrapper_subclass
+        made: Symbol = make(cls, shape, dtype=dtype, device=token.device)
+        return made
+
+    def __init__(self, shape: Any, dtype: torch.dtype, recorder: GraphRecorder, token: torch.Tensor) -> None:
+        self.recorder = recorder
+        self.token = token
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        symbol = next(x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Symbol))
+        return symbol.recorder.__torch_dispatch__(func, types, args, kwargs)
+
+    def __tensor_flatten__(self) -> Any:
+        return ["token"], (tuple(self.shape), self.dtype, self.recorder)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, meta: Any, outer_size: Any, outer_stride: Any) -> Symbol:
+        shape, dtype, recorder = meta
+        return Symbol(shape, dtype, recorder, inner["token"])
+
+
+class GraphRecorder(Recorder):
+    """Called by Symbols. Operators on tensors alone are the graph's own, so it has no steps but its own reshapes."""
+
+    def __init__(self, token: torch.Tensor) -> None:
+        super().__init__("score_mod", ())
+        self.token = token
+        self.asks_for_gradients = torch.is_grad_enabled()
+
+    def symbol(self, elements: Lanes) -> Symbol:
+        made = Symbol(elements.shape, elements.dtype, self, self.token)
+        self.keep(made, elements)
+        return made
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:  # autograd saves tensors by it; the function's own is `_detached`
+            return self.symbol(self._lanes_of(args[0]))
+        if self.asks_for_gradients and not torch.is_grad_enabled():
+            self.stop_gradients()
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _stand_in(self, found: Lanes, tensors: list[torch.Tensor], kwargs: Any, func: Any) -> Any:
+        made = self.symbol(found)
+        if func._schema.name == "aten::log_sigmoid_forward":
+            return made, self.symbol(Lanes((0,), found.dtype, found.at))
+        return made
+
+    def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A Symbol of one number, which is all that such a factory makes."""
+        plain = lambda x: torch.empty((), dtype=x.dtype)
+        with _disable_current_modes():
+            shape = self._on_meta(func, args, kwargs).shape
+            here = {**kwargs, "device": torch.device("cpu")}
+            x = func(*tree_map_only(Symbol, plain, args), **here)
+            number = self.builder.of(x.reshape(-1)[0].item() if x.numel() else 0)
+        return self.symbol(Lanes(shape, x.dtype, lambda _: number))
+
+    def _on_meta(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with _disable_current_modes():  # they would add the operator to the graph
+            return super()._on_meta(func, args, kwargs)
+
+    def stopped(self, x: Symbol) -> Symbol:
+        return self.symbol(self._detached(self._lanes_of(x)))
+
+
+def can_follow(block_mask: Any) -> bool:
+    """Whether a call with this mask can be in a graph. A mask of torch's has no token by which it is found again."""
+    return block_mask is None or type(block_mask) is BlockMask
+
+
+def computed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
+    block_mask: Any, scale: Optional[float],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(o, lse). One of score_mod and block_mask is given."""
+    _tell_compilers()
+    mask = None if block_mask is None else block_mask._token
+    if score_mod is None:
+        return _masked(query, key, value, mask, scale)
+    variables = _variables(query)
+    with SubscriptMode(detach=_detached):
+        result = score_mod(*variables)
+    return _scored(query, key, value, mask, scale, variables[0], result)
+
+
+# What compilers call without a look inside, each one node of Dynamo's graph.
+
+
+def _variables(query: torch.Tensor) -> tuple[Symbol, ...]:
+    recorder = GraphRecorder(torch.empty((), device=query.device))
+    made = []
+    for name in VARIABLES["score_mod"]:
+        dtype = dtype_of_scores(query) if name == "score" else torch.int32
+        variable = recorder.builder.variable(name)
+        made.append(recorder.symbol(Lanes((), dtype, lambda _, variable=variable: variable)))  # type: ignore[misc]
+    return tuple(made)
+
+
+def _detached(x: torch.Tensor) -> torch.Tensor:
+    return x.recorder.stopped(x) if isinstance(x, Symbol) else x.detach()
+
+
+def _scored(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor], scale: Optional[float],
+    score: Symbol, result: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    recorder = score.recorder
+    text, captures = text_and_captures(recorder.traced(recorder.result(result)), (), query, key)
+    _score.refuse_captures_on_gpus(query, tuple(captures.values()))
+    o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, scale)
+    return o, lse
+
+
+def _masked(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor], scale: Optional[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    o, lse, _ = _flex_operators.forward(query, key, value, [], None, mask, scale)
+    return o, lse
+
+
+def _tell_compilers() -> None:
+    for function in (_variables, _detached, _scored, _masked):
+        torch.compiler.allow_in_graph(function)
+
+
+# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls it as it is.
+_tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]
