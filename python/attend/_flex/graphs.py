@@ -23,6 +23,9 @@ from attend._flex.trace import VARIABLES, Recorder
 from attend.torch import _flex_operators, _score
 
 
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
 class Symbol(torch.Tensor):
     """Of `recorder`, which knows the expressions of its elements. `token`: a tensor by which compilers know its mode."""
 
@@ -47,6 +50,9 @@ class Symbol(torch.Tensor):
     ) -> Any:
         symbol = next(x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Symbol))
         return symbol.recorder.__torch_dispatch__(func, types, args, kwargs)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"Symbol({tuple(self.shape)}, {self.dtype})"  # torch's would ask for the elements
 
     def __tensor_flatten__(self) -> Any:
         return ["token"], (tuple(self.shape), self.dtype, self.recorder)
@@ -102,8 +108,11 @@ class GraphRecorder(Recorder):
 
 
 def can_follow(block_mask: Any) -> bool:
-    """Whether a call with this mask can be in a graph. A mask of torch's has no token by which it is found again."""
-    return block_mask is None or type(block_mask) is BlockMask
+    """Whether a call with this mask can be in a graph. A mask of torch's has no token by which it is found again.
+
+    Exporters take no tensors of other classes where they run a function on operators above autograd.
+    """
+    return not _is_exporting() and (block_mask is None or type(block_mask) is BlockMask)
 
 
 def computed(

@@ -8,6 +8,7 @@ in a list of steps: a later call runs the steps again, with autograd, on the ten
 from __future__ import annotations
 
 import math
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -145,7 +146,7 @@ class Recorder(TorchDispatchMode):
 
     def _reshaped(self, source: Source, shape: tuple[int, ...]) -> Source:
         """A step that gives the same elements in this shape."""
-        key = (source, shape)
+        key = (source, tuple(map(operator.index, shape)))
         if key not in self._reshapes:
             self._reshapes[key] = Source("step", len(self.steps))
             self.steps.append(Step(torch.reshape, key, {}))
