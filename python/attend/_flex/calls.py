@@ -45,7 +45,16 @@ def flex_attention(
 ) -> Any:  # fmt: skip
     given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux)
     if torch.compiler.is_compiling() and graphs.can_follow(block_mask):
-        return _run(graphs.computed, *given)
+        graphs.tell_compilers(_run_outside, _run_inside)
+    return _run_outside(*given)
+
+
+def _run_inside(*given: Any) -> Any:
+    """Of graphs."""
+    return _run(graphs.computed, *given)
+
+
+def _run_outside(*given: Any) -> Any:
     return _run_outside_of_graphs(*given)
 
 

@@ -15,15 +15,13 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from attend._errors import ArgumentError, UnsupportedError
 from attend._flex.block_masks import BlockMask
 from attend._flex.functions import dtype_of_scores, text_and_captures
 from attend._flex.lanes import Lanes
 from attend._flex.subscripts import SubscriptMode
 from attend._flex.trace import VARIABLES, Recorder
 from attend.torch import _flex_operators, _score
-
-
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 class Symbol(torch.Tensor):
@@ -115,12 +113,15 @@ def can_follow(block_mask: Any) -> bool:
     return not _is_exporting() and (block_mask is None or type(block_mask) is BlockMask)
 
 
+def _is_exporting() -> bool:
+    return bool(getattr(torch.compiler, "is_exporting", lambda: False)())
+
+
 def computed(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
     block_mask: Any, scale: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(o, lse). One of score_mod and block_mask is given."""
-    _tell_compilers()
     mask = None if block_mask is None else block_mask._token
     if score_mod is None:
         return _masked(query, key, value, mask, scale)
@@ -152,7 +153,10 @@ def _scored(
     score: Symbol, result: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     recorder = score.recorder
-    text, captures = text_and_captures(recorder.traced(recorder.result(result)), (), query, key)
+    try:
+        text, captures = text_and_captures(recorder.traced(recorder.result(result)), (), query, key)
+    except ArgumentError as error:  # Dynamo leaves its graph for a NotImplementedError alone
+        raise UnsupportedError(str(error)) from None
     _score.refuse_captures_on_gpus(query, tuple(captures.values()))
     o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, scale)
     return o, lse
@@ -165,10 +169,18 @@ def _masked(
     return o, lse
 
 
-def _tell_compilers() -> None:
-    for function in (_variables, _detached, _scored, _masked):
-        torch.compiler.allow_in_graph(function)
+def tell_compilers(outside: Callable[..., Any], inside: Callable[..., Any]) -> None:
+    """`inside` in the place of `outside`. A compiler that gives up inside of it calls `outside`, and not its parts."""
+    if outside not in _told:
+        _told.add(outside)
+        for function in (_variables, _detached, _scored, _masked):
+            torch.compiler.allow_in_graph(function)
+        torch.compiler.substitute_in_graph(outside, skip_signature_check=True)(inside)
 
 
-# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls it as it is.
-_tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_told: set[Any] = set()
+
+
+# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls them as they are.
+_is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
+tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -11,21 +11,14 @@ import types
 import warnings
 from typing import Any, Optional
 
-from attend._errors import Error
-
-_MOST_REFUSALS = 64
-
 _code: Optional[types.CodeType] = None  # torch's, while ours is in its place
-_torchs_own: Any = None  # a function of that code
-_computed: Any = None
-_said: set[str] = set()
 
 
 def activate() -> None:
-    global _code, _torchs_own, _computed
+    global _code
     from torch.nn.attention import flex_attention as module
 
-    from attend._flex import functions
+    from attend.torch import _flex_route
 
     function = module.flex_attention
     if _code is not None:
@@ -37,20 +30,17 @@ def activate() -> None:
             stacklevel=3,
         )
         return
+    _flex_route.begin(function)
     _code = function.__code__
-    _torchs_own = types.FunctionType(_code, function.__globals__, function.__name__, function.__defaults__)
-    _torchs_own.__kwdefaults__ = function.__kwdefaults__
-    _computed = functions.outside_of_graphs(_compute)
-    _said.clear()
     function.__code__ = ours
 
 
 def restore() -> None:
-    global _code, _torchs_own
+    global _code
     if _code is not None:
         from torch.nn.attention import flex_attention as module
 
-        module.flex_attention.__code__, _code, _torchs_own = _code, None, None
+        module.flex_attention.__code__, _code = _code, None
 
 
 def _code_for(function: Any) -> Optional[types.CodeType]:
@@ -71,9 +61,10 @@ def _with_aux(
     query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
     enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None, *, return_aux: Any = None,
 ) -> Any:  # fmt: skip
-    from attend.torch import _activate_flex  # noqa: PLW0406
+    from attend.torch import _flex_route
 
-    return _activate_flex.flex_attention(
+    _flex_route.tell_compilers()
+    return _flex_route.flex_attention(
         query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux
     )
 
@@ -83,31 +74,9 @@ def _without_aux(
     enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None,
 ) -> Any:  # fmt: skip
     """Of torch before 2.9."""
-    from attend.torch import _activate_flex  # noqa: PLW0406
+    from attend.torch import _flex_route
 
-    return _activate_flex.flex_attention(
+    _flex_route.tell_compilers()
+    return _flex_route.flex_attention(
         query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options
     )
-
-
-def flex_attention(*arguments: Any, **named: Any) -> Any:
-    found = _computed(*arguments, **named)
-    # A call of its own: under torch.compile a compiler has left the graph above, and compiles torch's function.
-    return _torchs_own(*arguments, **named) if found is None else found
-
-
-def _compute(*arguments: Any, **named: Any) -> Any:
-    """None: attend refuses the call."""
-    from attend import _flex_attention
-
-    try:
-        return _flex_attention.flex_attention(*arguments, **named)
-    except Error as error:
-        _say_once(f"attend.activate(): torch's own flex_attention runs, because attend refuses: {error}")
-        return None
-
-
-def _say_once(what: str) -> None:
-    if what not in _said and len(_said) < _MOST_REFUSALS:
-        _said.add(what)
-        warnings.warn(what, stacklevel=6)
