@@ -45,17 +45,25 @@ def flex_attention(
 ) -> Any:  # fmt: skip
     given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux)
     if torch.compiler.is_compiling() and graphs.can_follow(block_mask):
-        graphs.tell_compilers(_run_outside, _run_inside)
-    return _run_outside(*given)
-
-
-def _run_inside(*given: Any) -> Any:
-    """Of graphs."""
-    return _run(graphs.computed, *given)
-
-
-def _run_outside(*given: Any) -> Any:
+        _tell_compilers()
+        return _followed(*given)
     return _run_outside_of_graphs(*given)
+
+
+def _tell_compilers() -> None:
+    graphs.substitute(_followed, _run_inside_of_graphs)
+
+
+_tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see graphs.py
+
+
+def _followed(*given: Any) -> Any:
+    """What compilers replace. One that gives up inside of the other function calls this one, and not parts of that."""
+    return _run_outside_of_graphs(*given)
+
+
+def _run_inside_of_graphs(*given: Any) -> Any:
+    return _run(graphs.computed, *given)
 
 
 @outside_of_graphs

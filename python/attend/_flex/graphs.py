@@ -169,18 +169,16 @@ def _masked(
     return o, lse
 
 
-def tell_compilers(outside: Callable[..., Any], inside: Callable[..., Any]) -> None:
-    """`inside` in the place of `outside`. A compiler that gives up inside of it calls `outside`, and not its parts."""
-    if outside not in _told:
-        _told.add(outside)
-        for function in (_variables, _detached, _scored, _masked):
-            torch.compiler.allow_in_graph(function)
-        torch.compiler.substitute_in_graph(outside, skip_signature_check=True)(inside)
+def substitute(function: Callable[..., Any], inside: Callable[..., Any]) -> None:
+    """Compilers follow `inside` in the place of `function`. To be called before they look `function` up."""
+    if function not in _substituted:
+        _substituted.add(function)
+        for node in (_variables, _detached, _scored, _masked):
+            torch.compiler.allow_in_graph(node)
+        torch.compiler.substitute_in_graph(function, skip_signature_check=True)(inside)
 
 
-_told: set[Any] = set()
+_substituted: set[Callable[..., Any]] = set()
 
-
-# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls them as they are.
+# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls it as it is.
 _is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
-tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]

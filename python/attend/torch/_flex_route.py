@@ -20,16 +20,14 @@ _said: set[str] = set()
 
 def begin(function: types.FunctionType) -> None:
     global _torchs_own
-    _torchs_own = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__
-    )
+    _torchs_own = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
     _torchs_own.__kwdefaults__ = function.__kwdefaults__
     _said.clear()
 
 
 def tell_compilers() -> None:
     if "torch._dynamo" in sys.modules:
-        graphs.tell_compilers(flex_attention, _flex_attention.flex_attention)
+        graphs.substitute(flex_attention, _flex_attention.flex_attention)
 
 
 tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see graphs.py
