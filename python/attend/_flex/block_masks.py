@@ -22,7 +22,7 @@ _LISTS = (
     "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
 )  # fmt: skip
 _ORDERS = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
-_NO_BLOCKS = 1 << 30  # the block size of torch's mask that stands for none
+NO_BLOCKS = 1 << 30  # the block size of torch's mask that stands for none
 _MOST_AT_ONCE = 1 << 24  # pairs of a row and a key that are evaluated together
 
 
@@ -213,14 +213,9 @@ _known: weakref.WeakKeyDictionary[torchs.BlockMask, _Known] = weakref.WeakKeyDic
 
 def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: int) -> Optional[Tiles]:
     """The mask of a call of this many sequences, query heads, rows and keys; None: it hides nothing."""
-    lengths = tuple(mask.seq_lengths)
-    if tuple(mask.BLOCK_SIZE) == (_NO_BLOCKS, _NO_BLOCKS):
+    if tuple(mask.BLOCK_SIZE) == (NO_BLOCKS, NO_BLOCKS):
         return None
-    if lengths != (rows, keys):
-        raise ArgumentError(
-            f"block_mask: made for {lengths[0]} rows and {lengths[1]} keys, allowed {rows} and {keys}, "
-            "the lengths of query and key; make a new one"
-        )
+    check_lengths(mask, rows, keys)
     known = _look_up(mask)
     size = (
         batch if "b" in known.traced.variables else 1, heads if "h" in known.traced.variables else 1, rows, keys
@@ -230,6 +225,15 @@ def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: in
     if known.asks_for_gradients and torch.is_grad_enabled():
         raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
     return known.tiles[size]
+
+
+def check_lengths(mask: torchs.BlockMask, rows: int, keys: int) -> None:
+    lengths = tuple(mask.seq_lengths)
+    if lengths != (rows, keys):
+        raise ArgumentError(
+            f"block_mask: made for {lengths[0]} rows and {lengths[1]} keys, allowed {rows} and {keys}, "
+            "the lengths of query and key; make a new one"
+        )
 
 
 def _look_up(mask: torchs.BlockMask) -> _Known:
@@ -281,19 +285,19 @@ def _versions(parts: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _traced(mask: torchs.BlockMask) -> tuple[Traced, list[torch.Tensor]]:
-    mask_mod = mask.mask_mod
-    if mask_mod is None:
-        raise ArgumentError("block_mask: mask_mod is None, allowed a function; a part of a mask has none of its own")
     given = getattr(mask, "_unlisted", None)
     if given:
-        return traced("mask_mod", mask_mod, given["device"])
-    table = _table_of_blocks(mask)
-    size_q, size_k = mask.BLOCK_SIZE
-    return traced("mask_mod", _of_lists(table, (size_q, size_k), mask_mod), table.device)
+        return traced("mask_mod", mask.mask_mod, given["device"])
+    table = table_of_blocks(mask)
+    return traced("mask_mod", of_lists(table, mask), table.device)
 
 
-def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callable[..., Any]) -> Callable[..., Any]:
+def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
+    """The mask_mod of what both see, a mask's lists, which `table` is made of, and its mask_mod."""
     batch, heads, *_ = table.shape
+    block_size, mask_mod = mask.BLOCK_SIZE, mask.mask_mod
+    if mask_mod is None:
+        raise ArgumentError("block_mask: mask_mod is None, allowed a function; a part of a mask has none of its own")
 
     def seen(b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
         lists = (b % batch if batch > 1 else 0, h % heads if heads > 1 else 0)
@@ -306,7 +310,7 @@ def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callab
     return seen
 
 
-def _table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
+def table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
     """i32 (B, H, blocks of rows, blocks of keys): 0 not listed, 1 listed, 2 listed as full."""
     num_keys = -(-mask.seq_lengths[1] // mask.BLOCK_SIZE[1])
     num_rows = -(-mask.seq_lengths[0] // mask.BLOCK_SIZE[0])

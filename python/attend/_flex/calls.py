@@ -44,7 +44,7 @@ def flex_attention(
     block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any,
 ) -> Any:  # fmt: skip
     given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux)
-    if torch.compiler.is_compiling() and graphs.can_follow(block_mask):
+    if torch.compiler.is_compiling() and graphs.can_follow():
         _tell_compilers()
         return _followed(*given)
     return _run_outside_of_graphs(*given)
@@ -52,6 +52,7 @@ def flex_attention(
 
 def _tell_compilers() -> None:
     graphs.substitute(_followed, _run_inside_of_graphs)
+    graphs.substitute(_followed_mask, _mask_inside_of_graphs)
 
 
 _tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see graphs.py
@@ -176,11 +177,30 @@ def _broadcast(
     return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
 
 
-@outside_of_graphs
 def create_block_mask(
     mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
-) -> BlockMask:
+) -> Any:
     """`sizes`: B, H, Q_LEN, KV_LEN."""
+    if torch.compiler.is_compiling() and graphs.can_follow():
+        _tell_compilers()
+        return _followed_mask(mask_mod, sizes, device, block_size, has_full_blocks)
+    return _mask_outside_of_graphs(mask_mod, sizes, device, block_size, has_full_blocks)
+
+
+def _followed_mask(*given: Any) -> Any:
+    return _mask_outside_of_graphs(*given)
+
+
+def _mask_inside_of_graphs(
+    mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
+) -> Any:
+    return graphs.make_block_mask(mask_mod, _shape(sizes), _block_size(block_size), _device(device))
+
+
+@outside_of_graphs
+def _mask_outside_of_graphs(
+    mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
+) -> BlockMask:
     check_signature("mask_mod", mask_mod)
     shape = _shape(sizes)
     both = _block_size(block_size)

@@ -57,12 +57,16 @@ def dtype_of_scores(query: torch.Tensor) -> torch.dtype:
     return torch.float64 if query.dtype == torch.float64 else torch.float32
 
 
+def sizes_of(query: torch.Tensor, key: torch.Tensor) -> dict[str, int]:
+    """The number of values of each position."""
+    return {"b": query.shape[0], "h": query.shape[1], "q": query.shape[2], "k": key.shape[2]}
+
+
 def text_and_captures(
     function: Traced, captured: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor
 ) -> tuple[str, dict[str, torch.Tensor]]:
     """Of a score_mod in a call with `query` and `key`: the text and the tensors that it reads."""
-    batch, heads, rows, _ = query.shape
-    sizes = {"b": batch, "h": heads, "q": rows, "k": key.shape[2]}
+    sizes = sizes_of(query, key)
     function.check_extents("score_mod", sizes)
     captures = function.captures(captured, query.device)
     asks_for_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *captures.values()))

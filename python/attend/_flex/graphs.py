@@ -1,9 +1,9 @@
-"""Functions of scores inside of the graphs of torch.compile and torch.export.
+"""Functions of scores and masks inside of the graphs of torch.compile and torch.export.
 
 A compiler follows the caller's function by itself, with all the tensors that it reaches. For the score and the
-positions it gets `Symbol`s, tensors without elements whose operators are noted as expressions. So the function's part of
-the graph says what the function does whenever the graph is run: while a compiler makes kernels of it, and not again
-afterwards. `_scored` makes a text of what was noted, and calls an operator of the text and of the tensors that it reads.
+positions it gets `Symbol`s, tensors without elements whose operators are noted as expressions. So the function's part
+of the graph says what the function does whenever the graph is run: while a compiler makes kernels of it, and not again
+afterwards. `_scored` makes a text of what was noted, and calls an operator of it and of the tensors that it reads.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
+from torch.nn.attention import flex_attention as torchs
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from attend._errors import ArgumentError, UnsupportedError
-from attend._flex.block_masks import BlockMask
-from attend._flex.functions import dtype_of_scores, text_and_captures
+from attend._flex.block_masks import NO_BLOCKS, BlockMask, check_lengths, of_lists, table_of_blocks
+from attend._flex.functions import dtype_of_scores, sizes_of, text_and_captures
 from attend._flex.lanes import Lanes
 from attend._flex.subscripts import SubscriptMode
 from attend._flex.trace import VARIABLES, Recorder
@@ -25,7 +26,7 @@ from attend.torch import _flex_operators, _score
 
 
 class Symbol(torch.Tensor):
-    """Of `recorder`, which knows the expressions of its elements. `token`: a tensor by which compilers know its mode."""
+    """Of `recorder`, which knows the expressions of its elements. `token`: by which compilers know its mode."""
 
     recorder: GraphRecorder
     token: torch.Tensor
@@ -49,7 +50,7 @@ class Symbol(torch.Tensor):
         symbol = next(x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Symbol))
         return symbol.recorder.__torch_dispatch__(func, types, args, kwargs)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Symbol({tuple(self.shape)}, {self.dtype})"  # torch's would ask for the elements
 
     def __tensor_flatten__(self) -> Any:
@@ -64,8 +65,8 @@ class Symbol(torch.Tensor):
 class GraphRecorder(Recorder):
     """Called by Symbols. Operators on tensors alone are the graph's own, so it has no steps but its own reshapes."""
 
-    def __init__(self, token: torch.Tensor) -> None:
-        super().__init__("score_mod", ())
+    def __init__(self, argument: str, token: torch.Tensor) -> None:
+        super().__init__(argument, ())
         self.token = token
         self.asks_for_gradients = torch.is_grad_enabled()
 
@@ -105,12 +106,9 @@ class GraphRecorder(Recorder):
         return self.symbol(self._detached(self._lanes_of(x)))
 
 
-def can_follow(block_mask: Any) -> bool:
-    """Whether a call with this mask can be in a graph. A mask of torch's has no token by which it is found again.
-
-    Exporters take no tensors of other classes where they run a function on operators above autograd.
-    """
-    return not _is_exporting() and (block_mask is None or type(block_mask) is BlockMask)
+def can_follow() -> bool:
+    """Exporters take no tensors of other classes where they run a function on operators above autograd."""
+    return not _is_exporting()
 
 
 def _is_exporting() -> bool:
@@ -122,22 +120,50 @@ def computed(
     block_mask: Any, scale: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(o, lse). One of score_mod and block_mask is given."""
-    mask = None if block_mask is None else block_mask._token
+    mask, tiles = None, None
+    if type(block_mask) is BlockMask:
+        mask = block_mask._token
+    elif block_mask is not None and tuple(block_mask.BLOCK_SIZE) != (NO_BLOCKS, NO_BLOCKS):
+        tiles = _tiles_inside(block_mask, query, key)
     if score_mod is None:
-        return _masked(query, key, value, mask, scale)
-    variables = _variables(query)
+        return _masked(query, key, value, mask, tiles, scale)
+    variables = _variables("score_mod", query)
+    result = _followed(score_mod, variables)
+    return _scored(query, key, value, mask, tiles, scale, variables[0], result)
+
+
+def _tiles_inside(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Of a mask of torch's, which may be made in the graph."""
+    check_lengths(block_mask, query.shape[2], key.shape[2])
+    table = table_of_blocks(block_mask)
+    variables = _variables("mask_mod", query)
+    result = _followed(of_lists(table, block_mask), variables)
+    return _tiled(query, key, variables[0], result)
+
+
+def _followed(function: Callable[..., Any], variables: tuple[Symbol, ...]) -> Any:
     with SubscriptMode(detach=_detached):
-        result = score_mod(*variables)
-    return _scored(query, key, value, mask, scale, variables[0], result)
+        return function(*variables)
+
+
+def make_block_mask(mask_mod: Callable[..., Any], shape: Any, block_size: Any, device: torch.device) -> Any:
+    """Torch's, inside of a graph. All blocks are listed as seen in part: mask_mod alone says what is seen."""
+    batch, heads, rows, keys = shape
+    num_rows, num_keys = -(-rows // block_size[0]), -(-keys // block_size[1])
+    count = torch.full((batch, heads, num_rows), num_keys, dtype=torch.int32, device=device)
+    order = torch.arange(num_keys, dtype=torch.int32, device=device).expand(batch, heads, num_rows, -1).contiguous()
+    return torchs.BlockMask.from_kv_blocks(
+        count, order, BLOCK_SIZE=block_size, mask_mod=mask_mod, seq_lengths=(rows, keys)
+    )
 
 
 # What compilers call without a look inside, each one node of Dynamo's graph.
 
 
-def _variables(query: torch.Tensor) -> tuple[Symbol, ...]:
-    recorder = GraphRecorder(torch.empty((), device=query.device))
+def _variables(argument: str, query: torch.Tensor) -> tuple[Symbol, ...]:
+    recorder = GraphRecorder(argument, torch.empty((), device=query.device))
     made = []
-    for name in VARIABLES["score_mod"]:
+    for name in VARIABLES[argument]:
         dtype = dtype_of_scores(query) if name == "score" else torch.int32
         variable = recorder.builder.variable(name)
         made.append(recorder.symbol(Lanes((), dtype, lambda _, variable=variable: variable)))  # type: ignore[misc]
@@ -148,9 +174,28 @@ def _detached(x: torch.Tensor) -> torch.Tensor:
     return x.recorder.stopped(x) if isinstance(x, Symbol) else x.detach()
 
 
+def _tiled(query: torch.Tensor, key: torch.Tensor, position: Symbol, result: Any) -> torch.Tensor:
+    recorder = position.recorder
+    function = recorder.traced(recorder.result(result))
+    sizes = sizes_of(query, key)
+    try:
+        function.check_extents("mask_mod", sizes)
+    except ArgumentError as error:
+        raise UnsupportedError(str(error)) from None
+    captures = list(function.captures((), torch.device("cpu")).values())
+    if torch.is_grad_enabled() and any(x.requires_grad for x in captures):
+        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
+    batch = sizes["b"] if "b" in function.variables else 1
+    heads = sizes["h"] if "h" in function.variables else 1
+    made: torch.Tensor = _flex_operators.make_tiles(
+        captures, function.text_for(sizes), batch, heads, sizes["q"], sizes["k"]
+    )
+    return made
+
+
 def _scored(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor], scale: Optional[float],
-    score: Symbol, result: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor],
+    tiles: Optional[torch.Tensor], scale: Optional[float], score: Symbol, result: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     recorder = score.recorder
     try:
@@ -158,14 +203,15 @@ def _scored(
     except ArgumentError as error:  # Dynamo leaves its graph for a NotImplementedError alone
         raise UnsupportedError(str(error)) from None
     _score.refuse_captures_on_gpus(query, tuple(captures.values()))
-    o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, scale)
+    o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, tiles, scale)
     return o, lse
 
 
 def _masked(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor], scale: Optional[float]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    o, lse, _ = _flex_operators.forward(query, key, value, [], None, mask, scale)
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor],
+    tiles: Optional[torch.Tensor], scale: Optional[float],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    o, lse, _ = _flex_operators.forward(query, key, value, [], None, mask, tiles, scale)
     return o, lse
 
 
@@ -173,7 +219,7 @@ def substitute(function: Callable[..., Any], inside: Callable[..., Any]) -> None
     """Compilers follow `inside` in the place of `function`. To be called before they look `function` up."""
     if function not in _substituted:
         _substituted.add(function)
-        for node in (_variables, _detached, _scored, _masked):
+        for node in (_variables, _detached, _tiled, _scored, _masked):
             torch.compiler.allow_in_graph(node)
         torch.compiler.substitute_in_graph(function, skip_signature_check=True)(inside)
 

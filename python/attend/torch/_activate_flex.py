@@ -20,7 +20,7 @@ def activate() -> None:
 
     from attend.torch import _flex_route
 
-    function = module.flex_attention
+    function: Any = module.flex_attention
     if _code is not None:
         return
     ours = _code_for(function)

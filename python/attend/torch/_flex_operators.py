@@ -1,24 +1,29 @@
 """The operators of flex_attention inside of graphs: schemas, kernels, fake kernels, autograd.
 
-    attend::flex_forward(q, k, v, captures, text?, mask?, scale?) -> (o, lse, tiles)
+    attend::flex_forward(q, k, v, captures, text?, mask?, made?, scale?) -> (o, lse, tiles)
     attend::flex_backward(q, k, v, o, lse, dout, dlse?, captures, text?, tiles, scale?, needs)
         -> (dq, dk, dv, gradients of captures)
 
-`captures`: the tensors that the text reads as t0, t1 and so on. `mask`: the number of a BlockMask, and `tiles` the number of the
-tiles that forward computed with, for backward. Both are tensors, i64 () on the CPU, because no other argument of a graph
-may change from call to call. A gradient that is not asked for is an empty tensor of shape (0).
+    attend::flex_tiles(captures, text, batch, num_heads, seqlen_q, seqlen_k) -> tiles
+
+`captures`: the tensors that the text reads as t0, t1 and so on. `mask`: the number of a BlockMask that was made outside
+of the graph. `made`: the number of tiles of flex_tiles. `tiles`: the number of those that forward computed with, for
+backward. Numbers are tensors, i64 () on the CPU: no other argument of a graph may change from call to call. A gradient
+that is not asked for is an empty tensor of shape (0).
 """
 
 from __future__ import annotations
 
+import collections
 import itertools
 import weakref
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from attend._api import resolve
+from attend._block_mask import make_block_mask
 from attend._core import BlockMask as Tiles
 from attend._drop_in import renamed
 from attend._errors import Error, UnsupportedError
@@ -32,7 +37,7 @@ from attend.torch._operators import TAGS, empty_like, empty_results, library
 
 _GIVEN = "Tensor[] captures, str? text"
 library.define(
-    f"flex_forward(Tensor q, Tensor k, Tensor v, {_GIVEN}, Tensor? mask, float? scale) "
+    f"flex_forward(Tensor q, Tensor k, Tensor v, {_GIVEN}, Tensor? mask, Tensor? made, float? scale) "
     "-> (Tensor o, Tensor lse, Tensor tiles)",
     tags=TAGS,
 )
@@ -41,7 +46,12 @@ library.define(
     f"{_GIVEN}, Tensor tiles, float? scale, bool[] needs) -> (Tensor dq, Tensor dk, Tensor dv, Tensor[] of_captures)",
     tags=TAGS,
 )
-forward = torch.ops.attend.flex_forward
+library.define(
+    "flex_tiles(Tensor[] captures, str text, SymInt batch, SymInt num_heads, SymInt seqlen_q, SymInt seqlen_k) "
+    "-> Tensor tiles",
+    tags=TAGS,
+)
+forward, make_tiles = torch.ops.attend.flex_forward, torch.ops.attend.flex_tiles
 
 _NONE = 0
 _numbers = itertools.count(1)
@@ -68,6 +78,37 @@ def _tiles_of_number(token: torch.Tensor) -> Optional[Tiles]:
     return _tiles.get(number)
 
 
+class _Made(NamedTuple):
+    text: str
+    sizes: tuple[int, ...]
+    captures: list[torch.Tensor]
+    tiles: Tiles
+
+
+_MOST_MADE = 8
+_made: collections.deque[_Made] = collections.deque(maxlen=_MOST_MADE)
+
+
+def _make_tiles(captures: Any, text: str, *sizes: int) -> torch.Tensor:
+    """Layers of a model often ask for the same: equal values give the tiles that there are."""
+    here = [x.detach().cpu() for x in captures]
+    for x in tuple(_made):
+        if (x.text, x.sizes) == (text, sizes) and all(_are_equal(a, b) for a, b in zip(x.captures, here)):
+            return _number_of(x.tiles)
+    batch, heads, rows, keys = sizes
+    named = {f"t{n}": x for n, x in enumerate(here)}
+    try:
+        tiles = make_block_mask(text, rows, keys, batch=batch, num_heads=heads, captures=named)
+    except Error as error:
+        raise renamed(error, {"captures": "mask_mod"}) from None
+    _made.append(_Made(text, sizes, [x.clone() for x in here], tiles))
+    return _number_of(tiles)
+
+
+def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b)
+
+
 def _own(text: Optional[str], captures: Sequence[torch.Tensor], tiles: Optional[Tiles]) -> Own:
     return Own(text, {f"t{n}": x for n, x in enumerate(captures)}, tiles)
 
@@ -77,10 +118,10 @@ def _settings(q: torch.Tensor, scale: Optional[float]) -> Settings:
 
 
 def _forward(
-    q: Any, k: Any, v: Any, captures: Any, text: Any, mask: Any, scale: Any
+    q: Any, k: Any, v: Any, captures: Any, text: Any, mask: Any, made: Any, scale: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     try:
-        tiles = None
+        tiles = None if made is None else _tiles_of_number(made)
         if mask is not None:
             with torch.no_grad():
                 tiles = tiles_of(mask_of_token(mask), q.shape[0], q.shape[1], q.shape[2], k.shape[2])
@@ -92,7 +133,7 @@ def _forward(
 
 
 def _forward_fake(
-    q: Any, k: Any, v: Any, captures: Any, text: Any, mask: Any, scale: Any
+    q: Any, k: Any, v: Any, captures: Any, text: Any, mask: Any, made: Any, scale: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     settings = _settings(q, scale)
     o, lse = empty_results(q, v, settings.layout)
@@ -128,12 +169,16 @@ def _backward_fake(
 for _key in ("CPU", "CUDA"):
     library.impl("flex_forward", _forward, _key)
     library.impl("flex_backward", _backward, _key)
+library.impl("flex_tiles", _make_tiles, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "attend::flex_tiles", lambda captures, text, *sizes: torch.empty((), dtype=torch.int64), lib=library
+)
 torch.library.register_fake("attend::flex_forward", _forward_fake, lib=library)
 torch.library.register_fake("attend::flex_backward", _backward_fake, lib=library)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    q, k, v, captures, ctx.text, _, ctx.scale = inputs
+    q, k, v, captures, ctx.text, _, _, ctx.scale = inputs
     o, lse, tiles = output
     ctx.mark_non_differentiable(tiles)
     ctx.save_for_backward(q, k, v, o, lse, tiles, *captures)
@@ -150,7 +195,7 @@ def _gradients(ctx: Any, dout: Any, dlse: Any, _: Any) -> tuple[Any, ...]:
     )
     are_floats = [x.is_floating_point() for x in captures]
     asked = [x if is_needed and is_float else None for x, is_needed, is_float in zip(of_captures, needs, are_floats)]
-    return dq, dk, dv, asked, None, None, None
+    return dq, dk, dv, asked, None, None, None, None
 
 
 def _remember_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
