@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import attend
 import flex_problems as problems
 from attend.torch import _activate_flex, _score
-from flex_problems import KEYS, ROWS, SCORES, error, reference, tensors
+from flex_problems import HEADS, KEYS, ROWS, SCORES, error, reference, tensors
 from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.attention.flex_attention import flex_attention as imported_before
@@ -135,6 +135,30 @@ def test_new_functions_at_each_call_of_what_is_compiled(calls):
     assert len(calls) == 12
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_whole_graph(calls, backend):
+    """With torch's own mask, both passes; and again with other values."""
+    table = torch.randn(HEADS, requires_grad=True)
+
+    def run(q, k, v):
+        mask = create_block_mask(causal, None, None, q.shape[2], k.shape[2], device="cpu")
+        mod = lambda score, b, h, q_idx, kv_idx: score + table[h] * kv_idx / 50
+        return imported_before(q * 1, k, v, mod, mask, enable_gqa=True)
+
+    compiled = torch.compile(run, backend=backend, fullgraph=True)
+    for factor in (1, 2):
+        given = [(x * factor).requires_grad_() for x in tensors(torch.float32)]
+        exact = [x.detach().double().requires_grad_() for x in given]
+        there = table.detach().double().requires_grad_()
+        mod = lambda s, b, h, q, k: s + there[h] * k / 50  # noqa: B023 (called here)
+        o, want = compiled(*given), reference(*exact, score_mod=mod, mask_mod=causal)[0]
+        check("o", 1e-5, o, want)
+        found = torch.autograd.grad(o.sum(), [*given, table])
+        for n, (a, b) in enumerate(zip(found, torch.autograd.grad(want.sum(), [*exact, there]))):
+            check(f"gradient {n}", 4e-5, a, b)
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_what_attend_refuses_torch_computes_and_it_says_so_once(calls, is_compiled):
     given = tensors(torch.float32)
@@ -235,3 +259,15 @@ def test_a_model_of_hugging_face_is_trained(calls, model):
     print(f"losses: {found.tolist()}")
     assert want[-1] < want[0] - 0.1
     check("losses", 1e-5, found, want)
+
+
+def test_a_model_of_hugging_face_is_compiled(calls, model):
+    """Not as one graph: transformers itself leaves it where it makes the mask."""
+    ids, mask, labels = batch_of_tokens()
+    compiled = torch.compile(model.train(), backend="aot_eager")
+    found, want = (x(ids, attention_mask=mask, labels=labels).loss for x in (compiled, model))
+    assert len(calls) == 4
+    check("loss", 1e-6, found, want)
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (found, want)]
+    for n, (a, b) in enumerate(zip(*gradients)):
+        check(f"gradient {n}", 1e-5, a, b)

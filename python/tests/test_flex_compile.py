@@ -103,6 +103,22 @@ def test_other_values_ask_for_no_other_graph(backend):
     assert counter.frame_count == 1
 
 
+def test_a_number_that_becomes_a_symbol_of_the_compiler():
+    table = leaf(ROWS, seed=2)
+
+    def model(x, scale):
+        mask = attend.create_block_mask(lambda b, h, q, k: q >= k, None, None, ROWS, ROWS, device="cpu")
+        return attend.flex_attention(x * 2, x, x, lambda s, b, h, q, k: s * scale + table[q], mask).sin()
+
+    x = inputs()[0]
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for scale in (0.5, 0.25, 3.0):
+        found, want = compiled(x, scale), model(x, scale)
+        check("o", 1e-6, found, want)
+        for a, b in zip(*(torch.autograd.grad(o.sum(), (x, table)) for o in (found, want))):
+            check("gradient", 4e-6, a, b)
+
+
 def test_another_function_or_number_asks_for_another_graph():
     counter = CompileCounterWithBackend("aot_eager")
     run = lambda q, k, v, mod: attend.flex_attention(q, k, v, mod, enable_gqa=True)
