@@ -88,8 +88,8 @@ def create_block_mask(
 
     Returns:
         attend.torch.flex_attention.BlockMask, a subclass of torch's. No mask of all pairs is made, and where bounds
-        decide a tile none of its pairs is evaluated: see make_block_mask. Its lists are evaluated pair by pair. Inside of
-        what torch.compile compiles it is torch's class, and its lists have all blocks.
+        decide a tile none of its pairs is evaluated: see make_block_mask. Its lists are evaluated pair by pair. In what
+        torch.compile compiles it is of torch's class, and its lists have all blocks.
 
     Raises:
         attend.Error naming the argument; for a function that attend cannot say, the operator, the file and the line.

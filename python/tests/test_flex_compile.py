@@ -1,5 +1,8 @@
 """flex_attention inside of the graphs of torch.compile."""
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -263,3 +266,38 @@ def test_what_a_compiler_cannot_follow_runs_outside():
     found = torch.compile(run, backend="aot_eager")(*given)
     want = reference(*(x.detach().double() for x in given), score_mod=lambda s, b, h, q, k: s * 3)[0] + 1
     check("o", 1e-5, found, want)
+
+
+def test_transforms_of_torch_func_are_refused_in_graphs():
+    given = [x.detach() for x in inputs()]
+    mod = lambda score, b, h, q_idx, kv_idx: score * 2
+    loss = lambda q, k, v: attend.flex_attention(q, k, v, mod, enable_gqa=True).sum()
+    with pytest.raises(attend.UnsupportedError, match="under torch.compile, torch.func"):
+        torch.compile(torch.func.grad(loss), backend="aot_eager")(*given)
+
+
+def test_tensors_are_freed_without_the_collector():
+    """Also those that a graph of the backend `eager` computes for the function at each call."""
+    given = [x.detach() for x in inputs()]
+    computed = []
+
+    def watched(x):
+        computed.append(weakref.ref(x))
+        return x
+
+    torch.compiler.allow_in_graph(watched)
+
+    def run(q, k, v, table):
+        doubled = watched(table * 2)
+        return attend.flex_attention(q, k, v, lambda s, b, h, q, k: s + doubled[h], enable_gqa=True)
+
+    compiled = torch.compile(run, backend="eager", fullgraph=True)
+    compiled(*given, torch.randn(HEADS))
+    gc.collect()
+    computed.clear()
+    gc.disable()
+    try:
+        compiled(*given, torch.randn(HEADS))
+        assert len(computed) == 1 and computed[0]() is None
+    finally:
+        gc.enable()

@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 import torch
 from torch.nn.attention import flex_attention as torchs
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from attend._errors import ArgumentError, UnsupportedError
@@ -22,6 +22,7 @@ from attend._flex.functions import dtype_of_scores, sizes_of, text_and_captures
 from attend._flex.lanes import Lanes
 from attend._flex.subscripts import SubscriptMode
 from attend._flex.trace import VARIABLES, Recorder
+from attend._flex.traced import Traced
 from attend.torch import _flex_operators, _score
 
 
@@ -102,17 +103,19 @@ class GraphRecorder(Recorder):
         with _disable_current_modes():  # they would add the operator to the graph
             return super()._on_meta(func, args, kwargs)
 
+    def forget(self) -> None:
+        """Symbols and their recorder hold each other, and the captured tensors."""
+        self._alive, self._lanes, self._views, self.captures = [], {}, {}, []
+
     def stopped(self, x: Symbol) -> Symbol:
         return self.symbol(self._detached(self._lanes_of(x)))
 
 
 def can_follow() -> bool:
-    """Exporters take no tensors of other classes where they run a function on operators above autograd."""
-    return not _is_exporting()
-
-
-def _is_exporting() -> bool:
-    return bool(getattr(torch.compiler, "is_exporting", lambda: False)())
+    """Whether calls can be in the graph. Exporters run the operators of a function above autograd, where they take no
+    tensors of other classes, and transforms of torch.func do not know the operators' derivatives."""
+    is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+    return not is_exporting() and not _score.has_transforms()
 
 
 def computed(
@@ -174,9 +177,21 @@ def _detached(x: torch.Tensor) -> torch.Tensor:
     return x.recorder.stopped(x) if isinstance(x, Symbol) else x.detach()
 
 
-def _tiled(query: torch.Tensor, key: torch.Tensor, position: Symbol, result: Any) -> torch.Tensor:
-    recorder = position.recorder
+def _noted(variable: Symbol, result: Any) -> Traced:
+    recorder = variable.recorder
     function = recorder.traced(recorder.result(result))
+    recorder.forget()
+    return function
+
+
+def _refuse_subclasses(*tensors: torch.Tensor) -> None:
+    for x in tensors:
+        if is_traceable_wrapper_subclass(x):
+            raise UnsupportedError(f"flex_attention: given with a {type(x).__name__}, allowed with plain tensors only")
+
+
+def _tiled(query: torch.Tensor, key: torch.Tensor, position: Symbol, result: Any) -> torch.Tensor:
+    function = _noted(position, result)
     sizes = sizes_of(query, key)
     try:
         function.check_extents("mask_mod", sizes)
@@ -197,11 +212,12 @@ def _scored(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor],
     tiles: Optional[torch.Tensor], scale: Optional[float], score: Symbol, result: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    recorder = score.recorder
+    function = _noted(score, result)
     try:
-        text, captures = text_and_captures(recorder.traced(recorder.result(result)), (), query, key)
+        text, captures = text_and_captures(function, (), query, key)
     except ArgumentError as error:  # Dynamo leaves its graph for a NotImplementedError alone
         raise UnsupportedError(str(error)) from None
+    _refuse_subclasses(query, key, value, *captures.values())
     _score.refuse_captures_on_gpus(query, tuple(captures.values()))
     o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, tiles, scale)
     return o, lse
@@ -211,6 +227,7 @@ def _masked(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor],
     tiles: Optional[torch.Tensor], scale: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    _refuse_subclasses(query, key, value)
     o, lse, _ = _flex_operators.forward(query, key, value, [], None, mask, tiles, scale)
     return o, lse
 
@@ -227,4 +244,4 @@ def substitute(function: Callable[..., Any], inside: Callable[..., Any]) -> None
 _substituted: set[Callable[..., Any]] = set()
 
 # As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls it as it is.
-_is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
+can_follow._dynamo_marked_constant = True  # type: ignore[attr-defined]

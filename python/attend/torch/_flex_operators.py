@@ -49,7 +49,8 @@ library.define(
 library.define(
     "flex_tiles(Tensor[] captures, str text, SymInt batch, SymInt num_heads, SymInt seqlen_q, SymInt seqlen_k) "
     "-> Tensor tiles",
-    tags=TAGS,
+    # What is made of constants is not computed by compilers, for good: the number is that of tiles in memory.
+    tags=(*TAGS, torch.Tag.nondeterministic_seeded),
 )
 forward, make_tiles = torch.ops.attend.flex_forward, torch.ops.attend.flex_tiles
 

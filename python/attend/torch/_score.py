@@ -52,9 +52,14 @@ def run_forward(
     return _operators.run_forward(q, k, v, extras, settings, call=call)
 
 
+def has_transforms() -> bool:
+    """Whether transforms of torch.func are at work."""
+    return bool(_interpreters())
+
+
 def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
     """`what`: the argument that the refusal names."""
-    if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
+    if torch.compiler.is_compiling() or is_traced(given) or has_transforms():
         raise UnsupportedError(f"{what}: under torch.compile, torch.func or a tracer, allowed outside of them only")
 
 
