@@ -108,6 +108,33 @@ def test_masks_that_are_made_inside(create, backend):
     assert counter.frame_count == 1
 
 
+def test_lengths_of_masks_may_change():
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def run(q, k, v):
+        mask = attend.create_block_mask(flex_masks.causal(None), None, None, q.shape[2], k.shape[2], device="cpu")
+        return attend.flex_attention(q, k, v, block_mask=mask, enable_gqa=True, return_lse=True)
+
+    compiled = torch.compile(run, backend=counter, fullgraph=True, dynamic=True)
+    for rows, keys in ((200, 130), (130, 200), (200, 130)):
+        given = inputs(rows=rows, keys=keys)
+        want, want_lse = reference(*(x.detach().double() for x in given), mask_mod=flex_masks.causal(None))
+        o, lse = compiled(*given)
+        check("o", 1e-5, o, want)
+        check("lse", 1e-5, lse, want_lse)
+    print(f"graphs: {counter.frame_count}")
+    assert counter.frame_count <= 2
+
+
+def test_equal_texts_of_other_lengths_have_tiles_of_their_own():
+    """What flex_tiles keeps is for one number of rows and keys."""
+    text, table = "k <= q && t0[0] == 0", torch.zeros(1, dtype=torch.int32)
+    found = [
+        _flex_operators._tiles_of_number(torch.ops.attend.flex_tiles([table], text, 1, 1, *n)) for n in ((9, 9), (5, 9))
+    ]
+    assert [x.shape for x in found] == [(1, 1, 9, 9), (1, 1, 5, 9)]
+
+
 def test_a_mask_of_a_tensor_that_asks_for_gradients_is_refused():
     limit = torch.full((1,), 40.0, requires_grad=True)
 
