@@ -135,15 +135,25 @@ def test_equal_texts_of_other_lengths_have_tiles_of_their_own():
     assert [x.shape for x in found] == [(1, 1, 9, 9), (1, 1, 5, 9)]
 
 
-def test_a_mask_of_a_tensor_that_asks_for_gradients_is_refused():
+@pytest.mark.parametrize("place", ["inside", "outside", "lists"])
+def test_a_mask_of_a_tensor_that_asks_for_gradients_is_refused(place):
     limit = torch.full((1,), 40.0, requires_grad=True)
+    mask_mod = lambda b, h, q_idx, kv_idx: kv_idx < limit[0]
+    make = lambda: attend.create_block_mask(mask_mod, None, None, ROWS, KEYS, device="cpu")
+    outside = make()
+    if place == "lists":
+        lists = outside.kv_num_blocks, outside.kv_indices, outside.full_kv_num_blocks, outside.full_kv_indices
+        outside = type(outside).from_kv_blocks(*lists, mask_mod=mask_mod, seq_lengths=(ROWS, KEYS))
 
     def run(q, k, v):
-        mask = attend.create_block_mask(lambda b, h, q, k: k < limit[0], None, None, ROWS, KEYS, device="cpu")
-        return attend.flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+        return attend.flex_attention(q, k, v, block_mask=make() if place == "inside" else outside, enable_gqa=True)
 
-    with pytest.raises(Exception, match="requires its gradient, and masks have none"):
-        torch.compile(run, backend="aot_eager", fullgraph=True)(*inputs())
+    with pytest.raises(attend.UnsupportedError, match="requires its gradient, and masks have none"):
+        torch.compile(run, backend="aot_eager")(*inputs())
+    torch._dynamo.reset()
+    with torch.no_grad():
+        o = torch.compile(run, backend="aot_eager", fullgraph=True)(*inputs())
+    check("o", 1e-5, o, reference(*(x.detach().double() for x in inputs()), mask_mod=below(40))[0])
 
 
 def test_copies_of_masks_are_masks_of_their_own():

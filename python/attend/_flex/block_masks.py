@@ -52,6 +52,7 @@ class BlockMask(torchs.BlockMask):
     """
 
     _token: torch.Tensor  # its number in _masks
+    _asks_for_gradients = False  # known of a mask without lists: a captured tensor does
     _unlisted: Optional[dict[str, Any]]  # what the lists are computed of; None: they are here
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -131,7 +132,9 @@ class BlockMask(torchs.BlockMask):
         if not given:
             return self._like(super()._adjust(new_q_len, new_kv_len))
         shape = (*given["shape"][:2], new_q_len, new_kv_len)
-        return self._of_function(self.mask_mod, shape, self.BLOCK_SIZE, given["device"], given["has_full_blocks"])
+        mask = self._of_function(self.mask_mod, shape, self.BLOCK_SIZE, given["device"], given["has_full_blocks"])
+        mask._asks_for_gradients = self._asks_for_gradients
+        return mask
 
     def to(self, device: Union[torch.device, str]) -> BlockMask:
         """The same mask with its lists on this device. The tensors that mask_mod captures stay where they are."""
@@ -222,9 +225,15 @@ def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: in
     )  # fmt: skip
     if size not in known.tiles:
         known.tiles[size] = _tiles(known, size)
-    if known.asks_for_gradients and torch.is_grad_enabled():
-        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
+        if type(mask) is BlockMask:
+            mask._asks_for_gradients = known.asks_for_gradients
+    refuse_gradients(known.asks_for_gradients)
     return known.tiles[size]
+
+
+def refuse_gradients(are_asked_for: bool) -> None:
+    if are_asked_for and torch.is_grad_enabled():
+        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
 
 
 def check_lengths(mask: torchs.BlockMask, rows: int, keys: int) -> None:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from attend._errors import ArgumentError, UnsupportedError
-from attend._flex.block_masks import NO_BLOCKS, BlockMask, check_lengths, of_lists, table_of_blocks
+from attend._flex.block_masks import NO_BLOCKS, BlockMask, check_lengths, of_lists, refuse_gradients, table_of_blocks
 from attend._flex.functions import dtype_of_scores, sizes_of, text_and_captures
 from attend._flex.lanes import Lanes
 from attend._flex.subscripts import SubscriptMode
@@ -124,7 +124,8 @@ def computed(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(o, lse). One of score_mod and block_mask is given."""
     mask, tiles = None, None
-    if type(block_mask) is BlockMask:
+    if type(block_mask) is BlockMask and block_mask._unlisted:
+        refuse_gradients(block_mask._asks_for_gradients)
         mask = block_mask._token
     elif block_mask is not None and tuple(block_mask.BLOCK_SIZE) != (NO_BLOCKS, NO_BLOCKS):
         tiles = _tiles_inside(block_mask, query, key)
@@ -198,8 +199,7 @@ def _tiled(query: torch.Tensor, key: torch.Tensor, position: Symbol, result: Any
     except ArgumentError as error:
         raise UnsupportedError(str(error)) from None
     captures = list(function.captures((), torch.device("cpu")).values())
-    if torch.is_grad_enabled() and any(x.requires_grad for x in captures):
-        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
+    refuse_gradients(any(x.requires_grad for x in captures))
     batch = sizes["b"] if "b" in function.variables else 1
     heads = sizes["h"] if "h" in function.variables else 1
     made: torch.Tensor = _flex_operators.make_tiles(
