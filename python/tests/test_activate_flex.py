@@ -177,6 +177,18 @@ def test_what_attend_refuses_torch_computes_and_it_says_so_once(calls, is_compil
     check("another one", 1e-5, other, reference(*(x.double() for x in given), score_mod=problems.alibi(None))[0])
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_graphs_have_torchs_own(calls, strict):
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return imported_before(q, k, v, problems.alibi(None), enable_gqa=True)
+
+    given = tuple(x.detach() for x in tensors(torch.float32))
+    program = torch.export.export(Layer(), given, strict=strict)
+    assert any("flex_attention" in str(x.target) and "attend" not in str(x.target) for x in program.graph.nodes)
+    assert not calls
+
+
 def test_what_both_refuse_is_torchs_error(calls):
     q, k, v = tensors(torch.float32)
     with pytest.warns(UserWarning, match="attend refuses: key: "), pytest.raises(ValueError, match="number of heads"):

@@ -63,8 +63,8 @@ def _with_aux(
 ) -> Any:  # fmt: skip
     from attend.torch import _flex_route
 
-    _flex_route.tell_compilers()
-    return _flex_route.flex_attention(
+    run = _flex_route.flex_attention if _flex_route.is_tried() else _flex_route.torchs_own
+    return run(
         query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux
     )
 
@@ -76,7 +76,5 @@ def _without_aux(
     """Of torch before 2.9."""
     from attend.torch import _flex_route
 
-    _flex_route.tell_compilers()
-    return _flex_route.flex_attention(
-        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options
-    )
+    run = _flex_route.flex_attention if _flex_route.is_tried() else _flex_route.torchs_own
+    return run(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)

@@ -14,29 +14,31 @@ from attend._flex.functions import outside_of_graphs
 
 _MOST_REFUSALS = 64
 
-_torchs_own: Any = None  # a function of torch's code
+torchs_own: Any = None  # a function of torch's code
 _said: set[str] = set()
 
 
 def begin(function: types.FunctionType) -> None:
-    global _torchs_own
-    _torchs_own = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
-    _torchs_own.__kwdefaults__ = function.__kwdefaults__
+    global torchs_own
+    torchs_own = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    torchs_own.__kwdefaults__ = function.__kwdefaults__
     _said.clear()
 
 
-def tell_compilers() -> None:
+def is_tried() -> bool:
+    """False: attend could be no part of the graph that is being made, and torch's function can."""
     if "torch._dynamo" in sys.modules:
         graphs.substitute(flex_attention, _flex_attention.flex_attention)
+    return graphs.can_follow()
 
 
-tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see graphs.py
+is_tried._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see graphs.py
 
 
 def flex_attention(*arguments: Any, **named: Any) -> Any:
     found = _computed(*arguments, **named)
     # A call of its own: under torch.compile a compiler has left the graph above, and compiles torch's function.
-    return _torchs_own(*arguments, **named) if found is None else found
+    return torchs_own(*arguments, **named) if found is None else found
 
 
 @outside_of_graphs
