@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-_GET_ITEM = (torch.Tensor.__getitem__, operator.getitem)  # the latter is what compilers may call
 _DETACH = (torch.Tensor.detach, torch.detach)
 _READ_OUT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr)
 
@@ -34,7 +32,7 @@ class SubscriptMode(TorchFunctionMode):
         self._detach = detach
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _GET_ITEM:
+        if func is torch.Tensor.__getitem__:
             x, subscripts = args
             given = subscripts if isinstance(subscripts, tuple) else (subscripts,)
             if any(_is_number(s) for s in given) and not any(isinstance(s, (bool, list)) for s in given):
