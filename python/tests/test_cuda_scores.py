@@ -56,14 +56,14 @@ def test_backward_leaves_captures_out_that_want_no_gradient(torch):
 def test_gradients_of_captures_beside_a_soft_cap_are_refused_in_one_line(torch):
     q, k, v = (normal(torch, 1, 2, 70, 64, dtype=torch.bfloat16) for _ in range(3))
     captures = {"table": normal(torch, 2, 16, requires_grad=True), "cap": 5.0}
-    with pytest.raises(NotImplementedError, match="^captures: .*allowed") as caught:
-        attend.attention(q, k, v, score=TEXT, captures=captures)
-    assert "\n" not in str(caught.value)
-    with torch.no_grad():
-        o, lse = attend.attention(q, k, v, score=TEXT, captures=captures, return_lse=True)
-    with pytest.raises(NotImplementedError, match="^captures: given") as caught:
-        attend.backward(o, q, k, v, o, lse, score=TEXT, captures=captures)
-    assert "\n" not in str(caught.value)
+    o, lse = attend.attention(q, k, v, score=TEXT, captures=captures, return_lse=True)
+    for ask in (
+        lambda: o.sum().backward(),
+        lambda: attend.backward(o, q, k, v, o, lse, score=TEXT, captures=captures),
+    ):
+        with pytest.raises(NotImplementedError, match="^captures: given.*none with a slope other than 1") as caught:
+            ask()
+        assert "\n" not in str(caught.value)
 
 
 def test_captures_of_another_device_are_refused(torch):
@@ -75,6 +75,7 @@ def test_captures_of_another_device_are_refused(torch):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_learned_table_has_the_gradient_of_a_materialised_one(torch, dtype):
     torch.manual_seed(4)
+    torch.use_deterministic_algorithms(False)  # sums of the table's gradient have no order
     dtype = getattr(torch, dtype)
     leaves = [normal(torch, 2, 3, 300, 64, dtype=dtype) for _ in range(3)]
     dout, table = normal(torch, 2, 3, 300, 64, dtype=dtype), normal(torch, 3, 16)
@@ -100,6 +101,7 @@ def test_a_learned_table_has_the_gradient_of_a_materialised_one(torch, dtype):
 @pytest.mark.parametrize("head_dim", [64, 128, 192])
 def test_a_block_mask_is_its_mask_of_bools(torch, head_dim):
     torch.manual_seed(5)
+    torch.use_deterministic_algorithms(False)  # block masks have no order of sums for dq
     leaves = [normal(torch, 2, 3, 300, head_dim, dtype=torch.bfloat16) for _ in range(3)]
     dout = normal(torch, 2, 3, 300, head_dim, dtype=torch.bfloat16)
     document = torch.arange(300) // 70

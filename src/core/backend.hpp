@@ -19,12 +19,14 @@ struct Backend {
   std::function<void(const Problem&, Stream)> backward = {};  ///< empty: forward only
   bool in_auto = true;  ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
   /// The backend of its device that supports most, one of each device: if no backend supports a problem, "auto" says
-  /// what this one lacks.
+  /// what this one lacks, or what the first one lacks that takes the problem's options.
   bool is_fallback = false;
   DTypes dtypes = {~0U};  ///< of q, that it may take
   /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
   /// nothing.
   std::function<std::optional<std::string>(const Problem&)> unsupported = {};
+  /// Does it take each of the problem's options in some problem? Empty: asked of no backend of its device.
+  std::function<bool(const Problem&)> takes_options = {};
   /// Seconds that it expects to take for the problem; infinity where it lacks something. Asked at every call of "auto",
   /// so it makes no text. Empty: "auto" takes the first backend that lacks nothing.
   std::function<double(const Problem&)> estimate = {};

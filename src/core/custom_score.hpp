@@ -21,7 +21,8 @@ struct CustomScore {
   /// Two structs as expr::print_struct prints them: ScoreValueCode, the value; ScoreFunctionCode, the value and its
   /// derivative by the score.
   std::string source;
-  /// Of the gradients of captures, where the derivative by the score is 1: score/gradients_text.hpp. Else empty.
+  /// Of the gradients of captures, where the derivative by the score is 1, so that they do not depend on the score, and
+  /// where the value depends on captures: score/gradients_text.hpp. Else empty.
   std::string gradients = {};
   /// Of the source: two problems with equal digests take the same kernels.
   std::array<std::int32_t, 4> digest = {};

@@ -20,14 +20,33 @@ namespace {
 using core::Backend;
 using core::Problem;
 
+bool is_candidate(const Backend& backend, const Problem& problem) {
+  return backend.device == problem.q.device.type && backend.in_auto;
+}
+
+/// What the caller should change, if all backends lack something.
+std::string lack_of_all(const Backend& fallback, const Problem& problem) {
+  const Backend* asked = &fallback;
+  if (fallback.takes_options && !fallback.takes_options(problem)) {
+    for (const Backend* backend : all_backends()) {
+      const bool has_pass =
+          problem.is_backward ? static_cast<bool>(backend->backward) : static_cast<bool>(backend->forward);
+      if (!is_candidate(*backend, problem) || !has_pass || !backend->takes_options(problem)) continue;
+      asked = backend;
+      break;
+    }
+  }
+  return lack_of(*asked, problem).value_or("compute: no backend supports the problem");
+}
+
 /// The backend for the problem's device that expects to be done first: the first in the list among equals, and if they
-/// make no estimates, the first that lacks nothing. If all lack something, throws what the device's fallback lacks.
+/// make no estimates, the first that lacks nothing. If all lack something, throws lack_of_all().
 const Backend& find_best_backend(const Problem& problem) {
   const Backend* fallback = nullptr;
   const Backend* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const Backend* backend : all_backends()) {
-    if (backend->device != problem.q.device.type || !backend->in_auto) continue;
+    if (!is_candidate(*backend, problem)) continue;
     if (backend->is_fallback) fallback = backend;
     if (!backend->estimate) {
       if (!lack_of(*backend, problem)) return *backend;
@@ -38,8 +57,7 @@ const Backend& find_best_backend(const Problem& problem) {
   }
   if (best != nullptr) return *best;
   if (fallback == nullptr) throw Error(ErrorCode::kUnsupported, "compute: no backend for the tensors' device");
-  throw Error(ErrorCode::kUnsupported,
-              lack_of(*fallback, problem).value_or("compute: no backend supports the problem"));
+  throw Error(ErrorCode::kUnsupported, lack_of_all(*fallback, problem));
 }
 
 const char* place_of(DeviceType type) {

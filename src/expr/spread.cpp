@@ -46,7 +46,9 @@ Form of_operation(const Graph& graph, const Node& node, const std::vector<Form>&
   constexpr std::int64_t kMostFactor = 1 << 20;
   const auto form = [&](std::size_t n) { return forms[static_cast<std::size_t>(node.args[n])]; };
   const bool is_sum = node.op == Op::kAdd || node.op == Op::kSubtract;
-  if (is_sum && form(0).is_linear && form(1).is_linear) {
+  const auto is_whole = [&](std::size_t n) { return graph[node.args[n]].op == Op::kToFloat; };
+  const bool is_exact = node.type != Type::kFloat || (is_sum && is_whole(0) && is_whole(1));  // float32 rounds others
+  if (is_sum && is_exact && form(0).is_linear && form(1).is_linear) {
     const Form a = form(0), b = form(1);
     const std::int64_t sign = node.op == Op::kAdd ? 1 : -1;
     const Form sum = linear(a.row + sign * b.row, a.key + sign * b.key);
@@ -59,9 +61,9 @@ Form of_operation(const Graph& graph, const Node& node, const std::vector<Form>&
   if (node.op == Op::kMultiply && form(0).is_linear && form(1).is_linear) {
     for (std::size_t n = 0; n < 2; ++n) {
       const Node& factor = graph[node.args[n]];
-      const bool is_whole = factor.op == Op::kConstant && factor.type == Type::kInt && std::abs(factor.value) <= 1024;
+      const bool is_number = factor.op == Op::kConstant && factor.type == Type::kInt && std::abs(factor.value) <= 1024;
       const Form of = form(1 - n);
-      if (!is_whole || std::max(std::abs(of.row), std::abs(of.key)) > kMostFactor / 1024) continue;
+      if (!is_number || std::max(std::abs(of.row), std::abs(of.key)) > kMostFactor / 1024) continue;
       return linear(of.row * static_cast<std::int64_t>(factor.value), of.key * static_cast<std::int64_t>(factor.value));
     }
   }

@@ -121,6 +121,18 @@ double softcap_of(const expr::Graph& graph, expr::Id id) {
   return is_softcap && is_allowed ? cap.value : 0;
 }
 
+/// sin, cos and tan are calls (kernels/attention/score_math.cuh). The compiler of kernels crashes where warps that have
+/// given registers away call them, as those do that make gradients: there they are no calls.
+std::string with_calls_in_line(std::string code) {
+  for (const std::string name : {"sin", "cos", "tan"}) {
+    const std::string call = "math::" + name + "(", in_line = "::" + name + "f(";
+    for (std::size_t at = 0; (at = code.find(call, at)) != std::string::npos; at += in_line.size()) {
+      code.replace(at, call.size(), in_line);
+    }
+  }
+  return code;
+}
+
 ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
   ScoreModTraits traits = {.transforms = !has_unit_slope(program.graph, program.result),
                            .masks_from_memory = may_hide(program)};
@@ -169,9 +181,9 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
         expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
         expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
-    if (!custom.traits.transforms && !program.loads.empty()) {
-      custom.source +=
-          expr::print_struct(program.graph, "ScoreGradientsCode", expr::ScoreProgram::results_of(program.loads));
+    const std::vector<expr::Id> of_loads = expr::ScoreProgram::results_of(program.loads);
+    if (!custom.traits.transforms && !of_loads.empty()) {
+      custom.source += with_calls_in_line(expr::print_struct(program.graph, "ScoreGradientsCode", of_loads));
       custom.gradients = score::gradients_text(program);
     }
     custom.softcap = softcap_of(program.graph, program.result);

@@ -1,4 +1,4 @@
-// Kernels with block masks: their lists, and by the compiler, without warnings or spills.
+// Kernels with block masks: their lists, and by the compiler, without warnings.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

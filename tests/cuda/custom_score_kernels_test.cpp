@@ -27,16 +27,23 @@ ScoreCapture capture(const char* name, DType dtype, std::vector<std::int64_t> sh
   return {name, {.data = &kSomewhere, .dtype = dtype, .shape = std::move(shape), .device = {DeviceType::kCUDA, 0}}};
 }
 
+/// Spills are a few of those for 32 scores that are loaded for at once, of a kernel that has no register to spare.
+constexpr int kMostSpilledBytes = 160;
+constexpr int kMostSpilledAroundCalls = 200;  // beside those: what a call may overwrite
+
 struct Function {
   const char* text;
   std::vector<ScoreCapture> captures;
+  int most_spilled_bytes = kMostSpilledBytes;
 };
 
 std::vector<Function> functions() {
   return {{"score - slope[h] * abs(q + k_len - q_len - k)", {capture("slope", DType::kF32, {8})}},
           {"50 * tanh(score / 50)", {}},
           {"where(doc[q] == doc[k], score, -inf)", {capture("doc", DType::kI32, {1000})}},
-          {"score + table[h][clamp(q - k, -128, 127) + 128]", {capture("table", DType::kBF16, {8, 256})}}};
+          {"score + table[h][clamp(q - k, -128, 127) + 128]", {capture("table", DType::kBF16, {8, 256})}},
+          {"score + wave[h] * sin(float(q - k) / 10)", {capture("wave", DType::kF32, {8})}, kMostSpilledAroundCalls},
+          {"float(q) > cut[h] ? -inf : score", {capture("cut", DType::kF32, {8})}}};  // whose gradient is 0
 }
 
 struct Compiled {
@@ -54,9 +61,6 @@ Compiled compile(cuda::KernelSpec spec, const core::CustomScore& score) {
   for (const std::string& warning : resources.warnings) ADD_FAILURE() << spec.name << ": " << warning;
   return {resources.registers, resources.spill_store_bytes + resources.spill_load_bytes};
 }
-
-/// Spills are a few of those for 32 scores that are loaded for at once, of a kernel that has no register to spare.
-constexpr int kMostSpilledBytes = 160;
 
 bool reads_floats(const Function& f) {
   return !f.captures.empty() && f.captures.front().tensor.dtype != DType::kI32;
@@ -88,7 +92,7 @@ int compile_all(const cuda::Family& family, const Function& f, std::int64_t head
                 : beside == Beside::kBlockMask ? " with a block mask"
                                                : "",
                 one.registers, one.spilled_bytes);
-    EXPECT_LE(one.spilled_bytes, kMostSpilledBytes);
+    EXPECT_LE(one.spilled_bytes, f.most_spilled_bytes);
     ++compiled;
   }
   return compiled;

@@ -43,6 +43,10 @@ TEST(Spread, IsKnown) {
       {"doc[q] - doc[k]", Spread::kAny},
       {"int(score)", Spread::kAny}};
   for (const auto& [text, spread] : kInts) EXPECT_EQ(spread_of(text, expr::Type::kInt), spread) << text;
+  const std::pair<const char*, Spread> kFloats[] = {{"float(q) - float(k)", Spread::kDistance},
+                                                    {"float(q - k) / 8", Spread::kDistance},
+                                                    {"float(q) + 0.1 - float(k)", Spread::kAny}};  // float32 rounds
+  for (const auto& [text, spread] : kFloats) EXPECT_EQ(spread_of(text, expr::Type::kFloat), spread) << text;
   const expr::Function f = expr::parse("text", "q - k", some_captures(), expr::Type::kInt);
   EXPECT_EQ(expr::spread_of(f.graph, std::span<const expr::Id>()), Spread::kUniform);
 }

@@ -52,5 +52,15 @@ TEST(ScoreFunctions, HaveTraits) {
   EXPECT_TRUE(custom(with_capture("score + t[h]", {4})).traits.adds_from_memory);
 }
 
+TEST(ScoreFunctions, HaveCodeForGradientsWhereTheDerivativeByTheScoreIs1) {
+  const auto code = [](const char* text) { return custom(with_capture(text, {4})).gradients; };
+  EXPECT_NE(code("score + t[h] * float(q - k)"), "");
+  EXPECT_EQ(code("score > 0 ? score + t[h] : score"), "");
+  EXPECT_EQ(code("score + t[int(score)]"), "");
+  EXPECT_EQ(code("t[h] * score"), "");
+  EXPECT_EQ(code("score + float(q)"), "");
+  EXPECT_EQ(code("q > t[h] ? -inf : score"), "") << "the value does not depend on it";
+}
+
 }  // namespace
 }  // namespace attend::test

@@ -60,8 +60,8 @@ struct ScoreResults {
   std::vector<double> dq = {}, dk = {}, dv = {};
   std::vector<double> dbias = {}, dsinks = {};
   std::map<std::string, std::vector<double>> captures = {};
-  /// Of an oracle, of the element where it is largest: the square root of the sum over rows of the squares of the sum of
-  /// the magnitudes of a row's terms. A gradient, where terms cancel, may be much smaller than its error's scale.
+  /// Of an oracle, of the element where it is largest: the square root of a sum over rows, of the squares of the sum of
+  /// the magnitudes of a row's terms. Where terms cancel, a gradient may be much smaller than its error's scale.
   std::map<std::string, double> magnitudes = {};
 };
 

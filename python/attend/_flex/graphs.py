@@ -218,7 +218,6 @@ def _scored(
     except ArgumentError as error:  # Dynamo leaves its graph for a NotImplementedError alone
         raise UnsupportedError(str(error)) from None
     _refuse_subclasses(query, key, value, *captures.values())
-    _score.refuse_captures_on_gpus(query, tuple(captures.values()))
     o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, tiles, scale)
     return o, lse
 

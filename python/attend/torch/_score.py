@@ -31,16 +31,9 @@ def attention(
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with plain tensors only")
     refuse_tangents(*given)
-    if with_autograd:
-        refuse_captures_on_gpus(q, captures)
     with torch.set_grad_enabled(with_autograd and torch.is_grad_enabled()):
         o, lse = _Attention.apply(score, settings, q, k, v, *extras, *captures)
     return o, lse
-
-
-def refuse_captures_on_gpus(q: torch.Tensor, captures: tuple[torch.Tensor, ...]) -> None:
-    if q.is_cuda and torch.is_grad_enabled() and any(x.requires_grad for x in captures):
-        raise UnsupportedError("captures: one that requires its gradient, allowed on a CPU only")
 
 
 def run_forward(
@@ -125,7 +118,7 @@ def gradients(
 
 
 def wanted(score: Any, q: torch.Tensor) -> tuple[bool, ...]:
-    """Of which captures a call of `backward` gives the gradient: on a GPU, which has none, of those that ask for it."""
+    """Of which captures a call of `backward` gives the gradient: on a GPU, where not all have one, of those that ask."""
     return tuple(not q.is_cuda or getattr(x, "requires_grad", False) for x in score.captures)
 
 

@@ -91,6 +91,7 @@ class OnDevices {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Memory>& memory = lists_[kind];
     if (memory == nullptr) {
+      const RelaxedCapture relaxed;  // this is no part of a graph that the thread may be capturing
       memory = std::make_unique<Memory>(kind.lists_of(tiles), pattern_words(tiles, kind.is_by_keys()), kind.device);
     }
     const std::int64_t of_head =
@@ -111,9 +112,9 @@ class OnDevices {
 
  private:
   template <class T>
-  static void fill(DeviceMemory& memory, const std::vector<T>& from) {
+  static void fill(DeviceMemory& memory, const std::vector<T>& from, StreamHandle stream) {
     if (from.empty()) return;
-    check_call(driver().copy_to_device(memory.data(), from.data(), from.size() * sizeof(T), nullptr),
+    check_call(driver().copy_to_device(memory.data(), from.data(), from.size() * sizeof(T), stream),
                "cuMemcpyHtoDAsync", "copying a block mask to the device");
   }
 
@@ -123,15 +124,20 @@ class OnDevices {
           begin(lists.begin.size() * sizeof(int64)),
           entries(lists.entries.size() * sizeof(int)),
           patterns(words.size() * sizeof(uint32)) {
-      const RelaxedCapture relaxed;  // the copies are no part of a graph that this thread may be capturing
-      fill(begin, lists.begin);
-      fill(entries, lists.entries);
-      fill(patterns, words);
-      synchronize(nullptr);
+      const OwnStream stream;  // the default stream would wait for one that is being captured
+      fill(begin, lists.begin, stream.get());
+      fill(entries, lists.entries, stream.get());
+      fill(patterns, words, stream.get());
+      synchronize(stream.get());
     }
     ~Memory() {
-      const ContextGuard guard(device_index);
-      begin = DeviceMemory(0), entries = DeviceMemory(0), patterns = DeviceMemory(0);
+      try {
+        const ContextGuard guard(device_index);
+        const RelaxedCapture relaxed;
+        begin = DeviceMemory(0), entries = DeviceMemory(0), patterns = DeviceMemory(0);
+      } catch (const Error&) {
+        // The driver has shut down before us, and the memory with it.
+      }
     }
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;

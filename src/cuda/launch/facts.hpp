@@ -140,7 +140,7 @@ struct Facts {
 
 /// An option outside `taken`.
 [[nodiscard]] std::optional<core::Lack> option_lack(const core::Problem& p, std::int32_t taken);
-/// What comes with a score function: gradients of its captures, or one of `others`.
+/// What comes with a score function of `others`.
 [[nodiscard]] std::optional<core::Lack> custom_score_lack(const core::Problem& p, std::int32_t others);
 /// What kernels on tensor cores lack for ALiBi and dropout of a part of a larger problem.
 [[nodiscard]] std::optional<core::Lack> part_lack(const core::Problem& p);

@@ -66,6 +66,10 @@ core::Backend backend_of(const Family& family) {
     const auto lack = family.lack(p, device_of(p));
     return lack ? std::optional(core::lack_text(*lack, family.name, p)) : std::nullopt;
   };
+  backend.takes_options = [&family](const core::Problem& p) {
+    const Arch* arch = device_of(p).known_arch();
+    return arch != nullptr && family.supports(*arch) && !option_lack(p, family.takes);
+  };
   backend.estimate = [&family, chosen](const core::Problem& p) {
     return family.lack(p, device_of(p)) ? std::numeric_limits<double>::infinity() : chosen(p).seconds;
   };

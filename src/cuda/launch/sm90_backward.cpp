@@ -115,7 +115,11 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {facts_of(p, false)};
-    v.aligned = 1;                                              // as lack() asks
+    v.aligned = 1;  // as lack() asks
+    if (p.custom_score != nullptr && p.custom_score->gradients.empty()) {
+      v.options &=
+          ~option::kCapturedGradients;  // what the value does not depend on has a gradient of 0: cleared is done
+    }
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
