@@ -47,7 +47,7 @@ def flex_attention(
         o: (B, heads_q, seqlen_q, head_dim_v). lse: f32 (f64 if query is) (B, heads_q, seqlen_q): natural log of the sum
         of exp(score), differentiable. A row that sees no key gives o = 0, lse = -inf and zero gradients.
 
-    Under torch.compile a call is left outside of the graph. A second derivative is refused.
+    Under torch.compile a call is a part of the graph: see docs/custom_scores.md. A second derivative is refused.
 
     Raises:
         attend.Error naming the argument; for a function that attend cannot say, the operator, the file and the line.
@@ -88,7 +88,8 @@ def create_block_mask(
 
     Returns:
         attend.torch.flex_attention.BlockMask, a subclass of torch's. No mask of all pairs is made, and where bounds
-        decide a tile none of its pairs is evaluated: see make_block_mask. Its lists are evaluated pair by pair.
+        decide a tile none of its pairs is evaluated: see make_block_mask. Its lists are evaluated pair by pair. In what
+        torch.compile compiles it is of torch's class, and its lists have all blocks.
 
     Raises:
         attend.Error naming the argument; for a function that attend cannot say, the operator, the file and the line.

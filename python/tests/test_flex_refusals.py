@@ -184,26 +184,6 @@ def test_nested_tensors_are_refused():
     assert "nested" in line_of(lambda: attend.flex_attention(nested, nested, nested), NotImplementedError)
 
 
-def test_torch_compile_leaves_calls_outside_of_graphs():
-    torch._dynamo.reset()
-    table = torch.randn(8, requires_grad=True)
-
-    def model(x, scale):
-        mask = attend.create_block_mask(lambda b, h, q, k: q >= k, None, None, 8, 8)
-        return attend.flex_attention(x * 2, x, x, lambda s, b, h, q, k: s * scale + table[q], mask).sin()
-
-    x = torch.randn(1, 2, 8, 16, requires_grad=True)
-    compiled = torch.compile(model, backend="eager")
-    for scale in (0.5, 0.25):
-        found, want = compiled(x, scale), model(x, scale)
-        assert torch.equal(found, want)
-        for a, b in zip(*(torch.autograd.grad(o.sum(), (x, table)) for o in (found, want))):
-            assert torch.equal(a, b)
-    torch._dynamo.reset()
-    with pytest.raises(Exception, match="torch.compiler.disable"):
-        torch.compile(model, backend="eager", fullgraph=True)(x, 0.5)
-
-
 def test_transforms_of_torch_func_are_refused():
     mod = lambda s, b, h, q, k: s * 2
     with pytest.raises(attend.UnsupportedError, match="score_mod or block_mask: under torch.compile, torch.func"):

@@ -199,11 +199,13 @@ struct Term {
   bool is_added;
 };
 
-void add_terms(const Graph& graph, Id id, bool is_added, std::vector<Term>& terms) {
+/// More than `most` are not looked at: one of nodes that double has as many as they like.
+void add_terms(const Graph& graph, Id id, bool is_added, std::size_t most, std::vector<Term>& terms) {
   const Node& node = graph[id];
+  if (terms.size() > most) return;
   if (node.op == Op::kAdd || node.op == Op::kSubtract) {
-    add_terms(graph, node.args[0], is_added, terms);
-    add_terms(graph, node.args[1], is_added == (node.op == Op::kAdd), terms);
+    add_terms(graph, node.args[0], is_added, most, terms);
+    add_terms(graph, node.args[1], is_added == (node.op == Op::kAdd), most, terms);
   } else {
     terms.push_back({id, is_added});
   }
@@ -214,7 +216,7 @@ void add_terms(const Graph& graph, Id id, bool is_added, std::vector<Term>& term
 std::string sum_with_distance(const Graph& graph, Id id) {
   constexpr std::size_t kMostTerms = 6;  // of 2^21 each
   std::vector<Term> terms;
-  add_terms(graph, id, true, terms);
+  add_terms(graph, id, true, kMostTerms, terms);
   const auto take = [&](Variable variable) {
     const auto at =
         std::ranges::find_if(terms, [&](const Term& term) { return is_variable(graph[term.id], variable); });
@@ -240,13 +242,15 @@ std::string sum_with_distance(const Graph& graph, Id id) {
   return fmt::format("({} {} at.distance_step)", sum, sign);
 }
 
-/// The same of all integers that it is a sum of, as one of floats; the other ones are converted.
-std::string sum_of_floats(const Graph& graph, Id id) {
+/// The same of all integers that it is a sum of, as one of floats; the other ones are converted, and so is what comes
+/// when so many parts have been written.
+std::string sum_of_floats(const Graph& graph, Id id, int& parts_left) {
   const Node& node = graph[id];
+  if (--parts_left < 0) return fmt::format("math::to_float<Float>({})", name_of(id));
   if (node.op == Op::kAdd || node.op == Op::kSubtract) {
     if (std::string sum = sum_with_distance(graph, id); !sum.empty()) return sum;
   }
-  const auto part = [&](std::size_t n) { return sum_of_floats(graph, node.args[n]); };
+  const auto part = [&](std::size_t n) { return sum_of_floats(graph, node.args[n], parts_left); };
   const bool are_exact = std::all_of(node.args.begin(), node.args.begin() + node.num_args(), [&](Id arg) {
     return graph.type(arg) == Type::kInt && is_within(graph, arg, kMostExact);
   });
@@ -277,7 +281,8 @@ std::string sum_of_floats(const Graph& graph, Id id) {
 std::string to_float(const Graph& graph, Id id) {
   if (graph.type(id) != Type::kInt) return fmt::format("static_cast<Float>({})", name_of(id));
   if (!is_within(graph, id, kMostExact)) return fmt::format("math::to_float<Float>({})", name_of(id));
-  return fmt::format("math::small_to_float<Float>({}, {})", name_of(id), sum_of_floats(graph, id));
+  int parts_left = 64;
+  return fmt::format("math::small_to_float<Float>({}, {})", name_of(id), sum_of_floats(graph, id, parts_left));
 }
 
 /// By a number of float32's whose reciprocal is one, too.

@@ -24,27 +24,37 @@
 namespace attend {
 namespace {
 
+/// Of each node, from its operands': a node may be an operand of many.
+template <class Rule>
+std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Rule& rule) {
+  std::vector<bool> found;
+  for (expr::Id id = 0; id <= root; ++id) found.push_back(rule(graph[id], found));
+  return found;
+}
+
 /// Does an element of a capture reach the value by additions alone? It may be as low as floats go, to hide a key.
-bool adds_an_element(const expr::Graph& graph, expr::Id id) {
-  const expr::Node& node = graph[id];
-  const auto any = [&](std::size_t first) {
-    return std::any_of(node.args.begin() + first, node.args.begin() + node.num_args(),
-                       [&](expr::Id arg) { return adds_an_element(graph, arg); });
+bool adds_an_element(const expr::Graph& graph, expr::Id root) {
+  const auto rule = [](const expr::Node& node, const std::vector<bool>& found) {
+    const auto any = [&](std::size_t first) {
+      return std::any_of(node.args.begin() + first, node.args.begin() + node.num_args(),
+                         [&](expr::Id arg) { return found[static_cast<std::size_t>(arg)]; });
+    };
+    switch (node.op) {
+      case expr::Op::kLoad:
+        return node.type == expr::Type::kFloat;
+      case expr::Op::kSelect:
+        return any(1);
+      case expr::Op::kAdd:
+      case expr::Op::kSubtract:
+      case expr::Op::kNegate:
+      case expr::Op::kMin:
+      case expr::Op::kMax:
+        return any(0);
+      default:
+        return false;
+    }
   };
-  switch (node.op) {
-    case expr::Op::kLoad:
-      return node.type == expr::Type::kFloat;
-    case expr::Op::kSelect:
-      return any(1);
-    case expr::Op::kAdd:
-    case expr::Op::kSubtract:
-    case expr::Op::kNegate:
-    case expr::Op::kMin:
-    case expr::Op::kMax:
-      return any(0);
-    default:
-      return false;
-  }
+  return of_all_nodes(graph, root, rule).back();
 }
 
 /// May the function hide a key whose score is finite?
@@ -69,33 +79,30 @@ bool has_huge_constant(const expr::ScoreProgram& program) {
 }
 
 /// Is the derivative by the score 1 wherever the value is not -inf? Where it is, nothing has a gradient.
-bool has_unit_slope(const expr::Graph& graph, expr::Id id) {
-  const expr::Node& node = graph[id];
-  const auto is_hidden = [&](expr::Id arm) { return graph.is_constant(arm, -INFINITY); };
-  const auto has_score = [&](expr::Id part) {
-    const std::vector<bool> needed = graph.needed_by(part);
-    for (std::size_t n = 0; n < needed.size(); ++n) {
-      const expr::Node& one = graph[static_cast<expr::Id>(n)];
-      if (needed[n] && one.op == expr::Op::kVariable && one.type == expr::Type::kFloat) return true;
+bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
+  const std::vector<bool> has_score = of_all_nodes(graph, root, [](const expr::Node& node, const auto& found) {
+    return (node.op == expr::Op::kVariable && node.type == expr::Type::kFloat) ||
+           std::any_of(node.args.begin(), node.args.begin() + node.num_args(),
+                       [&](expr::Id arg) { return found[static_cast<std::size_t>(arg)]; });
+  });
+  const auto rule = [&](const expr::Node& node, const std::vector<bool>& found) {
+    const auto scores = [&](std::size_t n) { return has_score[static_cast<std::size_t>(node.args[n])]; };
+    const auto is_one = [&](std::size_t n) { return found[static_cast<std::size_t>(node.args[n])]; };
+    const auto is_hidden = [&](std::size_t n) { return graph.is_constant(node.args[n], -INFINITY); };
+    switch (node.op) {
+      case expr::Op::kVariable:
+        return node.type == expr::Type::kFloat;
+      case expr::Op::kAdd:
+        return scores(0) ? is_one(0) && !scores(1) : is_one(1);
+      case expr::Op::kSubtract:
+        return is_one(0) && !scores(1);
+      case expr::Op::kSelect:
+        return !scores(0) && (is_hidden(1) || is_one(1)) && (is_hidden(2) || is_one(2));
+      default:
+        return false;
     }
-    return false;
   };
-  switch (node.op) {
-    case expr::Op::kVariable:
-      return node.type == expr::Type::kFloat;
-    case expr::Op::kAdd:
-      return has_score(node.args[0]) ? has_unit_slope(graph, node.args[0]) && !has_score(node.args[1])
-                                     : has_unit_slope(graph, node.args[1]);
-    case expr::Op::kSubtract:
-      return has_unit_slope(graph, node.args[0]) && !has_score(node.args[1]);
-    case expr::Op::kSelect: {
-      const expr::Id yes = node.args[1], no = node.args[2];
-      if (has_score(node.args[0])) return false;
-      return (is_hidden(yes) || has_unit_slope(graph, yes)) && (is_hidden(no) || has_unit_slope(graph, no));
-    }
-    default:
-      return false;
-  }
+  return of_all_nodes(graph, root, rule).back();
 }
 
 /// c of c tanh(score / c) or c tanh(score (1 / c)), from the caps that all kernels take; 0: it is something else.

@@ -1,4 +1,5 @@
 // What a problem gets of a score function: views of its captures, and what kernels are chosen and kept by.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -50,6 +51,23 @@ TEST(ScoreFunctions, HaveTraits) {
   EXPECT_FALSE(traits("score - abs(q - k)").transforms);
   EXPECT_TRUE(traits("q < k ? -inf : score").masks_from_memory);
   EXPECT_TRUE(custom(with_capture("score + t[h]", {4})).traits.adds_from_memory);
+}
+
+/// Each `let` is twice the one before, and as long as that.
+TEST(ScoreFunctions, OfLetsThatDoubleAreShort) {
+  for (const char* first : {"min(q, 0)", "float(min(q, 0))", "t[h]", "(q < 5 ? score : score + t[h])"}) {
+    std::string text = fmt::format("let a0 = {};\n", first);
+    constexpr int kLets = 60;
+    for (int n = 1; n <= kLets; ++n) {
+      text += fmt::format(std::string(first).find("score") == std::string::npos
+                              ? "let a{0} = a{1} + a{1};\n"
+                              : "let a{0} = k % {0} == 0 ? a{1} : a{1} + 1;\n",
+                          n, n - 1);
+    }
+    text += std::string(first).find("score") == std::string::npos ? fmt::format("score + float(a{})", kLets)
+                                                                  : fmt::format("a{}", kLets);
+    EXPECT_LT(custom(with_capture(text.c_str(), {4})).source.size(), 100'000) << first;
+  }
 }
 
 TEST(ScoreFunctions, HaveCodeForGradientsOfWhatTheValueDependsOn) {

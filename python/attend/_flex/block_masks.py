@@ -22,8 +22,23 @@ _LISTS = (
     "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
 )  # fmt: skip
 _ORDERS = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
-_NO_BLOCKS = 1 << 30  # the block size of torch's mask that stands for none
+NO_BLOCKS = 1 << 30  # the block size of torch's mask that stands for none
 _MOST_AT_ONCE = 1 << 24  # pairs of a row and a key that are evaluated together
+
+
+_masks: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def _new_token(mask: BlockMask) -> torch.Tensor:
+    """By which operators in graphs find the mask: a tensor, so that another mask asks for no other graph."""
+    number = next(_numbers)
+    _masks[number] = mask
+    return torch.tensor(number)
+
+
+def mask_of_token(token: torch.Tensor) -> BlockMask:
+    return _masks[int(token)]
 
 
 class BlockMask(torchs.BlockMask):
@@ -36,10 +51,13 @@ class BlockMask(torchs.BlockMask):
     kernels; mask_mod gets those of the call.
     """
 
+    _token: torch.Tensor  # its number in _masks
+    _asks_for_gradients = False  # known of a mask without lists: a captured tensor does
     _unlisted: Optional[dict[str, Any]]  # what the lists are computed of; None: they are here
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._unlisted = None
+        self._token = _new_token(self)
         super().__init__(*args, **kwargs)
 
     @classmethod
@@ -49,6 +67,7 @@ class BlockMask(torchs.BlockMask):
     ) -> BlockMask:  # fmt: skip
         mask = cls.__new__(cls)
         mask._unlisted = None
+        mask._token = _new_token(mask)
         mask.seq_lengths, mask.BLOCK_SIZE, mask.mask_mod = shape[2:], block_size, mask_mod
         mask._unlisted = {"shape": shape, "device": device, "has_full_blocks": has_full_blocks}
         return mask
@@ -57,8 +76,12 @@ class BlockMask(torchs.BlockMask):
     def _like(cls, mask: torchs.BlockMask) -> BlockMask:
         """The same lists and mask_mod."""
         copy = cls.__new__(cls)
-        copy.__dict__.update({"_unlisted": None, **mask.__dict__})
+        copy.__setstate__({"_unlisted": None, **mask.__dict__})
         return copy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of copies too, which have a token of their own."""
+        self.__dict__.update({**state, "_token": _new_token(self)})
 
     def __getattr__(self, name: str) -> Any:
         if name in _LISTS and self.__dict__.get("_unlisted"):
@@ -109,7 +132,9 @@ class BlockMask(torchs.BlockMask):
         if not given:
             return self._like(super()._adjust(new_q_len, new_kv_len))
         shape = (*given["shape"][:2], new_q_len, new_kv_len)
-        return self._of_function(self.mask_mod, shape, self.BLOCK_SIZE, given["device"], given["has_full_blocks"])
+        mask = self._of_function(self.mask_mod, shape, self.BLOCK_SIZE, given["device"], given["has_full_blocks"])
+        mask._asks_for_gradients = self._asks_for_gradients
+        return mask
 
     def to(self, device: Union[torch.device, str]) -> BlockMask:
         """The same mask with its lists on this device. The tensors that mask_mod captures stay where they are."""
@@ -191,23 +216,33 @@ _known: weakref.WeakKeyDictionary[torchs.BlockMask, _Known] = weakref.WeakKeyDic
 
 def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: int) -> Optional[Tiles]:
     """The mask of a call of this many sequences, query heads, rows and keys; None: it hides nothing."""
-    lengths = tuple(mask.seq_lengths)
-    if tuple(mask.BLOCK_SIZE) == (_NO_BLOCKS, _NO_BLOCKS):
+    if tuple(mask.BLOCK_SIZE) == (NO_BLOCKS, NO_BLOCKS):
         return None
-    if lengths != (rows, keys):
-        raise ArgumentError(
-            f"block_mask: made for {lengths[0]} rows and {lengths[1]} keys, allowed {rows} and {keys}, "
-            "the lengths of query and key; make a new one"
-        )
+    check_lengths(mask, rows, keys)
     known = _look_up(mask)
     size = (
         batch if "b" in known.traced.variables else 1, heads if "h" in known.traced.variables else 1, rows, keys
     )  # fmt: skip
     if size not in known.tiles:
         known.tiles[size] = _tiles(known, size)
-    if known.asks_for_gradients and torch.is_grad_enabled():
-        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
+        if type(mask) is BlockMask:
+            mask._asks_for_gradients = known.asks_for_gradients
+    refuse_gradients(known.asks_for_gradients)
     return known.tiles[size]
+
+
+def refuse_gradients(are_asked_for: bool) -> None:
+    if are_asked_for and torch.is_grad_enabled():
+        raise UnsupportedError("mask_mod: a captured tensor requires its gradient, and masks have none; detach it")
+
+
+def check_lengths(mask: torchs.BlockMask, rows: int, keys: int) -> None:
+    lengths = tuple(mask.seq_lengths)
+    if lengths != (rows, keys):
+        raise ArgumentError(
+            f"block_mask: made for {lengths[0]} rows and {lengths[1]} keys, allowed {rows} and {keys}, "
+            "the lengths of query and key; make a new one"
+        )
 
 
 def _look_up(mask: torchs.BlockMask) -> _Known:
@@ -259,19 +294,19 @@ def _versions(parts: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _traced(mask: torchs.BlockMask) -> tuple[Traced, list[torch.Tensor]]:
-    mask_mod = mask.mask_mod
-    if mask_mod is None:
-        raise ArgumentError("block_mask: mask_mod is None, allowed a function; a part of a mask has none of its own")
     given = getattr(mask, "_unlisted", None)
     if given:
-        return traced("mask_mod", mask_mod, given["device"])
-    table = _table_of_blocks(mask)
-    size_q, size_k = mask.BLOCK_SIZE
-    return traced("mask_mod", _of_lists(table, (size_q, size_k), mask_mod), table.device)
+        return traced("mask_mod", mask.mask_mod, given["device"])
+    table = table_of_blocks(mask)
+    return traced("mask_mod", of_lists(table, mask), table.device)
 
 
-def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callable[..., Any]) -> Callable[..., Any]:
+def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
+    """The mask_mod of what both see, a mask's lists, which `table` is made of, and its mask_mod."""
     batch, heads, *_ = table.shape
+    block_size, mask_mod = mask.BLOCK_SIZE, mask.mask_mod
+    if mask_mod is None:
+        raise ArgumentError("block_mask: mask_mod is None, allowed a function; a part of a mask has none of its own")
 
     def seen(b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
         lists = (b % batch if batch > 1 else 0, h % heads if heads > 1 else 0)
@@ -284,7 +319,7 @@ def _of_lists(table: torch.Tensor, block_size: tuple[int, int], mask_mod: Callab
     return seen
 
 
-def _table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
+def table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
     """i32 (B, H, blocks of rows, blocks of keys): 0 not listed, 1 listed, 2 listed as full."""
     num_keys = -(-mask.seq_lengths[1] // mask.BLOCK_SIZE[1])
     num_rows = -(-mask.seq_lengths[0] // mask.BLOCK_SIZE[0])

@@ -10,10 +10,20 @@ import torch
 from torch.nn.attention import flex_attention as torchs
 
 from attend._api import attention, resolve
-from attend._drop_in import TORCH_NAMES, renamed
+from attend._drop_in import renamed
 from attend._errors import ArgumentError, Error, UnsupportedError
+from attend._flex import graphs
 from attend._flex.block_masks import BlockMask, tiles_of
-from attend._flex.functions import check_signature, evaluated, number_of_arguments, outside_of_graphs, traced
+from attend._flex.functions import (
+    NAMES,
+    check_signature,
+    dtype_of_scores,
+    evaluated,
+    number_of_arguments,
+    outside_of_graphs,
+    text_and_captures,
+    traced,
+)
 from attend._flex.results import AuxOutput
 from attend._score import Own
 from attend.torch import _score
@@ -26,30 +36,72 @@ _OPTIONS = {
     "matrix_instr_nonkdim", "waves_per_eu", "BACKEND", "SPARSE_Q_BLOCK_SIZE", "SPARSE_KV_BLOCK_SIZE",
     "FLOAT32_PRECISION",
 }  # fmt: skip
-_NAMES = {**TORCH_NAMES, "score": "score_mod"}
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 
 
-@outside_of_graphs
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
     block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any,
 ) -> Any:  # fmt: skip
+    given = (query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux)
+    if torch.compiler.is_compiling() and graphs.can_follow():
+        _tell_compilers()
+        return _followed(*given)
+    return _run_outside_of_graphs(*given)
+
+
+def _tell_compilers() -> None:
+    graphs.substitute(_followed, _run_inside_of_graphs)
+    graphs.substitute(_followed_mask, _mask_inside_of_graphs)
+
+
+_tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see graphs.py
+
+
+def _followed(*given: Any) -> Any:
+    """What compilers replace. One that gives up inside of the other function calls this one, and not parts of that."""
+    return _run_outside_of_graphs(*given)
+
+
+def _run_inside_of_graphs(*given: Any) -> Any:
+    return _run(graphs.computed, *given)
+
+
+@outside_of_graphs
+def _run_outside_of_graphs(*given: Any) -> Any:
+    try:
+        return _run(_computed, *given)
+    except Error as error:
+        raise renamed(error, NAMES) from None
+
+
+def _run(
+    compute: Callable[..., Any],
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
+    block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any,
+) -> Any:  # fmt: skip
     _check_options(kernel_options)
+    if score_mod is None and block_mask is None:
+        compute = _without_functions
     with_lse = _wants_lse(return_lse, return_aux)
     key, value = _broadcast(query, key, value, enable_gqa)
-    try:
-        if torch.is_autocast_enabled(query.device.type):  # q, k and v are of its dtype; functions are as outside of it
-            query, key, value = autocast(query, key, value)
-            with torch.autocast(query.device.type, enabled=False):
-                o, lse = _computed(query, key, value, score_mod, block_mask, scale)
-        else:
-            o, lse = _computed(query, key, value, score_mod, block_mask, scale)
-    except Error as error:
-        raise renamed(error, _NAMES) from None
+    if torch.is_autocast_enabled(query.device.type):  # q, k and v are of its dtype; functions are as outside of it
+        query, key, value = autocast(query, key, value)
+        with torch.autocast(query.device.type, enabled=False):
+            o, lse = compute(query, key, value, score_mod, block_mask, scale)
+    else:
+        o, lse = compute(query, key, value, score_mod, block_mask, scale)
     if return_aux is not None:
         return o, AuxOutput(lse=lse if with_lse else None, max_scores=None)
     return (o, lse) if with_lse else o
+
+
+def _without_functions(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: None, block_mask: None,
+    scale: Optional[float],
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    both: tuple[torch.Tensor, torch.Tensor] = attention(query, key, value, scale=scale, return_lse=True)
+    return both
 
 
 def _computed(
@@ -57,13 +109,15 @@ def _computed(
     block_mask: Any, scale: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(o, lse)."""
-    if score_mod is not None or block_mask is not None:
-        _score.refuse_tracers("score_mod or block_mask", (query, key, value))
+    _score.refuse_tracers("score_mod or block_mask", (query, key, value))
     tiles = None if block_mask is None else _tiles_of(block_mask, query, key)
     if score_mod is None and tiles is None:
-        both: tuple[torch.Tensor, torch.Tensor] = attention(query, key, value, scale=scale, return_lse=True)
-        return both
-    text, captures = (None, {}) if score_mod is None else _score_of(score_mod, query, key)
+        return _without_functions(query, key, value, None, None, scale)
+    text: Optional[str] = None
+    captures: dict[str, torch.Tensor] = {}
+    if score_mod is not None:
+        function, captured = traced("score_mod", score_mod, query.device, dtype_of_scores(query))
+        text, captures = text_and_captures(function, captured, query, key)
     extras, settings = resolve("flex_attention", query, {"scale": scale})
     return _score.attention(Own(text, captures, tiles), query, key, value, extras, settings, with_autograd=True)
 
@@ -75,20 +129,6 @@ def _tiles_of(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> Any:
         )
     batch, heads, rows, _ = query.shape
     return tiles_of(block_mask, batch, heads, rows, key.shape[2])
-
-
-def _score_of(score_mod: Callable[..., Any], query: torch.Tensor, key: torch.Tensor) -> tuple[str, dict[str, Any]]:
-    """The text and the tensors that it reads."""
-    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    function, captured = traced("score_mod", score_mod, query.device, dtype)
-    batch, heads, rows, _ = query.shape
-    sizes = {"b": batch, "h": heads, "q": rows, "k": key.shape[2]}
-    function.check_extents("score_mod", sizes)
-    captures = function.captures(captured, query.device)
-    asks_for_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *captures.values()))
-    if asks_for_gradients and "score" not in function.variables:
-        raise UnsupportedError("score_mod: its value does not depend on the score, allowed without gradients only")
-    return function.text_for(sizes), captures
 
 
 def _check_options(kernel_options: Any) -> None:
@@ -137,11 +177,30 @@ def _broadcast(
     return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
 
 
-@outside_of_graphs
 def create_block_mask(
     mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
-) -> BlockMask:
+) -> Any:
     """`sizes`: B, H, Q_LEN, KV_LEN."""
+    if torch.compiler.is_compiling() and graphs.can_follow():
+        _tell_compilers()
+        return _followed_mask(mask_mod, sizes, device, block_size, has_full_blocks)
+    return _mask_outside_of_graphs(mask_mod, sizes, device, block_size, has_full_blocks)
+
+
+def _followed_mask(*given: Any) -> Any:
+    return _mask_outside_of_graphs(*given)
+
+
+def _mask_inside_of_graphs(
+    mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
+) -> Any:
+    return graphs.make_block_mask(mask_mod, _shape(sizes), _block_size(block_size), _device(device))
+
+
+@outside_of_graphs
+def _mask_outside_of_graphs(
+    mask_mod: Callable[..., Any], sizes: tuple[Any, ...], device: Any, block_size: Any, has_full_blocks: bool
+) -> BlockMask:
     check_signature("mask_mod", mask_mod)
     shape = _shape(sizes)
     both = _block_size(block_size)

@@ -78,8 +78,9 @@ class Builder:
             return x
         if isinstance(x, bool):
             return self._add("constant", x, (), BOOL, int(x), int(x))
-        if isinstance(x, int):
-            return self._add("constant", x, (), INT, x, x)
+        if not isinstance(x, float) and hasattr(x, "__index__"):
+            n = operator.index(x)  # of a compiler's symbol too, which becomes a number for good
+            return self._add("constant", n, (), INT, n, n)
         return self._add("constant", float(x), (), FLOAT)
 
     def variable(self, name: str) -> Expression:
@@ -93,7 +94,7 @@ class Builder:
         """A subscript that counts from the end where it is negative."""
         if subscript.low is not None and subscript.low >= 0:
             return subscript
-        return self._add("wrap", extent, (subscript,), INT)
+        return self._add("wrap", operator.index(extent), (subscript,), INT)
 
     def operation(
         self, text: str, *operands: Union[Expression, Number], type: str, low: Optional[int] = None,

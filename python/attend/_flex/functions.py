@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from attend._errors import ArgumentError
+from attend._drop_in import TORCH_NAMES
+from attend._errors import ArgumentError, UnsupportedError
 from attend._flex.keys import key_of
 from attend._flex.subscripts import SubscriptMode
 from attend._flex.trace import VARIABLES, trace
 from attend._flex.traced import Traced
 
+NAMES = {**TORCH_NAMES, "score": "score_mod"}  # of arguments, in refusals
 _MOST_KNOWN = 256
 _known: dict[Any, Traced] = {}
 _SIGNATURES = {
@@ -49,6 +51,28 @@ def traced(
                 _known.clear()
             _known[key] = found
     return found, given
+
+
+def dtype_of_scores(query: torch.Tensor) -> torch.dtype:
+    return torch.float64 if query.dtype == torch.float64 else torch.float32
+
+
+def sizes_of(query: torch.Tensor, key: torch.Tensor) -> dict[str, int]:
+    """The number of values of each position."""
+    return {"b": query.shape[0], "h": query.shape[1], "q": query.shape[2], "k": key.shape[2]}
+
+
+def text_and_captures(
+    function: Traced, captured: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor
+) -> tuple[str, dict[str, torch.Tensor]]:
+    """Of a score_mod in a call with `query` and `key`: the text and the tensors that it reads."""
+    sizes = sizes_of(query, key)
+    function.check_extents("score_mod", sizes)
+    captures = function.captures(captured, query.device)
+    asks_for_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *captures.values()))
+    if asks_for_gradients and "score" not in function.variables:
+        raise UnsupportedError("score_mod: its value does not depend on the score, allowed without gradients only")
+    return function.text_for(sizes), captures
 
 
 def check_signature(argument: str, function: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import torch
 from torch.overrides import TorchFunctionMode
 
+_DETACH = (torch.Tensor.detach, torch.detach)
 _READ_OUT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr)
 
 
@@ -16,16 +17,19 @@ class SubscriptMode(TorchFunctionMode):
 
     `read_out`: called with a tensor whose memory the function is about to read past torch's dispatcher.
     `stop_gradients`: called when the function turns gradients off or on, as torch.no_grad() does.
+    `detach`: called in the place of the function's .detach().
     """
 
     def __init__(
         self,
         read_out: Optional[Callable[[torch.Tensor], None]] = None,
         stop_gradients: Optional[Callable[[], None]] = None,
+        detach: Optional[Callable[[torch.Tensor], torch.Tensor]] = None,
     ) -> None:
         super().__init__()
         self._read_out = read_out
         self._stop_gradients = stop_gradients
+        self._detach = detach
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
@@ -37,6 +41,8 @@ class SubscriptMode(TorchFunctionMode):
             self._read_out(args[0])
         elif self._stop_gradients is not None and func is torch._C._set_grad_enabled:
             self._stop_gradients()
+        elif self._detach is not None and func in _DETACH:
+            return self._detach(args[0])
         return func(*args, **(kwargs or {}))
 
 
@@ -54,7 +60,7 @@ def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
             (numbers if _is_number(s) else others)[place] = s
         if s is Ellipsis:
             place += x.dim() - sum(t is not None and t is not Ellipsis for t in given)
-        elif isinstance(s, torch.Tensor) or not hasattr(s, "__index__"):
+        elif s is None or isinstance(s, (torch.Tensor, slice)):
             place += 1
     plain = tuple(slice(None) if isinstance(s, torch.Tensor) else s for s in given)
     if any(s != slice(None) for s in plain):

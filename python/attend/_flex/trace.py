@@ -7,6 +7,8 @@ in a list of steps: a later call runs the steps again, with autograd, on the ten
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -120,7 +122,9 @@ class Recorder(TorchDispatchMode):
             name, args, kwargs = self._views[source]
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
         if x.dim() > _MOST_DIMENSIONS:
-            flat = x.reshape(-1, *x.shape[1 - _MOST_DIMENSIONS :])
+            rest = x.shape[1 - _MOST_DIMENSIONS :]
+            first = math.prod(x.shape[: 1 - _MOST_DIMENSIONS])
+            flat = torch.empty((first, *rest), dtype=x.dtype, device="meta")  # stands for what the step gives
             self._name(flat, self._reshaped(source, tuple(flat.shape)))
             return lanes.reshaped(b, self._lanes_of(flat), x.shape)
         type_of(x.dtype)
@@ -142,7 +146,7 @@ class Recorder(TorchDispatchMode):
 
     def _reshaped(self, source: Source, shape: tuple[int, ...]) -> Source:
         """A step that gives the same elements in this shape."""
-        key = (source, shape)
+        key = (source, tuple(map(operator.index, shape)))
         if key not in self._reshapes:
             self._reshapes[key] = Source("step", len(self.steps))
             self.steps.append(Step(torch.reshape, key, {}))
@@ -194,9 +198,7 @@ class Recorder(TorchDispatchMode):
         if name in _READS:
             raise UnsupportedError(f"{self._argument}: {_line()}{_VALUE}")
         if name in _FACTORIES:
-            made = func(*args, **kwargs)
-            self._add_constant(made)
-            return made
+            return self._made(func, args, kwargs)
         try:
             if name == "unbind":  # x, y = table[q_idx]
                 parts = lanes.unbound(self.builder, self._lanes_of(args[0]), *args[1:])
@@ -205,6 +207,11 @@ class Recorder(TorchDispatchMode):
         except NotSaidError as error:
             raise self._refusal(func, str(error)) from None
         return self._stand_in(found, tensors, kwargs, func)
+
+    def _made(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        made: torch.Tensor = func(*args, **kwargs)
+        self._add_constant(made)
+        return made
 
     def _refusal(self, func: Any, why: str) -> UnsupportedError:
         return UnsupportedError(f"{self._argument}: {_line()}{func}: {why}")
@@ -242,7 +249,7 @@ class Recorder(TorchDispatchMode):
                 raise NotSaidError("an operator that attend has no expression for")
             return self._computed(func, name, args, kwargs)
         if name in lanes.VIEWS:
-            if _on_meta(func, args, kwargs).dtype != args[0].dtype:  # and torch's own error for a wrong dimension
+            if self._on_meta(func, args, kwargs).dtype != args[0].dtype:  # and torch's own error for a wrong dimension
                 raise NotSaidError("a view of another dtype")
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
         if name == "index":
@@ -274,7 +281,7 @@ class Recorder(TorchDispatchMode):
         handler = ELEMENTWISE.get(name)
         if handler is None and name not in _REDUCTIONS:
             raise NotSaidError("an operator that attend has no expression for")
-        found = _on_meta(func, args, kwargs)
+        found = self._on_meta(func, args, kwargs)
         first = found[0] if isinstance(found, (tuple, list)) else found
         type_of(first.dtype)
         if handler is None:
@@ -287,6 +294,14 @@ class Recorder(TorchDispatchMode):
             return handler(b, *elements[: len(args)], **dict(zip(named, elements[len(args) :])))
 
         return lanes.elementwise(b, first.shape, first.dtype, compute, operands)
+
+    def _on_meta(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result's shapes and dtypes."""
+        bare = lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta")
+        args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        return func(*args, **kwargs)
 
     def _reduced(self, name: str, args: Any, kwargs: Any, result: torch.Tensor) -> Lanes:
         b, x = self.builder, self._lanes_of(args[0])
@@ -332,15 +347,6 @@ def _is_block(i: Subscripts) -> bool:
 
 def _is_plain_index(name: str, args: Any) -> bool:
     return name == "index" and all(x is None or x.dtype not in (torch.bool, torch.uint8) for x in args[1])
-
-
-def _on_meta(func: Any, args: Any, kwargs: Any) -> Any:
-    """The result's shapes and dtypes."""
-    bare = lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta")
-    args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
-    if kwargs.get("device") is not None:
-        kwargs = {**kwargs, "device": torch.device("meta")}
-    return func(*args, **kwargs)
 
 
 _VALUE = (

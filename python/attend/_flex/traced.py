@@ -59,7 +59,7 @@ class Traced:
 
     def text_for(self, sizes: dict[str, int]) -> str:
         """The text for this many sequences, query heads, rows and keys: quicker where no subscript is negative."""
-        if not self._wrapped:
+        if not self._wrapped or any(type(n) is not int for n in sizes.values()):  # symbols of a compiler
             return self.text
         key = tuple(sizes.values())
         if key not in self._are_needed:
@@ -130,12 +130,12 @@ def _readable(x: torch.Tensor, source: Source, device: torch.device) -> torch.Te
 
 
 def _extents(nodes: list[Expression], shapes: dict[Source, tuple[int, ...]]) -> list[Extent]:
-    found = []
+    found = {}  # by what can be a key: a shape may have a compiler's symbols
     for x in nodes:
         for dim, subscript in enumerate(x.args if x.kind == "load" else ()):
             if subscript.kind == "variable":
-                found.append((shapes[x.value], dim, subscript.value))
-    return list(dict.fromkeys(found))
+                found[x.value, dim, subscript.value] = (shapes[x.value], dim, subscript.value)
+    return list(found.values())
 
 
 def _reads(steps: dict[int, Step]) -> list[Source]:

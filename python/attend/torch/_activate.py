@@ -17,6 +17,7 @@ import torch
 
 from attend._drop_in import refuse_unless, top_left
 from attend._settings import NO_EXTRAS, Extras, Gradients, Settings
+from attend.torch import _activate_flex
 from attend.torch._draw import drawn_numbers
 from attend.torch._operators import fill_backward, fill_forward
 
@@ -42,6 +43,7 @@ _handle: Optional[_Handle] = None  # only where torch has no registry
 
 def activate() -> None:
     global _handle
+    _activate_flex.activate()
     if hasattr(torch.nn.attention, "register_flash_attention_impl"):
         torch.nn.attention.register_flash_attention_impl(_NAME, register_fn=_override)
         torch.nn.attention.activate_flash_attention_impl(_NAME)
@@ -51,6 +53,7 @@ def activate() -> None:
 
 def restore() -> None:
     global _handle
+    _activate_flex.restore()
     if hasattr(torch.nn.attention, "register_flash_attention_impl"):
         if torch.nn.attention.current_flash_attention_impl() == _NAME:
             torch.nn.attention.restore_flash_attention_impl()

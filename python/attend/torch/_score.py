@@ -10,9 +10,10 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
+from attend.torch import _operators
 from attend.torch._autograd import refuse_double_backward, refuse_lacking_gradients
 from attend.torch._front import refuse_tangents
-from attend.torch._operators import compute_gradients, run_forward, view_of_rows
+from attend.torch._operators import compute_gradients, view_of_rows
 from attend.torch._tracing import is_traced
 
 _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
@@ -35,9 +36,23 @@ def attention(
     return o, lse
 
 
+def run_forward(
+    score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(o, lse), computed now."""
+    views = tuple(view_of_rows(x) for x in _in_rows(captures))
+    call = functools.partial(_core.forward_with_own, score.function(views), score.block_mask)
+    return _operators.run_forward(q, k, v, extras, settings, call=call)
+
+
+def has_transforms() -> bool:
+    """Whether transforms of torch.func are at work."""
+    return bool(_interpreters())
+
+
 def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
     """`what`: the argument that the refusal names."""
-    if torch.compiler.is_compiling() or is_traced(given) or _interpreters():
+    if torch.compiler.is_compiling() or is_traced(given) or has_transforms():
         raise UnsupportedError(f"{what}: under torch.compile, torch.func or a tracer, allowed outside of them only")
 
 
@@ -46,9 +61,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, score: Any, settings: Settings, *tensors: Any) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v, extras, captures = _split(tensors)
         refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
-        views = tuple(view_of_rows(x) for x in _in_rows(captures))
-        call = functools.partial(_core.forward_with_own, score.function(views), score.block_mask)
-        o, lse = run_forward(q, k, v, extras, settings, call=call)
+        o, lse = run_forward(score, q, k, v, extras, settings, captures)
         ctx.save_for_backward(*tensors, o, lse)
         ctx.score, ctx.settings = score, settings
         ctx.set_materialize_grads(False)

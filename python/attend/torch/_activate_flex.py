@@ -1,0 +1,80 @@
+"""attend in the place of torch's flex_attention.
+
+The function object stays and gets other code, so that it does not matter who imported it, under which name, and when:
+`from torch.nn.attention.flex_attention import flex_attention` and what torch.compile made of it reach attend, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import warnings
+from typing import Any, Optional
+
+_code: Optional[types.CodeType] = None  # torch's, while ours is in its place
+
+
+def activate() -> None:
+    global _code
+    from torch.nn.attention import flex_attention as module
+
+    from attend.torch import _flex_route
+
+    function: Any = module.flex_attention
+    if _code is not None:
+        return
+    ours = _code_for(function)
+    if ours is None:
+        warnings.warn(
+            "attend.activate(): this torch's flex_attention is not the function that attend knows, and stays",
+            stacklevel=3,
+        )
+        return
+    _flex_route.begin(function)
+    _code = function.__code__
+    function.__code__ = ours
+
+
+def restore() -> None:
+    global _code
+    if _code is not None:
+        from torch.nn.attention import flex_attention as module
+
+        module.flex_attention.__code__, _code = _code, None
+
+
+def _code_for(function: Any) -> Optional[types.CodeType]:
+    """Of the same arguments as torch's function has; None: attend knows none."""
+    if type(function) is not types.FunctionType or function.__closure__ is not None:
+        return None
+    parameters = [(x.name, x.kind) for x in inspect.signature(function).parameters.values()]
+    for ours in (_with_aux, _without_aux):
+        if parameters == [(x.name, x.kind) for x in inspect.signature(ours).parameters.values()]:
+            return ours.__code__
+    return None
+
+
+# These run with the global names of torch's module, and therefore import what they call.
+
+
+def _with_aux(
+    query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
+    enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None, *, return_aux: Any = None,
+) -> Any:  # fmt: skip
+    from attend.torch import _flex_route
+
+    run = _flex_route.flex_attention if _flex_route.is_tried() else _flex_route.torchs_own
+    return run(
+        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux
+    )
+
+
+def _without_aux(
+    query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
+    enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None,
+) -> Any:  # fmt: skip
+    """Of torch before 2.9."""
+    from attend.torch import _flex_route
+
+    run = _flex_route.flex_attention if _flex_route.is_tried() else _flex_route.torchs_own
+    return run(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options)
