@@ -55,19 +55,19 @@ TEST(ScoreFunctions, HaveTraits) {
 
 /// Each `let` is twice the one before, and as long as that.
 TEST(ScoreFunctions, OfLetsThatDoubleAreShort) {
-  for (const char* first : {"min(q, 0)", "float(min(q, 0))", "t[h]", "(q < 5 ? score : score + t[h])"}) {
-    std::string text = fmt::format("let a0 = {};\n", first);
-    constexpr int kLets = 60;
-    for (int n = 1; n <= kLets; ++n) {
-      text += fmt::format(std::string(first).find("score") == std::string::npos
-                              ? "let a{0} = a{1} + a{1};\n"
-                              : "let a{0} = k % {0} == 0 ? a{1} : a{1} + 1;\n",
-                          n, n - 1);
-    }
-    text += std::string(first).find("score") == std::string::npos ? fmt::format("score + float(a{})", kLets)
-                                                                  : fmt::format("a{}", kLets);
-    EXPECT_LT(custom(with_capture(text.c_str(), {4})).source.size(), 100'000) << first;
+  constexpr int kLets = 60;
+  const auto length = [](const std::string& first, const auto& next, const std::string& last) {
+    std::string text = "let a0 = " + first + ";\n";
+    for (int n = 1; n <= kLets; ++n) text += fmt::format("let a{} = {};\n", n, next(fmt::format("a{}", n - 1), n));
+    return custom(with_capture((text + last).c_str(), {4})).source.size();
+  };
+  const auto twice = [](const std::string& a, int /*n*/) { return a + " + " + a; };
+  const auto either = [](const std::string& a, int n) { return fmt::format("k % {} == 0 ? {} : {} + 1", n, a, a); };
+  constexpr std::size_t kMost = 100'000;
+  for (const char* first : {"min(q, 0)", "float(min(q, 0))", "t[h]"}) {
+    EXPECT_LT(length(first, twice, fmt::format("score + float(a{})", kLets)), kMost) << first;
   }
+  EXPECT_LT(length("score", either, fmt::format("a{}", kLets)), kMost);
 }
 
 TEST(ScoreFunctions, HaveCodeForGradientsOfWhatTheValueDependsOn) {
