@@ -274,6 +274,8 @@ struct Sm90Consumer {
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
       smem.q_full[q_at.buffer()].wait(q_at.parity());  // or the release could count for the tile before
       release_q();
+      // One thread releases it for all: the next q must not land twice before a slow warp has seen that this one did.
+      if constexpr (Shape::kStagesO) barrier_wait<kWarpgroup>(kSm90StoreBarrier + turn.consumer);
       if (Shape::kStagesO && reread_thread() == 0) {
         release_stored();
         smem.q_empty[q_at.buffer()].arrive();

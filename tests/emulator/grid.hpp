@@ -23,7 +23,6 @@ inline bool run_grid(void (*entry)(), unsigned blocks, unsigned threads, unsigne
     return true;
   };
   std::vector<Waiting> waiting;
-  int rounds_without_end = 0;  // blocks may hand over many times before one ends
   grid = {blocks, 1, 1};
   for (unsigned b = 0; b < blocks; ++b) {
     std::memset(attend::smem, 0xff, sizeof(attend::smem));
@@ -34,19 +33,21 @@ inline bool run_grid(void (*entry)(), unsigned blocks, unsigned threads, unsigne
     if (!is_done) waiting.push_back({std::move(one), {attend::smem, attend::smem + smem_bytes}});
   }
   while (!waiting.empty()) {
-    const std::size_t before = waiting.size();
+    bool has_happened = false;  // something, in some block
     std::vector<Waiting> still;
     for (Waiting& w : waiting) {
       std::memcpy(attend::smem, w.smem.data(), smem_bytes);
-      if (w.block->resume()) continue;
+      const unsigned long before = w.block->events();
+      const bool is_done = w.block->resume();
+      has_happened = has_happened || is_done || w.block->events() != before;
+      if (is_done) continue;
       std::memcpy(w.smem.data(), attend::smem, smem_bytes);
       still.push_back(std::move(w));
     }
-    if (still.size() == before && ++rounds_without_end > 64) {
+    if (!has_happened) {
       std::fprintf(stderr, "emulated blocks: every thread waits, and none for what another will do\n");
       std::abort();
     }
-    if (still.size() != before) rounds_without_end = 0;
     waiting = std::move(still);
   }
   return true;

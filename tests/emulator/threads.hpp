@@ -82,7 +82,12 @@ class Block {
   [[nodiscard]] NamedBarrier& barrier(int number) { return barriers_[number]; }
 
   /// Something happened that others may wait for.
-  void progress() { idle_ = 0; }
+  void progress() {
+    idle_ = 0;
+    ++events_;
+  }
+  /// How often something has happened.
+  [[nodiscard]] unsigned long events() const { return events_; }
 
   /// Lets others run. Where nothing has happened for long, nothing ever will.
   void yield();
@@ -110,6 +115,7 @@ class Block {
   int flips_ = 0;
   int current_ = 0;
   long idle_ = 0;
+  unsigned long events_ = 0;
   int left_ = 0;
   void (*entry_)() = nullptr;
   char* stacks_ = nullptr;
