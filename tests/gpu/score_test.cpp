@@ -243,6 +243,15 @@ std::vector<Recipe> functions_with_gradients() {
            },
            [=](const Dual& score, const ScorePlace& at, const Captures& c) {
              return score + c.load("table", {at.h, bucket(at.k - at.q)}) + c.load("of_keys", {at.b, at.k});
+           }},
+          {"twice", "score + table[h][clamp(q - k, -8, 7) + 8] + table[0][clamp(k - q, -8, 7) + 8] / 2", of(table),
+           [=](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return score + c.load("table", {at.h, bucket(at.q - at.k)}) +
+                    c.load("table", {0, bucket(at.k - at.q)}) / Dual(2);
+           }},
+          {"condition", "float(k) > float(q) + 500 * slope[h] ? -inf : score", of(slope),  // no part of the value
+           [](const Dual& score, const ScorePlace& at, const Captures& c) {
+             return at.k > at.q + 500 * c.load("slope", {at.h}).value ? Dual(-INFINITY) : score;
            }}};
 }
 
@@ -256,7 +265,7 @@ class GpuScoreGradients : public GpuTest, public testing::WithParamInterface<DTy
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreGradients,
                          testing::Combine(testing::Values(DType::kF16, DType::kBF16),
-                                          testing::Range<std::size_t>(0, 7)),
+                                          testing::Range<std::size_t>(0, 9)),
                          kDTypeAndNumber);
 
 TEST_P(GpuScoreGradients, OfCapturesAreTheReference) {
