@@ -1,15 +1,18 @@
 """What the tests of flex_attention inside of graphs share."""
 
+import pytest
 import torch
-from flex_problems import KEYS, ROWS, error, reference, tensors
+from flex_problems import KEYS, ROWS, check, reference, tensors
 
 BACKENDS = ["eager", "aot_eager", "inductor"]
 
 
-def check(name, budget, found, wanted):
-    worst = error(found, wanted)
-    print(f"{name}: {worst:.1e}, budget {budget:.0e}")
-    assert worst <= budget, (name, worst)
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    """For all tests of a module that imports it."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 def inputs(dtype=torch.float32, rows=ROWS, keys=KEYS):

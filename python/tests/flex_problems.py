@@ -257,3 +257,9 @@ def error(found, wanted):
     largest = max(1.0, finite.max().item() if finite.numel() else 0.0)
     worst = difference.max().item() / largest if difference.numel() else 0.0
     return math.inf if math.isnan(worst) else worst
+
+
+def check(name, budget, found, wanted):
+    worst = error(found, wanted)
+    print(f"{name}: {worst:.1e}, budget {budget:.0e}")
+    assert worst <= budget, (name, worst)

@@ -12,15 +12,9 @@ import attend
 import flex_masks
 import flex_problems as problems
 from flex_masks import MASKS
-from flex_problems import BATCH, HEADS, SCORES, error, reference, tensors
+from flex_problems import BATCH, HEADS, SCORES, check, reference, tensors
 
 BUDGETS = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
-
-
-def check(name, budget, found, wanted):
-    worst = error(found, wanted)
-    print(f"{name}: {worst:.1e}, budget {budget:.0e}")
-    assert worst <= budget, (name, worst)
 
 
 def compare(dtype, given, score=None, mask=None, seed=0, device="cpu", **options):

@@ -10,17 +10,9 @@ torch = pytest.importorskip("torch")
 import attend
 import flex_masks
 import flex_problems as problems
-from flex_graphs import BACKENDS, below, check, compare, inputs, leaf
-from flex_problems import HEADS, KEYS, ROWS, SCORES, reference
+from flex_graphs import BACKENDS, below, compare, fresh_compiler, inputs, leaf  # noqa: F401
+from flex_problems import HEADS, KEYS, ROWS, SCORES, check, reference
 from torch._dynamo.testing import CompileCounterWithBackend
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
 
 TABLE, SHORT = leaf(HEADS, seed=1), torch.zeros(50)
 

@@ -11,18 +11,11 @@ import attend
 import flex_masks
 import flex_problems as problems
 from attend.torch import _flex_operators
-from flex_graphs import BACKENDS, below, check, compare, inputs, leaf
+from flex_graphs import BACKENDS, below, compare, fresh_compiler, inputs, leaf  # noqa: F401
 from flex_masks import MASKS
-from flex_problems import HEADS, KEYS, ROWS, reference
+from flex_problems import HEADS, KEYS, ROWS, check, reference
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention import flex_attention as torchs
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
