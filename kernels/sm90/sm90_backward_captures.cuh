@@ -7,6 +7,7 @@
 
 #include "../attention/captured_shares.cuh"
 #include "../attention/score_mods.cuh"
+#include "sm90_backward_line_sums.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_units.cuh"
 
@@ -28,45 +29,30 @@ class BackwardCaptureSums {
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                              int row_tile, const Bits16* ds, int keys) {
     constexpr GradientLines kLines = Code::kLines;
-    constexpr int kRows = Config::kBlockM, kKeys = Config::kBlockN;
-    constexpr int kCount = kLines == GradientLines::kDistance ? kRows + kKeys - 1
-                           : kLines == GradientLines::kKey    ? kKeys
-                                                              : kRows;
-    const int row = row_tile * kRows;
-#pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x % kWarpgroup / 32 * 32); first < kCount; first += kWarpgroup) {
-      const int line = first + static_cast<int>(threadIdx.x % 32);
-      const bool exists = line < kCount;
-      if constexpr (kLines == GradientLines::kDistance) {
-        const int lead = line - (kRows - 1);  // of the key before the row, in the tile
-        float sum = 0.0f;
-#pragma unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const int key = r + lead;
-          if (0 <= key && key < keys) sum += element(ds, r, key);
-        }
-        const int r = max(0, -lead);
-        add_line(args, item, head, row + r, item.key + r + lead, sum);
-      } else if constexpr (kLines == GradientLines::kKey) {
-        float sum = 0.0f;
-#pragma unroll 8
-        for (int r = 0; line < keys && r < kRows; ++r) sum += element(ds, r, line);
-        add_line(args, item, head, row, item.key + line, sum);
-      } else if constexpr (kLines == GradientLines::kRow) {
-        float sum = 0.0f;
-#pragma unroll 8
-        for (int key = 0; exists && key < keys; ++key) sum += element(ds, line, key);
-        add_line(args, item, head, row + line, item.key, sum);
-      } else {
-#pragma unroll 1
-        for (int key = 0; key < keys; ++key) {
-          add_line(args, item, head, row + line, item.key + key, element(ds, line, key));
-        }
-      }
+    const int first_row = row_tile * Config::kBlockM;
+    const auto add_one = [&](int row, int key, float sum) {
+      add_line(args, item, head, first_row + row, item.key + key, sum);
+    };
+    if constexpr (kLines == GradientLines::kDistance) {
+      BackwardLineSums<Config>::by_distance(ds, keys, add_one);
+    } else if constexpr (kLines == GradientLines::kKey) {
+      BackwardLineSums<Config>::by_key(ds, keys, add_one);
+    } else if constexpr (kLines == GradientLines::kRow) {
+      BackwardLineSums<Config>::by_row(ds, keys, add_one);
+    } else {
+      add_pairs(ds, keys, add_one);
     }
   }
 
  private:
+  // A row for each lane of two warps.
+  static __device__ __forceinline__ void add_pairs(const Bits16* ds, int keys, auto add) {
+    const int row = static_cast<int>(threadIdx.x % kWarpgroup);
+    if (row >= Config::kBlockM) return;
+#pragma unroll 1
+    for (int key = 0; key < keys; ++key) add(row, key, element(ds, row, key));
+  }
+
   [[nodiscard]] static __device__ __forceinline__ float element(const Bits16* ds, int row, int key) {
     constexpr int kChunk = 8;  // of a row of a panel
     const int chunk = key % kPanelColumns / kChunk ^ row % 8;
@@ -74,9 +60,10 @@ class BackwardCaptureSums {
         ds[(key / kPanelColumns * Config::kBlockM + row) * kPanelColumns + chunk * kChunk + key % kChunk]);
   }
 
-  // A pair of the lane's line, and the line's sum: 0 if no pair of it exists. By whole warps.
+  // A pair of the lane's line, and the line's sum: 0 if no pair of it is seen. By whole warps.
   static __device__ __forceinline__ void add_line(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                                   int row, int key, float sum) {
+    if (__all_sync(kAllLanes, sum == 0.0f)) return;
     const ScorePoint<float> at = {0.0f,
                                   item.sequence,
                                   head,
