@@ -203,10 +203,10 @@ struct AccumulatorRow {
   }
 
   // The caller's function of the score in column c.
-  template <bool kWithSlope>
+  template <bool kWithSlope, bool kHeld>
   [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
                                                                int h, int c, float& slope) {
-    return rules.template custom_score<kWithSlope>(
+    return rules.template custom_score<kWithSlope, kHeld>(
         score, {accumulator_row(thread), h * kRowHalf, accumulator_column(thread), c}, slope);
   }
 
@@ -259,10 +259,10 @@ struct AccumulatorKey {
     }
   }
 
-  template <bool kWithSlope>
+  template <bool kWithSlope, bool kHeld>
   [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
                                                                int h, int c, float& slope) {
-    return rules.template custom_score<kWithSlope>(
+    return rules.template custom_score<kWithSlope, kHeld>(
         score, {accumulator_column(thread), c, accumulator_row(thread), h * kRowHalf}, slope);
   }
 
@@ -296,8 +296,8 @@ struct AccumulatorKey {
 
 constexpr int kLoadedTogether = 32;  // values whose term and mask from memory a thread waits for at once
 
-// The rules for the accumulators of a thread. Line: AccumulatorRow or AccumulatorKey.
-template <class Line, bool kAllVisible>
+// The rules for the accumulators of a thread. Line: AccumulatorRow or AccumulatorKey. kHeld: after TileRules::hold().
+template <class Line, bool kAllVisible, bool kHeld = false>
 struct AccumulatorRules {
   using Config = typename Line::Kernel;
 
@@ -315,7 +315,7 @@ struct AccumulatorRules {
     if constexpr (Score<Config>::kIsCustom) {
       if constexpr (!Score<Config>::kAdds) value *= factor;
       float own_slope;
-      value = Line::template custom<kWithSlope>(rules, value, thread, h, c, own_slope);
+      value = Line::template custom<kWithSlope, kHeld>(rules, value, thread, h, c, own_slope);
       slope = Score<Config>::kTransforms ? slope * own_slope : own_slope;
     }
     return value;
@@ -375,6 +375,13 @@ template <bool kAllVisible, class Config>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto& s, int thread) {
   float unused[sizeof(s) / sizeof(float)];
   apply_rules<kAllVisible, false>(rules, s, thread, unused);
+}
+
+// Where all is visible, after TileRules::hold() of the tile.
+template <class Config>
+__device__ __forceinline__ void apply_rules_held(const TileRules<Config>& rules, auto& s, int thread) {
+  float unused[sizeof(s) / sizeof(float)];
+  AccumulatorRules<AccumulatorRow<Config>, true, true>::template apply<false, false>(rules, s, thread, unused);
 }
 
 template <bool kAllVisible, class Config>

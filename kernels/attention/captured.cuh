@@ -3,7 +3,7 @@
 //
 //   const Captures<Captured<CapturedF32, true, true>, Captured<CapturedBool, true, false>> captures =
 //       {args.options.captured};
-//   captures.load<0>(i, j);        // an element of the first; subscripts are within its extents
+//   captures.load<0, 5>(i, j);     // an element of the first; subscripts are within its extents. 5: which of the loads
 //   captures.extent<1, 0>();       // of the second
 #pragma once
 
@@ -64,7 +64,7 @@ template <class... Types>
 struct Captures {
   const CapturedTensor* tensors;
 
-  template <int kNumber, class... Subscripts>
+  template <int kNumber, int /*kLoad*/, class... Subscripts>
   [[nodiscard]] __device__ __forceinline__ auto load(Subscripts... subscripts) const {
     using Type = typename CapturedType<kNumber, Types...>::Type;
     const CapturedTensor& tensor = tensors[kNumber];

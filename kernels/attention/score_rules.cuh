@@ -36,6 +36,7 @@ struct CustomScorePlace {
   const CapturedTensor* captured;
   int sequence, head;
   int seqlen_q, seqlen_k;
+  CustomScoreCode::Held held;  // TileRules::hold()
 };
 
 // Where in a tile it is evaluated: a place of the thread, and how far the score is from there, known when compiling.
@@ -81,8 +82,21 @@ struct TileRules {
             static_cast<float>(in_tile.rows_on - in_tile.keys_on)};
   }
 
+  // Does the function read the same elements for all pairs of kRows rows and kKeys keys from the first on? Then those
+  // are read: for custom_score<kWithSlope, true>.
+  template <int kRows, int kKeys>
+  [[nodiscard]] __device__ __forceinline__ bool hold() {
+    if constexpr (!CustomScoreCode::kHolds) return false;
+    const int first = static_cast<int>(first_row) - static_cast<int>(first_key);
+    if (first - (kKeys - 1) < CustomScoreCode::kHeldFrom && first + (kRows - 1) > CustomScoreCode::kHeldUntil) {
+      return false;
+    }
+    place.held = CustomScoreCode::hold(custom_point(0.0f, {}), place.captured);
+    return true;
+  }
+
   // The caller's function of a score. slope: becomes its derivative if kWithSlope.
-  template <bool kWithSlope>
+  template <bool kWithSlope, bool kHeld = false>
   [[nodiscard]] __device__ __forceinline__ float custom_score(float score, const CustomScoreOffset& in_tile,
                                                               float& slope) const {
     const ScorePoint<float> at = custom_point(score, in_tile);
@@ -92,7 +106,8 @@ struct TileRules {
       slope = value == -kInfinity ? 0.0f : slope;
     } else {
       slope = 1.0f;
-      value = CustomScoreCode::value(at, place.captured);
+      value = kHeld ? CustomScoreCode::held_value(at, place.captured, place.held)
+                    : CustomScoreCode::value(at, place.captured);
     }
     if constexpr (Score<Config>::kAddsFromMemory) return score == -kInfinity ? score : value;  // hidden it stays
     return value;
@@ -233,8 +248,12 @@ struct ScoreRules {
       }
     }
     if constexpr (Score<Config>::kIsCustom) {
-      rules.place = {options.captured, static_cast<int>(sequence), static_cast<int>(head),
-                     static_cast<int>(span.seqlen_q), static_cast<int>(span.seqlen_k)};
+      rules.place = {options.captured,
+                     static_cast<int>(sequence),
+                     static_cast<int>(head),
+                     static_cast<int>(span.seqlen_q),
+                     static_cast<int>(span.seqlen_k),
+                     {}};
     }
     return rules;
   }

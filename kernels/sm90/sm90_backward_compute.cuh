@@ -299,7 +299,12 @@ class BackwardComputer {
   // two instructions less per entry in all others.
   __device__ __forceinline__ void custom_exponentials(const Sm90BackwardItem& item) {
     static_assert(!Score<Config>::kHasSlopes);  // ds has no registers for derivatives
-    custom_probabilities(s_, lse_, rules_of_tile(item), args_.base.scale, recomputed_lane());
+    TileRules<Config> tile = rules_of_tile(item);
+    if (CustomScoreCode::kHolds && uniform(tile.template hold<kBackwardRows, kWarpgroupRows>())) {
+      custom_probabilities<true>(s_, lse_, tile, args_.base.scale, recomputed_lane());
+    } else {
+      custom_probabilities<false>(s_, lse_, tile, args_.base.scale, recomputed_lane());
+    }
     mask(item, 0.0f);
     if constexpr (Score<Config>::kMayBeLowest) {
       if (has_coarse_rows_) divide_by_sums(item);

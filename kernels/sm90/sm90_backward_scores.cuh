@@ -94,12 +94,13 @@ template <class Config>
 
 // p of a transposed tile of products, by a function whose derivative is 1; anything where an entry is not seen.
 // lane: of the warpgroup.
-template <class Config>
+// kHeld: after TileRules::hold(), which leaves no load.
+template <bool kHeld, class Config>
 __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float (&lse)[16],
                                                      const TileRules<Config>& tile, float scale, int lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (i % kCustomTogether == 0) {
+    if (!kHeld && i % kCustomTogether == 0) {
       __syncwarp();  // no load moves up across it: it would take a register there
       // Nor does a table's subscript, whose 32 took a dozen registers more.
       if constexpr (Score<Config>::kMayBeLowest) lane = static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);
@@ -107,7 +108,7 @@ __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float
     float unused;
     const CustomScoreOffset at = {accumulator_column(lane), backward_column(i), accumulator_row(lane),
                                   i / 2 % 2 * kRowHalf};
-    const float value = tile.template custom_score<false>(s[i] * scale, at, unused);
+    const float value = tile.template custom_score<false, kHeld>(s[i] * scale, at, unused);
     s[i] = custom_probability<Config>(value, lse[backward_statistic(i)]);
   }
 }

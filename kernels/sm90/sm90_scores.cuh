@@ -20,6 +20,7 @@ template <class Config>
 struct Sm90Scores {
   static constexpr int kScores = Config::kBlockN / 2;
   static constexpr bool kHasRules = Score<Config>::kChangesScores;
+  static constexpr bool kHolds = Score<Config>::kIsCustom && CustomScoreCode::kHolds;
   static constexpr bool kLoadsTermsEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kTermsTiles &&
                                            sizeof(typename TermsElementOf<Config>::Storage) == sizeof(Bits16) &&
                                            Config::kBlockN % 32 == 0;
@@ -163,11 +164,13 @@ struct Sm90Scores {
       for (int i = 0; i < kScores; ++i) s[i] = ScoreTransform::minus_r(s[i] * factor);
       mask_tile<kIsFirst>(s, n);
     } else if constexpr (kHasRules) {
-      const TileRules<Config> tile = rules_of_tile(n);
-      if (tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) {
-        apply_rules<true>(tile, s, thread());
-      } else {
+      TileRules<Config> tile = rules_of_tile(n);
+      if (!tile.template all_visible<kWarpgroupRows, Config::kBlockN>()) {
         apply_rules<false>(tile, s, thread());
+      } else if (kHolds && tile.template hold<kWarpgroupRows, Config::kBlockN>()) {
+        apply_rules_held(tile, s, thread());
+      } else {
+        apply_rules<true>(tile, s, thread());
       }
     } else {
       mask_tile<kIsFirst>(s, n);

@@ -104,6 +104,26 @@ void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> other
   }
 }
 
+/// Is the function the option alibi_slopes in this problem, beside options with which all backends take that?
+bool is_alibi(const Problem& p, const CustomScore& score) {
+  if (score.alibi == AlibiForm::kNone) return false;
+  const bool is_causal = p.window_right == 0, is_open = p.window_left < 0 && p.window_right < 0;
+  const bool sees_distance = is_causal || (is_open && score.alibi == AlibiForm::kDistance);
+  const bool is_alone = !p.bias && !p.mask && !p.alibi_slopes && !p.transforms_scores() && p.dropout_p == 0;
+  const Tensor& slopes = score.captured.front();
+  return sees_distance && is_alone && !p.varlen && p.max_seqlen_q == p.max_seqlen_k && slopes.dtype == DType::kF32 &&
+         slopes.shape[0] == p.num_heads_q;
+}
+
+/// The function's one capture as Problem::alibi_slopes.
+Tensor slopes_of_heads(const Problem& p, const CustomScore& score) {
+  Tensor slopes = score.captured.front();
+  const std::int64_t stride = slopes.stride[0];
+  slopes.shape = {p.num_sequences, p.num_heads_q, 1, 1};
+  slopes.stride = {0, stride, 0, 0};
+  return slopes;
+}
+
 }  // namespace
 
 CaptureForm form_of(const Tensor& captured, std::size_t rank) {
@@ -115,7 +135,7 @@ CaptureForm form_of(const Tensor& captured, std::size_t rank) {
   return {.is_near = reach<kNear, .is_unit = rank> 0 && captured.stride[rank - 1] == 1};
 }
 
-void resolve_score_function(Problem& p, const Params& params, bool is_whole) {
+void resolve_score_function(Problem& p, const Params& params, bool is_whole, bool wants_gradients) {
   if (params.score == nullptr) return;
   if (!is_whole) refuse("score: given, allowed outside of a ring only");
   const CustomScore& score = params.score->state()->custom;
@@ -126,6 +146,10 @@ void resolve_score_function(Problem& p, const Params& params, bool is_whole) {
   const bool is_alone = !p.bias && !p.alibi_slopes && !p.transforms_scores() && score.captured.empty();
   if (score.softcap != 0 && is_alone) {
     p.transform_cap = score.softcap;
+    return;
+  }
+  if (!wants_gradients && params.block_mask == nullptr && is_alibi(p, score)) {
+    p.alibi_slopes = slopes_of_heads(p, score);
     return;
   }
   p.custom_score = &score;

@@ -15,6 +15,13 @@ struct ScoreProgram;
 
 namespace attend::core {
 
+/// The option alibi_slopes in the words of a function, whose lengths of q and k are equal.
+enum class AlibiForm : std::uint8_t {
+  kNone,        ///< it is something else
+  kDistance,    ///< score - slope[h] |q - k|
+  kKeysBefore,  ///< score - slope[h] (q - k): the option where no key behind the row is seen
+};
+
 /// It applies after the options of kernels/attention/score_mods.cuh and before masks. The CPU's backends run its
 /// program; those of GPUs compile its source.
 struct CustomScore {
@@ -23,6 +30,8 @@ struct CustomScore {
   std::string source;
   /// Of the gradients of captures: score/gradients_text.hpp. Empty: the value depends on none.
   std::string gradients = {};
+  /// Of what a kernel reads once for a tile: the members of score/held_text.hpp.
+  std::string held = {};
   /// Of the source: two problems with equal digests take the same kernels.
   std::array<std::int32_t, 4> digest = {};
   /// Its effects on a score, which tile choices and kernels ask for.
@@ -32,6 +41,8 @@ struct CustomScore {
   bool may_be_huge = false;
   /// Not 0: it is the option of this name, with this value, and nothing else.
   double softcap = 0;
+  /// Not kNone: it is that option, with its one capture, and nothing else.
+  AlibiForm alibi = AlibiForm::kNone;
   /// Tensors that the source reads, kMostCaptured at most, on the device of q. No key has their values or addresses.
   /// Subscript n of a capture is dimension n: further dimensions have extent 1. Strides are any, the last one too.
   std::vector<Tensor> captured = {};

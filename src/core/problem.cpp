@@ -122,8 +122,9 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   }
 }
 
-/// Everything that forward and backward have in common. p has q, k, v, o, and lse if there is one.
-void check_and_resolve(Problem& p, const Params& params, const WholeLengths* whole) {
+/// Everything that forward and backward have in common. p has q, k, v, o, and lse if there is one. wants_gradients: of
+/// captures.
+void check_and_resolve(Problem& p, const Params& params, const WholeLengths* whole, bool wants_gradients = false) {
   const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
   const std::pair<const char*, const Tensor*> tensors[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
   for (const auto& [name, tensor] : tensors) check_float_tensor(name, *tensor, q.device);
@@ -145,7 +146,7 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   const WholeLengths lengths = whole != nullptr ? *whole : WholeLengths{q.shape[2], k.shape[2]};
   if (params.varlen) resolve_varlen(p, params, lengths);
   resolve_params(p, params, lengths);
-  resolve_score_function(p, params, whole == nullptr);
+  resolve_score_function(p, params, whole == nullptr, wants_gradients);
   resolve_block_mask(p, params, whole == nullptr);
 }
 
@@ -200,7 +201,7 @@ Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
   p.v = input_view(call.v);
   p.o = input_view(call.o);
   p.lse = input_view(call.lse);
-  check_and_resolve(p, call.params, whole);
+  check_and_resolve(p, call.params, whole, !call.captures.empty());
   p.is_backward = true;
   p.dout = input_view(call.dout);
   p.dq = call.dq;

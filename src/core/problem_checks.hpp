@@ -73,8 +73,8 @@ void check_output_strides(const char* name, const Tensor& t);
 /// in one buffer as q, k and v do in a fused one.
 [[nodiscard]] bool may_share_bytes(const Tensor& a, const Tensor& b);
 
-/// params.score, which a part of a larger problem may not have.
-void resolve_score_function(Problem& p, const Params& params, bool is_whole);
+/// params.score, which a part of a larger problem may not have. wants_gradients: of its captures.
+void resolve_score_function(Problem& p, const Params& params, bool is_whole, bool wants_gradients);
 
 /// params.block_mask, likewise. The lengths are known.
 void resolve_block_mask(Problem& p, const Params& params, bool is_whole);

@@ -167,8 +167,9 @@ Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
 }
 
 /// Subscripts are clamped, unless it is certain that they are within the tensor: no code can leave it.
-std::string load(const Graph& graph, const Node& node) {
+std::string load(const Graph& graph, Id id) {
   constexpr double kLeast = -0x1p31, kMost = 0x1p31 - 1;
+  const Node& node = graph[id];
   const Capture& capture = graph.captures()[static_cast<std::size_t>(node.which)];
   std::vector<std::string> subscripts;
   for (std::size_t n = 0; n < capture.shape.size(); ++n) {
@@ -178,7 +179,7 @@ std::string load(const Graph& graph, const Node& node) {
     subscripts.push_back(
         is_within ? name : fmt::format("math::within({}, captures.template extent<{}, {}>())", name, node.which, n));
   }
-  return fmt::format("captures.template load<{}>({})", node.which, fmt::join(subscripts, ", "));
+  return fmt::format("captures.template load<{}, {}>({})", node.which, id, fmt::join(subscripts, ", "));
 }
 
 constexpr double kMostExact = 0x1p24;     // integers to here are floats
@@ -315,7 +316,8 @@ std::string soft_cap(const Graph& graph, const Node& node) {
   return "";
 }
 
-std::string operation(const Graph& graph, const Node& node) {
+std::string operation(const Graph& graph, Id id) {
+  const Node& node = graph[id];
   const auto arg = [&](std::size_t n) { return name_of(node.args[n]); };
   switch (node.op) {
     case Op::kConstant:
@@ -323,7 +325,7 @@ std::string operation(const Graph& graph, const Node& node) {
     case Op::kVariable:
       return fmt::format("at.{}", member_of(static_cast<Variable>(node.which)));
     case Op::kLoad:
-      return load(graph, node);
+      return load(graph, id);
     case Op::kNot:
       return (node.type == Type::kBool ? "!" : "~") + arg(0);
     case Op::kToFloat:
@@ -359,7 +361,7 @@ std::string print_struct(const Graph& graph, std::string_view name, std::span<co
   for (std::size_t n = 0; n < needed.size(); ++n) {
     if (!needed[n]) continue;
     const auto id = static_cast<Id>(n);
-    text += fmt::format("    const {} {} = {};\n", type_of(graph.type(id)), name_of(id), operation(graph, graph[id]));
+    text += fmt::format("    const {} {} = {};\n", type_of(graph.type(id)), name_of(id), operation(graph, id));
   }
   for (std::size_t n = 0; n < nodes.size(); ++n) text += fmt::format("    r{} = {};\n", n, name_of(nodes[n]));
   return text + "  }\n};\n";

@@ -20,6 +20,8 @@
 #include "kernels/attention/score_transform.cuh"
 #include "score/captures.hpp"
 #include "score/gradients_text.hpp"
+#include "score/held_text.hpp"
+#include "score/known_options.hpp"
 
 namespace attend {
 namespace {
@@ -105,29 +107,6 @@ bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   return of_all_nodes(graph, root, rule).back();
 }
 
-/// c of c tanh(score / c) or c tanh(score (1 / c)), from the caps that all kernels take; 0: it is something else.
-double softcap_of(const expr::Graph& graph, expr::Id id) {
-  const expr::Node& product = graph[id];
-  if (product.op != expr::Op::kMultiply) return 0;
-  const bool is_first = graph[product.args[0]].op == expr::Op::kConstant;
-  const expr::Node& cap = graph[product.args[is_first ? 0 : 1]];
-  const expr::Node& tanh = graph[product.args[is_first ? 1 : 0]];
-  if (cap.op != expr::Op::kConstant || tanh.op != expr::Op::kTanh) return 0;
-  const expr::Node& inner = graph[tanh.args[0]];
-  const auto is_score = [&](expr::Id part) {
-    return graph[part].op == expr::Op::kVariable && graph[part].type == expr::Type::kFloat;
-  };
-  const bool divides =
-      inner.op == expr::Op::kDivide && is_score(inner.args[0]) && graph.is_constant(inner.args[1], cap.value);
-  const auto multiplies = [&](std::size_t score, std::size_t factor) {
-    return inner.op == expr::Op::kMultiply && is_score(inner.args[score]) &&
-           graph.is_constant(inner.args[factor], 1 / cap.value);
-  };
-  const bool is_softcap = divides || multiplies(0, 1) || multiplies(1, 0);
-  const bool is_allowed = cap.value >= kSmallestCapByReciprocal && cap.value <= kLargestCapByReciprocal;
-  return is_softcap && is_allowed ? cap.value : 0;
-}
-
 /// sin, cos and tan are calls (kernels/attention/score_math.cuh). The compiler of kernels crashes where warps that have
 /// given registers away call them, as those do that make gradients: there they are no calls.
 std::string with_calls_in_line(std::string code) {
@@ -181,21 +160,27 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
     custom.source = previous->source;
     custom.traits = previous->traits;
     custom.gradients = previous->gradients;
+    custom.held = previous->held;
     custom.may_be_huge = previous->may_be_huge;
     custom.softcap = previous->softcap;
+    custom.alibi = previous->alibi;
   } else {
     custom.source =
         expr::print_struct(program.graph, "ScoreValueCode", std::array{program.result}) +
         expr::print_struct(program.graph, "ScoreFunctionCode", std::array{program.result, program.by_score});
     custom.traits = traits_of_program(program);
+    const score::HeldText held = score::HeldText::of(program.graph, program.result);
+    custom.source += held.before;
+    custom.held = held.members;
     if (const std::vector<expr::Id> of_loads = expr::ScoreProgram::results_of(program.loads); !of_loads.empty()) {
       custom.source += with_calls_in_line(expr::print_struct(program.graph, "ScoreGradientsCode", of_loads));
       custom.gradients = score::gradients_text(program);
     }
-    custom.softcap = softcap_of(program.graph, program.result);
+    custom.softcap = score::softcap_of(program.graph, program.result);
+    custom.alibi = score::alibi_of(program.graph, program.result);
     custom.may_be_huge = has_huge_constant(program) || adds_an_element(program.graph, program.result);
   }
-  custom.digest = digest_of(custom.source + custom.gradients, custom.captured, custom.ranks);
+  custom.digest = digest_of(custom.source + custom.gradients + custom.held, custom.captured, custom.ranks);
   return custom;
 }
 

@@ -42,8 +42,8 @@ TEST_F(PrintedScores, CompileForDevices) {
   const std::string program =
       "#include \"attention/score_math.cuh\"\n"
       "struct Captures {\n  const float* data;\n"
-      "  template <int n> __device__ float load(int i) const { return data[i]; }\n"
-      "  template <int n> __device__ float load(int i, int j) const { return data[16 * i + j]; }\n"
+      "  template <int n, int load_of> __device__ float load(int i) const { return data[i]; }\n"
+      "  template <int n, int load_of> __device__ float load(int i, int j) const { return data[16 * i + j]; }\n"
       "  template <int n, int d> __device__ int extent() const { return d == 0 ? 4 : 16; }\n};\n" +
       structs + "extern \"C\" __global__ void scores(attend::ScorePoint<float> at, Captures captures, float* out) {\n" +
       calls + "}\n";

@@ -64,7 +64,7 @@ std::string program_of(const std::vector<Printed>& functions, bool are_long) {
       "using Element = double (*)(int, const std::int64_t*, int);\n"
       "constexpr int kExtents[][5] = {{{0}}};\n"
       "struct Captures {{\n  Element element;\n"
-      "  template <int n> double load(auto... at) const {{\n"
+      "  template <int n, int load_of> double load(auto... at) const {{\n"
       "    const std::int64_t subscripts[] = {{at..., 0}};\n"
       "    return element(n, subscripts, sizeof...(at));\n  }}\n"
       "  template <int n, int d> int extent() const {{ return kExtents[n][d]; }}\n}};\n",

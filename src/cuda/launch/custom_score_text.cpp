@@ -58,7 +58,7 @@ struct CustomScoreCode {{
     ScoreFunctionCode::evaluate(at, Tensors{{captured}}, value, slope);
     return value;
   }}
-{}}};
+{}{}}};
 
 }}  // namespace attend
 )";
@@ -95,7 +95,7 @@ std::string custom_score_text(const core::CustomScore& score, CustomScoreForm ho
   const char* const math = how.is_fast ? "#define ATTEND_FAST_SCORE_MATH\n" : "";
   const char* const lengths = how.is_long ? "#define ATTEND_LONG_SEQUENCES\n" : "";
   return fmt::format(kText, math, lengths, kIncludes, score.source, score.traits.transforms, score.may_be_huge,
-                     fmt::join(types, ", "), score.gradients);
+                     fmt::join(types, ", "), score.gradients, score.held);
 }
 
 }  // namespace attend::cuda

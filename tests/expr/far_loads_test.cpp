@@ -1,0 +1,90 @@
+// Loads of one element far from the diagonal.
+#include "expr/far_loads.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "expr/evaluate.hpp"
+#include "expr/parse.hpp"
+#include "expr/random_text.hpp"
+
+namespace attend::test {
+namespace {
+
+using expr::FarLoads;
+
+TEST(FarLoads, AreKnown) {
+  struct Case {
+    const char* text;
+    std::size_t loads;
+    std::int64_t from, until;
+  };
+  constexpr std::int64_t kNo = FarLoads::kNowhere;
+  const Case kCases[] = {
+      {"score + table[h][clamp(q - k, -8, 7) + 8]", 1, 7, -8},
+      {"score + table[h][q - k + 8]", 1, 7, -8},  // subscripts are taken within the tensor
+      {"score + table[h][max(k - q, -5)]", 1, 0, -15},
+      {"score - bias[h] * abs(q - k)", 0, kNo, -kNo},
+      {"score + table[h][q]", 0, kNo, -kNo},
+      {"score + table[h][min(q, 3)]", 0, kNo, -kNo},
+      {"score + table[h][(q - k) & 7]", 0, kNo, -kNo},
+      {"score + bias[min(abs(q - k), 5)] + bias[clamp(q - k, -7, 0) + 7]", 2, 5, -7},
+      {"score + table[h][q - k < 4 ? max(q - k, 0) : min(4 + int(log(float(max(q - k, 1)) / 4) * 3), 15)]", 1, 157, 0},
+      {"score + cap", 0, kNo, -kNo},
+      {"score + bias[doc[clamp(q - k, 0, 9)]]", 1, 9, 0},  // of doc; that of bias follows from it, but no bound says so
+      {"score + bias[q > 100 ? clamp(q - k, 0, 4) : 0]", 0, kNo, -kNo}};
+  for (const Case& c : kCases) {
+    const expr::Function f = expr::parse("text", c.text, some_captures(), expr::Type::kFloat);
+    const FarLoads far = expr::far_loads_of(f.graph, f.result);
+    EXPECT_EQ(far.loads.size(), c.loads) << c.text;
+    EXPECT_EQ(far.from, c.from) << c.text;
+    EXPECT_EQ(far.until, c.until) << c.text;
+  }
+}
+
+/// A random subscript is one number wherever far_loads_of() says so, and no end could be nearer by much.
+TEST(FarLoads, AreOneElement) {
+  constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 24;
+  std::mt19937_64 generator(11);
+  int found = 0;
+  for (int n = 0; n < kFunctions; ++n) {
+    RandomText random(static_cast<std::uint64_t>(n), true);
+    const std::string text = "score + bias[clamp(" + random.of_int(n % 3) + " + 3 * (q - k), -3, 11)]";
+    const expr::Function f = expr::parse("text", text, some_captures(), expr::Type::kFloat);
+    const FarLoads far = expr::far_loads_of(f.graph, f.result);
+    for (const expr::Id load : far.loads) {
+      const std::vector<expr::Id> subscripts(f.graph[load].args.begin(),
+                                             f.graph[load].args.begin() + f.graph[load].num_args());
+      const std::vector<std::int64_t>& shape = f.graph.captures()[static_cast<std::size_t>(f.graph[load].which)].shape;
+      expr::Evaluator evaluator(f.graph, subscripts, element_of_capture);
+      for (const bool is_behind : {false, true}) {
+        const std::int64_t end = is_behind ? -far.until : far.from;
+        if (end == FarLoads::kNowhere) continue;
+        ++found;
+        expr::Point point = random_point(generator);
+        std::vector<double> first;
+        for (int at = 0; at < kPoints; ++at) {
+          auto& row = point[static_cast<std::size_t>(expr::Variable::kRow)];
+          auto& key = point[static_cast<std::size_t>(expr::Variable::kKey)];
+          const auto distance = static_cast<double>(end + static_cast<std::int64_t>(generator() % (at + 1)));
+          (is_behind ? row : key) = static_cast<double>(generator() % 1000);
+          (is_behind ? key : row) = (is_behind ? row : key) + distance;
+          std::vector<double> elements;
+          for (std::size_t d = 0; d < subscripts.size(); ++d) {
+            elements.push_back(std::clamp(evaluator.at(point)[d], 0.0, static_cast<double>(shape[d] - 1)));
+          }
+          if (at == 0) first = elements;
+          EXPECT_EQ(elements, first) << text;
+        }
+      }
+    }
+  }
+  EXPECT_GT(found, kFunctions / 200);
+}
+
+}  // namespace
+}  // namespace attend::test
