@@ -112,6 +112,23 @@ def vs_peers():
     return "\n".join(lines)
 
 
+OWN = RESULTS / "vs_peers_own_bf16.json"
+
+
+def own_functions():
+    """Scores and masks of the caller's own, for docs/custom_scores.md."""
+    data = json.loads(OWN.read_text())
+    lines = [f"bfloat16, TFLOP/s of the pairs that a mask leaves ({peer_tables.title(data)}):", "",
+             "| function | (B, H, S, D) | pass | attend | the option of the same meaning | FlexAttention | attend over "
+             "FlexAttention |", "|---|---|---|---:|---:|---:|---:|"]
+    for row in data["rows"]:
+        figures, share = row["tflops"], peer_tables.ratio(row)
+        cells = [f"{figures[name]:.0f}" if name in figures else "-" for name in ("attend", "built_in", "flex")]
+        beside = "-" if share is None else peer_tables.emphasised(share, share < 1, 2) + "x"
+        lines.append(f"| {' | '.join([row['mask'], sizes(row), peer_tables.PASSES[row['mode']], *cells, beside])} |")
+    return "\n".join([*lines, "", "![TFLOP/s of attend and FlexAttention, a function a row](vs_peers_own_bf16.svg)"])
+
+
 def in_python():
     """What Python costs and what the examples and experiments gave, for the README."""
     cost, train, gpt2 = map(load, ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json"))
@@ -138,7 +155,7 @@ def sections():
     tensor_cores = ("kernels/common", "kernels/sm80", "kernels/sm90", "kernels/simt", "src/cuda/launch")
     compare = "python3 bench/h200_vs_peers.py"
     seed = RESULTS / "seed_f32.json"
-    grids = tuple(path for path in sorted(RESULTS.glob("vs_peers_*_*.json")))
+    grids = tuple(path for path in sorted(RESULTS.glob("vs_peers_*_*.json")) if path != OWN)
     of_bf16 = tuple(RESULTS / f"vs_peers_{grid}_bf16.json" for grid in ("paper", "masks", "decode"))
     in_f32 = (seed,) if seed.exists() else (ladder_table.FILE,)
     python = tuple(RESULTS / f"{name}.json" for name in ("python_host_cost", "train_char_transformer", "train_gpt2"))
@@ -154,4 +171,6 @@ def sections():
         report.Section(readme, "python_summary", python, tensor_cores, in_python, "python3 bench/python_host_cost.py"),
         report.Section(PAGE, "seed_f32", (seed,), rungs, seed_f32, command),
         report.Section(PAGE, "vs_peers", grids, tensor_cores, vs_peers, compare),
+        report.Section(report.DOCS / "custom_scores.md", "own_functions", (OWN,), tensor_cores, own_functions,
+                       f"{compare} --grid own --dtype bf16"),
     ]

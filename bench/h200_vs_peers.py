@@ -4,6 +4,8 @@
     python3 bench/h200_vs_peers.py                        # every grid in bf16 and f16: results/h200/vs_peers_*.json
     python3 bench/h200_vs_peers.py --grid paper --dtype bf16 --compute sm80_forward,sm80_backward
 
+Grid own: scores and masks of the caller's own, beside FlexAttention and attend's options.
+
 Peers: PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and
 FlashAttention-3 (fa3) where flash_attn_interface is importable. Needs attend's package, torch and NumPy, not the
 repository's build.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws attend beside its peers, docs/vs_peers_DTYPE.svg, from results/h200/vs_peers_paper_*.json.
+"""Draws attend beside its peers: docs/vs_peers_DTYPE.svg and docs/vs_peers_own_bf16.svg, from results/h200.
 
     python3 bench/plot_vs_peers.py
 """
@@ -47,7 +47,31 @@ def draw_panel(axis, rows):
     axis.grid(alpha=0.3)
 
 
+def draw_own(data):
+    """Functions of the caller's own: a panel for each pass, a group of bars for each function."""
+    masks = list(dict.fromkeys(row["mask"] for row in data["rows"]))
+    sides = {"attend": ("attend", style.BLUE), "built_in": ("attend, the option", style.GREEN),
+             "flex": ("FlexAttention", style.GREY)}
+    figure, axes = plt.subplots(1, 2, figsize=(9.6, 0.42 * len(masks) + 1.2), sharey=True, layout="constrained")
+    for mode, axis in zip(("fwd", "bwd"), axes):
+        rows = {row["mask"]: row["tflops"] for row in data["rows"] if row["mode"] == mode}
+        for n, (side, (label, color)) in enumerate(sides.items()):
+            at = [i + 0.27 * (n - 1) for i in range(len(masks))]
+            axis.barh(at, [rows[mask].get(side, 0) for mask in masks], 0.25, color=color, label=label)
+        axis.set_title(peer_tables.PASSES[mode])
+        axis.set_xlabel("TFLOP/s of the pairs that are seen")
+        axis.grid(axis="x", alpha=0.3)
+    axes[0].set_yticks(range(len(masks)), masks)
+    axes[0].invert_yaxis()
+    axes[1].legend(fontsize=8)
+    figure.suptitle(textwrap.fill(f"{data['dtype']}; {peer_tables.title(data)}", TITLE_COLUMNS), fontsize=8)
+    return figure
+
+
 def main():
+    own = report.ROOT / "results" / "h200" / "vs_peers_own_bf16.json"
+    if own.exists():
+        report.save_picture(draw_own(json.loads(own.read_text())), "vs_peers_own_bf16.svg", [own])
     for dtype in ("bf16", "f16"):
         path = report.ROOT / "results" / "h200" / f"vs_peers_paper_{dtype}.json"
         if path.exists():

@@ -33,7 +33,9 @@ class BackwardCaptureSums {
     const auto add_one = [&](int row, int key, float sum) {
       add_line(args, item, head, first_row + row, item.key + key, sum);
     };
-    if constexpr (kLines == GradientLines::kDistance) {
+    if (kLines == GradientLines::kDistance && are_same(first_row, item.key)) {
+      BackwardLineSums<Config>::by_row(ds, keys, add_one);  // a row's pairs are on one line, and so are all others
+    } else if constexpr (kLines == GradientLines::kDistance) {
       BackwardLineSums<Config>::by_distance(ds, keys, add_one);
     } else if constexpr (kLines == GradientLines::kKey) {
       BackwardLineSums<Config>::by_key(ds, keys, add_one);
@@ -45,6 +47,12 @@ class BackwardCaptureSums {
   }
 
  private:
+  // Have all pairs of the tile the same gradients?
+  [[nodiscard]] static __device__ __forceinline__ bool are_same(int first_row, int first_key) {
+    const int distance = first_row - first_key;
+    return distance - (Config::kBlockN - 1) >= Code::kSameFrom || distance + (Config::kBlockM - 1) <= Code::kSameUntil;
+  }
+
   // A row for each lane of two warps.
   static __device__ __forceinline__ void add_pairs(const Bits16* ds, int keys, auto add) {
     const int row = static_cast<int>(threadIdx.x % kWarpgroup);

@@ -22,12 +22,15 @@ class BackwardLineSums {
     const int lane = static_cast<int>(threadIdx.x % 32), first = warp() * kMmaRows;
     const int row = first + lane / 8 % 2 * 8 + lane % 8;
     const OperandB ones = {{pair(true, true), pair(true, true)}};
-    float sums[kAccumulatorsOfMma] = {};
+    float sums[kAccumulatorsOfMma] = {}, others[kAccumulatorsOfMma] = {};  // two chains of products, not one
 #pragma unroll 2
-    for (int key = 0; key < keys; key += kMmaDepth) {
+    for (int key = 0; key < keys; key += 2 * kMmaDepth) {
       const LoadedMatrices m = ldmatrix_x4(chunk_address(ds, row, key / kChunk + lane / 16));
+      const LoadedMatrices n = ldmatrix_x4(chunk_address(ds, row, (key + kMmaDepth) / kChunk + lane / 16));
       mma_add<Element>(sums, {{m.matrix[0], m.matrix[1], m.matrix[2], m.matrix[3]}}, ones);
+      mma_add<Element>(others, {{n.matrix[0], n.matrix[1], n.matrix[2], n.matrix[3]}}, ones);
     }
+    sums[0] += others[0], sums[2] += others[2];
     // All columns are the same: lane 4 n has row n, and the lane behind it row n + 8.
     const int half = lane % 2;
     add(first + lane / 4 + half * 8, 0, lane % 4 > 1 ? 0.0f : half == 0 ? sums[0] : sums[2]);

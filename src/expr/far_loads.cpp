@@ -30,7 +30,7 @@ bool is_one_from(const Graph& graph, Id subscript, std::int64_t extent, std::int
 /// The least distance from which it is one number; kNowhere: there is none.
 std::int64_t first_far(const Graph& graph, Id subscript, std::int64_t extent, bool is_behind) {
   const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, extent, distance, is_behind); };
-  if (!is_one(kFarthest)) return FarLoads::kNowhere;
+  if (!is_one(kFarthest)) return FarEnds::kNowhere;
   std::int64_t far = kFarthest, near = -1;  // what holds from a distance on holds from all that are larger
   while (far - near > 1) {
     const std::int64_t middle = near + (far - near) / 2;
@@ -39,37 +39,40 @@ std::int64_t first_far(const Graph& graph, Id subscript, std::int64_t extent, bo
   return far;
 }
 
-/// Of one load: as `all`, with it alone.
-FarLoads far_load(const Graph& graph, Id id) {
-  const Node& load = graph[id];
-  FarLoads own = {{id}, 0, 0};
-  bool has_distance = false;
-  for (std::size_t n = 0; n < load.num_args(); ++n) {
-    const Spread spread = spread_of(graph, std::span(&load.args[n], 1));
-    if (spread == Spread::kUniform) continue;
-    if (spread != Spread::kDistance) return {};
-    has_distance = true;
-    const std::int64_t extent = graph.captures()[static_cast<std::size_t>(load.which)].shape[n];
-    own.from = std::max(own.from, first_far(graph, load.args[n], extent, false));
-    const std::int64_t behind = first_far(graph, load.args[n], extent, true);
-    own.until = std::min(own.until, -behind);
-  }
-  const bool has_end = own.from != FarLoads::kNowhere || own.until != -FarLoads::kNowhere;
-  return has_distance && has_end ? own : FarLoads{};
+/// Are the subscripts the same for all pairs of a head?
+bool are_uniform(const Graph& graph, std::span<const Id> subscripts) {
+  return subscripts.empty() || spread_of(graph, subscripts) == Spread::kUniform;
 }
 
 }  // namespace
+
+FarEnds FarEnds::beside(const FarEnds& other) const {
+  return {std::max(from, other.from), std::min(until, other.until)};
+}
+
+FarEnds far_ends_of(const Graph& graph, std::int32_t capture, std::span<const Id> subscripts) {
+  FarEnds ends = {0, 0};
+  for (std::size_t n = 0; n < subscripts.size(); ++n) {
+    const Id subscript = subscripts[n];
+    if (are_uniform(graph, {&subscript, 1})) continue;
+    if (spread_of(graph, {&subscript, 1}) != Spread::kDistance) return {};
+    const std::int64_t extent = graph.captures()[static_cast<std::size_t>(capture)].shape[n];
+    ends = ends.beside({first_far(graph, subscript, extent, false), -first_far(graph, subscript, extent, true)});
+  }
+  return ends;
+}
 
 FarLoads far_loads_of(const Graph& graph, Id root) {
   const std::vector<bool> needed = graph.needed_by(root);
   FarLoads all;
   for (std::size_t n = 0; n < needed.size(); ++n) {
     const auto id = static_cast<Id>(n);
-    if (!needed[n] || graph[id].op != Op::kLoad) continue;
-    const FarLoads own = far_load(graph, id);
-    if (own.loads.empty()) continue;
-    all.from = all.loads.empty() ? own.from : std::max(all.from, own.from);
-    all.until = all.loads.empty() ? own.until : std::min(all.until, own.until);
+    const Node& node = graph[id];
+    if (!needed[n] || node.op != Op::kLoad) continue;
+    const std::span<const Id> subscripts = {node.args.data(), node.num_args()};
+    const FarEnds own = far_ends_of(graph, node.which, subscripts);
+    if (are_uniform(graph, subscripts) || !own.exist()) continue;
+    all.ends = all.loads.empty() ? own : all.ends.beside(own);
     all.loads.push_back(id);
   }
   return all;

@@ -4,22 +4,35 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "expr/graph.hpp"
 
 namespace attend::expr {
 
-struct FarLoads {
+/// Distances q - k.
+struct FarEnds {
   static constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
 
-  std::vector<Id> loads = {};      ///< the nodes
-  std::int64_t from = kNowhere;    ///< q - k from which each of them reads one element of a head and sequence
-  std::int64_t until = -kNowhere;  ///< q - k until which each does; another one than from `from` on, perhaps
+  std::int64_t from = kNowhere;    ///< from which there is one element for a head and sequence
+  std::int64_t until = -kNowhere;  ///< until which there is one; another one than from `from` on, perhaps
+
+  [[nodiscard]] bool exist() const { return from != kNowhere || until != -kNowhere; }
+  /// Those of two elements together.
+  [[nodiscard]] FarEnds beside(const FarEnds& other) const;
 };
 
-/// Of the loads on which `root` depends, those with subscripts that follow from q - k, and from what is the same for all
-/// pairs of a head. Empty: there are none, or they have no such ends within 2^20.
+/// Of the elements of a capture with these subscripts, which follow from q - k, and from what is the same for all pairs
+/// of a head. None exist: they do not, or have no such ends within 2^20.
+[[nodiscard]] FarEnds far_ends_of(const Graph& graph, std::int32_t capture, std::span<const Id> subscripts);
+
+struct FarLoads {
+  std::vector<Id> loads = {};  ///< the nodes
+  FarEnds ends = {};           ///< of all together
+};
+
+/// Those of the loads on which `root` depends that have ends and are not the same for all pairs anyway.
 [[nodiscard]] FarLoads far_loads_of(const Graph& graph, Id root);
 
 }  // namespace attend::expr

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <span>
 #include <vector>
 
+#include "expr/far_loads.hpp"
 #include "expr/spread.hpp"
+#include "score/held_text.hpp"
 
 namespace attend::score {
 namespace {
@@ -20,6 +23,18 @@ const char* lines_of(expr::Spread spread) {
     default:
       return "kRow";
   }
+}
+
+/// From and until which distances all gradients are the same.
+expr::FarEnds ends_of(const expr::ScoreProgram& program) {
+  expr::FarEnds all = {0, 0};
+  for (const expr::CaptureLoad& load : program.loads) {
+    const bool is_uniform = expr::spread_of(program.graph, std::span(&load.derivative, 1)) == expr::Spread::kUniform;
+    const expr::FarEnds own =
+        expr::far_ends_of(program.graph, load.capture, std::span(load.subscripts).first(load.rank));
+    all = all.beside(is_uniform ? own : expr::FarEnds{});
+  }
+  return all;
 }
 
 }  // namespace
@@ -40,14 +55,17 @@ std::string gradients_text(const expr::ScoreProgram& program) {
     additions += fmt::format("    add({}, {}, d{});\n", loads[n].capture, offset, n);
   }
   const std::vector<expr::Id> nodes = expr::ScoreProgram::results_of(loads);
+  const expr::FarEnds ends = ends_of(program);
   return fmt::format(
       "  static constexpr GradientLines kLines = GradientLines::{};\n"
+      "  static constexpr int kSameFrom = {}, kSameUntil = {};\n"
       "  template <class Add>\n"
       "  static __device__ __forceinline__ void gradients(const ScorePoint<float>& at, const CapturedTensor* "
       "captured,\n"
       "                                                   const Add& add) {{\n"
       "    const Tensors captures{{captured}};\n   {}\n    ScoreGradientsCode::evaluate(at, captures{});\n{}  }}\n",
-      lines_of(expr::spread_of(program.graph, nodes)), locals, results, additions);
+      lines_of(expr::spread_of(program.graph, nodes)), as_int(ends.from), as_int(ends.until), locals, results,
+      additions);
 }
 
 }  // namespace attend::score

@@ -49,13 +49,12 @@ const char* type_of(expr::Type type) {
   return type == expr::Type::kBool ? "bool" : type == expr::Type::kInt ? "int" : "float";
 }
 
-/// In the range of integers, whose ends no distance reaches.
+}  // namespace
+
 std::int64_t as_int(std::int64_t distance) {
   return std::clamp<std::int64_t>(distance, -std::numeric_limits<std::int32_t>::max(),
                                   std::numeric_limits<std::int32_t>::max());
 }
-
-}  // namespace
 
 HeldText HeldText::of(const expr::Graph& graph, expr::Id result) {
   const expr::FarLoads far = expr::far_loads_of(graph, result);
@@ -67,7 +66,7 @@ HeldText HeldText::of(const expr::Graph& graph, expr::Id result) {
     results += fmt::format(", held.h{}", n);
   }
   return {expr::print_struct(graph, "ScoreHeldCode", far.loads),
-          fmt::format(kMembers, as_int(far.from), as_int(far.until), fields, cases, results)};
+          fmt::format(kMembers, as_int(far.ends.from), as_int(far.ends.until), fields, cases, results)};
 }
 
 }  // namespace attend::score

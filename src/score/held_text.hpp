@@ -1,11 +1,15 @@
 // Elements of captures that kernels read once for a tile of scores.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "expr/graph.hpp"
 
 namespace attend::score {
+
+/// A distance as kernels count them: an int, whose ends no distance reaches.
+[[nodiscard]] std::int64_t as_int(std::int64_t distance);
 
 /// Of a function: what comes before CustomScoreCode (kernels/attention/custom_score.cuh), and its members
 ///

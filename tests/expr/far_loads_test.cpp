@@ -15,6 +15,7 @@
 namespace attend::test {
 namespace {
 
+using expr::FarEnds;
 using expr::FarLoads;
 
 TEST(FarLoads, AreKnown) {
@@ -23,7 +24,7 @@ TEST(FarLoads, AreKnown) {
     std::size_t loads;
     std::int64_t from, until;
   };
-  constexpr std::int64_t kNo = FarLoads::kNowhere;
+  constexpr std::int64_t kNo = FarEnds::kNowhere;
   const Case kCases[] = {
       {"score + table[h][clamp(q - k, -8, 7) + 8]", 1, 7, -8},
       {"score + table[h][q - k + 8]", 1, 7, -8},  // subscripts are taken within the tensor
@@ -41,8 +42,8 @@ TEST(FarLoads, AreKnown) {
     const expr::Function f = expr::parse("text", c.text, some_captures(), expr::Type::kFloat);
     const FarLoads far = expr::far_loads_of(f.graph, f.result);
     EXPECT_EQ(far.loads.size(), c.loads) << c.text;
-    EXPECT_EQ(far.from, c.from) << c.text;
-    EXPECT_EQ(far.until, c.until) << c.text;
+    EXPECT_EQ(far.ends.from, c.from) << c.text;
+    EXPECT_EQ(far.ends.until, c.until) << c.text;
   }
 }
 
@@ -62,8 +63,8 @@ TEST(FarLoads, AreOneElement) {
       const std::vector<std::int64_t>& shape = f.graph.captures()[static_cast<std::size_t>(f.graph[load].which)].shape;
       expr::Evaluator evaluator(f.graph, subscripts, element_of_capture);
       for (const bool is_behind : {false, true}) {
-        const std::int64_t end = is_behind ? -far.until : far.from;
-        if (end == FarLoads::kNowhere) continue;
+        const std::int64_t end = is_behind ? -far.ends.until : far.ends.from;
+        if (end == FarEnds::kNowhere) continue;
         ++found;
         expr::Point point = random_point(generator);
         std::vector<double> first;

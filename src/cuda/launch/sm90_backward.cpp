@@ -251,14 +251,15 @@ class Sm90Backward final : public Family {
                              .dterms = all.dterms,
                              .dterms_stride = all.dterms_stride,
                              .key_sums = launch.region<float>(1),
+                             .captured_gradients = {},
                              .stats_rows = plan.rows,
                              .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
                              .section_heads = section_of(p, plan, is_full, v.is_deterministic != 0),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
-                             .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p))};
+                             .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
+                             .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits)};
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
-    args.captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
     if (p.dropout_p > 0) {  // it is counted out of ds
       args.base.gradient_scale *= args.options.dropout_scale;
       args.captured_scale *= args.options.dropout_scale;
