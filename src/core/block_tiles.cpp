@@ -4,6 +4,26 @@
 #include "core/problem_checks.hpp"
 
 namespace attend::core {
+namespace {
+
+/// A mask that is a window becomes one, together with that of the call.
+bool takes_window(Problem& p, const BlockTiles& tiles) {
+  if (!tiles.band) return false;
+  // The call's window is counted from the last row and key, the mask's from the first.
+  const std::int64_t offset = p.max_seqlen_k - p.max_seqlen_q;
+  const auto joined = [](std::int64_t own, std::int64_t end, std::int64_t moved) {
+    if (end == BlockBand::kOpen) return own;
+    return own < 0 ? end + moved : std::min(own, end + moved);
+  };
+  const std::int64_t left = tiles.band->left, right = tiles.band->right;
+  if ((left != BlockBand::kOpen && left + offset < 0) || (right != BlockBand::kOpen && right - offset < 0))
+    return false;
+  p.window_left = joined(p.window_left, left, offset);
+  p.window_right = joined(p.window_right, right, -offset);
+  return true;
+}
+
+}  // namespace
 
 void resolve_block_mask(Problem& p, const Params& params, bool is_whole) {
   if (params.block_mask == nullptr) return;
@@ -24,6 +44,7 @@ void resolve_block_mask(Problem& p, const Params& params, bool is_whole) {
   check("num_heads", tiles.num_heads, p.num_heads_q, true);
   check("seqlen_q", tiles.seqlen_q, p.max_seqlen_q, false);
   check("seqlen_k", tiles.seqlen_k, p.max_seqlen_k, false);
+  if (takes_window(p, tiles)) return;
   p.block_mask = &tiles;
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,12 @@ struct SeenTiles {
   std::int32_t pattern;     ///< of BlockTiles::patterns, or kAllSeen
 };
 
+/// Of a mask that is a window: row i sees keys i - left to i + right. One of both may be negative.
+struct BlockBand {
+  static constexpr std::int64_t kOpen = std::int64_t{1} << 40;  ///< hides no key
+  std::int64_t left = kOpen, right = kOpen;
+};
+
 struct BlockTiles {
   std::int64_t batch = 1;                              ///< 1: the same for all sequences
   std::int64_t num_heads = 1;                          ///< 1: for all query heads
@@ -37,6 +44,7 @@ struct BlockTiles {
   std::vector<TilePattern> patterns = {};    ///< no two are equal; none is empty or that of a tile that is seen in full
   std::vector<std::uint64_t> rows_seen = {};  ///< of each pattern, the rows that see some key: a bit each
   double num_pairs = 0;                       ///< that are seen
+  std::optional<BlockBand> band = {};         ///< it is this window, and nothing else
   /// Forms of it in the memory of GPUs, which go with it: of cuda/launch/block_mask_lists.cpp
   mutable std::shared_ptr<void> on_devices = {};
 

@@ -148,7 +148,7 @@ void resolve_score_function(Problem& p, const Params& params, bool is_whole, boo
     p.transform_cap = score.softcap;
     return;
   }
-  if (!wants_gradients && params.block_mask == nullptr && is_alibi(p, score)) {
+  if (!wants_gradients && p.block_mask == nullptr && is_alibi(p, score)) {
     p.alibi_slopes = slopes_of_heads(p, score);
     return;
   }

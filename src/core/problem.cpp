@@ -146,8 +146,8 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   const WholeLengths lengths = whole != nullptr ? *whole : WholeLengths{q.shape[2], k.shape[2]};
   if (params.varlen) resolve_varlen(p, params, lengths);
   resolve_params(p, params, lengths);
-  resolve_score_function(p, params, whole == nullptr, wants_gradients);
   resolve_block_mask(p, params, whole == nullptr);
+  resolve_score_function(p, params, whole == nullptr, wants_gradients);
 }
 
 /// Gradients of options that are tensors: of the shape that was passed, not of the expanded one.

@@ -76,7 +76,7 @@ void check_output_strides(const char* name, const Tensor& t);
 /// params.score, which a part of a larger problem may not have. wants_gradients: of its captures.
 void resolve_score_function(Problem& p, const Params& params, bool is_whole, bool wants_gradients);
 
-/// params.block_mask, likewise. The lengths are known.
+/// params.block_mask, likewise. The lengths are known, and the window.
 void resolve_block_mask(Problem& p, const Params& params, bool is_whole);
 
 /// The gradients of its captures, BackwardCall::captures.

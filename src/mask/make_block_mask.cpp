@@ -19,6 +19,7 @@
 #include "core/problem_checks.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/score_function.hpp"
+#include "mask/block_band.hpp"
 #include "mask/capture_bounds.hpp"
 #include "mask/mask_function.hpp"
 
@@ -261,6 +262,7 @@ BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape)
       TileMaker(state, captures, bounds, *tiles).fill(parts[static_cast<std::size_t>(n)]);
     });
     put_together(parts, *tiles);
+    tiles->band = mask::band_of(*tiles);
   } catch (const std::bad_alloc&) {
     throw Error(ErrorCode::kInternal, "out of memory: tiles of a block mask");
   }

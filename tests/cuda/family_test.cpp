@@ -210,7 +210,7 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
   EXPECT_STREQ(in_memory->argument, "philox_state");
   EXPECT_FALSE(cuda::option_lack(drawn.problem, cuda::option::kAll).has_value());
   seen.insert("philox_state");
-  const BlockMask causal = make_block_mask(MaskFunction("k <= q"), {1, 1, 1000, 1000});
+  const BlockMask causal = make_block_mask(MaskFunction("k <= q || k < 5"), {1, 1, 1000, 1000});
   const MadeUp masked(DType::kF32, {}, {.block_mask = &causal});
   const auto mask_lack = cuda::option_lack(masked.problem, cuda::option::kAll);
   ASSERT_TRUE(mask_lack.has_value());

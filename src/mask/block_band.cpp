@@ -1,0 +1,122 @@
+#include "mask/block_band.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace attend::mask {
+namespace {
+
+using core::BlockBand;
+using core::BlockTiles;
+using core::kAllSeen;
+using core::kMaskTile;
+using core::SeenTiles;
+using core::TilePattern;
+
+/// The tiles that a band would be.
+class BandTiles {
+ public:
+  BandTiles(const BlockTiles& tiles, const BlockBand& band) : tiles_(tiles), band_(band) {}
+
+  /// Is this the row of tiles?
+  [[nodiscard]] bool is_row(std::int64_t tile_row, std::span<const SeenTiles> row) const {
+    const std::int64_t first_row = tile_row * kMaskTile;
+    const std::int64_t last_row = std::min(first_row + kMaskTile, tiles_.seqlen_q) - 1;
+    const std::int64_t first_key = std::max<std::int64_t>(0, first_row - band_.left);
+    const std::int64_t last_key = std::min(last_row + band_.right, tiles_.seqlen_k - 1);
+    if (first_key > last_key) return row.empty();
+    std::int64_t next = first_key / kMaskTile;  // that is to be seen
+    for (const SeenTiles& some : row) {
+      if (some.begin != next || !is_run(first_row, last_row, some)) return false;
+      next = some.end;
+    }
+    return next == last_key / kMaskTile + 1;
+  }
+
+ private:
+  /// Of a run of tiles that are seen in full it is enough to look at both ends: a band has no hole.
+  [[nodiscard]] bool is_run(std::int64_t first_row, std::int64_t last_row, const SeenTiles& some) const {
+    if (some.pattern != kAllSeen) return is_pattern(first_row, some.begin * kMaskTile, pattern(some));
+    const std::int64_t last_key = std::min(some.end * kMaskTile, tiles_.seqlen_k) - 1;
+    return sees(first_row, last_key) && sees(last_row, some.begin * kMaskTile);
+  }
+  [[nodiscard]] bool is_pattern(std::int64_t first_row, std::int64_t first_key, const TilePattern& pattern) const {
+    for (std::int64_t k = 0; k < kMaskTile; ++k) {
+      std::uint64_t rows = 0;
+      for (std::int64_t r = 0; r < kMaskTile; ++r) {
+        const bool exists = first_row + r < tiles_.seqlen_q && first_key + k < tiles_.seqlen_k;
+        if (exists && sees(first_row + r, first_key + k)) rows |= std::uint64_t{1} << r;
+      }
+      if (pattern[static_cast<std::size_t>(k)] != rows) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] bool sees(std::int64_t row, std::int64_t key) const {
+    return key >= row - band_.left && key <= row + band_.right;
+  }
+  [[nodiscard]] const TilePattern& pattern(const SeenTiles& some) const {
+    return tiles_.patterns[static_cast<std::size_t>(some.pattern)];
+  }
+
+  const BlockTiles& tiles_;
+  BlockBand band_;
+};
+
+/// The first and the last key that a row sees; an empty range where it sees none.
+struct Keys {
+  std::int64_t first = 0, last = -1;
+};
+
+Keys keys_of(const BlockTiles& tiles, const core::HeadTiles& head, std::int64_t row) {
+  Keys keys;
+  const auto seen = head.row(row / kMaskTile);
+  for (const SeenTiles& some : seen) {
+    for (std::int64_t key = some.begin * kMaskTile; key < std::min(some.end * kMaskTile, tiles.seqlen_k); ++key) {
+      if (!head.sees(row, key)) continue;
+      if (keys.last < 0) keys.first = key;
+      keys.last = key;
+      if (some.pattern == kAllSeen) {  // up to its end
+        keys.last = std::min(some.end * kMaskTile, tiles.seqlen_k) - 1;
+        break;
+      }
+    }
+  }
+  return keys;
+}
+
+/// The narrowest band of all that have the first and last rows of the tiles as they are.
+BlockBand narrowest(const BlockTiles& tiles) {
+  const core::HeadTiles head(&tiles, 0, 0);
+  BlockBand band = {-tiles.seqlen_k, -tiles.seqlen_q};  // of rows that see nothing
+  for (std::int64_t first = 0; first < tiles.seqlen_q; first += kMaskTile) {
+    for (const std::int64_t row : {first, std::min(first + kMaskTile, tiles.seqlen_q) - 1}) {
+      const Keys keys = keys_of(tiles, head, row);
+      if (keys.last < 0) continue;
+      band.left = std::max(band.left, row - keys.first);
+      band.right = std::max(band.right, keys.last - row);
+    }
+  }
+  return band;
+}
+
+}  // namespace
+
+std::optional<BlockBand> band_of(const BlockTiles& tiles) {
+  if (tiles.seqlen_q == 0 || tiles.seqlen_k == 0) return std::nullopt;
+  BlockBand band = narrowest(tiles);
+  const BandTiles of_band(tiles, band);
+  for (std::int64_t sequence = 0; sequence < tiles.batch; ++sequence) {
+    for (std::int64_t n = 0; n < tiles.num_heads; ++n) {
+      const core::HeadTiles head(&tiles, sequence, n);
+      for (std::int64_t row = 0; row < tiles.tile_rows(); ++row) {
+        if (!of_band.is_row(row, head.row(row))) return std::nullopt;
+      }
+    }
+  }
+  // No key is before the first or behind the last: a side that hides none is open.
+  if (band.left >= tiles.seqlen_q - 1) band.left = BlockBand::kOpen;
+  if (band.right >= tiles.seqlen_k - 1) band.right = BlockBand::kOpen;
+  return band;
+}
+
+}  // namespace attend::mask
