@@ -155,8 +155,8 @@ struct BackwardCall {
   Tensor dv;                             ///< out, dtype and shape of v, likewise
   std::optional<Tensor> dbias = {};      ///< out, gradient of params.bias, same shape as it, any float type
   std::optional<Tensor> dsinks = {};     ///< out, gradient of params.sinks, likewise
-  /// Out, gradients of tensors that params.score reads: of each element, the sum over the scores that have read it. The
-  /// sums are in float64
+  /// Out, gradients of tensors that params.score reads: of each element, the sum over the scores that have read it, in
+  /// float64 on CPUs and in float32 on GPUs
   std::vector<CaptureGradient> captures = {};
   Params params = {};       ///< as forward took them
   Stream stream = nullptr;  ///< as in ForwardCall

@@ -380,8 +380,12 @@ __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto
 // Where all is visible, after TileRules::hold() of the tile.
 template <class Config>
 __device__ __forceinline__ void apply_rules_held(const TileRules<Config>& rules, auto& s, int thread) {
+  using Rules = AccumulatorRules<AccumulatorRow<Config>, true, true>;
   float unused[sizeof(s) / sizeof(float)];
-  AccumulatorRules<AccumulatorRow<Config>, true, true>::template apply<false, false>(rules, s, thread, unused);
+  if constexpr (Score<Config>::kReadsMemory) {
+    if (rules.in_pairs) return Rules::template apply<true, false>(rules, s, thread, unused);
+  }
+  Rules::template apply<false, false>(rules, s, thread, unused);
 }
 
 template <bool kAllVisible, class Config>

@@ -10,6 +10,7 @@ namespace attend {
 struct CustomScoreCode {
   static constexpr bool kHasSlope = false;     // is the derivative by the score other than 1?
   static constexpr bool kMayBeLowest = false;  // may a value be so low that its product with log2(e) is infinite?
+  static constexpr bool kHoldsAll = false;     // are those below all that differ from pair to pair?
   static constexpr bool kHolds = false;        // does it read elements that are the same for all pairs far from the
   static constexpr int kHeldFrom = 0;          // diagonal: for each row - key from kHeldFrom on,
   static constexpr int kHeldUntil = 0;         // and for each until kHeldUntil?

@@ -94,13 +94,13 @@ template <class Config>
 
 // p of a transposed tile of products, by a function whose derivative is 1; anything where an entry is not seen.
 // lane: of the warpgroup.
-// kHeld: after TileRules::hold(), which leaves no load.
+// kHeld: after TileRules::hold().
 template <bool kHeld, class Config>
 __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float (&lse)[16],
                                                      const TileRules<Config>& tile, float scale, int lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    if (!kHeld && i % kCustomTogether == 0) {
+    if ((!kHeld || !CustomScoreCode::kHoldsAll) && i % kCustomTogether == 0) {
       __syncwarp();  // no load moves up across it: it would take a register there
       // Nor does a table's subscript, whose 32 took a dozen registers more.
       if constexpr (Score<Config>::kMayBeLowest) lane = static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);

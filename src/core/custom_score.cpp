@@ -104,15 +104,16 @@ void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> other
   }
 }
 
-/// Is the function the option alibi_slopes in this problem, beside options with which all backends take that?
+/// Is the function the option alibi_slopes in this problem? On GPUs, where each kernel that takes one takes the other too
+/// and the option is quicker, and beside options with which all of them take it.
 bool is_alibi(const Problem& p, const CustomScore& score) {
-  if (score.alibi == AlibiForm::kNone) return false;
+  if (score.alibi == AlibiForm::kNone || p.q.device.type != DeviceType::kCUDA) return false;
   const bool is_causal = p.window_right == 0, is_open = p.window_left < 0 && p.window_right < 0;
   const bool sees_distance = is_causal || (is_open && score.alibi == AlibiForm::kDistance);
   const bool is_alone = !p.bias && !p.mask && !p.alibi_slopes && !p.transforms_scores() && p.dropout_p == 0;
   const Tensor& slopes = score.captured.front();
   return sees_distance && is_alone && !p.varlen && p.max_seqlen_q == p.max_seqlen_k && slopes.dtype == DType::kF32 &&
-         slopes.shape[0] == p.num_heads_q;
+         slopes.shape[0] == p.num_heads_q && slopes.stride[0] >= 0;
 }
 
 /// The function's one capture as Problem::alibi_slopes.
@@ -173,13 +174,14 @@ void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& 
   }
 }
 
-void check_captured_memory(const Problem& p, std::span<const NamedTensor> outputs,
+void check_captured_memory(const Problem& p, const Params& params, std::span<const NamedTensor> outputs,
                            std::span<const NamedTensor> inputs) {
-  if (p.custom_score == nullptr) return;
+  if (params.score == nullptr) return;
+  const CustomScore& score = params.score->state()->custom;
   std::vector<Tensor> captured;
   std::vector<std::string> names;
-  for (const Tensor& t : p.custom_score->captured) captured.push_back(with_rising_strides(t));
-  for (const std::string& name : p.custom_score->names) names.push_back(fmt::format("capture '{}'", name));
+  for (const Tensor& t : score.captured) captured.push_back(with_rising_strides(t));
+  for (const std::string& name : score.names) names.push_back(fmt::format("capture '{}'", name));
   std::vector<NamedTensor> read(inputs.begin(), inputs.end()), read_by_score;
   for (std::size_t n = 0; n < captured.size(); ++n) read_by_score.push_back({names[n].c_str(), &captured[n]});
   check_outputs(outputs, read_by_score);

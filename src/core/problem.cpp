@@ -189,8 +189,8 @@ Problem make_problem(const ForwardCall& call, const WholeLengths* whole) {
   check_and_resolve(p, call.params, whole);
   TensorList outputs = {{"o", &p.o}};
   outputs.add("lse", p.lse);
+  check_captured_memory(p, call.params, outputs.all(), inputs_of(p).all());
   check_outputs(outputs.all(), inputs_of(p).all());
-  check_captured_memory(p, outputs.all(), inputs_of(p).all());
   return p;
 }
 
@@ -229,8 +229,8 @@ Problem make_problem(const BackwardCall& call, const WholeLengths* whole) {
   for (const ScoreTensor& row : kScoreTensors) {
     if (row.gradient != nullptr) outputs.add(row.gradient, p.*row.gradient_tensor);
   }
+  check_captured_memory(p, call.params, outputs.all(), inputs.all());
   check_outputs(outputs.all(), inputs.all());
-  check_captured_memory(p, outputs.all(), inputs.all());
   return p;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "expr/bounds.hpp"
 #include "expr/spread.hpp"
@@ -12,9 +11,10 @@ namespace {
 
 constexpr double kMostIndex = 0x1p30;  // no memory holds more rows or keys; sums with it do not wrap
 constexpr std::int64_t kFarthest = std::int64_t{1} << 20;
+constexpr std::size_t kMostFarLoads = 2;  // each takes a register of kernels that have none to spare
 
 /// Is the subscript one number wherever q - k, or k - q if `is_behind`, is `distance` or more?
-bool is_one_from(const Graph& graph, Id subscript, std::int64_t extent, std::int64_t distance, bool is_behind) {
+bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool is_behind) {
   Ranges ranges;
   ranges.fill({0, kMostIndex});
   ranges[static_cast<std::size_t>(Variable::kScore)] = {-INFINITY, INFINITY, true};
@@ -22,14 +22,12 @@ bool is_one_from(const Graph& graph, Id subscript, std::int64_t extent, std::int
   ranges[static_cast<std::size_t>(Variable::kRow)] = is_behind ? Interval::of(0) : far;
   ranges[static_cast<std::size_t>(Variable::kKey)] = is_behind ? far : Interval::of(0);
   const Interval anything = {-INFINITY, INFINITY, true};
-  const Interval bounds = bounds_of(graph, subscript, ranges, [&](auto...) { return anything; });
-  const double last = static_cast<double>(extent - 1);
-  return !bounds.has_nan && std::clamp(bounds.low, 0.0, last) == std::clamp(bounds.high, 0.0, last);
+  return bounds_of(graph, subscript, ranges, [&](auto...) { return anything; }).is_one();
 }
 
 /// The least distance from which it is one number; kNowhere: there is none.
-std::int64_t first_far(const Graph& graph, Id subscript, std::int64_t extent, bool is_behind) {
-  const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, extent, distance, is_behind); };
+std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
+  const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, distance, is_behind); };
   if (!is_one(kFarthest)) return FarEnds::kNowhere;
   std::int64_t far = kFarthest, near = -1;  // what holds from a distance on holds from all that are larger
   while (far - near > 1) {
@@ -50,14 +48,13 @@ FarEnds FarEnds::beside(const FarEnds& other) const {
   return {std::max(from, other.from), std::min(until, other.until)};
 }
 
-FarEnds far_ends_of(const Graph& graph, std::int32_t capture, std::span<const Id> subscripts) {
+FarEnds far_ends_of(const Graph& graph, std::span<const Id> subscripts) {
   FarEnds ends = {0, 0};
-  for (std::size_t n = 0; n < subscripts.size(); ++n) {
-    const Id subscript = subscripts[n];
-    if (are_uniform(graph, {&subscript, 1})) continue;
-    if (spread_of(graph, {&subscript, 1}) != Spread::kDistance) return {};
-    const std::int64_t extent = graph.captures()[static_cast<std::size_t>(capture)].shape[n];
-    ends = ends.beside({first_far(graph, subscript, extent, false), -first_far(graph, subscript, extent, true)});
+  for (const Id& subscript : subscripts) {
+    const Spread spread = spread_of(graph, std::span(&subscript, 1));
+    if (spread == Spread::kUniform) continue;
+    if (spread != Spread::kDistance) return {};
+    ends = ends.beside({first_far(graph, subscript, false), -first_far(graph, subscript, true)});
   }
   return ends;
 }
@@ -70,8 +67,12 @@ FarLoads far_loads_of(const Graph& graph, Id root) {
     const Node& node = graph[id];
     if (!needed[n] || node.op != Op::kLoad) continue;
     const std::span<const Id> subscripts = {node.args.data(), node.num_args()};
-    const FarEnds own = far_ends_of(graph, node.which, subscripts);
-    if (are_uniform(graph, subscripts) || !own.exist()) continue;
+    if (are_uniform(graph, subscripts)) continue;
+    const FarEnds own = far_ends_of(graph, subscripts);
+    if (!own.exist() || all.loads.size() == kMostFarLoads) {
+      all.are_all = false;
+      continue;
+    }
     all.ends = all.loads.empty() ? own : all.ends.beside(own);
     all.loads.push_back(id);
   }

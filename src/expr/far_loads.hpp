@@ -23,16 +23,18 @@ struct FarEnds {
   [[nodiscard]] FarEnds beside(const FarEnds& other) const;
 };
 
-/// Of the elements of a capture with these subscripts, which follow from q - k, and from what is the same for all pairs
-/// of a head. None exist: they do not, or have no such ends within 2^20.
-[[nodiscard]] FarEnds far_ends_of(const Graph& graph, std::int32_t capture, std::span<const Id> subscripts);
+/// Of the elements with these subscripts, which follow from q - k, and from what is the same for all pairs of a head. None
+/// exist: they do not, or have no such ends within 2^20. The capture's extents do not count, though subscripts are taken
+/// within them: they may change from call to call.
+[[nodiscard]] FarEnds far_ends_of(const Graph& graph, std::span<const Id> subscripts);
 
 struct FarLoads {
   std::vector<Id> loads = {};  ///< the nodes
   FarEnds ends = {};           ///< of all together
+  bool are_all = true;         ///< no other load differs from pair to pair
 };
 
-/// Those of the loads on which `root` depends that have ends and are not the same for all pairs anyway.
+/// Those of the loads on which `root` depends that have ends and are not the same for all pairs anyway, the first few.
 [[nodiscard]] FarLoads far_loads_of(const Graph& graph, Id root);
 
 }  // namespace attend::expr

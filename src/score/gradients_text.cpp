@@ -30,8 +30,7 @@ expr::FarEnds ends_of(const expr::ScoreProgram& program) {
   expr::FarEnds all = {0, 0};
   for (const expr::CaptureLoad& load : program.loads) {
     const bool is_uniform = expr::spread_of(program.graph, std::span(&load.derivative, 1)) == expr::Spread::kUniform;
-    const expr::FarEnds own =
-        expr::far_ends_of(program.graph, load.capture, std::span(load.subscripts).first(load.rank));
+    const expr::FarEnds own = expr::far_ends_of(program.graph, std::span(load.subscripts).first(load.rank));
     all = all.beside(is_uniform ? own : expr::FarEnds{});
   }
   return all;

@@ -11,7 +11,7 @@
 namespace attend::score {
 namespace {
 
-constexpr const char* kMembers = R"(  static constexpr bool kHolds = true;
+constexpr const char* kMembers = R"(  static constexpr bool kHolds = true, kHoldsAll = {};
   static constexpr int kHeldFrom = {}, kHeldUntil = {};
   struct Held {{
 {}  }};
@@ -35,7 +35,7 @@ constexpr const char* kMembers = R"(  static constexpr bool kHolds = true;
   }}
 )";
 
-constexpr const char* kNoMembers = R"(  static constexpr bool kHolds = false;
+constexpr const char* kNoMembers = R"(  static constexpr bool kHolds = false, kHoldsAll = false;
   static constexpr int kHeldFrom = 0, kHeldUntil = 0;
   struct Held {};
   static __device__ __forceinline__ Held hold(const ScorePoint<float>&, const CapturedTensor*) { return {}; }
@@ -66,7 +66,7 @@ HeldText HeldText::of(const expr::Graph& graph, expr::Id result) {
     results += fmt::format(", held.h{}", n);
   }
   return {expr::print_struct(graph, "ScoreHeldCode", far.loads),
-          fmt::format(kMembers, as_int(far.ends.from), as_int(far.ends.until), fields, cases, results)};
+          fmt::format(kMembers, far.are_all, as_int(far.ends.from), as_int(far.ends.until), fields, cases, results)};
 }
 
 }  // namespace attend::score

@@ -14,8 +14,8 @@
 #include "cuda/jit/ptxas_log.hpp"
 #include "cuda/jit_fixture.hpp"
 #include "cuda/launch/block_mask_lists.hpp"
-#include "kernels/tiles/accumulator_mask.cuh"
 #include "kernels/sm90/sm90_backward_schedule.cuh"
+#include "kernels/tiles/accumulator_mask.cuh"
 #include "made_up.hpp"
 
 namespace attend::test {
@@ -144,6 +144,17 @@ TEST(BlockMaskLists, ByKeysSeeTheSame) {
         }
       }
     }
+  }
+}
+
+TEST(BlockMaskLists, ManyBlocksTakeTurnsInTheKernelsOrder) {
+  const BlockMask mask =
+      make_block_mask(MaskFunction("(q * 7 + k * 3) % 5 < 2 || q // 64 == k // 500"), {1, 1, 130, 2600});
+  for (const bool is_persistent : {false, true}) {
+    constexpr int kBlocks = (2600 + 127) / 128;
+    EXPECT_NE(Sm90BackwardOrder::of(kBlocks, true).block_at(kBlocks - 1),
+              Sm90BackwardOrder::of(kBlocks, false).block_at(kBlocks - 1));
+    expect_turns(cuda::BlockMaskLists::by_keys(*mask.state(), 128, 1, is_persistent), 4, kBlocks, is_persistent);
   }
 }
 

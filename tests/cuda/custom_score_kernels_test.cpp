@@ -31,6 +31,8 @@ ScoreCapture capture(const char* name, DType dtype, std::vector<std::int64_t> sh
 constexpr int kMostSpilledBytes = 160;
 constexpr int kMostSpilledAroundCalls = 280;  // beside those: what a call may overwrite, and sums across sin()
 
+constexpr int kMostSpilledBySeveralLoads = 360;
+
 struct Function {
   const char* text;
   std::vector<ScoreCapture> captures;
@@ -42,6 +44,10 @@ std::vector<Function> functions() {
           {"50 * tanh(score / 50)", {}},
           {"where(doc[q] == doc[k], score, -inf)", {capture("doc", DType::kI32, {1000})}},
           {"score + table[h][clamp(q - k, -128, 127) + 128]", {capture("table", DType::kBF16, {8, 256})}},
+          {"score + near[h][clamp(q - k, -9, 9) + 9] + pairs[q][k] + far[h][clamp(q - k, -99, 99) + 99]",
+           {capture("near", DType::kF32, {8, 19}), capture("pairs", DType::kF32, {1000, 1000}),
+            capture("far", DType::kF32, {8, 199})},
+           kMostSpilledBySeveralLoads},
           {"score + wave[h] * sin(float(q - k) / 10)", {capture("wave", DType::kF32, {8})}, kMostSpilledAroundCalls},
           {"float(q) > cut[h] ? -inf : score", {capture("cut", DType::kF32, {8})}}};  // whose gradient is 0
 }

@@ -1,8 +1,8 @@
 // A libcuda and an NVRTC of a GPU in software, which runs every kernel of the library on the host: the tests of a GPU
-// run with it, one kernel after another and one block after another. What NVRTC "compiles" is the program as the host's
+// run with it, one kernel after another; blocks may wait for each other (grid.hpp). What NVRTC "compiles" is the program as the host's
 // compiler takes it (program_text.hpp), and the machine code is the number of the library that became of it.
 //
-//   ATTEND_LIBCUDA_PATH=libemulated_gpu.so ATTEND_LIBNVRTC_PATH=libemulated_gpu.so attend_gpu_tests --gtest_filter=...
+//   ATTEND_LIBCUDA_PATH=libemulated_gpu.so ATTEND_NVRTC_PATH=libemulated_gpu.so attend_gpu_tests --gtest_filter=...
 //
 // ATTEND_EMULATED_VERBOSE=1: prints each launch. ATTEND_EMULATED_SEED: decides the order in which threads run.
 // ATTEND_EMULATED_MULTIPROCESSORS: 4 if not given.

@@ -86,8 +86,9 @@ struct Plan {
     const std::int64_t items =
         sm90_backward_items(plan.tile, p.max_seqlen_k, v.adds_up != 0 ? p.num_heads_q : p.num_heads_k, p.num_sequences);
     const std::int64_t key_blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n);
-    plan.blocks = sm90_backward_blocks(plan.tile, items, key_blocks, multiprocessors,
-                                       v.is_deterministic != 0 && v.mask == MaskKind::kFull && !p.varlen);
+    plan.blocks = sm90_backward_blocks(
+        plan.tile, items, key_blocks, multiprocessors,
+        v.is_deterministic != 0 && v.mask == MaskKind::kFull && !p.varlen && p.block_mask == nullptr);
     if (v.adds_up != 0) {
       plan.key_tiles = key_blocks * plan.tile.compute_warpgroups() * p.num_heads_k * p.num_sequences;
       plan.key_sums = sm90_backward_key_sums(plan.tile, p.num_heads_k * p.num_sequences, key_blocks);
