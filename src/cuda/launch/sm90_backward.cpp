@@ -15,6 +15,7 @@
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/row_logit_steps.hpp"
 #include "cuda/launch/sm90_backward_variant.hpp"
+#include "cuda/launch/sm90_mask_steps.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/attention/score_transform.cuh"
 #include "kernels/attention/work.cuh"
@@ -61,9 +62,31 @@ int dbias_blocks_of(const Problem& p) {
   return static_cast<int>(std::min<std::int64_t>(sharing, kBackwardMostDtermsBlocks));
 }
 
+/// To the kernels all masks are block masks.
+Facts own_facts_of(const Problem& p, bool folds_scale) {
+  Facts facts = facts_of(p, folds_scale);
+  facts.see_mask_as_blocks();
+  return facts;
+}
+
 Sm90BackwardTile tile_of(const Problem& p) {
-  return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), facts_of(p, true).score(),
+  return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), own_facts_of(p, true).score(),
                             dbias_blocks_of(p));
+}
+
+Sm90MaskLists mask_lists_of(const Sm90BackwardTile& tile, bool is_deterministic) {
+  return {.by_rows_rows = tile.is_wide ? kBackwardWideRows : 0,
+          .by_rows_keys = tile.is_wide ? kBackwardWideKeys : 0,
+          .by_keys_keys = tile.block_n,
+          .has_order = is_deterministic,
+          .is_persistent = tile.is_persistent};
+}
+Sm90MaskLists mask_lists_of(const Sm90BackwardVariant& v) {
+  return mask_lists_of(v.tile(), v.is_deterministic != 0);
+}
+/// The steps before those that every problem has.
+std::size_t steps_before(const Sm90BackwardVariant& v) {
+  return v.lists_from_mask != 0 ? mask_lists_of(v).num_steps() : 0;
 }
 
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
@@ -108,14 +131,14 @@ class Sm90Backward final : public Family {
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
             option::kTransform | option::kHugeTransform |  // this family has a range of its own
             option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore |
-            option::kCapturedGradients | option::kBlockMask | option::kRing;
+            option::kCapturedGradients | option::kBoolMask | option::kBlockMask | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
   [[nodiscard]] bool supports(const Arch& arch) const override { return arch.wgmma; }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
-    Sm90BackwardVariant v = {facts_of(p, false)};
+    Sm90BackwardVariant v = {own_facts_of(p, false)};
     v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
@@ -138,6 +161,12 @@ class Sm90Backward final : public Family {
     const auto v = choice.variant.as<Sm90BackwardVariant>();
     const Plan plan = Plan::of(p, v, device.num_multiprocessors);
     choice.num_steps = 0;
+    choice.seconds = 0;
+    if (v.lists_from_mask != 0) {
+      const Sm90MaskSteps mask_steps(p, mask_lists_of(v));
+      mask_steps.add_steps(choice);
+      choice.seconds = mask_steps.seconds(device);
+    }
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
     choice.add_step(
@@ -146,7 +175,7 @@ class Sm90Backward final : public Family {
     add_row_logit_steps(p, choice);
     constexpr double kTflops = 550, kDeterministicTflops = 480, kWideTflops = 450, kWideRulesTflops = 340,
                      kDbiasTflops = 300;
-    choice.seconds =
+    choice.seconds +=
         estimated_seconds(p, device,
                           {.tflops = v.dbias_blocks > 0        ? kDbiasTflops
                                      : v.has(kRulesOfWide)     ? kWideRulesTflops
@@ -181,9 +210,11 @@ class Sm90Backward final : public Family {
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
-    std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
-    specs[0].config.push_back({"kSoleKey", v.sole_key != 0});
-    specs[0].config.push_back({"kFusesScores", true});
+    std::vector<KernelSpec> specs;
+    if (v.lists_from_mask != 0) mask_lists_of(v).add_specs(arch, specs);
+    specs.push_back(spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0));
+    specs.back().config.push_back({"kSoleKey", v.sole_key != 0});
+    specs.back().config.push_back({"kFusesScores", true});
     if (v.tile().is_wide) {
       specs.push_back(spec_of(keys, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
       specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));
@@ -207,7 +238,7 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
     const auto v = choice.variant.as<Sm90BackwardVariant>();
-    const Plan plan = Plan::of(p, v, choice.steps[1].blocks);
+    const Plan plan = Plan::of(p, v, choice.steps[steps_before(v) + 1].blocks);
     Workspace workspace;
     workspace.add({"statistics, dq's sums, partial sums, counters", plan.workspace.bytes});
     workspace.add({.name = "sums of dk and dv",
@@ -216,6 +247,8 @@ class Sm90Backward final : public Family {
     workspace.add({.name = "whether rows are coarse",
                    .bytes = v.custom_may_be_huge != 0 ? std::int64_t{sizeof(uint32)} : 0,
                    .zeroed = true});
+    workspace.add({.name = "tiles of the mask",
+                   .bytes = v.lists_from_mask != 0 ? Sm90MaskSteps(p, mask_lists_of(v)).bytes() : 0});
     add_row_logit_region(p, workspace);
     return workspace;
   }
@@ -223,13 +256,14 @@ class Sm90Backward final : public Family {
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
     const auto v = launch.choice.variant.as<Sm90BackwardVariant>();
-    const Plan plan = Plan::of(p, v, launch.choice.steps[1].blocks);
+    const std::size_t first_step = steps_before(v);
+    const Plan plan = Plan::of(p, v, launch.choice.steps[first_step + 1].blocks);
     const Sm90BackwardWorkspace& w = plan.workspace;
     auto* const memory = launch.region<std::byte>(0);
     const auto at = [memory]<class T>(std::int64_t offset, T*) { return reinterpret_cast<T*>(memory + offset); };
     constexpr float* kFloats = nullptr;
     constexpr uint32* kCounts = nullptr;
-    const bool is_full = v.mask == MaskKind::kFull && !p.varlen && p.block_mask == nullptr;
+    const bool is_full = v.mask == MaskKind::kFull && !p.varlen && !v.has(option::kBlockMask);
     BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
     set_row_logit_parts(all, launch);
     Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
@@ -265,17 +299,12 @@ class Sm90Backward final : public Family {
     }
     std::copy(std::begin(all.captured_gradients), std::end(all.captured_gradients),
               std::begin(args.captured_gradients));
-    if (p.block_mask != nullptr) {
-      args.options.block_mask = block_mask_args_by_keys(*p.block_mask, p.q.device.index, plan.tile.block_n,
-                                                        static_cast<int>(p.heads_per_group()), plan.tile.is_persistent);
-    }
+    const Sm90MaskSteps::Lists lists = mask_lists(launch, v, plan.tile);
+    args.options.block_mask = lists.by_keys;
     const std::size_t own_steps = steps_before_row_logit(launch);
-    for (std::size_t i = 0; i < own_steps; ++i) {
+    for (std::size_t i = first_step; i < own_steps; ++i) {
       constexpr std::size_t kQueries = 2;  // the wide kernel whose blocks have rows
-      if (p.block_mask != nullptr && plan.tile.is_wide && i == kQueries) {
-        args.options.block_mask =
-            block_mask_args(*p.block_mask, p.q.device.index, kBackwardWideRows, kBackwardWideKeys);
-      }
+      if (plan.tile.is_wide && i == first_step + kQueries) args.options.block_mask = lists.by_rows;
       launch.run(i, args);
     }
     for (std::size_t i = own_steps; i < launch.choice.num_steps; ++i) launch.run(i, all);
@@ -308,9 +337,7 @@ class Sm90Backward final : public Family {
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
     }
-    if (p.block_mask != nullptr && (p.bias || p.alibi_slopes)) {
-      return core::Lack{nullptr, "block_mask", "given", "none with a bias or alibi_slopes"};
-    }
+    if (auto lack = mask_lack(p)) return lack;
     if (auto lack = dbias_lack(p)) return lack;
     const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_q, p.num_sequences),
                                          sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences));
@@ -321,6 +348,22 @@ class Sm90Backward final : public Family {
   }
 
  private:
+  /// The lists of a block mask or of a boolean one; the latter's are made by the first steps, which this runs.
+  [[nodiscard]] static Sm90MaskSteps::Lists mask_lists(const Launch& launch, const Sm90BackwardVariant& v,
+                                                       const Sm90BackwardTile& tile) {
+    const Problem& p = launch.problem;
+    if (v.lists_from_mask != 0) {
+      return Sm90MaskSteps(p, mask_lists_of(v)).run(launch, launch.region<std::byte>(3));
+    }
+    if (p.block_mask == nullptr) return {};
+    const int device = p.q.device.index;
+    Sm90MaskSteps::Lists lists = {.by_keys = block_mask_args_by_keys(*p.block_mask, device, tile.block_n,
+                                                                     static_cast<int>(p.heads_per_group()),
+                                                                     tile.is_persistent)};
+    if (tile.is_wide) lists.by_rows = block_mask_args(*p.block_mask, device, kBackwardWideRows, kBackwardWideKeys);
+    return lists;
+  }
+
   /// Gradients of captures are sums of ds in the kernel of five products, which knows no scores where it makes them.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;
@@ -328,6 +371,17 @@ class Sm90Backward final : public Family {
       return core::Lack{nullptr, "captures", "given", "none with a slope other than 1 or a head_dim above 128"};
     }
     return captured_gradients_lack(p);
+  }
+
+  /// What comes with a mask of either kind.
+  [[nodiscard]] static std::optional<core::Lack> mask_lack(const Problem& p) {
+    if (p.block_mask == nullptr && !p.mask) return std::nullopt;
+    const char* const name = p.mask ? "mask" : "block_mask";
+    if (p.bias || p.alibi_slopes) return core::Lack{nullptr, name, "given", "none with a bias or alibi_slopes"};
+    if (p.adds_to_outputs()) return core::Lack{nullptr, name, "given", "none in a ring"};
+    if (!p.mask) return std::nullopt;
+    const Sm90BackwardTile tile = tile_of(p);
+    return Sm90MaskSteps(p, mask_lists_of(tile, p.deterministic && !tile.is_wide)).lack();
   }
 
   /// What a transform and a bias may be, and what may not come with them.
