@@ -9,6 +9,7 @@
 
 #include "../attention/block_mask.cuh"
 #include "../attention/key_range.cuh"
+#include "../common/element.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../tiles/accumulator_mask.cuh"
 #include "sm90_mask_args.cuh"
