@@ -119,18 +119,18 @@ std::optional<core::Lack> Sm90MaskSteps::lack() const {
   return core::Lack{"mask", "tiles of all sequences and heads:", too_many_text, "2^31 - 1"};
 }
 
-BlockMaskArgs Sm90MaskSteps::args_of(const Part& part, std::byte* memory, const uint32* patterns) const {
+BlockMaskArgs Sm90MaskSteps::args_of(const Part& part, std::byte* memory, std::int64_t patterns_at) const {
   if (!part.exists()) return {};
   return {.bounds = reinterpret_cast<const int64*>(memory + part.bounds_at),
           .entries = reinterpret_cast<const int*>(memory + part.entries_at),
-          .patterns = patterns,
+          .patterns = reinterpret_cast<const uint32*>(memory + patterns_at),
           .sequence_stride = sequences_ == 1 ? 0 : part.heads * part.lists,
           .head_stride = num_heads_ == 1 ? 0 : part.lists,
           .entry_words = part.shape.entry_words(),
           .head_words = num_heads_ == 1 ? 0 : part.shape.keys};
 }
 
-Sm90MaskSteps::Lists Sm90MaskSteps::run(const Launch& launch, std::byte* memory) const {
+std::vector<Sm90MaskArgs> Sm90MaskSteps::args(std::byte* memory) const {
   const core::Problem& p = problem_;
   const auto words = [memory](std::int64_t at) { return reinterpret_cast<uint32*>(memory + at); };
   const core::Problem::Window window = p.own_window();
@@ -153,17 +153,25 @@ Sm90MaskSteps::Lists Sm90MaskSteps::run(const Launch& launch, std::byte* memory)
                        .mask_rows = static_cast<int>(mask_rows_),
                        .is_persistent = lists_.is_persistent ? 1 : 0};
   if (p.block_mask != nullptr) args.other = block_mask_args(*p.block_mask, p.q.device.index, kMaskTile, kMaskTile);
-  std::size_t step = 0;
-  launch.run(step++, args);
-  if (lists_.has_order) launch.run(step++, args);
+  std::vector<Sm90MaskArgs> all(lists_.has_order ? 2 : 1, args);  // of the tiles, and of the turns
   for (const Part* part : {&by_keys_, &by_rows_}) {
     if (!part->exists()) continue;
     args.shape = part->shape;
     args.bounds = reinterpret_cast<int64*>(memory + part->bounds_at);
     args.entries = reinterpret_cast<int*>(memory + part->entries_at);
-    launch.run(step++, args);
+    all.push_back(args);
   }
-  return {args_of(by_keys_, memory, args.patterns_by_key), args_of(by_rows_, memory, args.patterns)};
+  return all;
+}
+
+Sm90MaskSteps::Lists Sm90MaskSteps::lists(std::byte* memory) const {
+  return {args_of(by_keys_, memory, patterns_by_key_at_), args_of(by_rows_, memory, patterns_at_)};
+}
+
+Sm90MaskSteps::Lists Sm90MaskSteps::run(const Launch& launch, std::byte* memory) const {
+  std::vector<Sm90MaskArgs> all = args(memory);
+  for (std::size_t step = 0; step < all.size(); ++step) launch.run(step, all[step]);
+  return lists(memory);
 }
 
 }  // namespace attend::cuda

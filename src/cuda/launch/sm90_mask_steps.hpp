@@ -47,8 +47,12 @@ class Sm90MaskSteps {
   struct Lists {
     BlockMaskArgs by_keys = {}, by_rows = {};
   };
-  /// Runs the steps, from the launch's first one on.
+  /// Runs the steps, the launch's first ones. memory: of bytes().
   [[nodiscard]] Lists run(const Launch& launch, std::byte* memory) const;
+
+  /// What it does so with, in the order of the steps, and what comes out.
+  [[nodiscard]] std::vector<Sm90MaskArgs> args(std::byte* memory) const;
+  [[nodiscard]] Lists lists(std::byte* memory) const;
 
  private:
   /// The lists of one shape, and where they lie in the memory.
@@ -64,14 +68,14 @@ class Sm90MaskSteps {
   };
   [[nodiscard]] Part part(MaskListShape shape);
   std::int64_t place(std::int64_t bytes);
-  [[nodiscard]] BlockMaskArgs args_of(const Part& part, std::byte* memory, const uint32* patterns) const;
+  [[nodiscard]] BlockMaskArgs args_of(const Part& part, std::byte* memory, std::int64_t patterns_at) const;
 
   const core::Problem& problem_;
   Sm90MaskLists lists_;
   std::int64_t sequences_, num_heads_;  ///< of the mask, as far as they differ
   std::int64_t tile_rows_, tile_columns_, mask_rows_;
   std::int64_t bytes_ = 0;
-  std::int64_t kinds_at_, turns_at_, patterns_at_, patterns_by_key_at_;
+  std::int64_t kinds_at_ = 0, turns_at_ = 0, patterns_at_ = 0, patterns_by_key_at_ = 0;
   Part by_keys_, by_rows_;
 };
 
