@@ -38,10 +38,12 @@ struct MaskListTiles {
     return kind(head, list * shape.rows + row, element * shape.keys + column);
   }
   [[nodiscard]] __device__ __forceinline__ bool sees_any(int list, int element) const {
-    for (int i = 0; i < args.shape.tiles(); ++i) {
-      if (word(list, element, i) != kNoneSeen) return true;
+    bool is_seen = false;
+#pragma unroll 4
+    for (int i = 0; i < args.shape.tiles(); ++i) {  // all the way: no load waits for the one before
+      is_seen |= word(list, element, i) != kNoneSeen;
     }
-    return false;
+    return is_seen;
   }
 };
 

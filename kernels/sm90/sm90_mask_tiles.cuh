@@ -168,35 +168,36 @@ struct MaskTile {
   }
 };
 
-// The warp's rows of a block's keys as bits. to: of the lane's tile.
+// The warp's rows of a block's keys as bits, of which a lane has kMaskBytesOfLane from `key` on. tiles: of the block.
 template <int kStride>
 __device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const unsigned char* mask, int64 first_row,
                                                int64 key, bool is_wanted, uint64 (*tiles)[kStride]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int row_of_tile = static_cast<int>(threadIdx.x) / kWarpThreads * kMaskRowsOfWarp;
-  uint4 low[kMaskRowsOfWarp];  // all are on their way before the first is looked at
-  const auto run = [&](int r) {
-    return MaskRun{mask + (first_row + row_of_tile + r) * args.mask_stride.row + key, key, args.seqlen_k - key};
-  };
-  const auto exists = [&](int r) { return is_wanted && first_row + row_of_tile + r < args.seqlen_q; };
-#pragma unroll
-  for (int r = 0; r < kMaskRowsOfWarp; ++r) {
-    low[r] = {};
-    if (exists(r) && run(r).is_inside()) low[r] = run(r).vector(0);
-  }
+  const int64 row = first_row + row_of_tile;
   auto* const to = reinterpret_cast<Bits16*>(tiles[lane / kMaskLanesOfTile] + row_of_tile) + lane % kMaskLanesOfTile;
+  const auto run = [&](int r) {
+    return MaskRun{mask + (row + r) * args.mask_stride.row + key, key, args.seqlen_k - key};
+  };
+  const auto exists = [&](int r) { return is_wanted && row + r < args.seqlen_q; };
+  uint4 first[kMaskRowsOfWarp];  // all are on their way before one is looked at
 #pragma unroll
   for (int r = 0; r < kMaskRowsOfWarp; ++r) {
-    uint32 bits = nonzero_bytes(low[r]);
-    if (exists(r)) {
-      const MaskRun of_row = run(r);
-      if (!of_row.is_inside()) {
-        bits = of_row.by_bytes();
-      } else if (of_row.shift() != 0) {
-        bits = (bits | nonzero_bytes(of_row.vector(1)) << kMaskBytesOfLane) >> of_row.shift();
-      }
+    first[r] = {};
+    if (exists(r) && run(r).is_inside()) first[r] = run(r).vector(0);
+  }
+#pragma unroll
+  for (int r = 0; r < kMaskRowsOfWarp; ++r) {
+    uint32 bits = nonzero_bytes(first[r]);
+    const MaskRun of_row = run(r);
+    if (exists(r) && of_row.shift() != 0 && of_row.is_inside()) {
+      bits = (bits | nonzero_bytes(of_row.vector(1)) << kMaskBytesOfLane) >> of_row.shift();
     }
     to[kMaskLanesOfTile * r] = static_cast<Bits16>(bits);
+  }
+#pragma unroll 1
+  for (int r = 0; r < kMaskRowsOfWarp; ++r) {  // few lanes, at the ends of rows
+    if (exists(r) && !run(r).is_inside()) to[kMaskLanesOfTile * r] = static_cast<Bits16>(run(r).by_bytes());
   }
 }
 

@@ -142,11 +142,13 @@ TEST_F(BoolMasks, BesideWindows) {
 }
 
 TEST_F(BoolMasks, BesideOtherRules) {
-  AttentionCase softcap = small(300, 200, 128), dropout = small(300, 200, 64), sinks = small(200, 300, 128);
+  AttentionCase softcap = small(300, 200, 128), dropout = small(300, 200, 64), sinks = small(200, 300, 128),
+                wide = small(100, 130, 256);
   softcap.softcap = 10;
   dropout.dropout_p = 0.2, dropout.heads_k = 1;
   sinks.sinks = true;
-  for (const AttentionCase& c : {softcap, dropout, sinks}) expect_reference(c);
+  wide.dropout_p = 0.2, wide.dtype = DType::kF16;
+  for (const AttentionCase& c : {softcap, dropout, sinks, wide}) expect_reference(c);
 }
 
 /// dk and dv of large groups are added up in memory.

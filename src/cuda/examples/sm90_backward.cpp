@@ -127,8 +127,8 @@ constexpr Case kOthersBeyond128[] = {
 };
 constexpr Case kMasks[] = {
     {.element = kBF16, .options = kBoolMask},
-    {.element = kF16, .mask = kCausal, .options = kBoolMask | kDropout},
-    {.element = kBF16, .mask = kWindow, .options = kBoolMask, .is_deterministic = true},
+    {.element = kF16, .options = kBoolMask | kDropout},
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask, .is_deterministic = true},
 };
 constexpr Case kWideMasks[] = {
     {.element = kBF16, .mask = kCausal, .options = kBoolMask},
@@ -138,7 +138,8 @@ constexpr Case kSoleKeys[] = {
     {.element = kBF16, .mask = kWindow, .options = kDropout | kPhiloxState | kVarlen, .sole_key = true},
 };
 
-constexpr HeadDims kOfCase[] = {0}, k64[] = {64}, k128[] = {128}, k64And128[] = {64, 128}, k192And256[] = {192, 256};
+constexpr HeadDims kOfCase[] = {0}, k64[] = {64}, k128[] = {128}, k64And128[] = {64, 128}, k192[] = {192},
+                   k192And256[] = {192, 256};
 constexpr HeadDims kWithDbias[] = {64, 128, 192}, kNarrowAndWide[] = {64, 200};
 
 constexpr Group kGroups[] = {
@@ -150,7 +151,7 @@ constexpr Group kGroups[] = {
     {.head_dims = k192And256, .cases = kWide},         {.head_dims = kOfCase, .cases = kTransformAndBias},
     {.head_dims = kWithDbias, .cases = kDbias},        {.head_dims = kOfCase, .cases = kOthersBeyond128},
     {.head_dims = kNarrowAndWide, .cases = kSoleKeys}, {.head_dims = k64And128, .cases = kMasks},
-    {.head_dims = k192And256, .cases = kWideMasks},
+    {.head_dims = k192, .cases = kWideMasks},
 };
 
 Sm90BackwardVariant variant_of(const Case& c, HeadDims of_group) {

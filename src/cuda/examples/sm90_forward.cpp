@@ -85,6 +85,8 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kCausal, .options = kAlibi, .bias = kBF16},
     {.element = kBF16, .options = kBias, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kBoolMask, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask | kBias, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask | kDropout, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kDropout, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kVarlen, .bias = kBF16},
     {.element = kF16, .mask = kWindow, .options = kAllButDropout},
