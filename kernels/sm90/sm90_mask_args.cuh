@@ -10,7 +10,7 @@ constexpr int kMaskListsOfBlock = 4;  // of sm90_mask_lists, and rows of tiles o
 
 // Which tiles of 64 x 64 an element of a list stands for.
 struct MaskListShape {
-  int by_keys;  // 1: lists of blocks of keys, whose elements are tiles of 64 rows; 0: of tiles of rows, elements of keys
+  int by_keys;  // 1: lists of blocks of keys, whose elements are tiles of 64 rows; 0: of tiles of rows, by keys
   int rows;     // tiles of 64 rows of a list; by_keys: 1
   int keys;     // tiles of 64 keys of an element; by_keys: of a list
   int heads;    // of the mask, that share a list; 1 if not by_keys

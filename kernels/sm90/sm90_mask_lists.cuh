@@ -1,6 +1,6 @@
-// sm90, after sm90_mask_tiles: the lists of tiles that attention walks over, as BlockMaskLists of the host are for block
-// masks: by tiles of rows for the forward pass, by blocks of keys for the backward one. A list has room for all tiles, so
-// that no list waits for the length of another.
+// sm90, after sm90_mask_tiles: the lists of tiles that attention walks over, as BlockMaskLists of the host are for
+// block masks: by tiles of rows for the forward pass, by blocks of keys for the backward one. A list has room for all
+// tiles, so that no list waits for the length of another.
 //
 // Work     a warp has a list, a lane an element of it: 32 are looked at together
 // Called   after sm90_mask_tiles; if additions to dq have an order, sm90_mask_turns comes between

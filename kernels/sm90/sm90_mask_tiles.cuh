@@ -1,6 +1,6 @@
 // sm90, before attention with a boolean mask: reads the mask once and says of each tile of 64 x 64 whether all of its
-// pairs are seen, none, or some, and which. sm90_mask_lists.cuh makes lists of it, so that attention itself has one form
-// of mask: kernels/attention/block_mask.cuh.
+// pairs are seen, none, or some, and which. sm90_mask_lists.cuh makes lists of it, so that attention itself has one
+// form of mask: kernels/attention/block_mask.cuh.
 //
 // Shapes   as in Sm90MaskArgs; any strides and lengths
 // Work     a block has 64 rows of 512 keys: each warp reads 8 rows, 16 bytes a lane, and then has a tile
@@ -54,7 +54,7 @@ struct MaskRun {
   }
 };
 
-// Bits 8 j + column and 8 j + column + 1 of a row become bits 4 j and 4 j + 1: what a thread of an accumulator has of it.
+// Bits 8 j + column and 8 j + column + 1 of a row become bits 4 j and 4 j + 1: what a thread of an accumulator has.
 [[nodiscard]] __device__ __forceinline__ uint32 pairs_of_row(uint64 row, int column) {
   const auto of_half = [](uint32 x) {
     x &= 0x03030303u;

@@ -1,5 +1,5 @@
-// The first steps of a sm90 launch with a boolean mask: they make lists of tiles of it, as block masks have them, so that
-// the kernels behind them know block masks only.
+// The first steps of a sm90 launch with a boolean mask: they make lists of tiles of it, as block masks have them, so
+// that the kernels behind them know block masks only.
 #pragma once
 
 #include <cstdint>
