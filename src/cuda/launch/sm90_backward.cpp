@@ -8,7 +8,6 @@
 
 #include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
-#include "cuda/launch/block_mask_lists.hpp"
 #include "cuda/launch/captured_steps.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
@@ -299,7 +298,7 @@ class Sm90Backward final : public Family {
     }
     std::copy(std::begin(all.captured_gradients), std::end(all.captured_gradients),
               std::begin(args.captured_gradients));
-    const Sm90MaskSteps::Lists lists = mask_lists(launch, v, plan.tile);
+    const Sm90MaskListArgs lists = mask_lists_of(v).args(launch, launch.region<std::byte>(3));
     args.options.block_mask = lists.by_keys;
     const std::size_t own_steps = steps_before_row_logit(launch);
     for (std::size_t i = first_step; i < own_steps; ++i) {
@@ -348,22 +347,6 @@ class Sm90Backward final : public Family {
   }
 
  private:
-  /// The lists of a block mask or of a boolean one; the latter's are made by the first steps, which this runs.
-  [[nodiscard]] static Sm90MaskSteps::Lists mask_lists(const Launch& launch, const Sm90BackwardVariant& v,
-                                                       const Sm90BackwardTile& tile) {
-    const Problem& p = launch.problem;
-    if (v.lists_from_mask != 0) {
-      return Sm90MaskSteps(p, mask_lists_of(v)).run(launch, launch.region<std::byte>(3));
-    }
-    if (p.block_mask == nullptr) return {};
-    const int device = p.q.device.index;
-    Sm90MaskSteps::Lists lists = {.by_keys = block_mask_args_by_keys(*p.block_mask, device, tile.block_n,
-                                                                     static_cast<int>(p.heads_per_group()),
-                                                                     tile.is_persistent)};
-    if (tile.is_wide) lists.by_rows = block_mask_args(*p.block_mask, device, kBackwardWideRows, kBackwardWideKeys);
-    return lists;
-  }
-
   /// Gradients of captures are sums of ds in the kernel of five products, which knows no scores where it makes them.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;

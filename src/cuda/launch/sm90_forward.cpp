@@ -7,7 +7,6 @@
 #include <string>
 
 #include "core/score_options.hpp"
-#include "cuda/launch/block_mask_lists.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -132,11 +131,7 @@ class Sm90Forward final : public Family {
         .base = forward_args(p, launch.region(1), true),
         .options = option_args_of(p)};
     args.base.scale = made_up_scale(p, true);
-    if (v.lists_from_mask != 0) {
-      args.options.block_mask = Sm90MaskSteps(p, mask_lists_of(v)).run(launch, launch.region<std::byte>(2)).by_rows;
-    } else if (p.block_mask != nullptr) {
-      args.options.block_mask = block_mask_args(*p.block_mask, p.q.device.index, v.tile.block_m(), v.tile.block_n);
-    }
+    args.options.block_mask = mask_lists_of(v).args(launch, launch.region<std::byte>(2)).by_rows;
     launch.run(step, args);
   }
 

@@ -46,6 +46,25 @@ void Sm90MaskLists::add_specs(const Arch& arch, std::vector<KernelSpec>& specs) 
   }
 }
 
+Sm90MaskListArgs Sm90MaskLists::args(const Launch& launch, std::byte* memory) const {
+  const core::Problem& p = launch.problem;
+  if (p.mask) {
+    const Sm90MaskSteps steps(p, *this);
+    std::vector<Sm90MaskArgs> of_steps = steps.args(memory);
+    for (std::size_t step = 0; step < of_steps.size(); ++step) launch.run(step, of_steps[step]);
+    return steps.lists(memory);
+  }
+  Sm90MaskListArgs lists;
+  if (p.block_mask == nullptr) return lists;
+  const int device = p.q.device.index;
+  if (by_keys_keys > 0) {
+    lists.by_keys = block_mask_args_by_keys(*p.block_mask, device, by_keys_keys, static_cast<int>(p.heads_per_group()),
+                                            is_persistent);
+  }
+  if (by_rows_rows > 0) lists.by_rows = block_mask_args(*p.block_mask, device, by_rows_rows, by_rows_keys);
+  return lists;
+}
+
 Sm90MaskSteps::Sm90MaskSteps(const core::Problem& p, const Sm90MaskLists& lists) : problem_(p), lists_(lists) {
   constexpr std::int64_t kPatternBytes = kPatternWords * std::int64_t{sizeof(uint32)};
   const core::BlockTiles* const other = p.block_mask;
@@ -164,14 +183,8 @@ std::vector<Sm90MaskArgs> Sm90MaskSteps::args(std::byte* memory) const {
   return all;
 }
 
-Sm90MaskSteps::Lists Sm90MaskSteps::lists(std::byte* memory) const {
+Sm90MaskListArgs Sm90MaskSteps::lists(std::byte* memory) const {
   return {args_of(by_keys_, memory, patterns_by_key_at_), args_of(by_rows_, memory, patterns_at_)};
-}
-
-Sm90MaskSteps::Lists Sm90MaskSteps::run(const Launch& launch, std::byte* memory) const {
-  std::vector<Sm90MaskArgs> all = args(memory);
-  for (std::size_t step = 0; step < all.size(); ++step) launch.run(step, all[step]);
-  return lists(memory);
 }
 
 }  // namespace attend::cuda

@@ -15,6 +15,11 @@
 
 namespace attend::cuda {
 
+/// Lists as kernels take them.
+struct Sm90MaskListArgs {
+  BlockMaskArgs by_keys = {}, by_rows = {};
+};
+
 /// Which lists the kernels of a launch walk over.
 struct Sm90MaskLists {
   int by_rows_rows = 0, by_rows_keys = 0;  ///< BlockMaskLists::of(); 0: none
@@ -28,6 +33,9 @@ struct Sm90MaskLists {
   }
   /// Their specs, before those of the family.
   void add_specs(const Arch& arch, std::vector<KernelSpec>& specs) const;
+  /// The lists for a launch: of its boolean mask, which runs the launch's first steps, or of its block mask alone, which
+  /// keeps them; else none. memory: of Sm90MaskSteps::bytes().
+  [[nodiscard]] Sm90MaskListArgs args(const Launch& launch, std::byte* memory) const;
 };
 
 /// The steps for one problem, which has a mask.
@@ -39,20 +47,14 @@ class Sm90MaskSteps {
   void add_steps(Choice& choice) const;
   /// For the estimate, beside the launches: reading the mask.
   [[nodiscard]] double seconds(const DeviceInfo& device) const;
-  /// Of the region that run() gets, which nobody clears.
+  /// Of scratch memory, which nobody clears.
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   /// Kernels count places in lists by keys in ints.
   [[nodiscard]] std::optional<core::Lack> lack() const;
 
-  struct Lists {
-    BlockMaskArgs by_keys = {}, by_rows = {};
-  };
-  /// Runs the steps, the launch's first ones. memory: of bytes().
-  [[nodiscard]] Lists run(const Launch& launch, std::byte* memory) const;
-
-  /// What it does so with, in the order of the steps, and what comes out.
+  /// What the steps take, in their order, and what comes out.
   [[nodiscard]] std::vector<Sm90MaskArgs> args(std::byte* memory) const;
-  [[nodiscard]] Lists lists(std::byte* memory) const;
+  [[nodiscard]] Sm90MaskListArgs lists(std::byte* memory) const;
 
  private:
   /// The lists of one shape, and where they lie in the memory.
