@@ -8,6 +8,7 @@
 
 #include "attend/block_mask.hpp"
 #include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/output_checks.hpp"
 #include "support/attention_case.hpp"
@@ -170,6 +171,36 @@ TEST_F(BoolMasks, WithAnOrderOfAdditions) {
       EXPECT_EQ(first.dk.values(), again.dk.values());
       EXPECT_EQ(first.dv.values(), again.dv.values());
     }
+  }
+}
+
+/// A graph makes its lists anew in each replay. There is no emulation of graphs.
+TEST_F(BoolMasks, OfAGraphMayChangeBetweenReplays) {
+  AttentionCase c = small(300, 517, 128);
+  c.deterministic = true;
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  const Inputs in = with_mask(c, masks().front());
+  (void)run_on_hopper(in);  // kernels are loaded
+  const Outputs out = make_outputs(in);
+  CapturedGraph graph(stream.get(), [&] {
+    ForwardCall call = forward_of(in, out, "sm90_forward");
+    BackwardCall back = backward_of(in, out, "sm90_backward");
+    call.stream = back.stream = stream.get();
+    forward(call);
+    backward(back);
+  });
+  for (const Mask& mask : masks()) {
+    SCOPED_TRACE(mask.name);
+    set_mask(in, mask);
+    graph.launch();
+    cuda::synchronize(stream.get());
+    const Outputs wanted = run_on_hopper(in);
+    EXPECT_EQ(out.o.values(), wanted.o.values());
+    EXPECT_EQ(out.lse.values(), wanted.lse.values());
+    EXPECT_EQ(out.dq.values(), wanted.dq.values());
+    EXPECT_EQ(out.dk.values(), wanted.dk.values());
+    EXPECT_EQ(out.dv.values(), wanted.dv.values());
   }
 }
 
