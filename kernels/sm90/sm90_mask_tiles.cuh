@@ -29,17 +29,17 @@ constexpr int kMaskLanesOfTile = 4;
   return of_word(bytes.x) | of_word(bytes.y) << 4 | of_word(bytes.z) << 8 | of_word(bytes.w) << 12;
 }
 
-// 16 keys of a row from `key` on, a bit each; 0 behind the last key. The row may begin anywhere: whole vectors are read
-// and their bits are shifted, but for vectors that reach beyond the row, which nobody may own.
+// 16 keys of a row, a bit each; 0 behind the last key. The row may begin anywhere: whole vectors are read and their
+// bits are shifted, but for vectors that reach beyond the row, which nobody may own.
 struct MaskRun {
   const unsigned char* at;
-  int64 keys_before, keys_left;  // in the row, of the run's first key
+  int before, left;  // keys of the row before the run and from its first on; more than two vectors' count as two
 
   [[nodiscard]] __device__ __forceinline__ int shift() const {
-    return static_cast<int>(reinterpret_cast<uint64>(at) % kMaskBytesOfLane);
+    return static_cast<int>(reinterpret_cast<uint64>(at)) & (kMaskBytesOfLane - 1);
   }
   [[nodiscard]] __device__ __forceinline__ bool is_inside() const {
-    return keys_before >= shift() && keys_left >= (shift() == 0 ? kMaskBytesOfLane : 2 * kMaskBytesOfLane - shift());
+    return before >= shift() && left >= (shift() == 0 ? kMaskBytesOfLane : 2 * kMaskBytesOfLane - shift());
   }
   [[nodiscard]] __device__ __forceinline__ uint4 vector(int number) const {
     return __ldg(reinterpret_cast<const uint4*>(at - shift()) + number);
@@ -48,7 +48,7 @@ struct MaskRun {
     uint32 bits = 0;
 #pragma unroll
     for (int i = 0; i < kMaskBytesOfLane; ++i) {
-      if (i < keys_left && __ldg(at + i) != 0) bits |= 1u << i;
+      if (i < left && __ldg(at + i) != 0) bits |= 1u << i;
     }
     return bits;
   }
@@ -168,6 +168,11 @@ struct MaskTile {
   }
 };
 
+// No more than most, as an int.
+[[nodiscard]] __device__ __forceinline__ int at_most(int64 count, int most) {
+  return count > most ? most : static_cast<int>(count);
+}
+
 // The warp's rows of a block's keys as bits, of which a lane has kMaskBytesOfLane from `key` on. tiles: of the block.
 template <int kStride>
 __device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const unsigned char* mask, int64 first_row,
@@ -176,28 +181,28 @@ __device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const u
   const int row_of_tile = static_cast<int>(threadIdx.x) / kWarpThreads * kMaskRowsOfWarp;
   const int64 row = first_row + row_of_tile;
   auto* const to = reinterpret_cast<Bits16*>(tiles[lane / kMaskLanesOfTile] + row_of_tile) + lane % kMaskLanesOfTile;
-  const auto run = [&](int r) {
-    return MaskRun{mask + (row + r) * args.mask_stride.row + key, key, args.seqlen_k - key};
-  };
-  const auto exists = [&](int r) { return is_wanted && row + r < args.seqlen_q; };
+  const unsigned char* const from = mask + row * args.mask_stride.row + key;
+  const int before = at_most(key, 2 * kMaskBytesOfLane), left = at_most(args.seqlen_k - key, 2 * kMaskBytesOfLane);
+  const int rows = is_wanted ? at_most(args.seqlen_q - row, kMaskRowsOfWarp) : 0;  // that exist; may be negative
+  const auto run = [&](int r) { return MaskRun{from + r * args.mask_stride.row, before, left}; };
   uint4 first[kMaskRowsOfWarp];  // all are on their way before one is looked at
 #pragma unroll
   for (int r = 0; r < kMaskRowsOfWarp; ++r) {
     first[r] = {};
-    if (exists(r) && run(r).is_inside()) first[r] = run(r).vector(0);
+    if (r < rows && run(r).is_inside()) first[r] = run(r).vector(0);
   }
 #pragma unroll
   for (int r = 0; r < kMaskRowsOfWarp; ++r) {
     uint32 bits = nonzero_bytes(first[r]);
     const MaskRun of_row = run(r);
-    if (exists(r) && of_row.shift() != 0 && of_row.is_inside()) {
+    if (r < rows && of_row.shift() != 0 && of_row.is_inside()) {
       bits = (bits | nonzero_bytes(of_row.vector(1)) << kMaskBytesOfLane) >> of_row.shift();
     }
     to[kMaskLanesOfTile * r] = static_cast<Bits16>(bits);
   }
 #pragma unroll 1
-  for (int r = 0; r < kMaskRowsOfWarp; ++r) {  // few lanes, at the ends of rows
-    if (exists(r) && !run(r).is_inside()) to[kMaskLanesOfTile * r] = static_cast<Bits16>(run(r).by_bytes());
+  for (int r = 0; r < rows; ++r) {  // few lanes, at the ends of rows
+    if (!run(r).is_inside()) to[kMaskLanesOfTile * r] = static_cast<Bits16>(run(r).by_bytes());
   }
 }
 

@@ -1,6 +1,7 @@
 // The lists that sm90's kernels make of a boolean mask, against those that the host makes of the same block mask.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -59,6 +60,12 @@ Lists by_kernels(const BlockMaskArgs& args, std::size_t num_lists, bool by_keys)
   return all;
 }
 
+/// Compiled once.
+const EmulatedKernel& kernel_of(const cuda::KernelSpec& spec) {
+  static std::map<std::string, EmulatedKernel> all;
+  return all.try_emplace(cuda::identity(spec), spec).first->second;
+}
+
 struct Recipe {
   const char* text;
   Index seqlen_q, seqlen_k;
@@ -101,7 +108,7 @@ void expect_the_hosts(const Recipe& recipe, int rows, int keys, int heads_k) {
   std::vector<std::byte> memory(static_cast<std::size_t>(steps.bytes()), std::byte{0x5A});
   const std::vector<Sm90MaskArgs> args = steps.args(memory.data());
   for (std::size_t step = 0; step < args.size(); ++step) {
-    EmulatedKernel(specs[step]).launch(&args[step], static_cast<unsigned>(choice.steps[step].blocks), 1);
+    kernel_of(specs[step]).launch(&args[step], static_cast<unsigned>(choice.steps[step].blocks), 1);
   }
   const auto found = steps.lists(memory.data());
   const auto by_rows = cuda::BlockMaskLists::of(tiles, rows, keys);

@@ -33,8 +33,8 @@ struct Sm90MaskLists {
   }
   /// Their specs, before those of the family.
   void add_specs(const Arch& arch, std::vector<KernelSpec>& specs) const;
-  /// The lists for a launch: of its boolean mask, which runs the launch's first steps, or of its block mask alone, which
-  /// keeps them; else none. memory: of Sm90MaskSteps::bytes().
+  /// The lists for a launch: of its boolean mask, which runs the launch's first steps, or of its block mask alone,
+  /// which keeps them; else none. memory: of Sm90MaskSteps::bytes().
   [[nodiscard]] Sm90MaskListArgs args(const Launch& launch, std::byte* memory) const;
 };
 
