@@ -291,7 +291,6 @@ class Sm90Backward final : public Family {
     if (p.block_mask == nullptr && !p.mask) return std::nullopt;
     const char* const name = p.mask ? "mask" : "block_mask";
     if (p.bias || p.alibi_slopes) return core::Lack{nullptr, name, "given", "none with a bias or alibi_slopes"};
-    if (p.adds_to_outputs()) return core::Lack{nullptr, name, "given", "none in a ring"};
     if (!p.mask) return std::nullopt;
     const Sm90BackwardTile tile = sm90_backward_tile_of(p);
     return Sm90MaskSteps(p, sm90_backward_mask_lists(tile, p.deterministic && !tile.is_wide)).lack();
