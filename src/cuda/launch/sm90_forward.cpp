@@ -153,6 +153,10 @@ class Sm90Forward final : public Family {
     if (auto lack = custom_score_lack(p, option::kRing)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
+    if (p.mask) {
+      constexpr Sm90MaskLists kAny = {.by_rows_rows = kSm90ConsumerRows, .by_rows_keys = core::kMaskTile};
+      if (auto lack = Sm90MaskSteps(p, kAny).lack()) return lack;
+    }
     if (num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_sequences * p.num_heads_q > kMostTiles) {
       return core::Lack{"q", "rows of all sequences and heads:", tiles_text, "2^31 - 1 tiles of 64"};
     }
