@@ -26,6 +26,12 @@ template <class Config>
 
 constexpr int kPatternKeys = 64;  // and rows, of a pattern
 
+// The bounds of list `number` of a head.
+[[nodiscard]] __device__ __forceinline__ const int64* bounds_of_list(const BlockMaskArgs& mask, int sequence, int head,
+                                                                     int number) {
+  return mask.bounds + 2 * (sequence * mask.sequence_stride + head * mask.head_stride + number);
+}
+
 // A tile of keys, as the rows of one warpgroup see it.
 template <class Config>
 struct SeenKeyTile {
@@ -60,9 +66,9 @@ struct KeyTileList {
   [[nodiscard]] static __device__ __forceinline__ KeyTileList of(const BlockMaskArgs& mask, int sequence, int head,
                                                                  int tile_of_rows) {
     if constexpr (!kIsOn) return {};
-    const int64* begin = mask.begin + sequence * mask.sequence_stride + head * mask.head_stride + tile_of_rows;
-    const int64 first = __ldg(begin);
-    return {mask.entries + first * kWords, mask.patterns, static_cast<int>(__ldg(begin + 1) - first)};
+    const int64* bounds = bounds_of_list(mask, sequence, head, tile_of_rows);
+    const int64 first = __ldg(bounds);
+    return {mask.entries + first * kWords, mask.patterns, static_cast<int>(__ldg(bounds + 1) - first)};
   }
 
   [[nodiscard]] __device__ __forceinline__ int number(int place) const {
@@ -97,9 +103,9 @@ struct RowTileLists {
     int count;
   };
   [[nodiscard]] __device__ __forceinline__ Places of(int sequence, int head_k, int block_of_keys) const {
-    const int64* begin = mask.begin + sequence * mask.sequence_stride + head_k * mask.head_stride + block_of_keys;
-    const int64 first = __ldg(begin);
-    return {static_cast<int>(first), static_cast<int>(__ldg(begin + 1) - first)};
+    const int64* bounds = bounds_of_list(mask, sequence, head_k, block_of_keys);
+    const int64 first = __ldg(bounds);
+    return {static_cast<int>(first), static_cast<int>(__ldg(bounds + 1) - first)};
   }
 
   // Of the tile of rows. Without a block mask places are the numbers.

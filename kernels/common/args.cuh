@@ -95,7 +95,7 @@ constexpr int kMostCaptured = 8;  // tensors
 // Which rows see which keys, by a caller's block mask. Forward: a list for each tile of rows, of the tiles of keys that
 // it sees. Backward: a list for each block of keys, of the tiles of 64 rows that see it. Each by rising numbers.
 struct BlockMaskArgs {
-  const int64* begin;      // of each list: its first entry; one more: the end of the last list
+  const int64* bounds;     // of each list: its first entry, and the end behind its last
   const int* entries;      // the number of a tile, then for each 64 rows and 64 keys of it a pattern's number, kAllSeen
                            // or kNoneSeen; backward: these for each query head of the group, if they differ, then
                            // RowTileLists::blocks_before()

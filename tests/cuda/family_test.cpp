@@ -315,6 +315,23 @@ TEST(Family, OnlyTheGradientOfSinksAddsToABackwardPass) {
   }
 }
 
+/// Tiles of a mask are numbered in ints.
+TEST(Family, MasksOfTooManyTilesAreLacked) {
+  constexpr std::int64_t kLong = std::int64_t{1} << 22;
+  const Sizes sizes = {.batch = 1, .heads = 2, .heads_kv = 2, .seqlen_q = kLong, .seqlen_k = kLong};
+  const cuda::DeviceInfo d = device("sm_90a", 132);
+  for (const bool backward : {false, true}) {
+    const cuda::Family& family = *cuda::find_family(backward ? "sm90_backward" : "sm90_forward");
+    MadeUp made(DType::kBF16, sizes, {}, backward);
+    EXPECT_FALSE(family.lack(made.problem, d));
+    made.problem.mask =
+        Tensor{.dtype = DType::kBool, .shape = {1, 2, kLong, kLong}, .stride = {0, 0, kLong, 1}};  // 16 TB
+    const auto lack = family.lack(made.problem, d);
+    ASSERT_TRUE(lack);
+    EXPECT_STREQ(lack->tensor, "mask");
+  }
+}
+
 TEST(Family, AnUnknownGpuIsLackedInOneLine) {
   const MadeUp made(DType::kF32, {}, {}, false, 1);
   EXPECT_EQ(dispatch::lack_of(*dispatch::find_backend("simt"), made.problem),

@@ -85,6 +85,7 @@ inline std::vector<MadeUp> problems(bool backward) {
           list.emplace_back(dtype, sizes, Params{.causal = causal}, backward);
           list.emplace_back(dtype, sizes, Params{.scale = -0.5, .softcap = 3, .dropout_p = 0.1}, backward);
           list.emplace_back(dtype, sizes, Params{.causal = causal, .sinks = Tensor{.dtype = DType::kF32}}, backward);
+          list.emplace_back(dtype, sizes, Params{.causal = causal, .mask = Tensor{.dtype = DType::kBool}}, backward);
           list.emplace_back(dtype, sizes, Params{.window_left = 5, .bias = Tensor{.dtype = DType::kF16}}, backward, 0,
                             4);
         }

@@ -195,6 +195,11 @@ inline void ptx_sqrt_approx_f32(float& to, float x) {
 inline void ptx_min_NaN_f32(float& to, float a, float b) {
   to = std::isnan(a) || std::isnan(b) ? NAN : std::fmin(a, b);
 }
+inline void ptx_ld_global_nc_v4_b32(unsigned& a, unsigned& b, unsigned& c, unsigned& d, const void* from) {
+  unsigned words[4];
+  std::memcpy(words, from, sizeof(words));
+  a = words[0], b = words[1], c = words[2], d = words[3];
+}
 inline void ptx_ld_global_u64(std::uint64_t& to, const void* from) {
   to = *static_cast<const std::uint64_t*>(from);
 }

@@ -9,6 +9,7 @@
 
 #include "cuda/driver/device.hpp"
 #include "gpu/gpu.hpp"
+#include "gpu/output_checks.hpp"
 #include "mask/mask_cookbook.hpp"
 #include "support/attention_case.hpp"
 
@@ -48,20 +49,6 @@ Outputs run_masked(const BlockMask& mask, const Inputs& in, const char* forward_
   return out;
 }
 
-void expect_near(const char* name, const TensorBuffer& got, const TensorBuffer& truth, double budget) {
-  EXPECT_TRUE(got.gaps_intact()) << name;
-  const std::vector<double> a = got.values(), b = truth.values();
-  ASSERT_EQ(a.size(), b.size());
-  double largest = 1e-3, error = 0;
-  for (const double x : b) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0.0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i] == b[i]) continue;
-    error = std::max(error, std::isfinite(a[i] - b[i]) ? std::abs(a[i] - b[i]) : INFINITY);
-  }
-  EXPECT_LE(error, budget * largest) << name;
-  std::printf(" %s %.1e/%.1e", name, error, budget * largest);
-}
-
 std::vector<AttentionCase> cases(DType dtype) {
   const AttentionCase base = {.dtype = dtype,
                               .batch = 2,
@@ -90,14 +77,8 @@ void expect_reference(const BlockMask& mask, const AttentionCase& c, const Score
   const Outputs got = run_masked(mask, in, "sm90_forward", "sm90_backward", score);
   const Outputs truth = run_masked(mask, as_f64(in), "reference", "reference", score);
   std::printf("%s:", describe(c).c_str());
-  expect_near("o", got.o, truth.o, results);
-  expect_near("lse", got.lse, truth.lse,
-              score == nullptr ? 4e-6 : results);  // with 16 bits tanh and log are quick ones
-  expect_near("dq", got.dq, truth.dq, 4 * results);
-  expect_near("dk", got.dk, truth.dk, 4 * results);
-  expect_near("dv", got.dv, truth.dv, 4 * results);
-  if (got.dsinks) expect_near("dsinks", *got.dsinks, *truth.dsinks, 4 * results);
-  std::printf("\n");
+  // With 16 bits tanh and log of a function are quick ones.
+  expect_outputs_near(got, truth, results, score == nullptr ? 4e-6 : results);
 }
 
 TEST_P(GpuBlockMasks, AreTheReference) {

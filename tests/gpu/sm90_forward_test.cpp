@@ -52,7 +52,7 @@ const std::vector<int> kNumValues = {
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
   if (has_matrix && g == kPacked && b == 1) return false;
-  // Beyond 192 columns it takes no bias, nor a mask beside other rules: masks alone are among the edges.
+  // Beyond 192 columns it takes no bias; masks alone are among the edges and beside rules among BoolMasks.
   const bool is_wide = (f == kHeadDim && kHeadDims[a] > 192) || (f == kHeadDimV && kHeadDimsV[a] > 192);
   return !(is_wide && (g == kBias || g == kBoolMask) && b > 0);
 }

@@ -9,8 +9,8 @@ namespace {
 
 using enum ElementType;
 using enum MaskKind;
-using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kDropout, option::kPhiloxState, option::kRing,
-    option::kTransform, option::kVarlen;
+using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option::kPhiloxState,
+    option::kRing, option::kTransform, option::kVarlen;
 
 struct Case {
   HeadDims head_dim = {};  ///< 0: that of the group
@@ -125,11 +125,21 @@ constexpr Case kOthersBeyond128[] = {
     {.head_dim = {40, 200}, .element = kF16, .mask = kCausal},
     {.head_dim = {256, 160}, .element = kBF16, .mask = kWindow, .options = kAlibi},
 };
+constexpr Case kMasks[] = {
+    {.element = kBF16, .options = kBoolMask},
+    {.element = kF16, .options = kBoolMask | kDropout},
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask, .is_deterministic = true},
+};
+constexpr Case kWideMasks[] = {
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask},
+    {.element = kF16, .options = kBoolMask | kDropout},
+};
 constexpr Case kSoleKeys[] = {
     {.element = kBF16, .mask = kWindow, .options = kDropout | kPhiloxState | kVarlen, .sole_key = true},
 };
 
-constexpr HeadDims kOfCase[] = {0}, k64[] = {64}, k128[] = {128}, k64And128[] = {64, 128}, k192And256[] = {192, 256};
+constexpr HeadDims kOfCase[] = {0}, k64[] = {64}, k128[] = {128}, k64And128[] = {64, 128}, k192[] = {192},
+                   k192And256[] = {192, 256};
 constexpr HeadDims kWithDbias[] = {64, 128, 192}, kNarrowAndWide[] = {64, 200};
 
 constexpr Group kGroups[] = {
@@ -140,7 +150,8 @@ constexpr Group kGroups[] = {
     {.head_dims = kOfCase, .cases = kOthersTo128},     {.head_dims = k64And128, .cases = kParts},
     {.head_dims = k192And256, .cases = kWide},         {.head_dims = kOfCase, .cases = kTransformAndBias},
     {.head_dims = kWithDbias, .cases = kDbias},        {.head_dims = kOfCase, .cases = kOthersBeyond128},
-    {.head_dims = kNarrowAndWide, .cases = kSoleKeys},
+    {.head_dims = kNarrowAndWide, .cases = kSoleKeys}, {.head_dims = k64And128, .cases = kMasks},
+    {.head_dims = k192, .cases = kWideMasks},
 };
 
 Sm90BackwardVariant variant_of(const Case& c, HeadDims of_group) {
@@ -153,6 +164,7 @@ Sm90BackwardVariant variant_of(const Case& c, HeadDims of_group) {
                                  .bias = (c.options & kBias) != 0 ? c.element : kF32,
                                  .is_backward = 1,
                                  .sole_key = c.sole_key}};
+  v.see_mask_as_blocks();
   v.is_deterministic = c.is_deterministic;
   v.adds_up = c.adds_up;
   v.dbias_blocks = c.dbias_blocks;

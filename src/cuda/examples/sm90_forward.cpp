@@ -19,7 +19,7 @@ constexpr std::int32_t kEvery = kAllButDropout | kDropout;
 struct Case {
   ElementType element;
   MaskKind mask = kFull;
-  std::int32_t options = 0;  ///< a bias is left out beyond kSm90MostCrowdedHeadDim
+  std::int32_t options = 0;  ///< a bias is left out beyond kSm90MostHeadDimWithBias
   ElementType bias = kF32;
   bool negate_scores = false;
   std::int64_t seqlen_k = 512;
@@ -85,6 +85,8 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kCausal, .options = kAlibi, .bias = kBF16},
     {.element = kBF16, .options = kBias, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kBoolMask, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask | kBias, .bias = kBF16},
+    {.element = kBF16, .mask = kCausal, .options = kBoolMask | kDropout, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kDropout, .bias = kBF16},
     {.element = kBF16, .mask = kCausal, .options = kVarlen, .bias = kBF16},
     {.element = kF16, .mask = kWindow, .options = kAllButDropout},
@@ -114,13 +116,14 @@ constexpr Group kGroups[] = {
 };
 
 Sm90ForwardVariant variant_of(const Case& c, HeadDims head_dim) {
-  const Facts facts = {.element = c.element,
-                       .head_dim = head_dim.qk,
-                       .head_dim_v = head_dim.v,
-                       .mask = c.mask,
-                       .options = c.options,
-                       .bias = c.bias,
-                       .negate_scores = c.negate_scores};
+  Facts facts = {.element = c.element,
+                 .head_dim = head_dim.qk,
+                 .head_dim_v = head_dim.v,
+                 .mask = c.mask,
+                 .options = c.options,
+                 .bias = c.bias,
+                 .negate_scores = c.negate_scores};
+  facts.see_mask_as_blocks();
   const bool bias_tiles = c.maps_bias && sm90_takes_bias_tiles(facts);
   Sm90ForwardVariant v =
       c.is_low ? sm90_forward_low(facts, bias_tiles) : sm90_forward_tall(facts, c.seqlen_k, bias_tiles);
@@ -134,7 +137,7 @@ Sm90ForwardVariant variant_of(const Case& c, HeadDims head_dim) {
 std::vector<Variant> sm90_forward_examples(const Arch& /*arch*/) {
   std::vector<Variant> variants;
   const auto add = [&](const Case& c, HeadDims head_dim) {
-    if ((c.options & kBias) != 0 && head_dim.qk > kSm90MostCrowdedHeadDim) return;
+    if ((c.options & kBias) != 0 && head_dim.qk > kSm90MostHeadDimWithBias) return;
     const Variant v = variant_of(c, head_dim);
     if (std::find(variants.begin(), variants.end(), v) == variants.end()) variants.push_back(v);
   };

@@ -118,7 +118,7 @@ class OnDevices {
     const int patterns = static_cast<int>(kind.keys / kMaskTile);
     const int groups =
         kind.is_by_keys() ? (tiles.num_heads == 1 ? 1 : kind.heads) : static_cast<int>(kind.rows / kMaskTile);
-    return {reinterpret_cast<const int64*>(memory->begin.data()),      // NOLINT(performance-no-int-to-ptr)
+    return {reinterpret_cast<const int64*>(memory->bounds.data()),     // NOLINT(performance-no-int-to-ptr)
             reinterpret_cast<const int*>(memory->entries.data()),      // NOLINT(performance-no-int-to-ptr)
             reinterpret_cast<const uint32*>(memory->patterns.data()),  // NOLINT(performance-no-int-to-ptr)
             tiles.batch == 1 ? 0 : heads * of_head,
@@ -138,11 +138,15 @@ class OnDevices {
   struct Memory {
     Memory(const BlockMaskLists& lists, const std::vector<uint32>& words, int device)
         : device_index(device),
-          begin(lists.begin.size() * sizeof(int64)),
+          bounds(2 * (lists.begin.size() - 1) * sizeof(int64)),
           entries(lists.entries.size() * sizeof(int)),
           patterns(words.size() * sizeof(uint32)) {
       const OwnStream stream;  // the default stream would wait for one that is being captured
-      fill(begin, lists.begin, stream.get());
+      std::vector<int64> of_lists;
+      for (std::size_t n = 0; n + 1 < lists.begin.size(); ++n) {
+        of_lists.insert(of_lists.end(), {lists.begin[n], lists.begin[n + 1]});
+      }
+      fill(bounds, of_lists, stream.get());
       fill(entries, lists.entries, stream.get());
       fill(patterns, words, stream.get());
       synchronize(stream.get());
@@ -151,7 +155,7 @@ class OnDevices {
       try {
         const ContextGuard guard(device_index);
         const RelaxedCapture relaxed;
-        begin = DeviceMemory(0), entries = DeviceMemory(0), patterns = DeviceMemory(0);
+        bounds = DeviceMemory(0), entries = DeviceMemory(0), patterns = DeviceMemory(0);
       } catch (const Error&) {
         // The driver has shut down before us, and the memory with it.
       }
@@ -160,7 +164,7 @@ class OnDevices {
     Memory& operator=(const Memory&) = delete;
 
     int device_index;
-    DeviceMemory begin, entries, patterns;
+    DeviceMemory bounds, entries, patterns;
   };
 
   std::mutex mutex_;

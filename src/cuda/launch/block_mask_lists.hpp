@@ -7,9 +7,9 @@
 
 namespace attend::cuda {
 
-/// For tiles of `rows` rows and `keys` keys, multiples of 64: BlockMaskArgs::begin and entries.
+/// For tiles of `rows` rows and `keys` keys, multiples of 64: BlockMaskArgs::entries.
 struct BlockMaskLists {
-  std::vector<int64> begin = {};
+  std::vector<int64> begin = {};  ///< of each list: its first entry; one more: the end of the last list
   std::vector<int> entries = {};
 
   [[nodiscard]] static BlockMaskLists of(const core::BlockTiles& tiles, int rows, int keys);

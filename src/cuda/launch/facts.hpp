@@ -95,6 +95,8 @@ struct Facts {
   std::int32_t aligned = 1;        ///< addresses, row lengths and strides of all tensors are multiples of 16 bytes
   std::int32_t sole_key = 0;       ///< backward, 16 bits, with dropout: no row sees more than one key (sole_key.cuh)
 
+  std::int32_t lists_from_mask = 0;  ///< kBlockMask: its lists are made of the boolean mask: see_mask_as_blocks()
+
   std::int32_t custom_score[4] = {};    ///< Problem::custom_score: its digest
   std::int32_t custom_traits = 0;       ///< and what it counts as for tiles, a bit each: custom_tile_traits()
   std::int32_t custom_is_long = 0;      ///< some index or length is 2^21 or more: ATTEND_LONG_SEQUENCES
@@ -104,6 +106,13 @@ struct Facts {
 
   /// The options that the loop over keys depends on, and with it the tile.
   [[nodiscard]] std::int32_t loop_options() const { return options & ~option::bits_outside_loop(); }
+
+  /// For families that make lists of tiles of a boolean mask: to their kernels it is a block mask.
+  void see_mask_as_blocks() {
+    if (!has(option::kBoolMask)) return;
+    options = (options & ~option::kBoolMask) | option::kBlockMask;
+    lists_from_mask = 1;
+  }
 
   /// Kernels that evaluate no score are the same for all functions.
   void forget_custom_score() {

@@ -8,13 +8,12 @@
 
 #include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
-#include "cuda/launch/block_mask_lists.hpp"
 #include "cuda/launch/captured_steps.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/row_logit_steps.hpp"
-#include "cuda/launch/sm90_backward_variant.hpp"
+#include "cuda/launch/sm90_backward_plan.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/attention/score_transform.cuh"
 #include "kernels/attention/work.cuh"
@@ -54,54 +53,6 @@ std::string window_text(const Problem& p) {
   return std::to_string(p.window_right);
 }
 
-/// Sequences that share entries of dbias, a block each: 1 where none does, 0 without dbias.
-int dbias_blocks_of(const Problem& p) {
-  if (!p.dbias) return 0;
-  const std::int64_t sharing = p.dbias->shape[0] == p.num_sequences ? 1 : p.num_sequences;
-  return static_cast<int>(std::min<std::int64_t>(sharing, kBackwardMostDtermsBlocks));
-}
-
-Sm90BackwardTile tile_of(const Problem& p) {
-  return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), facts_of(p, true).score(),
-                            dbias_blocks_of(p));
-}
-
-/// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
-struct Plan {
-  Sm90BackwardTile tile;
-  std::int64_t rows;         ///< padded rows of one head
-  std::int64_t row_blocks;   ///< of prepare and finish
-  std::int64_t blocks;       ///< of the kernel that makes dk and dv
-  std::int64_t last_blocks;  ///< of the one that makes dq, or finishes it
-  std::int64_t key_tiles;    ///< of 64, whose sums are rounded at the end; 0 where there are none
-  std::int64_t key_sums;     ///< floats
-  Sm90BackwardWorkspace workspace;
-
-  static Plan of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
-    Plan plan = {};
-    plan.tile = v.tile();
-    plan.rows =
-        p.varlen ? sm90_backward_packed_rows(p.q.shape[2], p.num_sequences) : sm90_backward_padded_rows(p.max_seqlen_q);
-    plan.row_blocks = sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences);
-    const std::int64_t items =
-        sm90_backward_items(plan.tile, p.max_seqlen_k, v.adds_up != 0 ? p.num_heads_q : p.num_heads_k, p.num_sequences);
-    const std::int64_t key_blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n);
-    plan.blocks = sm90_backward_blocks(
-        plan.tile, items, key_blocks, multiprocessors,
-        v.is_deterministic != 0 && v.mask == MaskKind::kFull && !p.varlen && p.block_mask == nullptr);
-    if (v.adds_up != 0) {
-      plan.key_tiles = key_blocks * plan.tile.compute_warpgroups() * p.num_heads_k * p.num_sequences;
-      plan.key_sums = sm90_backward_key_sums(plan.tile, p.num_heads_k * p.num_sequences, key_blocks);
-    }
-    plan.last_blocks = plan.tile.is_wide ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
-                                         : plan.row_blocks;
-    plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
-                                                 plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0,
-                                                 v.has(option::kBias) || v.custom_may_be_huge != 0);
-    return plan;
-  }
-};
-
 class Sm90Backward final : public Family {
  public:
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
@@ -109,14 +60,14 @@ class Sm90Backward final : public Family {
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
             option::kTransform | option::kHugeTransform |  // this family has a range of its own
             option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore |
-            option::kCapturedGradients | option::kBlockMask | option::kRing;
+            option::kCapturedGradients | option::kBoolMask | option::kBlockMask | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
   [[nodiscard]] bool supports(const Arch& arch) const override { return arch.wgmma; }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
-    Sm90BackwardVariant v = {facts_of(p, false)};
+    Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
     v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
@@ -125,7 +76,7 @@ class Sm90Backward final : public Family {
       v.mask = MaskKind::kWindow;
     }
     v.adds_up = pays_to_add_up(p);
-    v.dbias_blocks = dbias_blocks_of(p);
+    v.dbias_blocks = sm90_backward_dbias_blocks(p);
     if (p.dbias) v.dbias = element_of(p.dbias->dtype);
     Choice choice = {.variant = v,
                      .why = v.adds_up != 0
@@ -137,8 +88,14 @@ class Sm90Backward final : public Family {
 
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
     const auto v = choice.variant.as<Sm90BackwardVariant>();
-    const Plan plan = Plan::of(p, v, device.num_multiprocessors);
+    const Sm90BackwardPlan plan = Sm90BackwardPlan::of(p, v, device.num_multiprocessors);
     choice.num_steps = 0;
+    choice.seconds = 0;
+    if (v.lists_from_mask != 0) {
+      const Sm90MaskSteps mask_steps(p, v.mask_lists());
+      mask_steps.add_steps(choice);
+      choice.seconds = mask_steps.seconds(device);
+    }
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
     choice.add_step(
@@ -147,7 +104,7 @@ class Sm90Backward final : public Family {
     add_row_logit_steps(p, choice);
     constexpr double kTflops = 550, kDeterministicTflops = 480, kWideTflops = 450, kWideRulesTflops = 340,
                      kDbiasTflops = 300;
-    choice.seconds =
+    choice.seconds +=
         estimated_seconds(p, device,
                           {.tflops = v.dbias_blocks > 0        ? kDbiasTflops
                                      : v.has(kRulesOfWide)     ? kWideRulesTflops
@@ -182,9 +139,11 @@ class Sm90Backward final : public Family {
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
-    std::vector<KernelSpec> specs = {spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0)};
-    specs[0].config.push_back({"kSoleKey", v.sole_key != 0});
-    specs[0].config.push_back({"kFusesScores", true});
+    std::vector<KernelSpec> specs;
+    if (v.lists_from_mask != 0) v.mask_lists().add_specs(arch, specs);
+    specs.push_back(spec_of(before, arch, "sm90_backward_prepare", kBackwardPrepareThreads, 0));
+    specs.back().config.push_back({"kSoleKey", v.sole_key != 0});
+    specs.back().config.push_back({"kFusesScores", true});
     if (v.tile().is_wide) {
       specs.push_back(spec_of(keys, arch, "sm90_backward_wide_keys", v.tile().threads, v.tile().smem_bytes));
       specs.push_back(spec_of(v, arch, "sm90_backward_wide_queries", v.tile().threads, v.tile().dq_smem_bytes));
@@ -208,7 +167,7 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
     const auto v = choice.variant.as<Sm90BackwardVariant>();
-    const Plan plan = Plan::of(p, v, choice.steps[1].blocks);
+    const Sm90BackwardPlan plan = Sm90BackwardPlan::of(p, v, choice.steps[v.steps_before() + 1].blocks);
     Workspace workspace;
     workspace.add({"statistics, dq's sums, partial sums, counters", plan.workspace.bytes});
     workspace.add({.name = "sums of dk and dv",
@@ -217,6 +176,8 @@ class Sm90Backward final : public Family {
     workspace.add({.name = "whether rows are coarse",
                    .bytes = v.custom_may_be_huge != 0 ? std::int64_t{sizeof(uint32)} : 0,
                    .zeroed = true});
+    workspace.add(
+        {.name = "tiles of the mask", .bytes = v.lists_from_mask != 0 ? Sm90MaskSteps(p, v.mask_lists()).bytes() : 0});
     add_row_logit_region(p, workspace);
     return workspace;
   }
@@ -224,13 +185,14 @@ class Sm90Backward final : public Family {
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
     const auto v = launch.choice.variant.as<Sm90BackwardVariant>();
-    const Plan plan = Plan::of(p, v, launch.choice.steps[1].blocks);
+    const std::size_t first_step = v.steps_before();
+    const Sm90BackwardPlan plan = Sm90BackwardPlan::of(p, v, launch.choice.steps[first_step + 1].blocks);
     const Sm90BackwardWorkspace& w = plan.workspace;
     auto* const memory = launch.region<std::byte>(0);
     const auto at = [memory]<class T>(std::int64_t offset, T*) { return reinterpret_cast<T*>(memory + offset); };
     constexpr float* kFloats = nullptr;
     constexpr uint32* kCounts = nullptr;
-    const bool is_full = v.mask == MaskKind::kFull && !p.varlen && p.block_mask == nullptr;
+    const bool is_full = v.mask == MaskKind::kFull && !p.varlen && !v.has(option::kBlockMask);
     BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
     set_row_logit_parts(all, launch);
     Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
@@ -267,17 +229,12 @@ class Sm90Backward final : public Family {
     }
     std::copy(std::begin(all.captured_gradients), std::end(all.captured_gradients),
               std::begin(args.captured_gradients));
-    if (p.block_mask != nullptr) {
-      args.options.block_mask = block_mask_args_by_keys(*p.block_mask, p.q.device.index, plan.tile.block_n,
-                                                        static_cast<int>(p.heads_per_group()), plan.tile.is_persistent);
-    }
+    const Sm90MaskListArgs lists = v.mask_lists().args(launch, launch.region<std::byte>(3));
+    args.options.block_mask = lists.by_keys;
     const std::size_t own_steps = steps_before_row_logit(launch);
-    for (std::size_t i = 0; i < own_steps; ++i) {
+    for (std::size_t i = first_step; i < own_steps; ++i) {
       constexpr std::size_t kQueries = 2;  // the wide kernel whose blocks have rows
-      if (p.block_mask != nullptr && plan.tile.is_wide && i == kQueries) {
-        args.options.block_mask =
-            block_mask_args(*p.block_mask, p.q.device.index, kBackwardWideRows, kBackwardWideKeys);
-      }
+      if (plan.tile.is_wide && i == first_step + kQueries) args.options.block_mask = lists.by_rows;
       launch.run(i, args);
     }
     for (std::size_t i = own_steps; i < launch.choice.num_steps; ++i) launch.run(i, all);
@@ -291,7 +248,7 @@ class Sm90Backward final : public Family {
     if (auto lack = part_lack(p)) return lack;
     if (auto lack = custom_score_lack(p, option::kRing | kRulesOfWide | option::kAlibi)) return lack;
     const bool may_be_huge = p.custom_score != nullptr && p.custom_score->may_be_huge;
-    if (may_be_huge && tile_of(p).is_wide) {
+    if (may_be_huge && sm90_backward_tile_of(p).is_wide) {
       return core::Lack{nullptr, "score function", "given",
                         "with a slope other than 1 or a head_dim above 128 none that adds elements of a capture or "
                         "constants from 1024 on"};
@@ -302,7 +259,7 @@ class Sm90Backward final : public Family {
       return core::Lack{tensor, "head_dim", head_dim, "even ones to 128 in a ring"};
     }
     if (auto lack = rules_lack(p)) return lack;
-    const Sm90BackwardTile tile = tile_of(p);
+    const Sm90BackwardTile tile = sm90_backward_tile_of(p);
     if (p.alibi_slopes && p.dropout_p > 0 && tile.is_persistent) {
       return core::Lack{nullptr, "dropout_p with alibi_slopes", dropout_text,
                         "0 where a head_dim is above 64, none above 128"};
@@ -310,9 +267,7 @@ class Sm90Backward final : public Family {
     if (p.alibi_slopes && !(p.window_right == 0 || (p.window_left < 0 && p.window_right < 0))) {
       return core::Lack{nullptr, "window_right with alibi_slopes", window_text, "0, or no window"};
     }
-    if (p.block_mask != nullptr && (p.bias || p.alibi_slopes)) {
-      return core::Lack{nullptr, "block_mask", "given", "none with a bias or alibi_slopes"};
-    }
+    if (auto lack = mask_lack(p)) return lack;
     if (auto lack = dbias_lack(p)) return lack;
     const std::int64_t blocks = std::max(sm90_backward_items(tile, p.max_seqlen_k, p.num_heads_q, p.num_sequences),
                                          sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences));
@@ -326,10 +281,20 @@ class Sm90Backward final : public Family {
   /// Gradients of captures are sums of ds in the kernel of five products, which knows no scores where it makes them.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;
-    if (tile_of(p).is_wide) {
+    if (sm90_backward_tile_of(p).is_wide) {
       return core::Lack{nullptr, "captures", "given", "none with a slope other than 1 or a head_dim above 128"};
     }
     return captured_gradients_lack(p);
+  }
+
+  /// What comes with a mask of either kind.
+  [[nodiscard]] static std::optional<core::Lack> mask_lack(const Problem& p) {
+    if (p.block_mask == nullptr && !p.mask) return std::nullopt;
+    const char* const name = p.mask ? "mask" : "block_mask";
+    if (p.bias || p.alibi_slopes) return core::Lack{nullptr, name, "given", "none with a bias or alibi_slopes"};
+    if (!p.mask) return std::nullopt;
+    const Sm90BackwardTile tile = sm90_backward_tile_of(p);
+    return Sm90MaskSteps(p, sm90_backward_mask_lists(tile, p.deterministic && !tile.is_wide)).lack();
   }
 
   /// What a transform and a bias may be, and what may not come with them.
@@ -365,7 +330,7 @@ class Sm90Backward final : public Family {
     if (p.dbias->shape[2] != p.max_seqlen_q) return core::Lack{"dbias", "rows", p.dbias->shape[2], "those of q"};
     if (batch > p.num_sequences) return core::Lack{"dbias", "batch", batch, "that of q where q has no entries"};
     if (batch != p.num_sequences &&
-        (p.num_sequences > kBackwardMostDtermsBlocks || tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
+        (p.num_sequences > kBackwardMostDtermsBlocks || sm90_backward_tile_of(p).dq_smem_bytes > kBackwardMostSmem)) {
       return core::Lack{"dbias", "batch", batch, "that of q where it is above 8, beyond 128 columns above 5"};
     }
     return dbias_map_lack(p);
@@ -376,7 +341,7 @@ class Sm90Backward final : public Family {
   /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of
   /// rows a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
-    if (tile_of(p).is_wide) return false;
+    if (sm90_backward_tile_of(p).is_wide) return false;
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
     const auto [left, right] = p.own_window();
     const bool is_windowed = left >= 0 || right > 0;
@@ -386,7 +351,8 @@ class Sm90Backward final : public Family {
     return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
   }
 
-  [[nodiscard]] static uint32 section_of(const Problem& p, const Plan& plan, bool is_full, bool is_deterministic) {
+  [[nodiscard]] static uint32 section_of(const Problem& p, const Sm90BackwardPlan& plan, bool is_full,
+                                         bool is_deterministic) {
     if (!is_full || !is_deterministic) {
       return sm90_backward_section(p.max_seqlen_q, is_full, is_deterministic, plan.tile.is_persistent);
     }

@@ -4,9 +4,20 @@
 #include <cstdint>
 
 #include "cuda/launch/fields.hpp"
+#include "cuda/launch/sm90_mask_steps.hpp"
 #include "kernels/sm90/sm90_backward_layout.cuh"
 
 namespace attend::cuda {
+
+/// The lists of a mask that the kernels walk over.
+/// @param is_deterministic  additions to dq have an order
+[[nodiscard]] inline Sm90MaskLists sm90_backward_mask_lists(const Sm90BackwardTile& tile, bool is_deterministic) {
+  return {.by_rows_rows = tile.is_wide ? kBackwardWideRows : 0,
+          .by_rows_keys = tile.is_wide ? kBackwardWideKeys : 0,
+          .by_keys_keys = tile.block_n,
+          .has_order = is_deterministic,
+          .is_persistent = tile.is_persistent};
+}
 
 struct Sm90BackwardVariant : Facts {
   std::int32_t is_deterministic = 0;
@@ -17,6 +28,9 @@ struct Sm90BackwardVariant : Facts {
   [[nodiscard]] Sm90BackwardTile tile() const {
     return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks);
   }
+  [[nodiscard]] Sm90MaskLists mask_lists() const { return sm90_backward_mask_lists(tile(), is_deterministic != 0); }
+  /// The steps before those that every problem has.
+  [[nodiscard]] std::size_t steps_before() const { return lists_from_mask != 0 ? mask_lists().num_steps() : 0; }
 };
 
 /// The tile has no rows: it follows from these, on the device too.

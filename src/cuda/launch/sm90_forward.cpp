@@ -7,11 +7,11 @@
 #include <string>
 
 #include "core/score_options.hpp"
-#include "cuda/launch/block_mask_lists.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm90_forward_variant.hpp"
+#include "cuda/launch/sm90_mask_steps.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/attention/work.cuh"
 #include "kernels/sm90/sm90_forward_args.cuh"
@@ -32,11 +32,13 @@ double tflops_of(const Sm90ForwardVariant& v) {
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
 constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // what the device counts them in
 
-/// The head_dims that problems take whose scores keep too many registers, sm90_is_crowded().
-std::string crowded_text(const Problem& p) {
-  if (p.bias) return "1 to 192 with a bias";
-  return fmt::format("1 to 192 with a mask and {}, {} or {}", core::name_of(&ScoreModTraits::transforms),
-                     core::name_of(&ScoreModTraits::adds_by_position), core::name_of(&ScoreModTraits::drops));
+/// To the kernel all masks are block masks.
+Sm90MaskLists mask_lists_of(const Sm90ForwardVariant& v) {
+  return {.by_rows_rows = v.tile.block_m(), .by_rows_keys = v.tile.block_n};
+}
+/// The steps before the kernel.
+std::size_t steps_before(const Sm90ForwardVariant& v) {
+  return v.lists_from_mask != 0 ? mask_lists_of(v).num_steps() : 0;
 }
 
 std::string tiles_text(const Problem& p) {
@@ -57,6 +59,7 @@ class Sm90Forward final : public Family {
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Facts facts = facts_of(p, true);
     facts.aligned = 1;  // as lack() asks
+    facts.see_mask_as_blocks();
     const bool bias_tiles = sm90_takes_bias_tiles(facts) && !bias_map_lack(p);
     Sm90ForwardVariant tall = sm90_forward_tall(facts, p.max_seqlen_k, bias_tiles);
     Sm90ForwardVariant low = sm90_forward_low(facts, bias_tiles);
@@ -73,26 +76,38 @@ class Sm90Forward final : public Family {
     const auto v = choice.variant.as<Sm90ForwardVariant>();
     const Sm90ForwardGrid grid = grid_of(p, v, device.num_multiprocessors);
     choice.num_steps = 0;
+    choice.seconds = 0;
+    if (v.lists_from_mask != 0) {
+      const Sm90MaskSteps mask_steps(p, mask_lists_of(v));
+      mask_steps.add_steps(choice);
+      choice.seconds = mask_steps.seconds(device);
+    }
     choice.add_step({.blocks = grid.blocks});
-    choice.seconds = estimated_seconds(p, device,
-                                       {.tflops = tflops_of(v),
-                                        .block_m = v.tile.block_m(),
-                                        .blocks = grid.total_tiles,
-                                        .blocks_per_multiprocessor = 1,
-                                        .num_steps = 1});
+    choice.seconds += estimated_seconds(p, device,
+                                        {.tflops = tflops_of(v),
+                                         .block_m = v.tile.block_m(),
+                                         .blocks = grid.total_tiles,
+                                         .blocks_per_multiprocessor = 1,
+                                         .num_steps = choice.num_steps});
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
-    return {sm90_forward_spec(variant.as<Sm90ForwardVariant>(), takes, arch.target)};
+    const auto v = variant.as<Sm90ForwardVariant>();
+    std::vector<KernelSpec> specs;
+    if (v.lists_from_mask != 0) mask_lists_of(v).add_specs(arch, specs);
+    specs.push_back(sm90_forward_spec(v, takes, arch.target));
+    return specs;
   }
 
-  [[nodiscard]] Workspace workspace(const Problem& /*p*/, const Choice& choice) const override {
+  [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
     Workspace workspace;
     const auto v = choice.variant.as<Sm90ForwardVariant>();
-    const std::int64_t sums = sm90_aside_bytes(choice.steps[0].blocks, v.tile.consumers, v.head_dim_v);
+    const std::int64_t sums = sm90_aside_bytes(choice.steps[steps_before(v)].blocks, v.tile.consumers, v.head_dim_v);
     const bool dynamic = v.tile.schedule == Schedule::kDynamic;
     workspace.add({.name = "next tile", .bytes = dynamic ? std::int64_t{sizeof(uint32)} : 0, .zeroed = true});
     workspace.add({.name = "sums put aside", .bytes = v.puts_aside != 0 ? sums : 0});
+    workspace.add({.name = "tiles of the mask",
+                   .bytes = v.lists_from_mask != 0 ? Sm90MaskSteps(p, mask_lists_of(v)).bytes() : 0});
     return workspace;
   }
 
@@ -100,7 +115,8 @@ class Sm90Forward final : public Family {
     const Problem& p = launch.problem;
     if (p.q.numel() == 0) return;  // no address for a map either
     const auto v = launch.choice.variant.as<Sm90ForwardVariant>();
-    const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[0].blocks);
+    const std::size_t step = steps_before(v);
+    const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[step].blocks);
     Sm90ForwardArgs args = {
         .q_map = row_map(p.q, v.tile.block_m(), p.q.data),
         .k_map = row_map(p.k, v.tile.block_n, p.q.data),
@@ -115,10 +131,8 @@ class Sm90Forward final : public Family {
         .base = forward_args(p, launch.region(1), true),
         .options = option_args_of(p)};
     args.base.scale = made_up_scale(p, true);
-    if (p.block_mask != nullptr) {
-      args.options.block_mask = block_mask_args(*p.block_mask, p.q.device.index, v.tile.block_m(), v.tile.block_n);
-    }
-    launch.run(0, args);
+    args.options.block_mask = mask_lists_of(v).args(launch, launch.region<std::byte>(2)).by_rows;
+    launch.run(step, args);
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
@@ -133,13 +147,16 @@ class Sm90Forward final : public Family {
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {  // o in 16 bytes
       if (head_dim % 8 != 0) return core::Lack{tensor, "head_dim", head_dim, "multiples of 8"};
     }
-    if (const std::int64_t widest = std::max(p.head_dim, p.head_dim_v);
-        widest > kSm90MostCrowdedHeadDim && (p.bias || sm90_is_crowded(facts_of(p, true)))) {
-      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, crowded_text};
+    if (const std::int64_t widest = std::max(p.head_dim, p.head_dim_v); widest > kSm90MostHeadDimWithBias && p.bias) {
+      return core::Lack{p.head_dim == widest ? "q" : "v", "head_dim", widest, "1 to 192 with a bias"};
     }
     if (auto lack = custom_score_lack(p, option::kRing)) return lack;
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (auto lack = part_lack(p)) return lack;
+    if (p.mask) {
+      constexpr Sm90MaskLists kAny = {.by_rows_rows = kSm90ConsumerRows, .by_rows_keys = core::kMaskTile};
+      if (auto lack = Sm90MaskSteps(p, kAny).lack()) return lack;
+    }
     if (num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_sequences * p.num_heads_q > kMostTiles) {
       return core::Lack{"q", "rows of all sequences and heads:", tiles_text, "2^31 - 1 tiles of 64"};
     }

@@ -37,32 +37,31 @@ Sm90ForwardVariant with(const Facts& facts, const Shape& shape) {
   return v;
 }
 
-}  // namespace
-
-bool sm90_is_crowded(const Facts& facts) {
-  const ScoreModTraits score = facts.score();
-  return score.reads_memory() && (score.drops || score.transforms || score.adds_by_position);
+/// Both keep words of bits beside the scores, and spill where a tile leaves the fewest registers.
+bool drops_beside_a_mask(const Facts& facts) {
+  return facts.has(option::kBlockMask) && facts.score().drops;
 }
+
+}  // namespace
 
 bool sm90_takes_bias_tiles(const Facts& facts) {
   const ScoreModTraits score = facts.score();
-  return score.adds_from_memory && !score.masks_from_memory && !sm90_is_crowded(facts) &&
+  return score.adds_from_memory && !score.drops && !score.transforms && !score.adds_by_position &&
          element_info(facts.bias).bytes == element_info(ElementType::kF16).bytes;  // of its tiles
 }
 
 Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const bool plain = (facts.loop_options() & ~option::kRing) == 0;
-  // Rules that read memory for each score, or several rules at once, want registers.
-  const bool reads = facts.score().reads_memory();
   if (bias_tiles) {
     Sm90ForwardVariant v = widest <= 128 ? with(facts, {.block_n = 128, .overlaps = true}) : with(facts, {});
     v.bias_tiles = 1;
     return v;
   }
-  if (sm90_is_crowded(facts) || facts.score().adds_from_memory) return with(facts, {});
+  if (facts.score().adds_from_memory) return with(facts, {});  // a read for each score wants registers
   const bool several = facts.score().drops && facts.score().adds_by_position;
-  if (widest <= 64 && !reads && !several && !facts.has(option::kVarlen)) {
+  const bool is_crowded = drops_beside_a_mask(facts);
+  if (widest <= 64 && !several && !is_crowded && !facts.has(option::kVarlen)) {
     const bool is_short = plain && facts.mask == MaskKind::kCausal && seqlen_k <= 1024;
     return is_short ? with(facts, {.consumers = 3, .stages = 4, .q_buffers = 2, .speculates = true})
                     : with(facts, {.consumers = 3, .block_n = 128, .q_buffers = 2, .speculates = true});
@@ -70,7 +69,7 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   if (widest <= 96 && plain) return with(facts, {.consumers = 3, .block_n = 96, .q_buffers = 2, .speculates = true});
   if (widest <= 64 && several) return with(facts, {.block_n = 128, .q_buffers = 2, .speculates = true});
   if (widest <= 128) {
-    return with(facts, {.block_n = 128, .q_buffers = 2, .overlaps = true, .speculates = !several});
+    return with(facts, {.block_n = 128, .q_buffers = 2, .overlaps = true, .speculates = !several && !is_crowded});
   }
   if (widest <= 192 && facts.head_dim_v <= 128 && facts.loop_options() == 0) {
     return with(facts, {.block_n = 128, .overlaps = true, .speculates = true});
@@ -128,7 +127,7 @@ Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles) {
     v.bias_tiles = 1;
     return v;
   }
-  if (sm90_is_crowded(facts) || facts.score().adds_from_memory) return with(facts, {.consumers = 1});
+  if (facts.score().adds_from_memory || drops_beside_a_mask(facts)) return with(facts, {.consumers = 1});
   const bool is_narrow = widest <= 128;
   return with(facts, {.consumers = 1, .block_n = is_narrow ? 128 : 64, .stages = is_narrow ? 3 : 2, .overlaps = true});
 }

@@ -46,11 +46,8 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
 };
 static_assert(covers<Sm90ForwardVariant>(kSm90ForwardFields));
 
-/// Beyond this head_dim registers spill with a bias, or with a mask and other rules.
-constexpr int kSm90MostCrowdedHeadDim = 192;
-
-/// Are there rules that read memory for each score, and others beside them?
-[[nodiscard]] bool sm90_is_crowded(const Facts& facts);
+/// Beyond this head_dim registers spill with a bias.
+constexpr int kSm90MostHeadDimWithBias = 192;
 
 /// Does the copy engine bring the bias, if its tensor map can be made (bias_map_lack())?
 [[nodiscard]] bool sm90_takes_bias_tiles(const Facts& facts);

@@ -1,0 +1,254 @@
+// sm90, before attention with a boolean mask: reads the mask once and says of each tile of 64 x 64 whether all of its
+// pairs are seen, none, or some, and which. sm90_mask_lists.cuh makes lists of it, so that attention itself has one
+// form of mask: kernels/attention/block_mask.cuh.
+//
+// Shapes   as in Sm90MaskArgs; any strides and lengths
+// Work     a block has 64 rows of 512 keys: each warp reads 8 rows, 16 bytes a lane, and then has a tile
+// Memory   reads what the window leaves of the mask, a byte a pair; writes a bit a pair of tiles with patterns
+#pragma once
+
+#include "../attention/block_mask.cuh"
+#include "../attention/key_range.cuh"
+#include "../common/element.cuh"
+#include "../common/warp_reduce.cuh"
+#include "../tiles/accumulator_mask.cuh"
+#include "sm90_mask_args.cuh"
+
+namespace attend {
+
+constexpr int kMaskRowsOfWarp = 8;
+constexpr int kMaskBytesOfLane = 16;
+constexpr int kMaskLanesOfTile = 4;
+
+// Bit i: byte i is not 0.
+[[nodiscard]] __device__ __forceinline__ uint32 nonzero_bytes(const uint4& bytes) {
+  const auto of_word = [](uint32 x) {
+    const uint32 high_bits = (((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) & 0x80808080u;
+    return (high_bits >> 7) * 0x01020408u >> 24;  // bits 0, 8, 16 and 24 become 24 to 27
+  };
+  return of_word(bytes.x) | of_word(bytes.y) << 4 | of_word(bytes.z) << 8 | of_word(bytes.w) << 12;
+}
+
+// 16 keys of a row, a bit each; 0 behind the last key. The row may begin anywhere: whole vectors are read and their
+// bits are shifted, but for vectors that reach beyond the row, which nobody may own.
+struct MaskRun {
+  const unsigned char* at;
+  int before, left;  // keys of the row before the run and from its first on; more than two vectors' count as two
+
+  [[nodiscard]] __device__ __forceinline__ int shift() const {
+    return static_cast<int>(reinterpret_cast<uint64>(at)) & (kMaskBytesOfLane - 1);
+  }
+  [[nodiscard]] __device__ __forceinline__ bool is_inside() const {
+    return before >= shift() && left >= (shift() == 0 ? kMaskBytesOfLane : 2 * kMaskBytesOfLane - shift());
+  }
+  [[nodiscard]] __device__ __forceinline__ uint4 vector(int number) const {
+    return __ldg(reinterpret_cast<const uint4*>(at - shift()) + number);
+  }
+  [[nodiscard]] __device__ __forceinline__ uint32 by_bytes() const {
+    uint32 bits = 0;
+#pragma unroll
+    for (int i = 0; i < kMaskBytesOfLane; ++i) {
+      if (i < left && __ldg(at + i) != 0) bits |= 1u << i;
+    }
+    return bits;
+  }
+};
+
+// Bits 8 j + column and 8 j + column + 1 of a row become bits 4 j and 4 j + 1: what a thread of an accumulator has.
+[[nodiscard]] __device__ __forceinline__ uint32 pairs_of_row(uint64 row, int column) {
+  const auto of_half = [](uint32 x) {
+    x &= 0x03030303u;
+    x = (x | x >> 4) & 0x00ff00ffu;
+    return (x | x >> 8) & 0xffffu;
+  };
+  const uint64 shifted = row >> column;
+  return of_half(static_cast<uint32>(shifted)) | of_half(static_cast<uint32>(shifted >> 32)) << 16;
+}
+
+// The reverse: bits 4 j and 4 j + 1 become bits 8 j and 8 j + 1.
+[[nodiscard]] __device__ __forceinline__ uint64 row_of_pairs(uint32 pairs) {
+  const auto of_half = [](uint32 x) {
+    x = (x | x << 8) & 0x00ff00ffu;
+    return uint64{(x | x << 4) & 0x03030303u};
+  };
+  return of_half(pairs & 0xffffu) | of_half(pairs >> 16) << 32;
+}
+
+// Writes the words of a pattern whose accumulator has these 64 rows. By a warp.
+__device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows) {
+#pragma unroll
+  for (int i = 0; i < kPatternWords; i += kWarpThreads) {
+    const int thread = i + static_cast<int>(threadIdx.x) % kWarpThreads;
+    const int row = accumulator_row(thread), column = accumulator_column(thread);
+    words[thread] = pairs_of_row(rows[row], column) | pairs_of_row(rows[row + kRowHalf], column) << 2;
+  }
+}
+
+// Row `row` of a pattern.
+[[nodiscard]] __device__ __forceinline__ uint64 row_of_pattern(const uint32* words, int row) {
+  uint64 bits = 0;
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    const uint32 word = __ldg(words + row / 16 * kWarpThreads + row % 8 * 4 + quarter);
+    bits |= row_of_pairs(word >> (row / 8 % 2 * 2) & 0x33333333u) << accumulator_column(quarter);
+  }
+  return bits;
+}
+
+// Of 32 x 32 bits, a row in each lane: the column with the lane's number.
+[[nodiscard]] __device__ __forceinline__ uint32 column_of_rows(uint32 row) {
+  uint32 low = 0x0000ffffu;
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const uint32 other = __shfl_xor_sync(kAllLanes, row, distance);
+    row = (threadIdx.x & distance) != 0 ? (row & ~low) | (other >> distance & low)
+                                        : (row & low) | (other & low) << distance;
+    low ^= low << distance / 2;
+  }
+  return row;
+}
+
+// What a block mask beside the boolean one says of a tile.
+[[nodiscard]] __device__ __forceinline__ int pattern_of_tile(const BlockMaskArgs& mask, int sequence, int head, int row,
+                                                             int column) {
+  constexpr int kWords = 2;  // of an entry
+  const int64* bounds = bounds_of_list(mask, sequence, head, row);
+  int64 place = __ldg(bounds), end = __ldg(bounds + 1);
+  while (place < end) {  // numbers rise
+    const int64 middle = (place + end) / 2;
+    const int number = __ldg(mask.entries + middle * kWords);
+    if (number == column) return __ldg(mask.entries + middle * kWords + 1);
+    if (number < column) {
+      place = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return kNoneSeen;
+}
+
+// A tile of 64 x 64. rows: of the warp that calls, a bit a key; 0 where there is no row or no key.
+struct MaskTile {
+  int head;  // counted through all sequences
+  int row, column;
+
+  // The pattern's number of this tile; kAllSeen: each row that exists sees each key that exists.
+  [[nodiscard]] __device__ __forceinline__ int kind(const Sm90MaskArgs& args, const uint64* rows) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+    const int64 keys = args.seqlen_k - int64{column} * kPatternKeys;
+    const uint64 all_keys = keys >= kPatternKeys ? ~uint64{0} : (uint64{1} << keys) - 1;
+    bool has_all = true, has_any = false;
+#pragma unroll
+    for (int r = lane; r < kPatternKeys; r += kWarpThreads) {
+      has_all &= rows[r] == all_keys || int64{row} * kPatternKeys + r >= args.seqlen_q;
+      has_any |= rows[r] != 0;
+    }
+    if (!__any_sync(kAllLanes, has_any)) return kNoneSeen;
+    if (__all_sync(kAllLanes, has_all)) return kAllSeen;
+    return static_cast<int>(number(args));
+  }
+  [[nodiscard]] __device__ __forceinline__ int64 number(const Sm90MaskArgs& args) const {
+    return (int64{head} * args.mask_rows + row) * args.tile_columns() + column;
+  }
+
+  // Leaves of the rows what the block mask sees too.
+  __device__ __forceinline__ void see_too(const Sm90MaskArgs& args, uint64* rows) const {
+    if (args.other.bounds == nullptr) return;
+    const int sequence = head / static_cast<int>(args.num_heads), of_sequence = head % static_cast<int>(args.num_heads);
+    const int pattern = pattern_of_tile(args.other, sequence, of_sequence, row, column);
+    if (pattern == kAllSeen) return;
+    const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+#pragma unroll
+    for (int r = lane; r < kPatternKeys; r += kWarpThreads) {
+      const uint64 seen =
+          pattern == kNoneSeen ? 0 : row_of_pattern(args.other.patterns + int64{pattern} * kPatternWords, r);
+      rows[r] &= seen;
+    }
+    __syncwarp();  // all lanes' rows are written: any lane may read them
+  }
+};
+
+// No more than most, as an int.
+[[nodiscard]] __device__ __forceinline__ int at_most(int64 count, int most) {
+  return count > most ? most : static_cast<int>(count);
+}
+
+// The warp's rows of a block's keys as bits, of which a lane has kMaskBytesOfLane from `key` on. tiles: of the block.
+template <int kStride>
+__device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const unsigned char* mask, int64 first_row,
+                                               int64 key, bool is_wanted, uint64 (*tiles)[kStride]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  const int row_of_tile = static_cast<int>(threadIdx.x) / kWarpThreads * kMaskRowsOfWarp;
+  const int64 row = first_row + row_of_tile;
+  auto* const to = reinterpret_cast<Bits16*>(tiles[lane / kMaskLanesOfTile] + row_of_tile) + lane % kMaskLanesOfTile;
+  const unsigned char* const from = mask + row * args.mask_stride.row + key;
+  const int before = at_most(key, 2 * kMaskBytesOfLane), left = at_most(args.seqlen_k - key, 2 * kMaskBytesOfLane);
+  const int rows = is_wanted ? at_most(args.seqlen_q - row, kMaskRowsOfWarp) : 0;  // that exist; may be negative
+  const auto run = [&](int r) { return MaskRun{from + r * args.mask_stride.row, before, left}; };
+  uint4 first[kMaskRowsOfWarp];  // all are on their way before one is looked at
+#pragma unroll
+  for (int r = 0; r < kMaskRowsOfWarp; ++r) {
+    first[r] = {};
+    if (r < rows && run(r).is_inside()) first[r] = run(r).vector(0);
+  }
+#pragma unroll
+  for (int r = 0; r < kMaskRowsOfWarp; ++r) {
+    uint32 bits = nonzero_bytes(first[r]);
+    const MaskRun of_row = run(r);
+    if (r < rows && of_row.shift() != 0 && of_row.is_inside()) {
+      bits = (bits | nonzero_bytes(of_row.vector(1)) << kMaskBytesOfLane) >> of_row.shift();
+    }
+    to[kMaskLanesOfTile * r] = static_cast<Bits16>(bits);
+  }
+#pragma unroll 1
+  for (int r = 0; r < rows; ++r) {  // few lanes, at the ends of rows
+    if (!run(r).is_inside()) to[kMaskLanesOfTile * r] = static_cast<Bits16>(run(r).by_bytes());
+  }
+}
+
+// Grid: runs of kMaskTilesOfBlock tiles of each row of tiles of each head; kMaskTilesOfBlock warps.
+template <class Config>
+__device__ void sm90_mask_tiles(const Sm90MaskArgs& args) {
+  static_assert(Config::kThreads == kMaskTilesOfBlock * kWarpThreads);
+  static_assert(kMaskTilesOfBlock * kMaskRowsOfWarp == kPatternKeys);
+  constexpr int kStride = kPatternKeys + 1;  // lanes of different tiles write to different banks
+  __shared__ uint64 of_rows[kMaskTilesOfBlock][kStride], of_keys[kMaskTilesOfBlock][kPatternKeys];
+  const int runs = (args.tile_columns() + kMaskTilesOfBlock - 1) / kMaskTilesOfBlock;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpThreads, lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  const int first_column = static_cast<int>(blockIdx.x) % runs * kMaskTilesOfBlock;
+  const MaskTile tile = {static_cast<int>(blockIdx.x) / runs / args.mask_rows,
+                         static_cast<int>(blockIdx.x) / runs % args.mask_rows, first_column + warp};
+  const int64 first_row = int64{tile.row} * kPatternKeys;
+  const WindowMask window = {args.seqlen_q, args.seqlen_k, args.window_left, args.window_right};
+  const int64 end_row = args.seqlen_q - first_row < kPatternKeys ? args.seqlen_q : first_row + kPatternKeys;
+  const KeyRange seen =
+      args.mask_rows == 1 ? KeyRange{0, args.seqlen_k} : window.rows(first_row, end_row);  // all rows have one tile
+  const int64 first_key = int64{first_column} * kPatternKeys;
+  const int64 key = first_key + lane * kMaskBytesOfLane;
+  const int64 key_of_tile = first_key + lane / kMaskLanesOfTile * kPatternKeys;
+  const bool is_wanted =
+      key < args.seqlen_k && key_of_tile < seen.end && key_of_tile + kPatternKeys > seen.begin;  // in whole tiles
+  const uint32 sequence = tile.head / args.num_heads, head = tile.head % args.num_heads;
+  read_mask_rows<kStride>(args, args.mask + args.mask_stride.offset(sequence, head, 0), first_row, key, is_wanted,
+                          of_rows);
+  __syncthreads();  // the bits of all rows are there
+  if (tile.column >= args.tile_columns()) return;
+  uint64* const rows = of_rows[warp];
+  tile.see_too(args, rows);
+  const int kind = tile.kind(args, rows);
+  if (lane == 0) args.kinds[tile.number(args)] = kind;
+  if (kind < 0) return;
+  if (args.patterns != nullptr) write_pattern(args.patterns + tile.number(args) * kPatternWords, rows);
+  if (args.patterns_by_key == nullptr) return;
+  uint64* const keys = of_keys[warp];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // of the keys
+    const auto column = [&](int r) { return column_of_rows(static_cast<uint32>(rows[r + lane] >> 32 * half)); };
+    const uint32 low = column(0), high = column(kWarpThreads);
+    keys[half * kWarpThreads + lane] = low | uint64{high} << 32;
+  }
+  __syncwarp();  // all keys are written: any lane may read them
+  write_pattern(args.patterns_by_key + tile.number(args) * kPatternWords, keys);
+}
+
+}  // namespace attend

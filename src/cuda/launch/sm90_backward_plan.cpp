@@ -1,0 +1,53 @@
+#include "cuda/launch/sm90_backward_plan.hpp"
+
+#include <algorithm>
+
+#include "kernels/attention/work.cuh"
+#include "kernels/sm90/sm90_backward_schedule.cuh"
+
+namespace attend::cuda {
+
+using core::Problem;
+
+int sm90_backward_dbias_blocks(const Problem& p) {
+  if (!p.dbias) return 0;
+  const std::int64_t sharing = p.dbias->shape[0] == p.num_sequences ? 1 : p.num_sequences;
+  return static_cast<int>(std::min<std::int64_t>(sharing, kBackwardMostDtermsBlocks));
+}
+
+Facts sm90_backward_facts(const Problem& p, bool folds_scale) {
+  Facts facts = facts_of(p, folds_scale);
+  facts.see_mask_as_blocks();
+  return facts;
+}
+
+Sm90BackwardTile sm90_backward_tile_of(const Problem& p) {
+  return sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v),
+                            sm90_backward_facts(p, true).score(), sm90_backward_dbias_blocks(p));
+}
+
+Sm90BackwardPlan Sm90BackwardPlan::of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
+  Sm90BackwardPlan plan = {};
+  plan.tile = v.tile();
+  plan.rows =
+      p.varlen ? sm90_backward_packed_rows(p.q.shape[2], p.num_sequences) : sm90_backward_padded_rows(p.max_seqlen_q);
+  plan.row_blocks = sm90_backward_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences);
+  const std::int64_t items =
+      sm90_backward_items(plan.tile, p.max_seqlen_k, v.adds_up != 0 ? p.num_heads_q : p.num_heads_k, p.num_sequences);
+  const std::int64_t key_blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n);
+  const bool are_alike = v.mask == MaskKind::kFull && !p.varlen && p.block_mask == nullptr && !p.mask;
+  plan.blocks =
+      sm90_backward_blocks(plan.tile, items, key_blocks, multiprocessors, v.is_deterministic != 0 && are_alike);
+  if (v.adds_up != 0) {
+    plan.key_tiles = key_blocks * plan.tile.compute_warpgroups() * p.num_heads_k * p.num_sequences;
+    plan.key_sums = sm90_backward_key_sums(plan.tile, p.num_heads_k * p.num_sequences, key_blocks);
+  }
+  plan.last_blocks = plan.tile.is_wide ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
+                                       : plan.row_blocks;
+  plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
+                                               plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0,
+                                               v.has(option::kBias) || v.custom_may_be_huge != 0);
+  return plan;
+}
+
+}  // namespace attend::cuda
