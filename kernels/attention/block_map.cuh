@@ -78,7 +78,17 @@ struct BlockMap {
   [[nodiscard]] __device__ __forceinline__ int64 next_keys(int64 row, int64 key, int64 end) const {
     return next<kKeys>(key, end, [&](int64 mine) { return sees_any<kRows, kKeys>(row, mine); });
   }
-  // Likewise of rows.
+  // Likewise the last one up to the tile from `key` on, and not before `begin`; below `begin`: none.
+  template <int kRows, int kKeys>
+  [[nodiscard]] __device__ __forceinline__ int64 last_keys(int64 row, int64 key, int64 begin) const {
+    for (; key >= begin; key -= kWarpThreads * kKeys) {
+      const int64 mine = key - static_cast<int>(threadIdx.x % kWarpThreads) * kKeys;
+      const uint32 seen = __ballot_sync(kAllLanes, mine >= begin && sees_any<kRows, kKeys>(row, mine));
+      if (seen != 0) return key - (__ffs(static_cast<int>(seen)) - 1) * kKeys;
+    }
+    return key;
+  }
+  // As next_keys(), of rows.
   template <int kRows, int kKeys>
   [[nodiscard]] __device__ __forceinline__ int64 next_rows(int64 row, int64 key, int64 end) const {
     return next<kRows>(row, end, [&](int64 mine) { return sees_any<kRows, kKeys>(mine, key); });
@@ -134,6 +144,10 @@ struct BlockMap<Config, false> {
   }
   template <int kRows, int kKeys>
   [[nodiscard]] __device__ __forceinline__ int64 next_keys(int64 /*row*/, int64 key, int64 /*end*/) const {
+    return key;
+  }
+  template <int kRows, int kKeys>
+  [[nodiscard]] __device__ __forceinline__ int64 last_keys(int64 /*row*/, int64 key, int64 /*begin*/) const {
     return key;
   }
   template <int kRows, int kKeys>
