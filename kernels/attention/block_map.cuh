@@ -28,20 +28,18 @@ constexpr int kMapTile = 64;  // rows, and keys
 // Of one query head of one sequence.
 template <class Config, bool kIsOn = has_block_map<Config>()>
 struct BlockMap {
-  const int* tiles;  // (num_rows, num_columns)
-  const uint64* patterns;
-  int num_rows, num_columns;
+  const BlockMapArgs* map;  // a parameter of the kernel: read where it is wanted, it takes no registers
+  int64 first;              // of the head's tiles
 
   [[nodiscard]] static __device__ __forceinline__ BlockMap of(const BlockMapArgs& map, uint32 sequence, uint32 head) {
-    return {map.tiles + sequence * map.sequence_stride + head * map.head_stride, map.patterns, map.tile_rows,
-            map.tile_columns};
+    return {&map, sequence * map.sequence_stride + head * map.head_stride};
   }
 
   // Of the tile that has the row and the key: a pattern's number, kAllSeen or kNoneSeen. Beyond the lengths: kNoneSeen.
   [[nodiscard]] __device__ __forceinline__ int pattern_at(int64 row, int64 key) const {
     const auto tile_row = static_cast<int>(row / kMapTile), column = static_cast<int>(key / kMapTile);
-    if (tile_row >= num_rows || column >= num_columns) return kNoneSeen;
-    return __ldg(tiles + int64{tile_row} * num_columns + column);
+    if (tile_row >= map->tile_rows || column >= map->tile_columns) return kNoneSeen;
+    return __ldg(map->tiles + first + int64{tile_row} * map->tile_columns + column);
   }
 
   // Bit n: does the row see key + n? Up to the last of the tile's keys.
@@ -97,11 +95,11 @@ struct BlockMap {
  private:
   [[nodiscard]] __device__ __forceinline__ uint64 bits(int pattern, int word) const {
     if (pattern < 0) return pattern == kAllSeen ? ~uint64{0} : 0;
-    return __ldg(patterns + int64{pattern} * kMapPatternWords + word);
+    return __ldg(map->patterns + int64{pattern} * kMapPatternWords + word);
   }
 
   // How many tiles of the map `count` rows or keys meet, that begin with a multiple of `count`.
-  [[nodiscard]] static constexpr int tiles_met(int count) {
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int tiles_met(int count) {
     if (kMapTile % count == 0) return 1;
     return count % kMapTile == 0 ? count / kMapTile : count / kMapTile + 2;
   }
