@@ -33,6 +33,7 @@
 #include "tile_view.cuh"
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#include "accumulator_map.cuh"
 #include "score_rules.cuh"
 #endif
 
@@ -181,6 +182,7 @@ struct AccumulatorLine {
 template <class Config>
 struct AccumulatorRow {
   using Kernel = Config;
+  static constexpr bool kIsKey = false;
   static constexpr bool kHasBegin = SeenColumns::kRowsHaveBegin<Config::kMask>;
   AccumulatorLine<Config> line;
 
@@ -213,11 +215,6 @@ struct AccumulatorRow {
   [[nodiscard]] static __device__ __forceinline__ SeenColumns seen(const TileRules<Config>& rules, int thread) {
     return SeenColumns::of_rows<Config::kMask>(rules.view, thread);
   }
-  // By the block map, a bit for each column from the tile's column c on.
-  [[nodiscard]] static __device__ __forceinline__ uint64 seen_in_map(const TileRules<Config>& rules, int thread, int h,
-                                                                     int c) {
-    return rules.map.keys_of_row(rules.first_row + accumulator_row(thread) + h * kRowHalf, rules.first_key + c);
-  }
 
   // The sum of the terms of keys c and c + 1, `count` of which exist. kInPairs: they are loaded together.
   template <bool kInPairs>
@@ -243,6 +240,7 @@ struct AccumulatorRow {
 template <class Config>
 struct AccumulatorKey {
   using Kernel = Config;
+  static constexpr bool kIsKey = true;
   static constexpr bool kHasBegin = SeenColumns::kKeysHaveBegin<Config::kMask>;
   AccumulatorLine<Config> line;
 
@@ -273,10 +271,6 @@ struct AccumulatorKey {
 
   [[nodiscard]] static __device__ __forceinline__ SeenColumns seen(const TileRules<Config>& rules, int thread) {
     return SeenColumns::of_keys<Config::kMask>(rules.view, thread);
-  }
-  [[nodiscard]] static __device__ __forceinline__ uint64 seen_in_map(const TileRules<Config>& rules, int thread, int h,
-                                                                     int c) {
-    return rules.map.rows_of_key(rules.first_key + accumulator_row(thread) + h * kRowHalf, rules.first_row + c);
   }
 
   // The sum of the terms of rows c and c + 1, `count` of which exist. They are no neighbours in memory.
@@ -362,27 +356,7 @@ struct AccumulatorRules {
         s[i + b] = value;
       }
     }
-    if constexpr (!kAllVisible && has_block_map<Config>()) hide_unseen(rules, s, thread);
-  }
-
- private:
-  // Values that the block map hides become -inf. Its tiles have 64 columns; those of the accumulators begin with a
-  // multiple of their own number, or of 64.
-  template <int kCount>
-  static __device__ __forceinline__ void hide_unseen(const TileRules<Config>& rules, float (&s)[kCount], int thread) {
-    constexpr int kColumns = 2 * kCount;
-    constexpr int kOfWord = kColumns % 64 == 0 ? 64 : kColumns % 32 == 0 ? 32 : 16;
-#pragma unroll
-    for (int n = 0; n < kRowsOfThread * kColumns / kOfWord; ++n) {
-      const int h = n % kRowsOfThread, first = n / kRowsOfThread * kOfWord;
-      const uint64 seen = Line::seen_in_map(rules, thread, h, first) >> accumulator_column(thread);
-#pragma unroll
-      for (int i = first / 2 + 2 * h; i < (first + kOfWord) / 2; i += 4) {
-        const int column = i / 4 * kColumnsOfTile - first;
-        if ((seen >> column & 1) == 0) s[i] = -kInfinity;
-        if ((seen >> (column + 1) & 1) == 0) s[i + 1] = -kInfinity;
-      }
-    }
+    if constexpr (!kAllVisible) hide_unseen<Line>(rules, s, thread);
   }
 };
 

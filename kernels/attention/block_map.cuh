@@ -2,9 +2,11 @@
 // which. For kernels whose tiles have any size; those of sm90 walk over lists instead (block_mask.cuh).
 //
 //   const auto map = BlockMap<Config>::of(args.options.block_map, sequence, head);
-//   for (int64 key = map.template next_keys<kBlockM, kBlockN>(row, 0, end); key < end; key = ...(row, key + kBlockN, end))
-//     ...                                                // s: scores of kBlockM rows from `row`, kBlockN keys from `key`
-//     const uint64 seen = map.keys_of_row(row, key);     // a bit for each key from `key` to the end of its 64
+//   const auto next = [&](int64 from) { return map.template next_keys<kBlockM, kBlockN>(row, from, end); };
+//   for (int64 key = next(0); key < end; key = next(key + kBlockN)) {
+//     ...                                             // scores of kBlockM rows from `row` and kBlockN keys from `key`
+//     const uint64 seen = map.keys_of_row(row, key);  // a bit for each key from `key` to the last of its 64
+//   }
 //
 // Without a block mask, or in kernels that read no map (no Config::kHasBlockMap), all is seen and nothing is loaded.
 #pragma once
@@ -130,7 +132,10 @@ struct BlockMap {
 
 template <class Config>
 struct BlockMap<Config, false> {
-  [[nodiscard]] static __device__ __forceinline__ BlockMap of(const BlockMapArgs& /*map*/, uint32, uint32) { return {}; }
+  [[nodiscard]] static __device__ __forceinline__ BlockMap of(const BlockMapArgs& /*map*/, uint32 /*sequence*/,
+                                                              uint32 /*head*/) {
+    return {};
+  }
   [[nodiscard]] __device__ __forceinline__ bool sees(int64 /*row*/, int64 /*key*/) const { return true; }
   template <int kRows, int kKeys>
   [[nodiscard]] __device__ __forceinline__ bool sees_any(int64 /*row*/, int64 /*key*/) const {

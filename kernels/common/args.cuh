@@ -111,10 +111,10 @@ constexpr int kPatternWords = 128;
 
 // The same as a map: of each 64 rows and 64 keys, which scores are seen (kernels/attention/block_map.cuh).
 struct BlockMapArgs {
-  const int* tiles;         // (batch or 1, heads or 1, tile_rows, tile_columns): a pattern's number, kAllSeen, kNoneSeen
-  const uint64* patterns;   // kMapPatternWords each: of each of 64 rows, a bit for each key; then of each key, likewise
-  int64 sequence_stride;    // tiles; 0: the same for all sequences
-  int64 head_stride;        // likewise, of query heads
+  const int* tiles;        // (batch or 1, heads or 1, tile_rows, tile_columns): a pattern's number or as above
+  const uint64* patterns;  // kMapPatternWords each: of each of 64 rows, a bit for each key; then of each key, likewise
+  int64 sequence_stride;   // tiles; 0: the same for all sequences
+  int64 head_stride;       // likewise, of query heads
   int tile_rows, tile_columns;
 };
 constexpr int kMapPatternWords = 128;
@@ -153,9 +153,8 @@ struct OptionArgs {
   BlockMaskArgs block_mask;                // kHasBlockMask
   BlockMapArgs block_map;                  // kHasBlockMap
 };
-static_assert(sizeof(OptionArgs) ==
-              8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor) + sizeof(BlockMaskArgs) +
-                  sizeof(BlockMapArgs));
+static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor) +
+                                        sizeof(BlockMaskArgs) + sizeof(BlockMapArgs));
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.

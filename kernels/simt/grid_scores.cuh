@@ -95,8 +95,8 @@ struct GridRules {
 #pragma unroll
         for (int j = 0; j < kColumnsOf<Scores>; j += 4) {
           const int64 row = rules.first_row + place.row(i, j), key = rules.first_key + place.key(i, j);
-          const auto seen = static_cast<uint32>(Place::kKeysAreJ ? rules.map.keys_of_row(row, key)
-                                                                 : rules.map.rows_of_key(key, row));
+          const auto seen =
+              static_cast<uint32>(Place::kKeysAreJ ? rules.map.keys_of_row(row, key) : rules.map.rows_of_key(key, row));
 #pragma unroll
           for (int n = 0; n < 4; ++n) {
             if ((seen >> n & 1) == 0) s[i][j + n] = -kInfinity;
@@ -106,8 +106,8 @@ struct GridRules {
     }
   }
 
-  // kept_bits() for a part of a larger problem: there, neighbouring keys may lie in different blocks, so each number takes
-  // a block.
+  // kept_bits() for a part of a larger problem: there, neighbouring keys may lie in different blocks, so each number
+  // takes a block.
   template <int kM, int kN>
   [[nodiscard]] __device__ __forceinline__ uint32 kept_bits_of_part() const {
     uint32 bits = 0;

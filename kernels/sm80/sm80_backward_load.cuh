@@ -95,8 +95,8 @@ template <class Config>
   return sm80_buffer<Config>(streamed);
 }
 
-// Sends for the tile of the block's query head that begins with `streamed`, to buffer `at`. Addresses are computed again for each tile:
-// kept from tile to tile they would take registers from the sums.
+// Sends for the tile of the block's query head that begins with `streamed`, to buffer `at`. Addresses are computed
+// again for each tile: kept from tile to tile they would take registers from the sums.
 template <class Config>
 __device__ __forceinline__ void sm80_send_streamed(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                    int streamed, int at) {

@@ -104,9 +104,9 @@ struct Sm80BackwardBlock {
   [[nodiscard]] __device__ __forceinline__ int next_tile(int from) const {
     using Shape = Sm80BackwardShape<Config>;
     constexpr int kTile = Config::kStreamed;
-    return static_cast<int>(
-        Shape::kOwnsKeys ? rules.map.template next_rows<kTile, Shape::kOwned>(from, work.owned, streamed.end)
-                         : rules.map.template next_keys<Shape::kOwned, kTile>(work.owned, from, streamed.end));
+    return static_cast<int>(Shape::kOwnsKeys
+                                ? rules.map.template next_rows<kTile, Shape::kOwned>(from, work.owned, streamed.end)
+                                : rules.map.template next_keys<Shape::kOwned, kTile>(work.owned, from, streamed.end));
   }
   // Has what the warp owns, from `first_owned` of the block's on, a score with kStep of them?
   [[nodiscard]] __device__ __forceinline__ bool meets(int warp, int first_owned, int from) const {

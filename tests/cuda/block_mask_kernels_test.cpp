@@ -16,8 +16,8 @@
 #include "cuda/jit_fixture.hpp"
 #include "cuda/launch/block_map.hpp"
 #include "cuda/launch/block_mask_lists.hpp"
-#include "kernels/tiles/accumulator_mask.cuh"
 #include "kernels/sm90/sm90_backward_schedule.cuh"
+#include "kernels/tiles/accumulator_mask.cuh"
 #include "made_up.hpp"
 
 namespace attend::test {

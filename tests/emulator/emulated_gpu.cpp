@@ -89,8 +89,8 @@ int compile(const Program& program) {
     throw std::runtime_error("no kernel in the text");
   }
   // One copy for all threads, as on a GPU: shared memory may hold addresses in it.
-  const std::string text = std::regex_replace(
-      program.text, std::regex(R"(const __grid_constant__ attend::(\w+) args)"), "const attend::$1& args");
+  const std::string text = std::regex_replace(program.text, std::regex(R"(const __grid_constant__ attend::(\w+) args)"),
+                                              "const attend::$1& args");
   const attend::test::TemporaryFolder folder;
   attend::test::write_headers(folder, program.headers);
   void* const library = attend::test::compiled(

@@ -78,8 +78,8 @@ Results run_masked(const MaskedCase& c, const Inputs& in, const Pair& pair) {
   back.params.score = score ? &*score : nullptr;
   std::optional<CaptureBuffer> gradient;
   if (c.capture) {
-    gradient.emplace(c.capture->name(), in.options.dtype == DType::kF64 ? DType::kF64 : DType::kF32,
-                     c.capture->shape(), std::vector<double>(static_cast<std::size_t>(c.capture->numel()), NAN));
+    gradient.emplace(c.capture->name(), in.options.dtype == DType::kF64 ? DType::kF64 : DType::kF32, c.capture->shape(),
+                     std::vector<double>(static_cast<std::size_t>(c.capture->numel()), NAN));
     const ConstStridedTensor view = gradient->capture(device).tensor;
     back.captures.push_back(
         {gradient->name(), {const_cast<void*>(view.data), view.dtype, view.shape, view.stride, view.device}});

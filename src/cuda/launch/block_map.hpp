@@ -16,8 +16,8 @@ struct BlockMaskMap {
   [[nodiscard]] static BlockMaskMap of(const core::BlockTiles& tiles);
 };
 
-/// The map in the memory of a GPU, whose context is current. The first call for a mask makes it and waits for a copy; it
-/// stays as long as the mask. Thread-safe.
+/// The map in the memory of a GPU, whose context is current. The first call for a mask makes it and waits for a copy.
+/// It stays as long as the mask. Thread-safe.
 [[nodiscard]] BlockMapArgs block_map_args(const core::BlockTiles& tiles, int device);
 
 /// OptionArgs::block_map, if the problem has a block mask.

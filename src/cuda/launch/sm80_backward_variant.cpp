@@ -111,7 +111,8 @@ Sm80BackwardVariant sm80_backward_variant(const Facts& facts, int copy_bytes, in
                                           bool has_dbias) {
   Sm80BackwardVariant v = {facts};
   v.copy_bytes = copy_bytes;
-  const bool is_unmodified = !facts.has_rules() && !facts.has(option::kBlockMask) && !has_dbias && copy_bytes == 16 && !is_deterministic;
+  const bool is_masked = facts.has_rules() || facts.has(option::kBlockMask);
+  const bool is_unmodified = !is_masked && !has_dbias && copy_bytes == 16 && !is_deterministic;
   if (is_unmodified) v.keys = unmodified_tile(facts, max_smem);
   if (v.keys.warps == 0) v.keys = keys_tile(facts, max_smem, !is_deterministic);
   if (v.keys.adds_dq == 0) v.queries = queries_tile(facts, max_smem);
