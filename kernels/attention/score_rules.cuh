@@ -64,7 +64,7 @@ struct TileRules {
   int64 first_key;
   uint32 position_step;  // kIsPart
   CustomScorePlace place;
-  BlockMap<Config> map;
+  [[no_unique_address]] BlockMap<Config> map;
 
   // What the caller's function is told of a score.
   [[nodiscard]] __device__ __forceinline__ ScorePoint<float> custom_point(float score,
@@ -192,7 +192,7 @@ struct ScoreRules {
   int64 key_begin;
   uint32 position_step;
   CustomScorePlace place;
-  BlockMap<Config> map;
+  [[no_unique_address]] BlockMap<Config> map;
 
   [[nodiscard]] static __device__ __forceinline__ WindowMask window_of(const OptionArgs& options,
                                                                        const SequenceSpan& span) {

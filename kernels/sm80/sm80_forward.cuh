@@ -69,7 +69,7 @@ __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Stor
   cp_async_commit();
 }
 
-// What the rows of a warp see of a tile of keys.
+// What the rows of a warp see of a tile of keys, with a block map.
 struct Sm80WarpView {
   bool is_seen;   // by some row
   bool is_whole;  // by all of them, all of it
@@ -77,45 +77,66 @@ struct Sm80WarpView {
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80WarpView of(const Sm80Block<Config>& block,
                                                                   const Sm80WarpTiles& own, int n) {
-    Sm80WarpView view = {own.seen.has(n), own.whole.has(n)};
-    if constexpr (has_block_map<Config>()) {
-      constexpr int kRows = Sm80Shape<Config>::kRowsOfWarp;
-      const int64 row = block.work.row + sm80_first_row<Config>(0), key = int64{n} * Config::kBlockN;
-      view.is_seen = view.is_seen && block.rules.map.template sees_any<kRows, Config::kBlockN>(row, key);
-      view.is_whole = view.is_whole && block.rules.map.template sees_all<kRows, Config::kBlockN>(row, key);
-    }
-    return view;
+    constexpr int kRows = Sm80Shape<Config>::kRowsOfWarp;
+    const int64 row = block.work.row + sm80_first_row<Config>(0), key = int64{n} * Config::kBlockN;
+    return {own.seen.has(n) && block.rules.map.template sees_any<kRows, Config::kBlockN>(row, key),
+            own.whole.has(n) && block.rules.map.template sees_all<kRows, Config::kBlockN>(row, key)};
   }
 };
 
-// All tiles of keys, or those that a block map leaves. The last is first, because the search for the first maxima and
-// the masks then fall on the same tile. It has been sent for.
+// All tiles of keys. The last is first, because the search for the first maxima and the masks then fall on the same
+// tile. It has been sent for.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
   const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(&smem + 1)};
   long_sum.clear();
-  int n = smem.block.keys.tiles.end - 1;
 #pragma unroll 1
-  for (int place = n, next; n >= smem.block.keys.tiles.begin; n = next, --place) {
-    const int buffer = has_block_map<Config>() ? place : n;  // tiles are left out, but buffers take turns
+  for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
     cp_async_wait<0>();  // the thread's part of tile n is there
     __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
-    next = sm80_tile_before(smem.block.rules.map, smem.block.work.row, n, smem.block.keys.tiles.begin);
-    if (next >= smem.block.keys.tiles.begin) {
+    if (n > smem.block.keys.tiles.begin) {
+      sm80_send_k(args, smem, smem.block.keys, n - 1, n - 1);
+      sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), n - 1, n - 1);
+    }
+    cp_async_commit();
+    if (own.seen.has(n)) {
+      sm80_weights(rows, smem, n, n, own.whole.has(n), n + 1 == own.seen.end);
+      // Selected from two: a computed place of k would stay in a register.
+      sm80_multiply_pv(rows, n % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
+    }
+    long_sum.put_aside(rows, n, smem.block.scale_log2);
+  }
+  long_sum.add_to(rows, smem.block.scale_log2);
+}
+
+// The same over the tiles that a block map leaves. Buffers take turns, whatever the numbers of the tiles are.
+template <class Config>
+__device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                       Sm80Storage<Config>& smem, const ForwardArgs& args) {
+  const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(&smem + 1)};
+  const Sm80KeyTiles& tiles = smem.block.keys.tiles;
+  long_sum.clear();
+  int n = tiles.end - 1;
+#pragma unroll 1
+  for (int buffer = n, next; n >= tiles.begin; n = next, --buffer) {
+    const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
+    cp_async_wait<0>();  // the thread's part of tile n is there
+    __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
+    next = sm80_tile_before(smem.block.rules.map, smem.block.work.row, n, tiles.begin);
+    if (next >= tiles.begin) {
       sm80_send_k(args, smem, smem.block.keys, next, buffer - 1);
       sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), next, buffer - 1);
     }
     cp_async_commit();
     const auto view = Sm80WarpView::of(smem.block, own, n);
     if (view.is_seen) {
-      const bool is_first = n + 1 == own.seen.end;  // left out by a block map, it is as if m were too small
+      const bool is_first = n + 1 == own.seen.end;  // the map may leave it out: then it is as if m were too small
       sm80_weights(rows, smem, n, buffer, view.is_whole, is_first);
-      // Selected from two: a computed place of k would stay in a register.
       sm80_multiply_pv(rows, buffer % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
     }
-    long_sum.put_aside(rows, buffer, smem.block.scale_log2);
+    long_sum.put_aside(rows, buffer, smem.block.scale_log2);  // pieces count the tiles that are left
   }
   long_sum.add_to(rows, smem.block.scale_log2);
 }
@@ -187,6 +208,8 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   sm80_park(rows, smem);
   if constexpr (Config::kSplits > 1) {
     sm80_attend_split(rows, smem, args.base);
+  } else if constexpr (has_block_map<Config>()) {
+    sm80_attend_seen_tiles(rows, smem, args.base);
   } else if constexpr (Config::kTrails) {
     sm80_attend_trailing(rows, smem, args.base);
   } else {

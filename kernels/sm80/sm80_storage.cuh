@@ -45,7 +45,6 @@ struct Sm80KeyTiles {
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_tile_before(const BlockMap<Config>& map, int64 row, int n,
                                                               int begin) {
-  if constexpr (!has_block_map<Config>()) return n - 1;
   constexpr int kKeys = Config::kBlockN;
   const int64 first = int64{begin} * kKeys;
   const int64 key = map.template last_keys<Config::kBlockM, kKeys>(row, int64{n - 1} * kKeys, first);
