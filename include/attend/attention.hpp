@@ -80,10 +80,10 @@ struct Params {
   /// A function of the caller's own. With bias, a key that the bias hides stays hidden. Not in a ring.
   /// It stays until the call is done
   const ScoreFunction* score = nullptr;
-  /// Keeps the pairs of rows and keys that the mask sees, of those that the other masks keep. Nothing is computed of 64
-  /// rows and 128 keys whose two tiles are empty, in backward of 128 rows and 128 keys whose four tiles are. Of this
-  /// seqlen_q and seqlen_k, and of 1 or batch sequences, 1 or num_heads_q heads. On a CPU. Not with varlen, not in a
-  /// ring. It may go when the call, or plan(), has returned
+  /// Keeps the pairs of rows and keys that the mask sees, of those that the other masks keep. What a kernel computes
+  /// together, at most 192 rows and 128 keys, is left out if all of its tiles are empty. Of this seqlen_q and seqlen_k,
+  /// and of 1 or batch sequences, 1 or num_heads_q heads. On a CPU, for calls on CPUs and GPUs. Not with varlen, not in
+  /// a ring. It may go when the call, or plan(), has returned
   const BlockMask* block_mask = nullptr;
   double dropout_p = 0.0;  ///< probability of dropping an entry of p, 0 <= p < 1; kept ones grow by 1/(1-p)
   /// Of dropout, by Philox 4x32-10: the dropped entries are a pure function of seed, offset and (sequence, head, i, j),

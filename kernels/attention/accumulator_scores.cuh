@@ -33,6 +33,7 @@
 #include "tile_view.cuh"
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#include "accumulator_map.cuh"
 #include "score_rules.cuh"
 #endif
 
@@ -181,6 +182,7 @@ struct AccumulatorLine {
 template <class Config>
 struct AccumulatorRow {
   using Kernel = Config;
+  static constexpr bool kIsKey = false;
   static constexpr bool kHasBegin = SeenColumns::kRowsHaveBegin<Config::kMask>;
   AccumulatorLine<Config> line;
 
@@ -238,6 +240,7 @@ struct AccumulatorRow {
 template <class Config>
 struct AccumulatorKey {
   using Kernel = Config;
+  static constexpr bool kIsKey = true;
   static constexpr bool kHasBegin = SeenColumns::kKeysHaveBegin<Config::kMask>;
   AccumulatorLine<Config> line;
 
@@ -353,6 +356,7 @@ struct AccumulatorRules {
         s[i + b] = value;
       }
     }
+    if constexpr (!kAllVisible) hide_unseen<Line>(rules, s, thread);
   }
 };
 

@@ -47,6 +47,7 @@ template <class Config, int kLanes>
         continue;
       }
     }
+    if (!rules.map.sees(row, key)) continue;
     float product = 0.0f;
 #pragma unroll 1
     for (int col = 0; col < Config::kHeadDim; col += kRun) {

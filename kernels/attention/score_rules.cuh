@@ -11,6 +11,7 @@
 #include "../common/config_enums.cuh"
 #include "../common/element.cuh"
 #include "../common/numbers.cuh"
+#include "block_map.cuh"
 #include "custom_score.cuh"
 #include "key_range.cuh"
 #include "mask_window.cuh"
@@ -64,6 +65,7 @@ struct TileRules {
   int64 first_key;
   uint32 position_step;  // kIsPart
   CustomScorePlace place;
+  [[no_unique_address]] BlockMap<Config> map;
 
   // What the caller's function is told of a score.
   [[nodiscard]] __device__ __forceinline__ ScorePoint<float> custom_point(float score,
@@ -120,10 +122,11 @@ struct TileRules {
     return distance;
   }
 
-  // Does every row of the tile see every key of it, as far as lengths and window go?
+  // Does every row of the tile see every key of it, as far as lengths, window and block map go?
   template <int kRowsOfTile, int kKeysOfTile>
   [[nodiscard]] __device__ __forceinline__ bool all_visible() const {
-    return view.template all_visible<kRowsOfTile, kKeysOfTile>();
+    return view.template all_visible<kRowsOfTile, kKeysOfTile>() &&
+           map.template sees_all<kRowsOfTile, kKeysOfTile>(first_row, first_key);
   }
 
   // The score before the caller's function and before masks. slope_out: d score / d (scale q.k), kTransforms.
@@ -204,6 +207,7 @@ struct ScoreRules {
   int64 key_begin;
   uint32 position_step;
   CustomScorePlace place;
+  [[no_unique_address]] BlockMap<Config> map;
 
   [[nodiscard]] static __device__ __forceinline__ WindowMask window_of(const OptionArgs& options,
                                                                        const SequenceSpan& span) {
@@ -217,6 +221,7 @@ struct ScoreRules {
     rules.scale = scale;
     rules.window = window_of(options, span);
     rules.in_pairs = true;
+    rules.map = BlockMap<Config>::of(options.block_map, sequence, head);
     if constexpr (Score<Config>::kTransforms) rules.transform = ScoreTransform::make(options, scale);
     if constexpr (Score<Config>::kAddsByPosition) {
       rules.slope = options.alibi_slopes[sequence * options.alibi_sequence_stride + head * options.alibi_head_stride];
@@ -277,6 +282,7 @@ struct ScoreRules {
     rules.first_row = first_row;
     rules.first_key = first_key;
     rules.place = place;
+    rules.map = map;
     if constexpr (Config::kIsPart) {
       rules.position_step = position_step;
       rules.first_row = row_begin + position_step * first_row;

@@ -109,6 +109,16 @@ constexpr int kAllSeen = -1;
 constexpr int kNoneSeen = -2;
 constexpr int kPatternWords = 128;
 
+// The same as a map: of each 64 rows and 64 keys, which scores are seen (kernels/attention/block_map.cuh).
+struct BlockMapArgs {
+  const int* tiles;        // (batch or 1, heads or 1, tile_rows, tile_columns): a pattern's number or as above
+  const uint64* patterns;  // kMapPatternWords each: of each of 64 rows, a bit for each key; then of each key, likewise
+  int64 sequence_stride;   // tiles; 0: the same for all sequences
+  int64 head_stride;       // likewise, of query heads
+  int tile_rows, tile_columns;
+};
+constexpr int kMapPatternWords = 128;
+
 // The options of attention beyond the plain ones. A member is read only where the Config says that the option is on,
 // whose constant stands beside it; where it is off, the member is zero.
 struct OptionArgs {
@@ -141,9 +151,10 @@ struct OptionArgs {
   uint32 row_logits_element;  // an ElementType: kernels of all types have the same code
   CapturedTensor captured[kMostCaptured];  // kHasCustomScore: what its code reads
   BlockMaskArgs block_mask;                // kHasBlockMask
+  BlockMapArgs block_map;                  // kHasBlockMap
 };
-static_assert(sizeof(OptionArgs) ==
-              8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor) + sizeof(BlockMaskArgs));
+static_assert(sizeof(OptionArgs) == 8 * 8 + 2 * 24 + 9 * 8 + 10 * 4 + kMostCaptured * sizeof(CapturedTensor) +
+                                        sizeof(BlockMaskArgs) + sizeof(BlockMapArgs));
 
 // ForwardArgs with the options. Varlen: q, k, v, o and lse have batch dimension 1, args.batch counts the sequences, and
 // seqlen_q and seqlen_k are upper bounds of their lengths.

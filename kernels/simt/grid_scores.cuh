@@ -47,6 +47,7 @@ struct GridRules {
         s[i][j] = rules.template score<kAllVisible, kOfTerms>(s[i][j], place.row(i, j), place.key(i, j), slope[i][j]);
       }
     }
+    if constexpr (!kAllVisible) hide_unseen(s);
   }
 
   // What the caller's function gets of products q.k.
@@ -85,8 +86,28 @@ struct GridRules {
   }
 
  private:
-  // The same for a part of a larger problem: there, neighbouring keys may lie in different blocks, so each number takes
-  // a block.
+  // Scores that the block map hides become -inf. Four neighbours along j lie in one tile of the map.
+  template <class Scores>
+  __device__ __forceinline__ void hide_unseen(Scores& s) const {
+    if constexpr (has_block_map<Config>()) {
+#pragma unroll
+      for (int i = 0; i < kRowsOf<Scores>; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumnsOf<Scores>; j += 4) {
+          const int64 row = rules.first_row + place.row(i, j), key = rules.first_key + place.key(i, j);
+          const auto seen =
+              static_cast<uint32>(Place::kKeysAreJ ? rules.map.keys_of_row(row, key) : rules.map.rows_of_key(key, row));
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            if ((seen >> n & 1) == 0) s[i][j + n] = -kInfinity;
+          }
+        }
+      }
+    }
+  }
+
+  // kept_bits() for a part of a larger problem: there, neighbouring keys may lie in different blocks, so each number
+  // takes a block.
   template <int kM, int kN>
   [[nodiscard]] __device__ __forceinline__ uint32 kept_bits_of_part() const {
     uint32 bits = 0;

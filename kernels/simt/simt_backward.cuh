@@ -105,8 +105,12 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
         ScoreRules<Config>::make(args.options, base.scale, span, work.sequence, head.head, base.num_heads_q);
     const SavedRow* saved = saved_rows(args, span, head.head);
     const KeyRange rows = rules.window.rows_of_keys(key, min(key + Config::kBlockN, span.seqlen_k));
+    const auto next_tile = [&](int64 from) {
+      return rules.map.template next_rows<Config::kBlockM, Config::kBlockN>(from, key, rows.end);
+    };
 #pragma unroll 1
-    for (int64 row = rows.begin / Config::kBlockM * Config::kBlockM; row < rows.end; row += Config::kBlockM) {
+    for (int64 row = next_tile(rows.begin / Config::kBlockM * Config::kBlockM); row < rows.end;
+         row = next_tile(row + Config::kBlockM)) {
       __syncthreads();  // every warp has left the tiles before: they may be overwritten
       load_saved<Shape>(saved, row, span.seqlen_q);
       const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, row, work.part));  // tiles are there
@@ -142,8 +146,12 @@ __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
   const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, span.seqlen_q));
   load_owned<Shape>(head, row);
   load_saved<Shape>(saved_rows(args, span, work.head), row, span.seqlen_q);
+  const auto next_tile = [&](int64 from) {
+    return rules.map.template next_keys<Config::kBlockM, Config::kBlockN>(row, from, keys.end);
+  };
 #pragma unroll 1
-  for (int64 key = keys.begin / Config::kBlockN * Config::kBlockN; key < keys.end; key += Config::kBlockN) {
+  for (int64 key = next_tile(keys.begin / Config::kBlockN * Config::kBlockN); key < keys.end;
+       key = next_tile(key + Config::kBlockN)) {
     __syncthreads();  // every warp has left the tiles before: they may be overwritten
     const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, key, work.part));  // tiles are there
     typename Shape::Scores ds = {};

@@ -52,8 +52,12 @@ __device__ void simt_captures(const BackwardOptionArgs& args) {
   const SavedRow* saved = saved_rows(args, span, work.head);
   const KeyRange rows = rules.window.rows_of_keys(key, min(key + Config::kBlockN, span.seqlen_k));
   load_owned<Shape>(head, key);
+  const auto next_tile = [&](int64 from) {
+    return rules.map.template next_rows<Config::kBlockM, Config::kBlockN>(from, key, rows.end);
+  };
 #pragma unroll 1
-  for (int64 row = rows.begin / Config::kBlockM * Config::kBlockM; row < rows.end; row += Config::kBlockM) {
+  for (int64 row = next_tile(rows.begin / Config::kBlockM * Config::kBlockM); row < rows.end;
+       row = next_tile(row + Config::kBlockM)) {
     __syncthreads();  // every warp has left the tiles before: they may be overwritten
     load_saved<Shape>(saved, row, span.seqlen_q);
     static_cast<void>(load_streamed<Shape>(head, row, 0));

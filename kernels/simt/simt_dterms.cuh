@@ -29,6 +29,7 @@ __device__ __forceinline__ void add_dterms_tile(typename SimtDtermsShape<Config>
                                               args.base.num_heads_q);
   const KeyRange keys = rules.window.rows(row, min(row + Config::kBlockM, head.span.seqlen_q));
   if (keys.begin >= key + Config::kBlockN || keys.end <= key) return;
+  if (!rules.map.template sees_any<Config::kBlockM, Config::kBlockN>(row, key)) return;
   __syncthreads();  // every warp has left the tiles before: they may be overwritten
   load_owned<Shape>(head, key);
   load_saved<Shape>(saved_rows(args, head.span, head.head), row, head.span.seqlen_q);

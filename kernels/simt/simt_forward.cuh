@@ -325,9 +325,12 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
   SimtSoftmax<Config> rows;
   rows.clear();
   typename Shape::Outputs o = {};
-  const int64 first_key = keys.begin / Config::kBlockN * Config::kBlockN;
+  const auto next_tile = [&](int64 from) {
+    return rules.map.template next_keys<Config::kBlockM, Config::kBlockN>(work.row, from, keys.end);
+  };
+  const int64 first_key = next_tile(keys.begin / Config::kBlockN * Config::kBlockN);
 #pragma unroll 1
-  for (int64 key = first_key; key < keys.end; key += Config::kBlockN) {
+  for (int64 key = first_key; key < keys.end; key = next_tile(key + Config::kBlockN)) {
     typename Shape::Scores s = {};
     const bool v_is_finite = simt_scores(s, tiles, key, key == first_key, lane);
     simt_weights<Config>(s, rows, o, rules.tile(work.row, key), place);

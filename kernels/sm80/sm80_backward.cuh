@@ -44,7 +44,7 @@ template <class Config>
 __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                    const OptionArgs& options, int streamed) {
   using Shape = Sm80BackwardShape<Config>;
-  const int at = sm80_buffer<Config>(streamed);
+  const int at = sm80_buffer(smem, streamed);
   const int first = streamed % Config::kStreamed;
   Sm80Scores<Config> p, slope;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
@@ -92,12 +92,53 @@ __device__ __forceinline__ void sm80_backward_step(Sm80Sums<Config>& sums, Sm80B
   }
 }
 
+// The same if the warp has scores there; and, with the last part of a tile, adds to dq.
+template <class Config>
+__device__ __forceinline__ void sm80_backward_part(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
+                                                   const BackwardOptionArgs& args, int streamed) {
+  if (smem.block.meets(static_cast<int>(threadIdx.x) / 32, sm80_first_owned<Config>(0), streamed)) {
+    sm80_backward_step(sums, smem, args.options, streamed);
+  } else if constexpr (Config::kAddsDq) {
+    constexpr int kBlocks = Config::kStep / kMmaDepth;
+    sm80_store_blocks<Config, kBlocks>(smem.scores.tile[0], {}, streamed % Config::kStreamed);
+  }
+  if constexpr (Config::kAddsDq) {
+    if ((streamed + Config::kStep) % Config::kStreamed != 0) return;
+    __syncthreads();  // ds of all warps is there
+    sm80_add_dq(smem.scores.tile[0], smem, args, streamed / Config::kStreamed * Config::kStreamed);
+  }
+}
+
+// sm80_backward_head() over the tiles that a block map leaves.
+template <class Config>
+__device__ __forceinline__ void sm80_backward_seen_tiles(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
+                                                         const BackwardOptionArgs& args) {
+  const Sm80BackwardBlock<Config>& block = smem.block;
+  Sm80Walk& walk = smem.block.walk[threadIdx.x / 32];
+  int tile = block.next_tile(block.streamed.begin / Config::kStreamed * Config::kStreamed);
+  if (tile < block.streamed.end) sm80_send_streamed(smem, args, tile, 0);
+  cp_async_commit();
+#pragma unroll 1
+  for (int buffer = 0; tile < block.streamed.end; tile = walk.next, buffer = 1 - walk.buffer) {
+    cp_async_wait<0>();  // the thread's part of the tile is there, and of the owned tiles
+    __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read, nor its ds
+    const int next = block.next_tile(tile + Config::kStreamed);
+    if (next < block.streamed.end) sm80_send_streamed(smem, args, next, 1 - buffer);
+    cp_async_commit();
+    if (threadIdx.x % 32 == 0) walk = {buffer, next};
+    __syncwarp();  // the warp's lanes read it, and no others
+#pragma unroll 1
+    for (int at = 0; at < Config::kStreamed; at += Config::kStep) sm80_backward_part(sums, smem, args, tile + at);
+  }
+}
+
 // Over all tiles of one query head. The block's work is there; the owned tiles are there or on their way.
 template <class Config>
 __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80BackwardStorage<Config>& smem,
                                                    const BackwardOptionArgs& args) {
+  if constexpr (has_block_map<Config>()) return sm80_backward_seen_tiles(sums, smem, args);
   int streamed = smem.block.streamed.begin / Config::kStreamed * Config::kStreamed;
-  if (streamed < smem.block.streamed.end) sm80_send_streamed(smem, args, streamed);
+  if (streamed < smem.block.streamed.end) sm80_send_streamed(smem, args, streamed, sm80_buffer<Config>(streamed));
   cp_async_commit();
 #pragma unroll 1
   for (; streamed / Config::kStreamed * Config::kStreamed < smem.block.streamed.end; streamed += Config::kStep) {
@@ -105,21 +146,12 @@ __device__ __forceinline__ void sm80_backward_head(Sm80Sums<Config>& sums, Sm80B
       cp_async_wait<0>();  // the thread's part of the tile is there, and of the owned tiles
       __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read, nor its ds
       if (streamed + Config::kStreamed < smem.block.streamed.end) {
-        sm80_send_streamed(smem, args, streamed + Config::kStreamed);
+        const int next = streamed + Config::kStreamed;
+        sm80_send_streamed(smem, args, next, sm80_buffer<Config>(next));
       }
       cp_async_commit();
     }
-    if (smem.block.own[threadIdx.x / 32].meets(streamed, Config::kStep)) {
-      sm80_backward_step(sums, smem, args.options, streamed);
-    } else if constexpr (Config::kAddsDq) {
-      constexpr int kBlocks = Config::kStep / kMmaDepth;
-      sm80_store_blocks<Config, kBlocks>(smem.scores.tile[0], {}, streamed % Config::kStreamed);
-    }
-    if constexpr (Config::kAddsDq) {
-      if ((streamed + Config::kStep) % Config::kStreamed != 0) continue;
-      __syncthreads();  // ds of all warps is there
-      sm80_add_dq(smem.scores.tile[0], smem, args, streamed / Config::kStreamed * Config::kStreamed);
-    }
+    sm80_backward_part(sums, smem, args, streamed);
   }
 }
 

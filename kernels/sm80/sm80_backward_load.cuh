@@ -86,15 +86,23 @@ template <class Config>
   return streamed / Config::kStreamed % Sm80BackwardShape<Config>::kStages;
 }
 
-// Sends for the tile of the block's query head that begins with `streamed`. Addresses are computed again for each tile:
-// kept from tile to tile they would take registers from the sums.
+// The buffer of the warp's present tile, which has that row or key.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int sm80_buffer(const Sm80BackwardStorage<Config>& smem, int streamed) {
+  if constexpr (has_block_map<Config>() && Sm80BackwardShape<Config>::kStages > 1) {
+    return smem.block.walk[threadIdx.x / 32].buffer;
+  }
+  return sm80_buffer<Config>(streamed);
+}
+
+// Sends for the tile of the block's query head that begins with `streamed`, to buffer `at`. Addresses are computed
+// again for each tile: kept from tile to tile they would take registers from the sums.
 template <class Config>
 __device__ __forceinline__ void sm80_send_streamed(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
-                                                   int streamed) {
+                                                   int streamed, int at) {
   using Tensors = Sm80Tensors<Config>;
   const SequenceSpan& span = smem.block.span;
   const uint32 head = smem.block.head;
-  const int at = sm80_buffer<Config>(streamed);
   Sm80Rows<Config, Tensors::kStreamed>::load(smem.stage[at].rows, args.base, span, head, streamed);
   Sm80Rows<Config, Tensors::kStreamedV>::load(smem.stage[at].rows_v, args.base, span, head, streamed);
   if constexpr (Tensors::kOwnsKeys) {

@@ -36,10 +36,10 @@ template <class Config>
 
 // The place of that first value, for the scores of streamed rows or keys from `streamed` on.
 template <class Config>
-[[nodiscard]] __device__ __forceinline__ int sm80_first_saved(int streamed) {
+[[nodiscard]] __device__ __forceinline__ int sm80_first_saved(const Sm80BackwardStorage<Config>& smem, int streamed) {
   const int lane = recomputed_thread() % 32;
   if constexpr (!Sm80BackwardShape<Config>::kOwnsKeys) return sm80_first_owned<Config>(0) + accumulator_row(lane);
-  return sm80_buffer<Config>(streamed) * Config::kStreamed + streamed % Config::kStreamed + accumulator_column(lane);
+  return sm80_buffer(smem, streamed) * Config::kStreamed + streamed % Config::kStreamed + accumulator_column(lane);
 }
 
 // Is each score tested for a mask? The window may hide some, and so may a term or a mask that is read from memory,
@@ -60,16 +60,18 @@ template <class Config, bool kAllVisible>
   return value == -kInfinity ? 0.0f : p;
 }
 
-// Do lengths and window hide no score of what the warp owns with kStep streamed rows or keys?
+// Do lengths, window and block map hide no score of what the warp owns with kStep streamed rows or keys?
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_all_visible(const Sm80BackwardBlock<Config>& block, int streamed) {
   using Shape = Sm80BackwardShape<Config>;
   constexpr int kOwned = Shape::kOwnedOfWarp;
   const int64 owned = block.work.owned + sm80_first_owned<Config>(0);
   if constexpr (Shape::kOwnsKeys) {
-    return TileView::of(block.rules.window, streamed, owned).template all_visible<Config::kStep, kOwned>();
+    return TileView::of(block.rules.window, streamed, owned).template all_visible<Config::kStep, kOwned>() &&
+           block.rules.map.template sees_all<Config::kStep, kOwned>(streamed, owned);
   }
-  return TileView::of(block.rules.window, owned, streamed).template all_visible<kOwned, Config::kStep>();
+  return TileView::of(block.rules.window, owned, streamed).template all_visible<kOwned, Config::kStep>() &&
+         block.rules.map.template sees_all<kOwned, Config::kStep>(owned, streamed);
 }
 
 // s, the products q.k of kStep streamed rows from `streamed` of the sequence on, becomes 2^kShift p. slope is written
@@ -82,7 +84,7 @@ __device__ __forceinline__ void sm80_make_p(Sm80Scores<Config>& s, Sm80Scores<Co
   const Sm80BackwardBlock<Config>& block = smem.block;
   const int lane = threadIdx.x % 32;
   const float scale = score_scale(block.rules);
-  const int first_saved = sm80_first_saved<Config>(streamed);
+  const int first_saved = sm80_first_saved(smem, streamed);
   const float* lse = smem.lse + first_saved;
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
@@ -120,7 +122,7 @@ __device__ __forceinline__ void sm80_make_ds(Sm80Scores<Config>& dp, const Sm80S
                                              const Sm80BackwardStorage<Config>& smem, int streamed,
                                              float scale_of_kept) {
   const float factor = Score<Config>::kDrops ? kSm80Unshift<Config> * scale_of_kept : kSm80Unshift<Config>;
-  const float* delta = smem.delta + sm80_first_saved<Config>(streamed);
+  const float* delta = smem.delta + sm80_first_saved(smem, streamed);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
 #pragma unroll

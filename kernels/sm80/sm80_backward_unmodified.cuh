@@ -42,7 +42,7 @@ __device__ __forceinline__ void sm80_run_role(Role role, Sm80BackwardStorage<Con
   for (bool is_last = false; !is_last;) {
     sm80_wait_all<Config>(kSm80HeadBarrier);  // the block's work is there
     const int begin = sm80_first_tile(smem.block);
-    if (begin < smem.block.streamed.end) sm80_send_streamed(smem, args, begin);
+    if (begin < smem.block.streamed.end) sm80_send_streamed(smem, args, begin, sm80_buffer<Config>(begin));
     cp_async_commit();
     role.add_head(smem, args);
     sm80_wait_all<Config>(kSm80HeadBarrier);  // ds of the last tile is there

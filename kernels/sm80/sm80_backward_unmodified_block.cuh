@@ -64,7 +64,8 @@ __device__ __forceinline__ void sm80_begin_tile(Sm80BackwardStorage<Config>& sme
   // All threads' parts are there. The tile before, in the other buffer, and p of it are no longer read. All of its ds
   // is there.
   sm80_wait_all<Config>(kSm80TileBarrier);
-  if (row + Config::kStreamed < smem.block.streamed.end) sm80_send_streamed(smem, args, row + Config::kStreamed);
+  const int next = row + Config::kStreamed;
+  if (next < smem.block.streamed.end) sm80_send_streamed(smem, args, next, sm80_buffer<Config>(next));
   cp_async_commit();
 }
 

@@ -80,6 +80,12 @@ struct Sm80BackwardWork {
   }
 };
 
+// Where a warp is among the tiles that a block map leaves: buffers take turns, whatever the numbers of the tiles are.
+struct Sm80Walk {
+  int buffer;  // of the present tile
+  int next;    // where the next tile begins
+};
+
 // The state of a block for one query head. It is in shared memory, because accumulators take the registers.
 template <class Config>
 struct Sm80BackwardBlock {
@@ -91,6 +97,25 @@ struct Sm80BackwardBlock {
   Sm80Range own[kKeyWarps];    // has a score with the warp's part of the owned tile
   Sm80Range whole[kKeyWarps];  // has no masked score with the warp's part
   ScoreRules<Config> rules;
+  Sm80Walk walk[has_block_map<Config>() ? kKeyWarps : 1];  // each warp's own
+
+  // The first tile from `from` on, of kStreamed rows or keys, that has a score with what the block owns as far as the
+  // block map says; the range's end or beyond it: none. By whole warps.
+  [[nodiscard]] __device__ __forceinline__ int next_tile(int from) const {
+    using Shape = Sm80BackwardShape<Config>;
+    constexpr int kTile = Config::kStreamed;
+    return static_cast<int>(Shape::kOwnsKeys
+                                ? rules.map.template next_rows<kTile, Shape::kOwned>(from, work.owned, streamed.end)
+                                : rules.map.template next_keys<Shape::kOwned, kTile>(work.owned, from, streamed.end));
+  }
+  // Has what the warp owns, from `first_owned` of the block's on, a score with kStep of them?
+  [[nodiscard]] __device__ __forceinline__ bool meets(int warp, int first_owned, int from) const {
+    using Shape = Sm80BackwardShape<Config>;
+    constexpr int kOwned = Shape::kOwnedOfWarp, kStep = Config::kStep;
+    if (!own[warp].meets(from, kStep)) return false;
+    if constexpr (Shape::kOwnsKeys) return rules.map.template sees_any<kStep, kOwned>(from, work.owned + first_owned);
+    return rules.map.template sees_any<kOwned, kStep>(work.owned + first_owned, from);
+  }
 
   // All threads call. Another barrier has to pass before `to` is read.
   static __device__ __forceinline__ void make(Sm80BackwardBlock& to, const BackwardOptionArgs& args,

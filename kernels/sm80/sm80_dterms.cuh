@@ -19,12 +19,13 @@ __device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm
   using Shape = Sm80BackwardShape<Config>;
   const Sm80BackwardBlock<Config>& block = smem.block;
   if (!block.streamed.meets(key, Config::kStreamed)) return;
+  if (!block.rules.map.template sees_any<Shape::kOwned, Config::kStreamed>(block.work.owned, key)) return;
   sm80_load_owned(smem, args, block.span, block.head, block.work.owned);
-  sm80_send_streamed(smem, args, key);
+  sm80_send_streamed(smem, args, key, 0);
   cp_async_commit();
   cp_async_wait<0>();  // the thread's part of the tiles is there
   __syncthreads();     // all parts are
-  if (!block.own[threadIdx.x / 32].meets(key, Config::kStreamed)) return;
+  if (!block.meets(static_cast<int>(threadIdx.x) / 32, sm80_first_owned<Config>(0), key)) return;
   Sm80Scores<Config> p, slope, ds;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
   sm80_multiply_owned<Config, Sm80Product::kScores>(p, smem.owned, smem.stage[0].rows, 0);

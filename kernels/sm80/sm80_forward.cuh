@@ -38,22 +38,22 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   }
 }
 
-// k of tile n.
+// k of tile n, to the buffer of this number.
 template <class Config>
 __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
-                                            int n) {
+                                            int n, int buffer) {
   const int64 key = int64{n} * Config::kBlockN;
-  sm80_send<Config>(smem.stage_of(n).k, keys.k + key * args.k_stride.row, args.k_stride.row, keys.seqlen - key,
+  sm80_send<Config>(smem.stage_of(buffer).k, keys.k + key * args.k_stride.row, args.k_stride.row, keys.seqlen - key,
                     Config::kHeadDim);
 }
 
-// v of tile n.
+// v of tile n, likewise.
 template <class Config>
 __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
-                                            int first_column, int n) {
+                                            int first_column, int n, int buffer) {
   const int64 key = int64{n} * Config::kBlockN;
   const int columns = min(Sm80Shape<Config>::kColumnsV, Config::kHeadDimV - first_column);
-  sm80_send<Config>(smem.stage_of(n).v, keys.v + key * args.v_stride.row, args.v_stride.row, keys.seqlen - key,
+  sm80_send<Config>(smem.stage_of(buffer).v, keys.v + key * args.v_stride.row, args.v_stride.row, keys.seqlen - key,
                     columns);
 }
 
@@ -62,10 +62,27 @@ template <class Config>
 __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
                                                int v_tile) {
   const Sm80Block<Config>& block = smem.block;
-  if (k_tile >= block.keys.tiles.begin) sm80_send_k(args, smem, block.keys, k_tile);
-  if (v_tile >= block.keys.tiles.begin) sm80_send_v(args, smem, block.keys, block.work.first_column_v(), v_tile);
+  if (k_tile >= block.keys.tiles.begin) sm80_send_k(args, smem, block.keys, k_tile, k_tile);
+  if (v_tile >= block.keys.tiles.begin) {
+    sm80_send_v(args, smem, block.keys, block.work.first_column_v(), v_tile, v_tile);
+  }
   cp_async_commit();
 }
+
+// What the rows of a warp see of a tile of keys, with a block map.
+struct Sm80WarpView {
+  bool is_seen;   // by some row
+  bool is_whole;  // by all of them, all of it
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ Sm80WarpView of(const Sm80Block<Config>& block,
+                                                                  const Sm80WarpTiles& own, int n) {
+    constexpr int kRows = Sm80Shape<Config>::kRowsOfWarp;
+    const int64 row = block.work.row + sm80_first_row<Config>(0), key = int64{n} * Config::kBlockN;
+    return {own.seen.has(n) && block.rules.map.template sees_any<kRows, Config::kBlockN>(row, key),
+            own.whole.has(n) && block.rules.map.template sees_all<kRows, Config::kBlockN>(row, key)};
+  }
+};
 
 // All tiles of keys. The last is first, because the search for the first maxima and the masks then fall on the same
 // tile. It has been sent for.
@@ -80,16 +97,46 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
     cp_async_wait<0>();  // the thread's part of tile n is there
     __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
     if (n > smem.block.keys.tiles.begin) {
-      sm80_send_k(args, smem, smem.block.keys, n - 1);
-      sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), n - 1);
+      sm80_send_k(args, smem, smem.block.keys, n - 1, n - 1);
+      sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), n - 1, n - 1);
     }
     cp_async_commit();
     if (own.seen.has(n)) {
-      sm80_weights(rows, smem, n, own);
+      sm80_weights(rows, smem, n, n, own.whole.has(n), n + 1 == own.seen.end);
       // Selected from two: a computed place of k would stay in a register.
       sm80_multiply_pv(rows, n % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
     }
     long_sum.put_aside(rows, n, smem.block.scale_log2);
+  }
+  long_sum.add_to(rows, smem.block.scale_log2);
+}
+
+// The same over the tiles that a block map leaves. Buffers take turns, whatever the numbers of the tiles are.
+template <class Config>
+__device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
+                                                       Sm80Storage<Config>& smem, const ForwardArgs& args) {
+  const Sm80LongSum<Config> long_sum = {reinterpret_cast<float*>(&smem + 1)};
+  const Sm80KeyTiles& tiles = smem.block.keys.tiles;
+  long_sum.clear();
+  int n = tiles.end - 1;
+#pragma unroll 1
+  for (int buffer = n, next; n >= tiles.begin; n = next, --buffer) {
+    const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
+    cp_async_wait<0>();  // the thread's part of tile n is there
+    __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
+    next = sm80_tile_before(smem.block.rules.map, smem.block.work.row, n, tiles.begin);
+    if (next >= tiles.begin) {
+      sm80_send_k(args, smem, smem.block.keys, next, buffer - 1);
+      sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), next, buffer - 1);
+    }
+    cp_async_commit();
+    const auto view = Sm80WarpView::of(smem.block, own, n);
+    if (view.is_seen) {
+      const bool is_first = n + 1 == own.seen.end;  // the map may leave it out: then it is as if m were too small
+      sm80_weights(rows, smem, n, buffer, view.is_whole, is_first);
+      sm80_multiply_pv(rows, buffer % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
+    }
+    long_sum.put_aside(rows, buffer, smem.block.scale_log2);  // pieces count the tiles that are left
   }
   long_sum.add_to(rows, smem.block.scale_log2);
 }
@@ -126,6 +173,7 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   using Storage = Sm80Storage<Config>;
   static_assert(sizeof(Storage) + Sm80LongSum<Config>::kBytes == Config::kSmemBytes);
   static_assert(Shape::kBlockM == Config::kBlockM);
+  static_assert(!has_block_map<Config>() || (!Config::kTrails && Config::kSplits == 1), "these ask for neighbours");
   static_assert(
       !Config::kSpeculates || (kFoldsScale<Config> && !Score<Config>::kMasksFromMemory && !Score<Config>::kDrops),
       "nothing but masks between q.k and p");
@@ -140,8 +188,9 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);
   cp_async_commit();
   if (keys.tiles.begin < keys.tiles.end) {
-    sm80_send_k(args.base, smem, keys, keys.tiles.end - 1);
-    if (!Config::kTrails) sm80_send_v(args.base, smem, keys, work.first_column_v(), keys.tiles.end - 1);
+    const int last = keys.tiles.end - 1;
+    sm80_send_k(args.base, smem, keys, last, last);
+    if (!Config::kTrails) sm80_send_v(args.base, smem, keys, work.first_column_v(), last, last);
   }
   cp_async_commit();
   Sm80Block<Config>::make(smem.block, args, work, span, keys);
@@ -159,6 +208,8 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   sm80_park(rows, smem);
   if constexpr (Config::kSplits > 1) {
     sm80_attend_split(rows, smem, args.base);
+  } else if constexpr (has_block_map<Config>()) {
+    sm80_attend_seen_tiles(rows, smem, args.base);
   } else if constexpr (Config::kTrails) {
     sm80_attend_trailing(rows, smem, args.base);
   } else {

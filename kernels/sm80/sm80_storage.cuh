@@ -41,6 +41,16 @@ struct Sm80KeyTiles {
   }
 };
 
+// The last tile of keys before tile n that some row of a block may see, which begins with `row`; below `begin`: none.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ int sm80_tile_before(const BlockMap<Config>& map, int64 row, int n,
+                                                              int begin) {
+  constexpr int kKeys = Config::kBlockN;
+  const int64 first = int64{begin} * kKeys;
+  const int64 key = map.template last_keys<Config::kBlockM, kKeys>(row, int64{n - 1} * kKeys, first);
+  return key < first ? begin - 1 : static_cast<int>(key / kKeys);
+}
+
 // The query rows of a block.
 template <class Config>
 struct Sm80Work {
@@ -66,7 +76,7 @@ struct Sm80Work {
   }
 };
 
-// The keys of a block: their place in memory, and the tiles that some row sees.
+// The keys of a block: their place in memory, and the tiles that some row sees; with a block map, to the last of them.
 struct Sm80Keys {
   const Bits16* k;  // of the sequence's first key
   const Bits16* v;  // likewise, the block's columns
@@ -78,10 +88,15 @@ struct Sm80Keys {
                                                               const Sm80Work<Config>& work, const SequenceSpan& span) {
     const uint32 head = key_head_of(args.base, work.head);
     const WindowMask window = ScoreRules<Config>::window_of(args.options, span);
+    Sm80KeyTiles tiles = Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM);
+    if constexpr (has_block_map<Config>()) {
+      const auto map = BlockMap<Config>::of(args.options.block_map, work.sequence, work.head);
+      tiles.end = sm80_tile_before(map, work.row, tiles.end, tiles.begin) + 1;
+    }
     return {static_cast<const Bits16*>(args.base.k) + span.keys().offset(args.base.k_stride, head, 0),
             static_cast<const Bits16*>(args.base.v) + span.keys().offset(args.base.v_stride, head, 0) +
                 work.first_column_v(),
-            span.seqlen_k, Sm80KeyTiles::of_rows<Config>(window, work.row, work.row + Config::kBlockM)};
+            span.seqlen_k, tiles};
   }
 };
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ void sm80_pack_p(Sm80Rows<Config> (&rows)[Config::kRo
 template <class Config>
 __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                    Sm80Storage<Config>& smem, int n, bool is_whole) {
-  sm80_scores(rows, smem, threadIdx.x, n, is_whole);
+  sm80_scores(rows, smem, threadIdx.x, n, n, is_whole);
   follow_maxima(rows, smem.block.scale_log2);
 }
 

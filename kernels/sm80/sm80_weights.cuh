@@ -57,11 +57,12 @@ __device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config
   }
 }
 
-// s of tile n. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
+// s of tile n, in the buffer of this number. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
 template <class Config>
 __device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
-                                            const Sm80Storage<Config>& smem, uint32 thread, int n, bool is_whole) {
-  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
+                                            const Sm80Storage<Config>& smem, uint32 thread, int n, int buffer,
+                                            bool is_whole) {
+  sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer).k, thread);
   if (Config::kSpeculates && is_whole) return;
   sm80_apply_rules(rows, smem, n, 0);
 }
@@ -98,27 +99,27 @@ template <class Config>
   return true;
 }
 
-// p of tile n, with its modifications and masks.
+// p of tile n, in the buffer of this number, with its modifications and masks. is_whole: as sm80_scores() takes it.
+// is_first: no tile of the warp's came before, so that the maxima have to be found.
 template <class Config>
 __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups], Sm80Storage<Config>& smem,
-                                             int n, const Sm80WarpTiles& own) {
+                                             int n, int buffer, bool is_whole, bool is_first) {
   if constexpr (Config::kSpeculates) {
-    const bool is_whole = own.whole.has(n);
-    const bool speculates = is_whole && n + 1 != own.seen.end;
+    const bool speculates = is_whole && !is_first;
     uint32 thread = threadIdx.x;
-    if (!Config::kFuses || !speculates) sm80_scores(rows, smem, thread, n, is_whole);
+    if (!Config::kFuses || !speculates) sm80_scores(rows, smem, thread, n, buffer, is_whole);
     if (speculates) {
-      if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n).k, thread);
+      if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer).k, thread);
       if (sm80_speculate(rows, smem)) return;
       thread += smem.block.zero;  // makes the compiler keep no address in registers for this rare case
-      sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + smem.block.zero).k, thread);
+      sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer + smem.block.zero).k, thread);
     }
     sm80_fetch(rows, smem);
     follow_maxima(rows, smem.block.scale_log2);
     sm80_park(rows, smem);
   } else {
     const float scale_log2 = smem.block.scale_log2;
-    sm80_scores(rows, smem, threadIdx.x, n, false);
+    sm80_scores(rows, smem, threadIdx.x, n, buffer, false);
     raise_maxima(rows, scale_log2);
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {

@@ -47,6 +47,7 @@ struct BlockTiles {
   std::optional<BlockBand> band = {};         ///< it is this window, and nothing else
   /// Forms of it in the memory of GPUs, which go with it: of cuda/launch/block_mask_lists.cpp
   mutable std::shared_ptr<void> on_devices = {};
+  mutable std::shared_ptr<void> maps_on_devices = {};  ///< likewise of cuda/launch/block_map.cpp
 
   [[nodiscard]] std::int64_t tile_rows() const { return (seqlen_q + kMaskTile - 1) / kMaskTile; }
   [[nodiscard]] std::int64_t tile_columns() const { return (seqlen_k + kMaskTile - 1) / kMaskTile; }

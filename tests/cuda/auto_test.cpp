@@ -67,6 +67,22 @@ TEST(Auto, BooleanMasksAreForHopper) {
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, {}, beside_bias)), "sm90_forward");
 }
 
+TEST(Auto, FindsABackendForEveryBlockMask) {
+  const BlockMask mask = make_block_mask(MaskFunction("k <= q || k < 5"), {1, 1, 1000, 1000});
+  const Params masked = {.block_mask = &mask};
+  for (const bool backward : {false, true}) {
+    const auto made = [&](DType dtype, std::int64_t head_dim, const Params& params) {
+      return MadeUp(dtype, {.head_dim = head_dim, .head_dim_v = head_dim}, params, backward);
+    };
+    EXPECT_STREQ(automatic(made(DType::kF32, 64, masked)), "simt");
+    EXPECT_STREQ(automatic(made(DType::kBF16, 64, masked)), backward ? "sm90_backward" : "sm90_forward");
+    EXPECT_STREQ(automatic(made(DType::kBF16, 33, masked)), backward ? "sm80_backward" : "sm80_forward");
+    EXPECT_STREQ(automatic(made(DType::kF16, 500, masked)), backward ? "simt" : "sm80_forward");
+  }
+  const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}, .block_mask = &mask};
+  EXPECT_STREQ(automatic(MadeUp(DType::kBF16, {}, with_bias, true)), "sm80_backward");
+}
+
 /// Tiles of it are stored as they are, or added up by the blocks of a cluster, one for each sequence.
 TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
   const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}};  // shared by the batch

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "cuda/jit/kernel_spec.hpp"
 #include "cuda/jit/ptxas_log.hpp"
 #include "cuda/jit_fixture.hpp"
+#include "cuda/launch/block_map.hpp"
 #include "cuda/launch/block_mask_lists.hpp"
 #include "kernels/sm90/sm90_backward_schedule.cuh"
 #include "kernels/tiles/accumulator_mask.cuh"
@@ -158,34 +160,85 @@ TEST(BlockMaskLists, ManyBlocksTakeTurnsInTheKernelsOrder) {
   }
 }
 
-class BlockMaskKernels : public NvrtcTest {};
+/// Bit by bit, as kernels find it in a map.
+bool sees_in_map(const core::BlockTiles& tiles, const cuda::BlockMaskMap& map, Index head, Index q, Index k,
+                 bool by_keys) {
+  const Index at = (head * tiles.tile_rows() + q / 64) * tiles.tile_columns() + k / 64;
+  const int pattern = map.tiles[static_cast<std::size_t>(at)];
+  if (pattern < 0) return pattern == kAllSeen;
+  const Index word = by_keys ? 64 + k % 64 : q % 64, bit = by_keys ? q % 64 : k % 64;
+  return (map.patterns[static_cast<std::size_t>(pattern * kMapPatternWords + word)] >> bit & 1) != 0;
+}
 
+TEST(BlockMaskMap, SeesWhatTheMaskSees) {
+  constexpr Index kRows = 300, kKeys = 517;
+  for (const char* text :
+       {"k <= q", "abs(q - k - 200) < 30 + 20 * h", "(q * 7 + k * 3 + b) % 5 < 2 && q // 64 != 1", "false", "true"}) {
+    const BlockMask mask = make_block_mask(MaskFunction(text), {2, 3, kRows, kKeys});
+    const BlockMaskShape shape = mask.shape();
+    const core::BlockTiles& tiles = *mask.state();
+    const auto map = cuda::BlockMaskMap::of(tiles);
+    ASSERT_EQ(static_cast<Index>(map.tiles.size()), shape.batch * shape.num_heads * 5 * 9);
+    for (Index head = 0; head < shape.batch * shape.num_heads; ++head) {
+      for (Index q = 0; q < kRows; ++q) {
+        for (Index k = 0; k < kKeys; ++k) {
+          const bool wanted = mask.sees(head / shape.num_heads, head % shape.num_heads, q, k);
+          for (const bool by_keys : {false, true}) {
+            ASSERT_EQ(sees_in_map(tiles, map, head, q, k, by_keys), wanted) << text << " " << q << " " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+class BlockMaskKernels : public NvrtcTest {
+ protected:
+  /// The kernels of a family for such a problem beside a block mask, as many as there are.
+  static int compile_all(const cuda::Family& family, DType dtype, Index head_dim, const Params& params, bool backward,
+                         const char* arch) {
+    const BlockMask mask = make_block_mask(MaskFunction("k <= q || k < 5"), {1, 1, 1000, 1000});
+    const cuda::DeviceInfo gpu = device(arch, 132);
+    Params with_mask = params;
+    with_mask.block_mask = &mask;
+    MadeUp made(dtype, {.head_dim = head_dim, .head_dim_v = head_dim}, with_mask, backward);
+    if (!family.supports(gpu.arch()) || family.lack(made.problem, gpu)) return 0;
+    int compiled = 0;
+    for (const cuda::KernelSpec& spec : family.kernels(family.choose(made.problem, gpu).variant, gpu.arch())) {
+      const cuda::Program program = cuda::make_program(spec, {});
+      const cuda::CompileOutput output =
+          cuda::Nvrtc::instance().compile(program.name, program.text, program.headers, program.options);
+      EXPECT_FALSE(output.cubin.empty()) << output.log;
+      const cuda::Resources resources = cuda::parse_ptxas_log(output.log, program.entry);
+      for (const std::string& warning : resources.warnings) ADD_FAILURE() << spec.name << ": " << warning;
+      const int spilled = resources.spill_store_bytes + resources.spill_load_bytes;
+      std::printf("%s %s d %d%s%s%s %s: %d registers, %d bytes spilled\n", spec.name.c_str(), dtype_name(dtype),
+                  static_cast<int>(head_dim), params.causal ? " causal" : "", params.softcap > 0 ? " softcap" : "",
+                  params.dropout_p > 0 ? " dropout" : "", arch, resources.registers, spilled);
+      ++compiled;
+    }
+    return compiled;
+  }
+};
+
+/// sm90 takes lists; of the other families, which read a map, a few kernels. ATTEND_TEST_FAMILY: one family, and all.
 TEST_F(BlockMaskKernels, CompileWithoutWarnings) {
-  const cuda::DeviceInfo gpu = device("sm_90a", 132);
-  const BlockMask mask = make_block_mask(MaskFunction("k <= q || k < 5"), {1, 1, 1000, 1000});
+  const char* const only = std::getenv("ATTEND_TEST_FAMILY");
   int compiled = 0;
   for (const cuda::Family* family : cuda::families()) {
+    const std::string name = family->name;
+    if (only != nullptr && name != only) continue;
+    const bool has_lists = name.starts_with("sm90");
+    const bool is_simt = name == "simt";
+    const bool has_all = has_lists || only != nullptr;
     for (const bool backward : {false, true}) {
-      for (const Index head_dim : {64, 96, 128, 192, 256}) {
+      for (const Index head_dim : has_all ? std::vector<Index>{64, 96, 128, 192, 256} : std::vector<Index>{128}) {
         for (const Params& params :
              {Params{}, Params{.causal = true}, Params{.softcap = 30}, Params{.dropout_p = 0.1}}) {
-          Params with_mask = params;
-          with_mask.block_mask = &mask;
-          MadeUp made(DType::kBF16, {.head_dim = head_dim, .head_dim_v = head_dim}, with_mask, backward);
-          if (family->lack(made.problem, gpu)) continue;
-          for (const cuda::KernelSpec& spec : family->kernels(family->choose(made.problem, gpu).variant, gpu.arch())) {
-            const cuda::Program program = cuda::make_program(spec, {});
-            const cuda::CompileOutput output =
-                cuda::Nvrtc::instance().compile(program.name, program.text, program.headers, program.options);
-            ASSERT_FALSE(output.cubin.empty()) << output.log;
-            const cuda::Resources resources = cuda::parse_ptxas_log(output.log, program.entry);
-            for (const std::string& warning : resources.warnings) ADD_FAILURE() << spec.name << ": " << warning;
-            const int spilled = resources.spill_store_bytes + resources.spill_load_bytes;
-            std::printf("%s d %d%s%s%s: %d registers, %d bytes spilled\n", spec.name.c_str(),
-                        static_cast<int>(head_dim), params.causal ? " causal" : "",
-                        params.softcap > 0 ? " softcap" : "", params.dropout_p > 0 ? " dropout" : "",
-                        resources.registers, spilled);
-            ++compiled;
+          if (!has_all && (params.causal || params.softcap > 0)) continue;
+          for (const char* arch : {"sm_90a", "sm_80", "sm_89"}) {
+            if (std::string(arch) != "sm_90a" && (has_lists || only == nullptr)) continue;
+            compiled += compile_all(*family, is_simt ? DType::kF32 : DType::kBF16, head_dim, params, backward, arch);
           }
         }
       }

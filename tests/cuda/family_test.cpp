@@ -249,6 +249,25 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
     EXPECT_TRUE(seen.contains(o.argument)) << o.argument << " is not tested";
 }
 
+TEST(Family, AllButTheLadderTakeBlockMasks) {
+  const BlockMask mask = make_block_mask(MaskFunction("k <= q || k < 5"), {1, 1, 1000, 1000});
+  const auto is_rung = [](std::string_view name) {
+    return std::ranges::any_of(cuda::ladder(), [name](const cuda::Rung& rung) { return name == rung.name; });
+  };
+  for (const cuda::Family* family : cuda::families()) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const bool backward : {false, true}) {
+        const MadeUp plain(dtype, {}, {}, backward), masked(dtype, {}, {.causal = true, .block_mask = &mask}, backward);
+        for (const cuda::DeviceInfo& d : {device("sm_75", 40), device("sm_80", 108), device("sm_90a", 132)}) {
+          if (!family->supports(d.arch()) || family->lack(plain.problem, d)) continue;
+          const auto lack = family->lack(masked.problem, d);
+          ASSERT_EQ(lack.has_value(), is_rung(family->name)) << family->name;
+        }
+      }
+    }
+  }
+}
+
 TEST(Family, TheLadderRefusesSinksAndOtherFamiliesTakeThemOfAnyType) {
   const auto made = [](DType sinks, bool backward) {
     return MadeUp(DType::kBF16, {}, {.sinks = Tensor{.dtype = sinks}}, backward);

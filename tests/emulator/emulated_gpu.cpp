@@ -88,10 +88,13 @@ int compile(const Program& program) {
                          std::regex(R"((attend_\w+)\(const __grid_constant__ attend::(\w+) args\))"))) {
     throw std::runtime_error("no kernel in the text");
   }
+  // One copy for all threads, as on a GPU: shared memory may hold addresses in it.
+  const std::string text = std::regex_replace(program.text, std::regex(R"(const __grid_constant__ attend::(\w+) args)"),
+                                              "const attend::$1& args");
   const attend::test::TemporaryFolder folder;
   attend::test::write_headers(folder, program.headers);
   void* const library = attend::test::compiled(
-      folder, "#include \"grid.hpp\"\n#include \"ptx.hpp\"\n" + program.text + launcher(entry[1], entry[2]),
+      folder, "#include \"grid.hpp\"\n#include \"ptx.hpp\"\n" + text + launcher(entry[1], entry[2]),
       {ATTEND_EMULATOR_DIR});
   kernels().push_back({entry[1], reinterpret_cast<RunBlocks>(dlsym(library, "emulated_launch"))});
   return known()[all] = static_cast<int>(kernels().size()) - 1;

@@ -368,6 +368,9 @@ inline void ptx_red_relaxed_gpu_global_add_v4_f32(void* at, float a, float b, fl
   auto* const to = static_cast<float*>(at);
   to[0] += a, to[1] += b, to[2] += c, to[3] += d;
 }
+inline void ptx_st_shared_b16(unsigned to, unsigned short bits) {
+  emulated::store(emulated::at_smem(to), bits);
+}
 inline void ptx_st_shared_v4_f32(unsigned to, float a, float b, float c, float d) {
   emulated::store(emulated::at_smem(to), float4{a, b, c, d});
 }

@@ -64,8 +64,8 @@ void add_captured_spec(const Facts& facts, const Arch& arch, std::vector<KernelS
   exact.negate_scores = 0;  // its scale has a sign
   const SimtBackwardTile tile = tile_of(facts);
   const SimtGradientKernel kernel = {.tile = tile, .has_lse_rounding = facts.has_lse_rounding()};
-  constexpr std::int32_t kTaken =
-      option::kAll | option::kHugeTransform | option::kCustomScore | option::kCapturedGradients | option::kRing;
+  constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kCustomScore |
+                                  option::kCapturedGradients | option::kBlockMap | option::kRing;
   specs.push_back({.name = "simt_captures",
                    .source = "simt/simt_captures.cuh",
                    .function = "simt_captures",

@@ -207,6 +207,7 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
     if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, (known & o.bit) != 0});
   }
   if ((taken & option::kBias) != 0) constants.push_back({"kBiasElement", enum_constant(facts.bias)});
+  if ((taken & option::kBlockMap) != 0) constants.push_back({"kHasBlockMap", facts.has(option::kBlockMask)});
   if (facts.has(option::kCustomScore)) constants.push_back({"kHasLongSequences", facts.custom_is_long != 0});
   constants.insert(constants.end(), more);
   return constants;

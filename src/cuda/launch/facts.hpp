@@ -67,6 +67,7 @@ constexpr std::int32_t kHugeTransform = 1 << 22;        ///< a score divided by 
 constexpr std::int32_t kCustomScore = 1 << 23;          ///< a modification of scores of the caller's own
 constexpr std::int32_t kBlockMask = 1 << 24;            ///< a block mask of the caller's
 constexpr std::int32_t kCapturedGradients = 1 << 25;    ///< of what the modification of the caller's own reads
+constexpr std::int32_t kBlockMap = 1 << 26;             ///< kernels that read it as a map (block_map.hpp)
 constexpr std::int32_t kRing = kPart | kAddsToOutputs;  ///< what the parts of a ring want
 }  // namespace option
 

@@ -1,6 +1,7 @@
 // simt: every problem of the interface on CUDA cores.
 #include <algorithm>
 
+#include "cuda/launch/block_map.hpp"
 #include "cuda/launch/captured_steps.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
@@ -15,7 +16,8 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kCustomScore | option::kRing;
+constexpr std::int32_t kTaken =
+    option::kAll | option::kHugeTransform | option::kCustomScore | option::kBlockMap | option::kRing;
 
 using enum SimtGradient;
 
@@ -75,7 +77,7 @@ class SimtFamily final : public Family {
  public:
   SimtFamily() : Family("simt", "every option, dtype and head_dim, on CUDA cores") {
     is_fallback = true;
-    takes = kTaken | option::kCapturedGradients;
+    takes = kTaken | option::kCapturedGradients | option::kBlockMask;
     dtypes.bits = core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -170,8 +172,13 @@ class SimtFamily final : public Family {
 
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
-    if (!p.is_backward) return launch.run_all(ForwardOptionArgs{forward_args(p, nullptr), option_args_of(p)});
+    if (!p.is_backward) {
+      ForwardOptionArgs args = {forward_args(p, nullptr), option_args_of(p)};
+      set_block_map(args.options, p);
+      return launch.run_all(args);
+    }
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0)), p);
+    set_block_map(args.options, p);
     args.dterms_sums = launch.region<float>(1);
     set_row_logit_parts(args, launch);
     run_with_captured_step(launch, args);

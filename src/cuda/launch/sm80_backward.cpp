@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/launch/block_map.hpp"
 #include "cuda/launch/captured_steps.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
@@ -50,7 +51,7 @@ std::int64_t dq_rows(const Problem& p) {
   return sm80_dq_rows(p.q.shape[2], p.varlen ? p.num_sequences : 0);
 }
 
-constexpr std::int32_t kTaken = option::kAll | option::kCustomScore;
+constexpr std::int32_t kTaken = option::kAll | option::kCustomScore | option::kBlockMap;
 constexpr int kPlainRows = 64;      // of a block of the first kernel
 constexpr int kPlainThreads = 256;  // of the kernels that go through rows, or keys, one by one
 
@@ -59,7 +60,7 @@ class Sm80Backward final : public Family {
   Sm80Backward()
       : Family("sm80_backward", "float16 and bfloat16 gradients on tensor cores since Ampere, every option") {
     has_forward = false;
-    takes = kTaken | option::kCapturedGradients;
+    takes = kTaken | option::kCapturedGradients | option::kBlockMask;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -146,6 +147,7 @@ class Sm80Backward final : public Family {
     const Problem& p = launch.problem;
     BackwardOptionArgs args = backward_option_args(backward_args(p, launch.region(0), true), p);
     args.base.scale = made_up_scale(p, true);
+    set_block_map(args.options, p);
     args.dterms_sums = launch.region<float>(1);
     args.dq_sums = launch.region<float>(2);
     args.dq_rows = dq_rows(p);

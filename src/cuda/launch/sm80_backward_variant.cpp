@@ -66,12 +66,13 @@ constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for t
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both keep some of a score
+  const bool has_two_masks = facts.has(option::kBlockMask) && facts.mask != MaskKind::kFull;  // each takes registers
   if (widest <= 64 && facts.has_rules()) return tile_of({.streamed = 64, .adds_dq = adds_dq});
   if (widest <= 64) {
     return tile_of({.warps = 4,
                     .row_groups = 2,
                     .streamed = 64,
-                    .step = max_smem < kMidSmem ? 16 : 32,
+                    .step = max_smem < kMidSmem || has_two_masks ? 16 : 32,
                     .min_blocks = 2,
                     .adds_dq = adds_dq});
   }
@@ -110,7 +111,8 @@ Sm80BackwardVariant sm80_backward_variant(const Facts& facts, int copy_bytes, in
                                           bool has_dbias) {
   Sm80BackwardVariant v = {facts};
   v.copy_bytes = copy_bytes;
-  const bool is_unmodified = !facts.has_rules() && !has_dbias && copy_bytes == 16 && !is_deterministic;
+  const bool is_masked = facts.has_rules() || facts.has(option::kBlockMask);
+  const bool is_unmodified = !is_masked && !has_dbias && copy_bytes == 16 && !is_deterministic;
   if (is_unmodified) v.keys = unmodified_tile(facts, max_smem);
   if (v.keys.warps == 0) v.keys = keys_tile(facts, max_smem, !is_deterministic);
   if (v.keys.adds_dq == 0) v.queries = queries_tile(facts, max_smem);

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "cuda/launch/block_map.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
@@ -27,6 +28,7 @@ double tflops_of(const Sm80ForwardVariant& v) {
   return is_low ? 0.65 * rate : rate;
 }
 
+constexpr std::int32_t kTaken = option::kAll | option::kCustomScore | option::kBlockMap;
 constexpr std::int64_t kShortSeqlen = 768;  // sm80_short_tile() up to it
 constexpr int kWidestLongSum = 256;         // head_dim beyond which o finds no place aside in 99 KB
 
@@ -34,7 +36,7 @@ class Sm80Forward final : public Family {
  public:
   Sm80Forward() : Family("sm80_forward", "float16 and bfloat16 on tensor cores since Ampere, every option") {
     has_backward = false;
-    takes = option::kAll | option::kCustomScore;
+    takes = kTaken | option::kBlockMask;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -86,7 +88,7 @@ class Sm80Forward final : public Family {
              .source = "sm80/sm80_forward.cuh",
              .function = name,
              .args = ForwardOptionArgs::kTypeName,
-             .config = config_of<Sm80ForwardVariant>(v, takes | option::kPart, kSm80ForwardFields, v),
+             .config = config_of<Sm80ForwardVariant>(v, kTaken | option::kPart, kSm80ForwardFields, v),
              .arch = arch.target,
              .dynamic_smem_bytes = static_cast<unsigned>(v.smem_bytes()),
              .min_blocks = v.tile.min_blocks}};
@@ -98,6 +100,7 @@ class Sm80Forward final : public Family {
     const Problem& p = launch.problem;
     ForwardOptionArgs args = {forward_args(p, nullptr, true), option_args_of(p)};
     args.base.scale = made_up_scale(p, true);
+    set_block_map(args.options, p);
     // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
     if (p.q.shape[2] == 1) args.base.q_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;

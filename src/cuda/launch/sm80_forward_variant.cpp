@@ -68,7 +68,7 @@ Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
   constexpr int kTwoOf64Rows = 197 << 10;  // two blocks of 64 rows of 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int keys = facts.has_rules() ? 32 : 64;  // rules want the registers of the other scores
-  const bool is_plain = !facts.has_rules();
+  const bool is_plain = !facts.has_rules() && !facts.has(option::kBlockMask);  // may know each tile's neighbour
   const Shape two_blocks = {.row_groups = 2, .block_n = keys, .min_blocks = 2};
   // With less shared memory, as on sm_120, it would spill; and there nobody has timed it.
   if (widest > 32 && widest <= 64 && is_plain && max_smem >= kTwoOf32Keys) {
