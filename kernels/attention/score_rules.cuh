@@ -65,7 +65,7 @@ struct TileRules {
   int64 first_key;
   uint32 position_step;  // kIsPart
   CustomScorePlace place;
-  [[no_unique_address]] BlockMap<Config> map;
+  BlockMap<Config> map;
 
   // What the caller's function is told of a score.
   [[nodiscard]] __device__ __forceinline__ ScorePoint<float> custom_point(float score,
@@ -207,7 +207,7 @@ struct ScoreRules {
   int64 key_begin;
   uint32 position_step;
   CustomScorePlace place;
-  [[no_unique_address]] BlockMap<Config> map;
+  BlockMap<Config> map;
 
   [[nodiscard]] static __device__ __forceinline__ WindowMask window_of(const OptionArgs& options,
                                                                        const SequenceSpan& span) {

@@ -244,12 +244,8 @@ class BackwardComputer {
 
   // 1 if the first tile's rows see none of this warpgroup's keys, otherwise 0. dq skips the same tiles.
   [[nodiscard]] __device__ __forceinline__ int skipped_tiles(const Sm90BackwardItem& item, int tile) const {
-    if (warpgroup_ != 1) return 0;
-    if constexpr (has_block_mask<Config>()) {
-      smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // with q has come what its rows see
-      return uniform(smem_.seen.of_stage[stage_of(number_)].pattern(1) == kNoneSeen ? 1 : 0);
-    }
-    return uniform(item.is_above_band(BackwardBand::of<Config>(args_.options), tile, 1) ? 1 : 0);
+    const BackwardBand band = BackwardBand::of<Config>(args_.options);
+    return uniform(warpgroup_ == 1 && item.is_above_band(band, tile, 1) ? 1 : 0);
   }
 
   // A tile `bytes` behind the start of shared memory. All descriptors follow from one by additions: address and stride

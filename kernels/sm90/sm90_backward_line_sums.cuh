@@ -1,13 +1,13 @@
 // Sums of ds along the lines of a tile, by the tensor cores: of rows, of keys, or of diagonals.
 //
-// ds is in shared memory as dq wants it: a panel of rows for each 64 keys, swizzled. A product with matrices of ones and
-// zeros adds up what a warp would read element by element: a diagonal of 64 elements takes 0.5 instructions a lane.
+// ds is in shared memory as dq wants it: a panel of rows for each 64 keys, swizzled. A product with matrices of ones
+// and zeros adds up what a warp would read element by element.
 // Sums are in float32; ds has 16 bits. An infinite or NaN ds makes the sums of the 16 neighbouring diagonals NaN: it is
 // multiplied by their zeros.
 //
 // All by the four warps of a warpgroup, which need not be together. add(row, key, sum) is called by whole warps, with a
-// pair of each lane's line; sum is 0 in lanes that have no line. Only the first `keys` keys hold anything; a multiple of
-// 64.
+// pair of each lane's line; sum is 0 in lanes that have no line. Only the first `keys` keys hold anything, a multiple
+// of 64.
 #pragma once
 
 #include "../isa/ldmatrix.cuh"

@@ -136,7 +136,7 @@ class BackwardQueryWarpgroup {
         float* const first = args_.dq_sums + backward_stats_row(args_, item, segment.head, 0) * Shape::kDepth;
         // If the rows of the first tile see no key of the second warpgroup, that one skips the tile.
         int row_tile = lists.number(segment.tile);
-        bool is_half = kSkipsTiles<Config> && sees_half(item, band, segment);
+        bool is_half = kSkipsTiles<Config> && uniform(item.is_above_band(band, segment.tile, 1));
 #pragma unroll 1
         for (int tile = segment.tile; tile < segment.tile_end; ++tile) {
           const int number_of_tile = row_tile;
@@ -161,17 +161,6 @@ class BackwardQueryWarpgroup {
   }
 
  private:
-  // Do the rows of the segment's first tile see no key of the second warpgroup?
-  [[nodiscard]] __device__ __forceinline__ bool sees_half(const Sm90BackwardItem& item, const BackwardBand& band,
-                                                          const BackwardSegment& segment) const {
-    if constexpr (has_block_mask<Config>()) {
-      const int group = static_cast<int>(args_.base.num_heads_q / args_.base.num_heads_k);
-      const auto lists = backward_row_lists<Config>(args_);
-      return uniform(lists.word(segment.tile, segment.head - item.head_k * group, 2)) == kNoneSeen;
-    }
-    return uniform(item.is_above_band(band, segment.tile, 1)) != 0;
-  }
-
   // From ds of the tile, before its products. is_half: the second warpgroup has skipped it.
   __device__ __forceinline__ void add_captured(const Sm90BackwardItem& item, int head, int row_tile, bool is_half) {
     const uint32 buffer = number_ % Config::kDsBuffers;

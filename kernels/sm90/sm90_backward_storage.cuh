@@ -30,8 +30,8 @@ struct BackwardShape {
 
 // May a warpgroup skip the first tile of a head, in the persistent form?
 template <class Config>
-constexpr bool kSkipsTiles = kBackwardTile<Config>.is_persistent &&
-                             (Config::kMask != MaskKind::kFull || has_block_mask<Config>());
+constexpr bool kSkipsTiles =
+    kBackwardTile<Config>.is_persistent&& Config::kMask != MaskKind::kFull && !has_block_mask<Config>();
 
 // The target of a staged pass of dq.
 struct alignas(16) BackwardTarget {

@@ -120,11 +120,12 @@ class Sm90TileWalk {
 
  private:
   // Tiles of a head are neighbours, so that they share its keys in the L2 cache. Under a causal mask tiles differ in
-  // length: the longest tiles of all heads of a section come first.
+  // length: the longest tiles of all heads of a section come first. With a block mask they may, and often the last rows
+  // see the most.
   [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
     if (queue_.index() >= args_.total_tiles) return {Sm90Work::kNoWork};
     const HeadTile at =
-        Config::kMask == MaskKind::kCausal
+        Config::kMask == MaskKind::kCausal || has_block_mask<Config>()
             ? longest_first_in_sections(queue_.index(), args_.row_tiles, args_.base.batch * args_.base.num_heads_q,
                                         args_.base.num_heads_q, args_.section_heads)
             : HeadTile::of_block(queue_.index(), args_.row_tiles, args_.base.num_heads_q);

@@ -104,8 +104,8 @@ void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> other
   }
 }
 
-/// Is the function the option alibi_slopes in this problem? On GPUs, where each kernel that takes one takes the other too
-/// and the option is quicker, and beside options with which all of them take it.
+/// Is the function the option alibi_slopes in this problem? On GPUs, where each kernel that takes one takes the other
+/// too and the option is quicker, and beside options with which all of them take it.
 bool is_alibi(const Problem& p, const CustomScore& score) {
   if (score.alibi == AlibiForm::kNone || p.q.device.type != DeviceType::kCUDA) return false;
   const bool is_causal = p.window_right == 0, is_open = p.window_left < 0 && p.window_right < 0;

@@ -82,8 +82,8 @@ void resolve_block_mask(Problem& p, const Params& params, bool is_whole);
 /// The gradients of its captures, BackwardCall::captures.
 void resolve_captured_gradients(Problem& p, const std::vector<CaptureGradient>& given);
 
-/// check_outputs() of the captures of params.score and their gradients, beside the other outputs and inputs. Before that
-/// of the options, one of which may be a capture.
+/// check_outputs() of the captures of params.score and their gradients, beside the other outputs and inputs. Before
+/// that of the options, one of which may be a capture.
 void check_captured_memory(const Problem& p, const Params& params, std::span<const NamedTensor> outputs,
                            std::span<const NamedTensor> inputs);
 

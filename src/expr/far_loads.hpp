@@ -23,9 +23,9 @@ struct FarEnds {
   [[nodiscard]] FarEnds beside(const FarEnds& other) const;
 };
 
-/// Of the elements with these subscripts, which follow from q - k, and from what is the same for all pairs of a head. None
-/// exist: they do not, or have no such ends within 2^20. The capture's extents do not count, though subscripts are taken
-/// within them: they may change from call to call.
+/// Of the elements with these subscripts, which follow from q - k, and from what is the same for all pairs of a head.
+/// None exist: they do not, or have no such ends within 2^20. The capture's extents do not count, though subscripts are
+/// taken within them: they may change from call to call.
 [[nodiscard]] FarEnds far_ends_of(const Graph& graph, std::span<const Id> subscripts);
 
 struct FarLoads {
