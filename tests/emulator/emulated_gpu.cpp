@@ -1,7 +1,6 @@
 // A libcuda and an NVRTC of a GPU in software, which runs every kernel of the library on the host: the tests of a GPU
-// run with it, one kernel after another; blocks may wait for each other (grid.hpp). What NVRTC "compiles" is the program
-// as the host's compiler takes it (program_text.hpp), and the machine code is the number of the library that became of
-// it.
+// run with it, one kernel after another; blocks may wait for each other (grid.hpp). NVRTC's program is the one that the
+// host's compiler takes (program_text.hpp), and the machine code is the number of the library that became of it.
 //
 //   ATTEND_LIBCUDA_PATH=libemulated_gpu.so ATTEND_NVRTC_PATH=libemulated_gpu.so attend_gpu_tests --gtest_filter=...
 //
