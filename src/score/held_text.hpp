@@ -13,7 +13,7 @@ namespace attend::score {
 
 /// Of a function: what comes before CustomScoreCode (kernels/attention/custom_score.cuh), and its members
 ///
-///   kHoldsAll: does no other element differ from pair to pair?
+///   kHoldsAll: does no other element differ from pair to pair? Where one does, none is held: registers do not suffice
 ///   kHolds: are there such elements? If not, the others are there and mean nothing
 ///   kHeldFrom, kHeldUntil: a tile whose every q - k is from kHeldFrom on, or to kHeldUntil, reads the same ones
 ///   Held: their values; hold(at, captured): reads them, at any pair of the tile

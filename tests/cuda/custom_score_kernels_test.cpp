@@ -31,7 +31,7 @@ ScoreCapture capture(const char* name, DType dtype, std::vector<std::int64_t> sh
 constexpr int kMostSpilledBytes = 160;
 constexpr int kMostSpilledAroundCalls = 280;  // beside those: what a call may overwrite, and sums across sin()
 
-constexpr int kMostSpilledBySeveralLoads = 360;
+constexpr int kMostSpilledBySeveralLoads = 640;  // three loads a score are more than sm90_backward has registers for
 
 struct Function {
   const char* text;
