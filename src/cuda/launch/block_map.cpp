@@ -5,10 +5,7 @@
 #include <memory>
 #include <mutex>
 
-#include "attend/error.hpp"
-#include "cuda/driver/device.hpp"
-#include "cuda/driver/driver.hpp"
-#include "cuda/driver/stream.hpp"
+#include "cuda/launch/mask_memory.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -29,15 +26,7 @@ class OnDevice {
     fill(patterns_, map.patterns, stream.get());
     synchronize(stream.get());
   }
-  ~OnDevice() {
-    try {
-      const ContextGuard guard(device_);
-      const RelaxedCapture relaxed;
-      tiles_ = DeviceMemory(0), patterns_ = DeviceMemory(0);
-    } catch (const Error&) {
-      // The driver has shut down before us, and the memory with it.
-    }
-  }
+  ~OnDevice() { give_back(device_, tiles_, patterns_); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
@@ -52,13 +41,6 @@ class OnDevice {
   }
 
  private:
-  template <class T>
-  static void fill(DeviceMemory& memory, const std::vector<T>& from, StreamHandle stream) {
-    if (from.empty()) return;
-    check_call(driver().copy_to_device(memory.data(), from.data(), from.size() * sizeof(T), stream),
-               "cuMemcpyHtoDAsync", "copying a block mask to the device");
-  }
-
   int device_;
   DeviceMemory tiles_, patterns_;
 };
@@ -110,14 +92,7 @@ BlockMaskMap BlockMaskMap::of(const BlockTiles& tiles) {
 }
 
 BlockMapArgs block_map_args(const BlockTiles& tiles, int device) {
-  static auto* mutex = new std::mutex();  // launches may go on while the process ends
-  std::shared_ptr<void> on_devices;
-  {
-    const std::lock_guard lock(*mutex);
-    if (tiles.maps_on_devices == nullptr) tiles.maps_on_devices = std::make_shared<OnDevices>();
-    on_devices = tiles.maps_on_devices;
-  }
-  return static_cast<OnDevices*>(on_devices.get())->args(tiles, device);
+  return made_once<OnDevices>(tiles.maps_on_devices)->args(tiles, device);
 }
 
 void set_block_map(OptionArgs& options, const core::Problem& p) {

@@ -8,9 +8,7 @@
 #include <mutex>
 
 #include "attend/error.hpp"
-#include "cuda/driver/device.hpp"
-#include "cuda/driver/driver.hpp"
-#include "cuda/driver/stream.hpp"
+#include "cuda/launch/mask_memory.hpp"
 #include "kernels/sm90/sm90_backward_schedule.cuh"
 #include "kernels/tiles/accumulator_mask.cuh"
 
@@ -128,13 +126,6 @@ class OnDevices {
   }
 
  private:
-  template <class T>
-  static void fill(DeviceMemory& memory, const std::vector<T>& from, StreamHandle stream) {
-    if (from.empty()) return;
-    check_call(driver().copy_to_device(memory.data(), from.data(), from.size() * sizeof(T), stream),
-               "cuMemcpyHtoDAsync", "copying a block mask to the device");
-  }
-
   struct Memory {
     Memory(const BlockMaskLists& lists, const std::vector<uint32>& words, int device)
         : device_index(device),
@@ -151,15 +142,7 @@ class OnDevices {
       fill(patterns, words, stream.get());
       synchronize(stream.get());
     }
-    ~Memory() {
-      try {
-        const ContextGuard guard(device_index);
-        const RelaxedCapture relaxed;
-        bounds = DeviceMemory(0), entries = DeviceMemory(0), patterns = DeviceMemory(0);
-      } catch (const Error&) {
-        // The driver has shut down before us, and the memory with it.
-      }
-    }
+    ~Memory() { give_back(device_index, bounds, entries, patterns); }
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
 
@@ -240,14 +223,7 @@ std::vector<uint32> pattern_words(const BlockTiles& tiles, bool transposed) {
 namespace {
 
 BlockMaskArgs args_of_kind(const BlockTiles& tiles, const Kind& kind) {
-  static auto* mutex = new std::mutex();  // launches may go on while the process ends
-  std::shared_ptr<void> on_devices;
-  {
-    const std::lock_guard lock(*mutex);
-    if (tiles.on_devices == nullptr) tiles.on_devices = std::make_shared<OnDevices>();
-    on_devices = tiles.on_devices;
-  }
-  return static_cast<OnDevices*>(on_devices.get())->args(tiles, kind);
+  return made_once<OnDevices>(tiles.on_devices)->args(tiles, kind);
 }
 
 }  // namespace
