@@ -10,9 +10,6 @@
 #include <vector>
 
 #include "attend/block_mask.hpp"
-#include "cuda/driver/nvrtc.hpp"
-#include "cuda/jit/kernel_spec.hpp"
-#include "cuda/jit/ptxas_log.hpp"
 #include "cuda/jit_fixture.hpp"
 #include "cuda/launch/block_map.hpp"
 #include "cuda/launch/block_mask_lists.hpp"
@@ -205,12 +202,7 @@ class BlockMaskKernels : public NvrtcTest {
     if (!family.supports(gpu.arch()) || family.lack(made.problem, gpu)) return 0;
     int compiled = 0;
     for (const cuda::KernelSpec& spec : family.kernels(family.choose(made.problem, gpu).variant, gpu.arch())) {
-      const cuda::Program program = cuda::make_program(spec, {});
-      const cuda::CompileOutput output =
-          cuda::Nvrtc::instance().compile(program.name, program.text, program.headers, program.options);
-      EXPECT_FALSE(output.cubin.empty()) << output.log;
-      const cuda::Resources resources = cuda::parse_ptxas_log(output.log, program.entry);
-      for (const std::string& warning : resources.warnings) ADD_FAILURE() << spec.name << ": " << warning;
+      const cuda::Resources resources = compiled_without_warnings(spec);
       const int spilled = resources.spill_store_bytes + resources.spill_load_bytes;
       std::printf("%s %s d %d%s%s%s %s: %d registers, %d bytes spilled\n", spec.name.c_str(), dtype_name(dtype),
                   static_cast<int>(head_dim), params.causal ? " causal" : "", params.softcap > 0 ? " softcap" : "",

@@ -10,9 +10,6 @@
 #include "attend/block_mask.hpp"
 #include "attend/score_function.hpp"
 #include "core/score_function_state.hpp"
-#include "cuda/driver/nvrtc.hpp"
-#include "cuda/jit/kernel_spec.hpp"
-#include "cuda/jit/ptxas_log.hpp"
 #include "cuda/jit_fixture.hpp"
 #include "cuda/launch/custom_score_text.hpp"
 #include "made_up.hpp"
@@ -59,12 +56,7 @@ struct Compiled {
 /// With a function, as launches compile it.
 Compiled compile(cuda::KernelSpec spec, const core::CustomScore& score) {
   cuda::set_custom_score(spec, score);
-  const cuda::Program program = cuda::make_program(spec, {});
-  const cuda::CompileOutput output =
-      cuda::Nvrtc::instance().compile(program.name, program.text, program.headers, program.options);
-  EXPECT_FALSE(output.cubin.empty()) << output.log;
-  const cuda::Resources resources = cuda::parse_ptxas_log(output.log, program.entry);
-  for (const std::string& warning : resources.warnings) ADD_FAILURE() << spec.name << ": " << warning;
+  const cuda::Resources resources = compiled_without_warnings(spec);
   return {resources.registers, resources.spill_store_bytes + resources.spill_load_bytes};
 }
 

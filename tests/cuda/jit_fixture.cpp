@@ -73,4 +73,14 @@ std::vector<fs::path> JitTest::entries() const {
   return paths;
 }
 
+cuda::Resources compiled_without_warnings(const cuda::KernelSpec& spec) {
+  const cuda::Program program = cuda::make_program(spec, {});
+  const cuda::CompileOutput output =
+      cuda::Nvrtc::instance().compile(program.name, program.text, program.headers, program.options);
+  EXPECT_FALSE(output.cubin.empty()) << output.log;
+  const cuda::Resources resources = cuda::parse_ptxas_log(output.log, program.entry);
+  for (const std::string& warning : resources.warnings) ADD_FAILURE() << spec.name << ": " << warning;
+  return resources;
+}
+
 }  // namespace attend::test

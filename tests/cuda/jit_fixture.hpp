@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "cuda/jit/jit.hpp"
+#include "cuda/jit/kernel_spec.hpp"
+#include "cuda/jit/ptxas_log.hpp"
 #include "io/temp_folder.hpp"
 
 namespace attend::test {
@@ -44,5 +46,8 @@ class NvrtcTest : public JitTest {
     if (const std::string why = why_no_nvrtc(); !why.empty()) GTEST_SKIP() << why;
   }
 };
+
+/// What ptxas says of a kernel, as launches compile it; a failure for each of its warnings.
+[[nodiscard]] cuda::Resources compiled_without_warnings(const cuda::KernelSpec& spec);
 
 }  // namespace attend::test
