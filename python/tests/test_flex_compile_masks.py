@@ -18,13 +18,17 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention import flex_attention as torchs
 
 
+def problem_of(name):
+    """(a mask's rule, inputs of lengths that suit it, and the lengths)"""
+    make = MASKS[name]
+    rows, keys = flex_masks.lengths(make)
+    return make(problems.leaves(problems.captures_of(make, 3))), inputs(rows=rows, keys=keys), rows, keys
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["causal", *list(MASKS)[-3:]])
 def test_masks_that_are_made_outside(name, backend):
-    make = MASKS[name]
-    rows, keys = flex_masks.lengths(make)
-    mask_mod = make(problems.leaves(problems.captures_of(make, 3)))
-    given = inputs(rows=rows, keys=keys)
+    mask_mod, given, rows, keys = problem_of(name)
     mask = attend.create_block_mask(mask_mod, given[0].shape[0], HEADS, rows, keys, device="cpu")
     shift = leaf(seed=5)
     mod = lambda score, b, h, q_idx, kv_idx: score + shift * kv_idx / 100
@@ -60,10 +64,7 @@ def test_a_mask_may_be_gone_before_the_backward_pass(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["causal", *list(MASKS)[-3:]])
 def test_masks_of_torchs(name, backend):
-    make = MASKS[name]
-    rows, keys = flex_masks.lengths(make)
-    mask_mod = make(problems.leaves(problems.captures_of(make, 3)))
-    given = inputs(rows=rows, keys=keys)
+    mask_mod, given, rows, keys = problem_of(name)
     mask = torchs.create_block_mask(mask_mod, given[0].shape[0], HEADS, rows, keys, device="cpu", BLOCK_SIZE=32)
     run = lambda q, k, v: attend.flex_attention(q, k, v, block_mask=mask, enable_gqa=True, return_lse=True)
     compare(run, given, backend=backend, mask=mask_mod)
