@@ -24,7 +24,8 @@ import ladder_table
 import profile_tables
 import report
 
-DRAWN_BY_FORMULA = "flash_attention_*.svg"  # of no measurement: bench/draw_flash_attention.py
+# Of no measurement: bench/draw_flash_attention.py and bench/draw_masks.py.
+DRAWN_BY_FORMULA = ("flash_attention_*.svg", "custom_masks.svg")
 
 
 def sections():
@@ -42,7 +43,7 @@ def stale():
         lines += section.difference(text)
         for picture in re.findall(r"!\[[^]]*\]\((?:docs/)?([^)]+\.svg)\)", text):
             shown.setdefault(picture, []).append(section)
-    formulas = set(report.DOCS.glob(DRAWN_BY_FORMULA))
+    formulas = {path for pattern in DRAWN_BY_FORMULA for path in report.DOCS.glob(pattern)}
     for path in sorted(set(report.DOCS.glob("*.svg")) - formulas):
         lines += picture_lines(path, shown.get(path.name, []))
     return lines

@@ -92,8 +92,8 @@ def attention(
         return_lse: give (o, lse).
         deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
         compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
-        score: a function of scores after bias, before masks, as text: "score - rate * abs(q - k)". Outside of
-            torch.compile; with dropout_p and a seed. docs/custom_scores.md has the language.
+        score: a function of scores after bias, before masks, as text: "score - rate * abs(q - k)". With dropout_p it
+            needs a seed. docs/custom_scores.md has the language.
         captures: {"rate": array, ...}, what `score` reads: 0 to 4 dimensions, or numbers. Floats are differentiable.
         block_mask: of `make_block_mask`: keeps the pairs of rows and keys that it sees, of those that the other masks
             keep. On the CPU, outside of torch.compile; with dropout_p and a seed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
@@ -104,6 +105,7 @@ class Own:
 
 
 _known: dict[Any, _core.ScoreFunction] = {}
+atexit.register(_known.clear)  # torch's operators may outlive the extension module, and with them these
 
 
 def check_text(argument: str, text: Any) -> None:

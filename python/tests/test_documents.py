@@ -34,6 +34,24 @@ def test_the_pictures_are_what_their_script_draws(script):
         assert (DOCS / file).read_text() == draw().svg() and f"]({file})" in page
 
 
+def test_the_picture_of_masks_is_what_the_library_says(script):
+    """Panel by panel; and a panel is right: its pairs are those of a rule written in NumPy."""
+    masks = script("draw_masks")
+    page = (DOCS / "custom_scores.md").read_text()
+    assert f"]({masks.PICTURE})" in page
+    recipes = dict(masks.recipes())
+    assert all(f"```mask\n{text}\n```" in page for text in recipes.values())
+    assert len(recipes) == page.count("```mask\n") >= 19
+    shown = masks.pixels((DOCS / masks.PICTURE).read_text())
+    assert shown == masks.pixels(masks.draw().svg())
+    assert shown.count("<image") == len(recipes) and "base64" not in shown
+    q, k = np.ogrid[: masks.TOKENS, : masks.TOKENS]
+    near = (abs(q // 16 - k // 16) <= 3) & (abs(q % 16 - k % 16) <= 3)
+    name = "Neighbours in an image"
+    assert (masks.pairs(name, recipes[name]) == near).all()
+    assert shown.count(b"".join(b"\0" + np.packbits(row).tobytes() for row in near).hex()) == 1
+
+
 def test_the_loop_of_the_page_is_right_and_that_of_the_paper_is_not(script):
     drawing = script("draw_flash_attention")
     _, exact = drawing.online_softmax()

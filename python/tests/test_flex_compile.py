@@ -201,9 +201,27 @@ def test_export_is_refused(strict):
         def forward(self, q, k, v):
             return attend.flex_attention(q, k, v, problems.alibi(None), enable_gqa=True)
 
+    class Masked(torch.nn.Module):
+        def forward(self, q, k, v):
+            mask = attend.create_block_mask(lambda b, h, q_idx, kv_idx: kv_idx <= q_idx, 1, 1, 130, 130, device="cpu")
+            return attend.flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+
     given = tuple(x.detach() for x in inputs())
-    with pytest.raises(Exception, match="attend traces score_mod|allowed outside of them only"):
-        torch.export.export(Layer(), given, strict=strict)
+    for layer in (Layer(), Masked()):
+        with pytest.raises(Exception, match="score_mod, mask_mod and block_mask: under torch.export, allowed outside"):
+            torch.export.export(layer, given, strict=strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_without_functions(strict):
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attend.flex_attention(q, k, v, scale=0.5, enable_gqa=True)
+
+    given = tuple(x.detach() for x in inputs())
+    program = torch.export.export(Layer(), given, strict=strict)
+    assert len([x for x in program.graph.nodes if "attend.forward" in str(x.target)]) == 1
+    assert torch.equal(program.module()(*given), Layer()(*given))
 
 
 def stops(score, b, h, q_idx, kv_idx):

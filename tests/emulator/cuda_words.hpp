@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -84,6 +85,12 @@ inline bool __syncthreads_or(bool own) {
 }
 inline void __syncwarp(unsigned = 0xffffffffu) {
   emulated::warp_barrier();
+}
+
+/// Nanoseconds, of which each is a cycle.
+inline long long clock64() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 inline void __threadfence() {}

@@ -432,6 +432,11 @@ inline void ptx_ld_acquire_gpu_global_u32(unsigned& to, const unsigned* from) {
   to = emulated::load<unsigned>(from);
 }
 
+/// Of %globaltimer, the only register of 64 bits that is read.
+template <class Int>
+void ptx_mov_u64(Int& nanoseconds) {
+  nanoseconds = clock64();
+}
 inline void ptx_griddepcontrol_wait() {
   emulated::put_late_arrays(&emulated::LateArray::late);
 }

@@ -57,8 +57,14 @@ class Block {
   static constexpr std::size_t kStackBytes = 128 * 1024;
   static constexpr int kNamedBarriers = 17;  // the last is __syncthreads()
 
+  /// Of a warp that is not whole, the other lanes are done. It cannot wait at a barrier.
   Block(int threads, Index index, unsigned seed)
-      : index_(index), random_(seed * 2654435761u + 1), threads_(threads), warps_(threads / kLanes) {
+      : index_(index),
+        random_(seed * 2654435761u + 1),
+        threads_((threads + kLanes - 1) / kLanes * kLanes),
+        warps_(threads_.size() / kLanes),
+        left_(threads) {
+    for (std::size_t t = static_cast<std::size_t>(threads); t < threads_.size(); ++t) threads_[t].done = true;
     laziness_ = 1u << random(12);
     for (int t = 0; t < threads; ++t) threads_[t].index.x = static_cast<unsigned>(t);
   }
@@ -208,13 +214,13 @@ inline void Block::enter() {
 inline void Block::start(void (*entry)()) {
   block = this;
   entry_ = entry;
-  left_ = num_threads();
   stacks_ = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));  // no zeros: most is never used
   if (stacks_ == nullptr) std::abort();
   for (int w = 0; w < num_threads() / kLanes; ++w) order_.push_back(w);
   for (int t = 0; t < num_threads(); ++t) {
     current_ = t;
     Thread& thread = threads_[t];
+    if (thread.done) continue;
     getcontext(&thread.start);
     thread.start.uc_stack = {stacks_ + static_cast<std::size_t>(t) * kStackBytes, 0, kStackBytes};
     thread.start.uc_link = nullptr;

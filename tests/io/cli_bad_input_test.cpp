@@ -277,7 +277,7 @@ TEST_F(BadInput, PlacesThatCannotBeWritten) {
 }
 
 TEST_F(BadInput, GridFiles) {
-  refuses("bench --grid @/none.json", "none.json", "allowed seed, paper, gpt3 or a JSON file");
+  refuses("bench --grid @/none.json", "none.json", "allowed seed, paper, gpt3, masks or a JSON file");
   write_file(folder_ / "g.json", R"([{"B": 1, "H": 2, "S": -8, "D": 4}])");
   refuses("bench --grid @/g.json", "g.json: entry 1: S is -8", "from 1 to 2147483647");
   write_file(folder_ / "g.json", R"([{"B": 2147483647, "H": 2147483647, "S": 2147483647, "D": 512}])");

@@ -150,6 +150,11 @@ TEST(Options, BenchTakesOneProblemInsteadOfAGrid) {
   EXPECT_TRUE(full.attention.causal);
   EXPECT_EQ(full.attention.params("").softcap, 5);
   EXPECT_FALSE(parsed<cli::BenchOptions>("bench --softcap 5").problem.has_value());
+  const auto masks = parsed<cli::BenchOptions>("bench --grid masks --problem 2,16,128,64 --dtype f16");
+  EXPECT_EQ(masks.grid, "masks");
+  EXPECT_EQ(io::folder_name(masks.problem.value()), "B2_H16_S128_D64_f16");
+  EXPECT_TRUE(masks.dtype_given);
+  EXPECT_FALSE(plain.dtype_given);
   EXPECT_EQ(parsed<cli::BenchOptions>("bench --softcap 5").attention.params("").softcap, 5);
 }
 
@@ -209,7 +214,7 @@ TEST(Options, RefusalsNameFlagValueAndWhatIsAllowed) {
       {"transmogrify", "command: 'transmogrify'", "generate, run, bench, compile, ladder, sweep, ring, cache, info"},
       {"", "no command", "generate, run, bench, compile, ladder, sweep, ring, cache, info"},
       {"bench --problem 1,2,3", "--problem: '1,2,3'", "B,H,S,D, four integers"},
-      {"bench --problem 1,2,3,4 --grid seed", "--grid: given with --problem", "without it"},
+      {"bench --problem 1,2,3,4 --grid seed", "--grid: 'seed' with --problem", "allowed masks, or none"},
       {"bench --num_heads_kv 2", "--num_heads_kv: given without --problem", "allowed with it"},
       {"bench --seq_len_k 2", "--seq_len_k: given without --problem", "allowed with it"},
       {"run --data d --ranks 2", "--ranks: given without --ring", "allowed with it"},

@@ -100,6 +100,27 @@ TEST_F(Score, ItsGradientsAreFilesLikeItsTensors) {
   ASSERT_EQ(attend("run --mode backward --check --data @/B2_H4_Hkv2_S70_D32" + std::string(kTensors), kAll).status, 0);
 }
 
+#if defined(ATTEND_EMULATED_GPU)
+/// By a GPU in software.
+TEST_F(Score, OnAGpuItsGradientsAreFilesToo) {
+  ASSERT_EQ(attend("generate --batch_size 1 --num_heads 4 --seq_len 40 --head_dim 16 --output_dir @", {}).status, 0);
+  const std::string folder = (folder_ / "B1_H4_S40_D16").string();
+  const ProgramResult result =
+      run_attend({"run", "--compute", "simt", "--mode", "both", "--check", "--data", folder, "--tensor",
+                  "table=" + (folder_ / "table.npy").string(), "--score", "score + table[h][clamp(q - k, -8, 7) + 8]"},
+                 [] {
+                   for (const char* name : {"ATTEND_LIBCUDA_PATH", "ATTEND_NVRTC_PATH"})
+                     ::setenv(name, ATTEND_EMULATED_GPU, 1);
+                   ::setenv("ATTEND_CACHE_LIMIT", "0", 1);
+                   ::setenv("OMP_NUM_THREADS", "1", 1);
+                 });
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  for (const char* part : {"d_table", "dQ", "d_table.npy"}) EXPECT_THAT(result.out, HasSubstr(part));
+  const io::NpyArray gradient = io::read_npy_array(folder_ / "B1_H4_S40_D16" / "d_table.npy");
+  EXPECT_EQ(gradient.shape, (std::vector<std::int64_t>{4, 16}));
+}
+#endif
+
 TEST_F(Score, ABlockMaskIsCheckedWithAndWithoutAFunction) {
   const std::string tensors = " --tensor doc=@/doc.npy --tensor rate=@/rate.npy";
   const std::string mask = " --block_mask k<=q&&doc[q]==doc[k]";

@@ -50,7 +50,7 @@ std::vector<TensorError> check_captures(const Workload& w, const Workload& refer
   if (w.capture_gradients.empty()) return errors;
   const core::Problem p = noise_inputs.backward_problem();
   const std::vector<double> noise = noise_of(p, cpu::CaptureLayout(p));
-  const auto floats = w.score->captures_of_floats();
+  const auto floats = w.score->learned_captures();
   std::size_t at = 0;
   for (std::size_t n = 0; n < floats.size(); ++n) {
     const Tensor& truth = reference.capture_gradients[n].view();

@@ -10,6 +10,7 @@
 #include "report/report.hpp"
 #include "workload/executor.hpp"
 #include "workload/grid.hpp"
+#include "workload/own_functions.hpp"
 #include "workload/random_workload.hpp"
 
 namespace attend::cli {
@@ -31,17 +32,31 @@ std::vector<Mode> passes(Mode mode) {
 }
 
 void print_header() {
-  fmt::print("{:<18} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:<6} {:>11} {:>11} {:>14} {:>9} {:>7}\n",
+  fmt::print("{:<18} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:<11} {:>11} {:>11} {:>14} {:>9} {:>7}\n",
              "compute", "pass", "B", "H", "Hkv", "Sq", "Sk", "D", "dtype", "mask", "median", "fastest", "speed", "GB/s",
              "SM MHz");
 }
 
 void print_row(const Result& r) {
-  fmt::print("{:<18} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:<6} {:>11} {:>11} {:>14} {:>9.2f} {:>7}\n",
+  const std::string mask = !r.function.empty() ? r.function : r.options.causal ? "causal" : "full";
+  fmt::print("{:<18} {:<9} {:>4} {:>4} {:>4} {:>6} {:>6} {:>4} {:<5} {:<11} {:>11} {:>11} {:>14} {:>9.2f} {:>7}\n",
              r.compute, mode_name(r.mode), r.batch, r.heads, r.heads_kv, r.seqlen_q, r.seqlen_k, r.head_dim,
-             dtype_name(r.dtype), r.options.causal ? "causal" : "full", time_text(r.timing.median_ms),
-             time_text(r.timing.fastest_ms), speed_text(r.tflops), r.gbps,
-             r.timing.sm_mhz > 0 ? fmt::format("{:.0f}", r.timing.sm_mhz) : "-");
+             dtype_name(r.dtype), mask, time_text(r.timing.median_ms), time_text(r.timing.fastest_ms),
+             speed_text(r.tflops), r.gbps, r.timing.sm_mhz > 0 ? fmt::format("{:.0f}", r.timing.sm_mhz) : "-");
+}
+
+std::vector<GridEntry> entries_of(const BenchOptions& options) {
+  if (options.grid == "masks") {
+    io::FolderSpec spec = masks_spec(device_of(options.computes, options.device));
+    if (options.dtype_given) spec.dtype = options.dtype;
+    return masks_grid(options.problem.value_or(spec));
+  }
+  if (options.problem) return {{.spec = *options.problem}};
+  return load_grid(options.grid, options.dtype);
+}
+
+std::string title(const GridEntry& entry) {
+  return io::folder_name(entry.spec) + (entry.function.empty() ? "" : " " + entry.function);
 }
 
 /// A backend that takes part in timing one problem.
@@ -60,7 +75,7 @@ std::vector<Contender> contenders(const BenchOptions& options, const GridEntry& 
       found.push_back({std::move(choice), std::move(executor)});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;
-      fmt::print("{:<18} left out at {}: {}\n", name, io::folder_name(entry.spec), error.what());
+      fmt::print("{:<18} left out at {}: {}\n", name, title(entry), error.what());
     }
   }
   return found;
@@ -91,8 +106,7 @@ std::vector<Result> time_problem(const BenchOptions& options, const Workload& w,
 int bench(const BenchOptions& options) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // rows can be seen as they come, in files and pipes too
   set_threads(options.threads);
-  const std::vector<GridEntry> grid =
-      options.problem ? std::vector<GridEntry>{{*options.problem}} : load_grid(options.grid, options.dtype);
+  const std::vector<GridEntry> grid = entries_of(options);
   for (const GridEntry& entry : grid) require_memory_for(entry.spec);
   GrowingResultFiles result_files(options.json, options.csv);
 
@@ -103,7 +117,7 @@ int bench(const BenchOptions& options) {
   std::string told;  // the device and the note of auto that were printed last
   for (const GridEntry& entry : grid) {
     const Workload w = random_workload(entry, options.attention, options.mode);
-    progress.note(io::folder_name(entry.spec));
+    progress.note(title(entry));
     progress.hide();
     const std::vector<Contender> list = contenders(options, entry, w);
     for (const Contender& c : list) {
@@ -114,7 +128,8 @@ int bench(const BenchOptions& options) {
       print_header();
     }
     for (const Mode pass : modes) {
-      for (const Result& result : time_problem(options, w, list, pass)) {
+      for (Result& result : time_problem(options, w, list, pass)) {
+        result.function = entry.function;
         print_row(result);
         results.push_back(result);
       }

@@ -144,7 +144,7 @@ void plan_outputs(const RunOptions& options, Job& job) {
       if (w.score_gradients[i]) add(core::kScoreTensors[i].gradient, *w.score_gradients[i], true);
     }
     for (std::size_t i = 0; i < w.capture_gradients.size(); ++i) {
-      const UserScore::Capture& capture = *w.score->captures_of_floats()[i];
+      const UserScore::Capture& capture = *w.score->learned_captures()[i];
       add(("d_" + capture.name).c_str(), w.capture_gradients[i], true);
       job.outputs.back().sizes = capture.array.shape.size();
     }

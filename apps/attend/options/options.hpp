@@ -65,12 +65,13 @@ struct RunOptions {
 
 /// `attend bench`
 struct BenchOptions {
-  std::string grid = "seed";              ///< seed, paper, gpt3 or a file
-  std::optional<io::FolderSpec> problem;  ///< instead of the grid
+  std::string grid = "seed";              ///< seed, paper, gpt3, masks or a file
+  std::optional<io::FolderSpec> problem;  ///< instead of the grid, or the sizes of masks
   std::optional<DeviceType> device;       ///< none: that of the backends
   std::vector<std::string> computes;      ///< never empty
   Mode mode = Mode::kBoth;
   DType dtype = DType::kF32;
+  bool dtype_given = false;
   AttentionOptions attention;
   std::int64_t repeat = 10;
   double max_seconds = 2;  ///< for one row of the table

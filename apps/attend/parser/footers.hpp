@@ -51,13 +51,17 @@ Examples:
 inline constexpr const char* kBenchFooter =
     R"(Times random data of each size in the grid, or of one problem: the median of --repeat runs after one to warm up.
 --json and --csv are written after each pass of a size, so that what ends the program costs only what was under way.
+--grid masks times masks and scores that are texts (docs/custom_scores.md), beside the options of the same meaning, on
+one problem: --problem, or 2,16,8192,128 of bf16 on a GPU and 1,4,1024,64 of f32 on a CPU. Speeds are those of the pairs
+that a mask leaves.
 A grid file is JSON: [{"B": 2, "H": 8, "S": 512, "D": 64}, {"B": 1, "H": 32, "Hkv": 8, "Sq": 1, "Sk": 4096, "D": 128}]
 
 Examples:
   attend bench
   attend bench --grid seed --compute cpu,cpu_naive --mode forward --causal --csv times.csv
   attend bench --problem 2,16,2048,64 --dtype bf16 --compute cpu --causal
-  attend bench --grid sizes.json --dtype bf16 --json times.json)";
+  attend bench --grid sizes.json --dtype bf16 --json times.json
+  attend bench --grid masks --device cuda --json masks.json)";
 
 inline constexpr const char* kCompileFooter =
     R"(Compiles the GPU kernels' usual variants with NVRTC and prints what each takes. Needs no GPU. Machine code goes

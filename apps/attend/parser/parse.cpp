@@ -116,16 +116,19 @@ void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
   app.add_option_function<std::string>(
          "--grid",
          [&options, &raw](const std::string& text) {
-           if (text.empty()) refuse("--grid: '', allowed seed, paper, gpt3 or a file");
+           if (text.empty()) refuse("--grid: '', allowed seed, paper, gpt3, masks or a file");
            options.grid = text;
            raw.grid_given = true;
          },
-         "Sizes: the ten of seed (if not given), those of the FlashAttention papers, GPT-3's, or a JSON file")
-      ->type_name("seed|paper|gpt3|FILE");
+         "Sizes: the ten of seed (if not given), those of the FlashAttention papers, GPT-3's, or a JSON file; masks: "
+         "masks and "
+         "scores of one's own, at one size")
+      ->type_name("seed|paper|gpt3|masks|FILE");
   app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
   add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
   raw.problem.dtype = 0;  // f32
   raw.problem.add(app, "--problem", options.attention);
+  app.get_option("--dtype")->each([&options](const std::string&) { options.dtype_given = true; });
   add_integer(app, "--repeat", options.repeat, 1, kMaxRepeat, "Runs of each, 10 if not given");
   add_real(app, "--max_seconds", raw.max_seconds, 0, kInfinity, false,
            "Repeat a row no longer than this, 2 if not given");
@@ -209,7 +212,9 @@ BenchOptions finish(BenchOptions options, const Raw& raw) {
   if (raw.problem.sizes.empty()) {
     raw.problem.finish_without_sizes("--problem", options.attention);
   } else {
-    if (raw.grid_given) refuse("--grid: given with --problem, allowed without it");
+    if (raw.grid_given && options.grid != "masks") {
+      refuse(fmt::format("--grid: '{}' with --problem, allowed masks, or none", options.grid));
+    }
     options.problem = raw.problem.finish("--problem", options.attention);
   }
   return options;

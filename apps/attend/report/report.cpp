@@ -66,6 +66,10 @@ Json to_json(const Result& r) {
     object["ranks"] = r.ranks;
     object["sharding"] = r.sharding;
   }
+  if (!r.function.empty()) {
+    object["function"] = r.function;
+    object["seen"] = r.seen;
+  }
   if (r.tensors.empty()) return object;
   put_errors(object, worst_of(r.tensors));
   for (const TensorError& tensor : r.tensors) {
@@ -102,6 +106,7 @@ Result make_result(const Workload& w, Mode mode, const Choice& choice, const Tim
   r.options = w.options;
   r.threads = r.compute == "cpu" ? cpu_threads() : 1;
   r.timing = timing;
+  r.seen = share_seen(w);
   r.tflops = seconds > 0 ? operations(w, mode) / seconds / 1e12 : 0;
   r.gbps = seconds > 0 ? traffic(w, mode) / seconds / 1e9 : 0;
   return r;

@@ -28,6 +28,8 @@ struct Result {
   int threads = 0;
   int ranks = 0;         ///< of a ring; 0: no ring
   std::string sharding;  ///< likewise, empty
+  std::string function;  ///< a mask or score of the caller's own (GridEntry); empty: none
+  double seen = 1;       ///< part of the pairs of rows and keys that count
   Timing timing;
   double tflops = 0;                 ///< 10^12 operations a second, see operations()
   double gbps = 0;                   ///< 10^9 bytes a second, see traffic()
@@ -38,7 +40,8 @@ struct Result {
 
 /// A list with one object for each result. Always: compute, mode, device, dtype, B, H, Hkv, Sq, Sk, D, Dv, causal,
 /// window_left, window_right, the numbers of core::kScoreNumbers by name, threads, runs, ms (median), ms_min, ms_p25,
-/// ms_p75, tflops, gbps, sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. If checked:
+/// ms_p75, tflops, gbps, sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. Of --grid
+/// masks: function, seen (part of the pairs that count in tflops). If checked:
 /// max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed (all of them) and `tensors`, a list
 /// of objects with name, the same five keys, tolerance and, where it is judged, mse_tolerance. An infinite error is
 /// null, as JSON has no infinity.

@@ -60,6 +60,7 @@ DeviceWorkload::TensorSet DeviceWorkload::upload_all() {
   for (std::size_t i = 0; i < set.score_gradients.size(); ++i) {
     set.score_gradients[i] = upload_if(host_.score_gradients[i]);
   }
+  for (const io::HostTensor& gradient : host_.capture_gradients) set.capture_gradients.push_back(upload(gradient));
   return set;
 }
 
@@ -95,6 +96,13 @@ BackwardCall DeviceWorkload::backward_of(const TensorSet& t) const {
                        .stream = stream_.get()};
   for (std::size_t i = 0; i < t.score_gradients.size(); ++i) {
     if (t.score_gradients[i]) call.*core::kScoreTensors[i].passed_gradient = t.score_gradients[i];
+  }
+  for (std::size_t i = 0; i < t.capture_gradients.size(); ++i) {
+    const UserScore::Capture& capture = *host_.score->learned_captures()[i];
+    StridedTensor gradient = strided_view(host_.capture_gradients[i], capture.array.shape);
+    gradient.data = t.capture_gradients[i].data;
+    gradient.device = device_;
+    call.captures.push_back({capture.name, gradient});
   }
   return call;
 }
@@ -133,6 +141,9 @@ void DeviceWorkload::fetch() {
     download(set.dv, host_.dv);
     for (std::size_t i = 0; i < set.score_gradients.size(); ++i) {
       if (set.score_gradients[i]) download(*set.score_gradients[i], *host_.score_gradients[i]);
+    }
+    for (std::size_t i = 0; i < set.capture_gradients.size(); ++i) {
+      download(set.capture_gradients[i], host_.capture_gradients[i]);
     }
   }
   cuda::synchronize(stream_.get());

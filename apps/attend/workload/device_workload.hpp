@@ -30,6 +30,7 @@ class DeviceWorkload : public Executor {
   struct TensorSet {
     Tensor q, k, v, dout, o, lse, dq, dk, dv;
     std::array<std::optional<Tensor>, core::kScoreTensors.size()> score_tensors, score_gradients;
+    std::vector<Tensor> capture_gradients;
   };
 
   Tensor upload(const io::HostTensor& tensor);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "cuda/driver/device.hpp"
@@ -103,6 +104,15 @@ Choice choose_compute(std::string_view compute, std::optional<DeviceType> device
     }
   }
   return choose_each(backend->name, problems_on(w, mode, place), place);
+}
+
+DeviceType device_of(const std::vector<std::string>& computes, std::optional<DeviceType> device) {
+  if (device) return *device;
+  const auto is_on_gpu = [](const std::string& compute) {
+    const core::Backend* backend = dispatch::find_backend(compute);
+    return backend == nullptr ? !cuda::missing_gpu() && !cuda::unusable_gpu(0) : backend->device == DeviceType::kCUDA;
+  };
+  return std::all_of(computes.begin(), computes.end(), is_on_gpu) ? DeviceType::kCUDA : DeviceType::kCPU;
 }
 
 std::string device_name(Device device) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "workload/timing.hpp"
 #include "workload/workload.hpp"
@@ -31,6 +32,9 @@ struct Choice {
 ///         that the library cannot use; (kUnsupported) with what the backend lacks for this problem.
 [[nodiscard]] Choice choose_compute(std::string_view compute, std::optional<DeviceType> device, const Workload& w,
                                     Mode mode);
+
+/// Where these backends compute, before there is a workload: a GPU if each of them does; auto takes one that is here.
+[[nodiscard]] DeviceType device_of(const std::vector<std::string>& computes, std::optional<DeviceType> device);
 
 /// The processor's or the GPU's name.
 [[nodiscard]] std::string device_name(Device device);

@@ -104,7 +104,7 @@ class Entry {
 
 GridEntry square_problem(std::int64_t batch, std::int64_t heads, std::int64_t seqlen, std::int64_t head_dim,
                          DType dtype, bool causal) {
-  return {{batch, heads, heads, seqlen, seqlen, head_dim, head_dim, dtype}, causal};
+  return {.spec = {batch, heads, heads, seqlen, seqlen, head_dim, head_dim, dtype}, .causal = causal};
 }
 
 std::vector<GridEntry> parse_grid(std::string_view text, std::string_view name, DType dtype) {
@@ -131,7 +131,7 @@ std::vector<GridEntry> parse_grid(std::string_view text, std::string_view name, 
     if (spec.num_heads % spec.num_heads_kv != 0) {
       entry.fail(fmt::format("Hkv is {}, allowed a divisor of H {}", spec.num_heads_kv, spec.num_heads));
     }
-    specs.push_back({spec, causal});
+    specs.push_back({.spec = spec, .causal = causal});
   }
   return specs;
 }
@@ -142,7 +142,7 @@ std::vector<GridEntry> load_grid(const std::string& grid, DType dtype) {
   if (grid == "gpt3") return gpt3_grid(dtype);
   std::error_code error;
   if (!std::filesystem::exists(grid, error)) {
-    throw Error(ErrorCode::kIo, fmt::format("--grid: '{}', allowed seed, paper, gpt3 or a JSON file", grid));
+    throw Error(ErrorCode::kIo, fmt::format("--grid: '{}', allowed seed, paper, gpt3, masks or a JSON file", grid));
   }
   const io::InputFile file(grid);
   if (file.size() > kMaxGridBytes) {

@@ -13,7 +13,8 @@ namespace attend::cli {
 /// One problem of a grid.
 struct GridEntry {
   io::FolderSpec spec;
-  bool causal = false;  ///< whatever --causal says
+  bool causal = false;        ///< whatever --causal says
+  std::string function = {};  ///< a mask or score of the caller's own, by its name in masks_grid(); empty: none
 };
 
 /// As many keys as rows, as many key heads as query heads, one head_dim.

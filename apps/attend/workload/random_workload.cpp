@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "io/random_normal.hpp"
+#include "workload/own_functions.hpp"
 
 namespace attend::cli {
 namespace {
@@ -34,6 +35,7 @@ Workload random_workload(const GridEntry& entry, const AttentionOptions& options
   w.q = random_tensor(spec.dtype, spec.q_shape(), io::NormalStream::kQ);
   w.k = random_tensor(spec.dtype, spec.k_shape(), io::NormalStream::kK);
   w.v = random_tensor(spec.dtype, spec.v_shape(), io::NormalStream::kV);
+  if (!entry.function.empty()) add_own_function(entry.function, w);
   w.allocate_forward();
   if (mode == Mode::kForward) return w;
   w.dout = random_tensor(spec.dtype, spec.o_shape(), io::NormalStream::kDOut);

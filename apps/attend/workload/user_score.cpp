@@ -8,7 +8,9 @@ namespace attend::cli {
 
 std::vector<ScoreCapture> views_of(const std::vector<UserScore::Capture>& captures) {
   std::vector<ScoreCapture> views;
-  for (const auto& [name, array] : captures) views.push_back({name, strided_view(array.tensor, array.shape)});
+  for (const UserScore::Capture& c : captures) {
+    views.push_back({c.name, strided_view(c.array.tensor, c.array.shape)});
+  }
   return views;
 }
 
@@ -29,10 +31,10 @@ ScoreFunction UserScore::of_copies(const std::function<Tensor(const io::HostTens
   return function_.with(std::move(views));
 }
 
-std::vector<const UserScore::Capture*> UserScore::captures_of_floats() const {
+std::vector<const UserScore::Capture*> UserScore::learned_captures() const {
   std::vector<const Capture*> floats;
   for (const Capture& capture : captures_) {
-    if (core::is_float(capture.array.tensor.dtype())) floats.push_back(&capture);
+    if (core::is_float(capture.array.tensor.dtype()) && !capture.is_constant) floats.push_back(&capture);
   }
   return floats;
 }

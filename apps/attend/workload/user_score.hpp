@@ -15,6 +15,7 @@ class UserScore {
   struct Capture {
     std::string name;
     io::NpyArray array;
+    bool is_constant = false;  ///< nobody asks for its gradient
   };
 
   /// @throws Error as ScoreFunction does.
@@ -25,8 +26,8 @@ class UserScore {
   /// The same function of copies of the captures, which `copy` makes, each as dense as it is.
   [[nodiscard]] ScoreFunction of_copies(const std::function<Tensor(const io::HostTensor&)>& copy) const;
 
-  /// Those that have a gradient: captures of floats.
-  [[nodiscard]] std::vector<const Capture*> captures_of_floats() const;
+  /// Those that have a gradient: captures of floats that are no constants.
+  [[nodiscard]] std::vector<const Capture*> learned_captures() const;
 
  private:
   std::vector<Capture> captures_;

@@ -1,5 +1,7 @@
 #include "workload/workload.hpp"
 
+#include <algorithm>
+
 namespace attend::cli {
 namespace {
 
@@ -19,6 +21,18 @@ double scores(const core::Problem& p, const AttentionOptions& options) {
     seen += static_cast<double>(window.row(row).end - window.row(row).begin);
   }
   return seen;
+}
+
+/// Part of the pairs that the option `mask` keeps: of its elements, however they are broadcast.
+double share_kept(const ScoreTensors& tensors) {
+  double share = 1;
+  for (const auto& tensor : tensors) {
+    if (!tensor || tensor->dtype() != DType::kBool || tensor->numel() == 0) continue;
+    const auto bytes = tensor->bytes();
+    const auto hidden = std::count(bytes.begin(), bytes.end(), std::byte{0});
+    share = 1 - static_cast<double>(hidden) / static_cast<double>(bytes.size());
+  }
+  return share;
 }
 
 }  // namespace
@@ -41,7 +55,7 @@ void Workload::allocate_backward() {
   capture_gradients.clear();
   if (score != nullptr) {
     const DType dtype = q.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-    for (const UserScore::Capture* capture : score->captures_of_floats()) {
+    for (const UserScore::Capture* capture : score->learned_captures()) {
       capture_gradients.push_back(poisoned(dtype, capture->array.tensor.shape()));
     }
   }
@@ -88,7 +102,7 @@ BackwardCall Workload::backward_of(std::string_view compute) const {
     if (score_gradients[i]) call.*core::kScoreTensors[i].passed_gradient = score_gradients[i]->view();
   }
   for (std::size_t i = 0; i < capture_gradients.size(); ++i) {
-    const UserScore::Capture& capture = *score->captures_of_floats()[i];
+    const UserScore::Capture& capture = *score->learned_captures()[i];
     call.captures.push_back({capture.name, strided_view(capture_gradients[i], capture.array.shape)});
   }
   return call;
@@ -132,10 +146,16 @@ void set_threads(std::int64_t threads) {
   if (threads > 0) set_cpu_threads(static_cast<int>(threads));
 }
 
-double operations(const Workload& w, Mode mode) {
+double share_seen(const Workload& w) {
   const core::Problem p = w.forward_problem();
   const double all = static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
-  const double of_head = std::min(scores(p, w.options), w.block_mask ? w.block_mask->density() * all : all);
+  const double of_options = all > 0 ? scores(p, w.options) / all : 1;
+  return std::min({of_options, w.block_mask ? w.block_mask->density() : 1.0, share_kept(w.score_tensors)});
+}
+
+double operations(const Workload& w, Mode mode) {
+  const core::Problem p = w.forward_problem();
+  const double of_head = share_seen(w) * static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
   const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) * of_head *
                          static_cast<double>(p.head_dim + p.head_dim_v);
   constexpr double kBackwardFactor = 2.5;  // five matrix products instead of two

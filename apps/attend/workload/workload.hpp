@@ -33,7 +33,7 @@ struct Workload {
   // Out. Backward also reads o and lse.
   io::HostTensor o, lse, dq, dk, dv;
   ScoreTensors score_gradients;                   // of the tensors above that are given and have one
-  std::vector<io::HostTensor> capture_gradients;  // of score->captures_of_floats(), with ones behind their sizes
+  std::vector<io::HostTensor> capture_gradients;  // of score->learned_captures(), with ones behind their sizes
 
   /// Allocates o and lse, poisoned. The shapes of q and v have to be sound enough to multiply, not to agree.
   void allocate_forward();
@@ -70,9 +70,12 @@ struct Workload {
 void set_threads(std::int64_t threads);
 
 /// Floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head forward, 2.5 times as
-/// many backward; half of it when causal. With a window, only the scores inside of it count, with a block mask as
-/// many as it sees, if that is less.
+/// many backward; half of it when causal. With a window, only the scores inside of it count, with a block mask or a
+/// mask of bools as many as it sees, if that is less.
 [[nodiscard]] double operations(const Workload& w, Mode mode);
+
+/// Part of all pairs of rows and keys that operations() counts.
+[[nodiscard]] double share_seen(const Workload& w);
 
 /// Bytes of all inputs and outputs of a call, each counted once: the least that has to move.
 [[nodiscard]] double traffic(const Workload& w, Mode mode);

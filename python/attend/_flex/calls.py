@@ -47,6 +47,10 @@ def flex_attention(
     if torch.compiler.is_compiling() and graphs.can_follow():
         _tell_compilers()
         return _followed(*given)
+    if graphs.is_exporting():
+        if score_mod is None and block_mask is None:
+            return _run(_computed, *given)
+        _refuse_exporters()
     return _run_outside_of_graphs(*given)
 
 
@@ -56,6 +60,19 @@ def _tell_compilers() -> None:
 
 
 _tell_compilers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see graphs.py
+
+
+_OF_EXPORTERS = (
+    "score_mod, mask_mod and block_mask: under torch.export, allowed outside of it only; attend.attention(..., "
+    "score=TEXT) is exported"
+)
+
+
+def _refusal_of_exporters() -> None:
+    raise UnsupportedError(_OF_EXPORTERS)
+
+
+_refuse_exporters = outside_of_graphs(_refusal_of_exporters, _OF_EXPORTERS)  # Dynamo shows the reason
 
 
 def _followed(*given: Any) -> Any:
@@ -184,6 +201,8 @@ def create_block_mask(
     if torch.compiler.is_compiling() and graphs.can_follow():
         _tell_compilers()
         return _followed_mask(mask_mod, sizes, device, block_size, has_full_blocks)
+    if graphs.is_exporting():
+        _refuse_exporters()
     return _mask_outside_of_graphs(mask_mod, sizes, device, block_size, has_full_blocks)
 
 

@@ -24,9 +24,11 @@ _SIGNATURES = {
 }
 
 
-def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+def outside_of_graphs(
+    function: Callable[..., Any], reason: str = "attend traces score_mod and mask_mod itself"
+) -> Callable[..., Any]:
     """torch.compile breaks its graph there. Otherwise Dynamo would follow the trace, and find that it cannot."""
-    options = {"reason": "attend traces score_mod and mask_mod itself"}
+    options = {"reason": reason}
     if "reason" not in inspect.signature(torch.compiler.disable).parameters:
         options = {}
     disabled: Callable[..., Any] = torch.compiler.disable(function, **options)

@@ -114,8 +114,11 @@ class GraphRecorder(Recorder):
 def can_follow() -> bool:
     """Whether calls can be in the graph. Exporters run the operators of a function above autograd, where they take no
     tensors of other classes, and transforms of torch.func do not know the operators' derivatives."""
-    is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
     return not is_exporting() and not _score.has_transforms()
+
+
+def is_exporting() -> bool:
+    return bool(getattr(torch.compiler, "is_exporting", lambda: False)())
 
 
 def computed(
@@ -244,3 +247,4 @@ _substituted: set[Callable[..., Any]] = set()
 
 # As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls it as it is.
 can_follow._dynamo_marked_constant = True  # type: ignore[attr-defined]
+is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]

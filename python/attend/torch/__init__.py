@@ -7,6 +7,7 @@ Imported when `attend.attention` meets its first torch tensor, or by `import att
 
 from attend.torch import _direct as _direct
 from attend.torch import _flops as _flops
+from attend.torch import _score_operators as _score_operators
 from attend.torch import _serving as _serving
 from attend.torch._draw import drawn_numbers
 from attend.torch._front import attention, attention_qkvpacked, backward, forward, number_of, random_numbers

@@ -63,6 +63,13 @@ def check(
         )
 
 
+def check_score(score: Any) -> None:
+    """The same for an attend._score.Own: its text, of tensors of such shapes and dtypes."""
+    views = _Views()
+    with contextlib.suppress(_UnknownSizeError):
+        score.function(tuple(views.of(x) for x in score.captures))
+
+
 def check_serving(name: str, tensors: Any, numbers: Any) -> None:
     """The same for the operators decode, append_decode and append. `tensors`, `numbers`: as in attend._serving."""
     views = _Views()

@@ -40,12 +40,12 @@ _TYPES = {
 }  # fmt: skip
 EXTRAS_SCHEMA = ", ".join(f"Tensor? {name}" for name in Extras._fields)
 SETTINGS_SCHEMA = ", ".join(f"{_TYPES.get(name, 'float')} {name}" for name in Settings._fields)
-_NEEDS_SCHEMA = ", ".join(f"bool needs_{gradient}" for _, gradient in OPTION_GRADIENTS)
-_RESULTS_SCHEMA = ", ".join(f"Tensor {name}" for name in ("dq", "dk", "dv", *(name for _, name in OPTION_GRADIENTS)))
+NEEDS_SCHEMA = ", ".join(f"bool needs_{gradient}" for _, gradient in OPTION_GRADIENTS)
+RESULTS_SCHEMA = ", ".join(f"Tensor {name}" for name in ("dq", "dk", "dv", *(name for _, name in OPTION_GRADIENTS)))
 _FORWARD = f"forward(Tensor q, Tensor k, Tensor v, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> (Tensor o, Tensor lse)"
 _BACKWARD = (
     "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, "
-    f"{_NEEDS_SCHEMA}, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> ({_RESULTS_SCHEMA})"
+    f"{NEEDS_SCHEMA}, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> ({RESULTS_SCHEMA})"
 )
 # A compiler must not change the strides: the kernels need a contiguous last dimension, and o takes its layout from q.
 TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
@@ -161,7 +161,7 @@ def run_backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
     """The results of attend::backward, computed now."""
-    return _without_none(q, compute_gradients(q, k, v, o, lse, dout, dlse, *split_needs(rest)))
+    return without_none(q, compute_gradients(q, k, v, o, lse, dout, dlse, *split_needs(rest)))
 
 
 def compute_gradients(
@@ -187,20 +187,20 @@ def compute_gradients(
     return results
 
 
-def _backward_fake(
+def backward_fake(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
     needs, extras, settings = split_needs(rest)
     results = _backward_results(q, k, v, extras, needs)
     _meta.check(q, k, v, o, lse, Gradients(dout, dlse, *results), extras, settings)
-    return _without_none(q, results)
+    return without_none(q, results)
 
 
 for _key in ("CPU", "CUDA"):
     library.impl("forward", _forward, _key)
     library.impl("backward", run_backward, _key)
 torch.library.register_fake("attend::forward", _forward_fake, lib=library)
-torch.library.register_fake("attend::backward", _backward_fake, lib=library)
+torch.library.register_fake("attend::backward", backward_fake, lib=library)
 
 
 def split_needs(rest: tuple[Any, ...]) -> tuple[Needs, Extras, Settings]:
@@ -260,7 +260,7 @@ def _gradient_like(extras: Extras, i: int) -> torch.Tensor:
     return torch.empty_like(option, memory_format=torch.contiguous_format)
 
 
-def _without_none(q: torch.Tensor, results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+def without_none(q: torch.Tensor, results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     """The results of attend::backward, which has to give tensors."""
     dq, dk, dv, *of_options = results
     return dq, dk, dv, *[q.new_empty(0) if x is None else x for x in of_options]

@@ -1,4 +1,4 @@
-"""Scores and masks of the caller's own on torch tensors: one function of autograd, outside of torch.compile."""
+"""Scores and masks of the caller's own on torch tensors: one function of autograd. In graphs: _score_operators."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
-from attend.torch import _operators
+from attend.torch import _operators, _transforms
 from attend.torch._autograd import refuse_double_backward, refuse_lacking_gradients
-from attend.torch._front import refuse_tangents
+from attend.torch._front import check_tensors, refuse_tangents
 from attend.torch._operators import compute_gradients, view_of_rows
 from attend.torch._tracing import is_traced
 
@@ -24,6 +24,13 @@ def attention(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, with_autograd: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o, lse); with autograd differentiable by q, k, v, options that have a gradient, and captures of floats."""
+    if torch.compiler.is_compiling() and score.block_mask is None and not _transforms.are_active():
+        check_tensors(q, k, v, extras)
+        captures = _tensors(score, q.device)
+        both: tuple[torch.Tensor, torch.Tensor] = torch.ops.attend.score_forward(
+            q, k, v, *extras, *settings, list(captures), list(score.names), score.text
+        )
+        return both
     captures = _tensors(score, q.device)
     given = (q, k, v, *captures, *(x for x in extras if x is not None))
     refuse_tracers(score.what, given)
@@ -153,12 +160,13 @@ def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
         if x.layout != torch.strided:
             raise ArgumentError(f"captures: '{name}': layout {x.layout}, allowed torch.strided")
         return x
-    if type(x).__module__.startswith("numpy.ma"):
+    is_number = isinstance(x, (bool, int, float))  # Dynamo does not follow its type's module
+    if not is_number and type(x).__module__.startswith("numpy.ma"):
         raise UnsupportedError(f"captures: '{name}': {type(x).__name__}, attend knows no masked elements")
     try:
         if isinstance(x, float):
             here = torch.tensor(x, dtype=torch.float64)
-        elif type(x).__module__ == "numpy":
+        elif not is_number and type(x).__module__ == "numpy":
             import numpy as np
 
             here = torch.as_tensor(np.array(x, order="C"))  # torch takes no negative strides

@@ -1,0 +1,18 @@
+// Values with derivatives, by dual numbers: (x + x' e), with e e = 0, computed by rules of their own.
+#pragma once
+
+#include "expr/evaluate.hpp"
+#include "expr/graph.hpp"
+
+namespace attend::test {
+
+struct DualNumber {
+  double value = 0;
+  double slope = 0;
+};
+
+/// The node `result` at a point, and its derivative by the node `by`, one before it.
+[[nodiscard]] DualNumber dual_of(const expr::Graph& graph, expr::Id result, const expr::Point& point, expr::Id by,
+                                 const expr::Load& load);
+
+}  // namespace attend::test
