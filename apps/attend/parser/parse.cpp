@@ -121,8 +121,7 @@ void add_bench(CLI::App& app, BenchOptions& options, Raw& raw) {
            raw.grid_given = true;
          },
          "Sizes: the ten of seed (if not given), those of the FlashAttention papers, GPT-3's, or a JSON file; masks: "
-         "masks and "
-         "scores of one's own, at one size")
+         "masks and scores of one's own, at one size")
       ->type_name("seed|paper|gpt3|masks|FILE");
   app.add_option("--compute", raw.computes, "Backends, comma-separated; auto if not given")->type_name("A,B,...");
   add_choice(app, "--mode", raw.mode, {"both", "forward", "backward"}, "What to time, both if not given");
