@@ -329,8 +329,9 @@ double median_of(std::vector<double>& samples) {
   return samples[samples.size() / 2];
 }
 
-/// Under 5 us. Where the host is slow, half as much again as the driver takes alone: such a host is slow at the library's
-/// part, too. A rung with a workspace also gets memory from the driver and gives it back, which may take another launch.
+/// Under 5 us. Where the host is slow, half as much again as the driver takes alone: such a host is slow at the
+/// library's part, too. A rung with a workspace also gets memory from the driver and gives it back, which may take
+/// another launch.
 TEST_F(Alone, ALaunchCostsTheHostLittle) {
   constexpr std::size_t kRounds = 60;
   constexpr double kMostUs = 5.0, kMostOfDriver = 1.5;
