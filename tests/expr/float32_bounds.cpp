@@ -78,6 +78,11 @@ Bounds of_steps(const Bounds& x, const F& f) {
   return have_same_bits(low, high) ? point(low) : kUndecided;
 }
 
+bool has_steps(Op op) {
+  constexpr std::array kOps = {Op::kSign, Op::kFloor, Op::kCeil, Op::kRound, Op::kTrunc, Op::kToInt};
+  return std::ranges::find(kOps, op) != kOps.end();
+}
+
 bool spans_zero(const Bounds& x) {
   return x.low <= 0 && x.high >= 0;
 }
@@ -110,6 +115,7 @@ Bounds tangent(const Bounds& x) {
 /// The exact function of all numbers within the bounds, which are no single one.
 Bounds of_one(Op op, const Bounds& x) {
   const auto f = [op](double at) { return expr::apply(op, Type::kFloat, at, 0, 0); };
+  if (has_steps(op)) return of_steps(x, f);
   switch (op) {
     case Op::kNegate:
     case Op::kExp:
@@ -120,13 +126,6 @@ Bounds of_one(Op op, const Bounds& x) {
       return of_ends(x, f);
     case Op::kAbs:
       return spans_zero(x) ? Bounds{0, std::max(-x.low, x.high)} : of_ends(x, f);
-    case Op::kSign:
-    case Op::kFloor:
-    case Op::kCeil:
-    case Op::kRound:
-    case Op::kTrunc:
-    case Op::kToInt:
-      return of_steps(x, f);
     case Op::kLog:
     case Op::kLog2:
     case Op::kSqrt:
@@ -232,15 +231,10 @@ bool is_binary(Op op) {
 
 /// How an operation's result is rounded.
 Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
+  if (has_steps(op)) return exact;
   switch (op) {
     case Op::kNegate:
     case Op::kAbs:
-    case Op::kSign:
-    case Op::kFloor:
-    case Op::kCeil:
-    case Op::kRound:
-    case Op::kTrunc:
-    case Op::kToInt:
     case Op::kFloorDivide:
     case Op::kMin:
     case Op::kMax:
