@@ -203,7 +203,7 @@ int sweep(const SweepOptions& options) {
   fmt::print("{} {} of {}{} on {}\n{:>10} {:>10} {:>6} {:>7} {:>10}  {}\n", family.name, mode_name(options.mode),
              io::folder_name(options.spec), options.attention.causal ? " causal" : "", device_name(place.device),
              "median", "TFLOP/s", "regs", "spills", "difference", "settings");
-  const nlohmann::ordered_json list = show(points, operations(w, options.mode));
+  const nlohmann::ordered_json list = show(points, operations(w, options.mode, share_seen(w)));
   if (json) {
     files.append(*json, list.dump(2) + "\n");
     files.commit();

@@ -107,7 +107,7 @@ Result make_result(const Workload& w, Mode mode, const Choice& choice, const Tim
   r.threads = r.compute == "cpu" ? cpu_threads() : 1;
   r.timing = timing;
   r.seen = share_seen(w);
-  r.tflops = seconds > 0 ? operations(w, mode) / seconds / 1e12 : 0;
+  r.tflops = seconds > 0 ? operations(w, mode, r.seen) / seconds / 1e12 : 0;
   r.gbps = seconds > 0 ? traffic(w, mode) / seconds / 1e9 : 0;
   return r;
 }

@@ -153,9 +153,9 @@ double share_seen(const Workload& w) {
   return std::min({of_options, w.block_mask ? w.block_mask->density() : 1.0, share_kept(w.score_tensors)});
 }
 
-double operations(const Workload& w, Mode mode) {
+double operations(const Workload& w, Mode mode, double seen) {
   const core::Problem p = w.forward_problem();
-  const double of_head = share_seen(w) * static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
+  const double of_head = seen * static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
   const double forward = 2.0 * static_cast<double>(p.num_sequences) * static_cast<double>(p.num_heads_q) * of_head *
                          static_cast<double>(p.head_dim + p.head_dim_v);
   constexpr double kBackwardFactor = 2.5;  // five matrix products instead of two

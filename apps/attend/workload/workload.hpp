@@ -69,13 +69,13 @@ struct Workload {
 /// Makes attend::cpu_threads() return `threads`; 0 leaves it alone.
 void set_threads(std::int64_t threads);
 
-/// Floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head forward, 2.5 times as
-/// many backward; half of it when causal. With a window, only the scores inside of it count, with a block mask or a
-/// mask of bools as many as it sees, if that is less.
-[[nodiscard]] double operations(const Workload& w, Mode mode);
-
-/// Part of all pairs of rows and keys that operations() counts.
+/// Part of all pairs of rows and keys that counts: half when causal, those inside of a window, and of a block mask or a
+/// mask of bools those that it sees, if that is less. Reads a whole mask of bools.
 [[nodiscard]] double share_seen(const Workload& w);
+
+/// Floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head forward, 2.5 times as
+/// many backward; of these the part `seen`, which is share_seen().
+[[nodiscard]] double operations(const Workload& w, Mode mode, double seen);
 
 /// Bytes of all inputs and outputs of a call, each counted once: the least that has to move.
 [[nodiscard]] double traffic(const Workload& w, Mode mode);
