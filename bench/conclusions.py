@@ -32,7 +32,7 @@ On an H200, forward where nothing else is said. Problems are (B, H, S, D).
 
 def speeds(row):
     """attend's, and the best of the others."""
-    others = [x for name, x in row["tflops"].items() if name in ("fa3", "fa2", "cudnn", "efficient")]
+    others = [x for name, x in row["tflops"].items() if name in ("fa3", "fa4", "fa2", "cudnn", "efficient")]
     return row["tflops"]["attend"], max(others)
 
 

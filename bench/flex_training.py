@@ -7,8 +7,9 @@ A language model of a few layers reads packed documents of a made-up language (e
 Its attention is `flex_attention`: a learned bias by distance and head as the score function, causal documents as the
 block mask. Both runs begin with the same weights and see the same batches, in bfloat16 by autocast, with AdamW. The
 runs take turns in parts, each part behind a warm-up; a step's time is the median. On CPUs, where torch's flex_attention
-has no backward pass, the first run multiplies matrices instead: a check of this program. Exit status: 1 if the losses
-of the last steps differ by more than a hundredth, or attend took no part.
+has no backward pass, the first run multiplies matrices instead: a check of this program. With torch's own number of
+stages its backward kernel needs more shared memory than an H200 has if the bias has a gradient; --bwd-stages gives
+another. Exit status: 1 if the losses of the last steps differ by more than a hundredth, or attend took no part.
 """
 
 import argparse
@@ -29,10 +30,10 @@ LARGEST_DIFFERENCE = 0.01  # of the mean loss of the last steps, relative
 
 
 class Attention(torch.nn.Module):
-    def __init__(self, heads, head_dim):
+    def __init__(self, heads, head_dim, kernel_options):
         super().__init__()
         width = heads * head_dim
-        self.heads = heads
+        self.heads, self.kernel_options = heads, kernel_options
         self.qkv = torch.nn.Linear(width, 3 * width, bias=False)
         self.out = torch.nn.Linear(width, width, bias=False)
         self.bias = torch.nn.Parameter(torch.zeros(heads, BUCKETS))
@@ -45,16 +46,16 @@ class Attention(torch.nn.Module):
         def by_distance(score, b, h, q_idx, kv_idx):
             return score + bias[h, (q_idx - kv_idx).clamp(0, BUCKETS - 1)]
 
-        o = attention(q, k, v, score_mod=by_distance, block_mask=block_mask)
+        o = attention(q, k, v, score_mod=by_distance, block_mask=block_mask, kernel_options=self.kernel_options)
         return self.out(o.transpose(1, 2).reshape(batch, seqlen, width))
 
 
 class Layer(torch.nn.Module):
-    def __init__(self, heads, head_dim):
+    def __init__(self, heads, head_dim, kernel_options):
         super().__init__()
         width = heads * head_dim
         self.norms = torch.nn.ModuleList([torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)])
-        self.attention = Attention(heads, head_dim)
+        self.attention = Attention(heads, head_dim, kernel_options)
         self.mlp = torch.nn.Sequential(
             torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
         )
@@ -65,11 +66,11 @@ class Layer(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    def __init__(self, layers, heads, head_dim):
+    def __init__(self, layers, heads, head_dim, kernel_options):
         super().__init__()
         width = heads * head_dim
         self.embedding = torch.nn.Embedding(TOKENS, width)
-        self.layers = torch.nn.ModuleList([Layer(heads, head_dim) for _ in range(layers)])
+        self.layers = torch.nn.ModuleList([Layer(heads, head_dim, kernel_options) for _ in range(layers)])
         self.head = torch.nn.Linear(width, TOKENS, bias=False)
 
     def forward(self, tokens, block_mask, attention):
@@ -101,7 +102,8 @@ class Run:
     def __init__(self, name, options, attention):
         torch.manual_seed(0)
         self.name, self.options, self.attention = name, options, attention
-        self.model = Model(options.layers, options.heads, options.head_dim).to(options.device)
+        kernel_options = {"bwd_num_stages": options.bwd_stages}
+        self.model = Model(options.layers, options.heads, options.head_dim, kernel_options).to(options.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
         documents = documents_of(options.seqlen, options.device)
         self.block_mask = flex.create_block_mask(
@@ -135,7 +137,7 @@ class Run:
         return statistics.fmean(self.losses[-10:])
 
 
-def multiplied(q, k, v, score_mod, block_mask):
+def multiplied(q, k, v, score_mod, block_mask, kernel_options):
     """What flex_attention says, by matrices of all scores."""
     lengths = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     b, h, row, key = (
@@ -180,7 +182,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--backend", default="inductor", help="of torch.compile, which flex_attention goes through")
     for name, value in {"batch": 2, "seqlen": 8192, "layers": 4, "heads": 16, "head_dim": 128, "steps": 120,
-                        "parts": 3, "warm_up": 4}.items():  # fmt: skip
+                        "parts": 3, "warm_up": 4, "bwd_stages": 1}.items():  # fmt: skip
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -192,7 +194,10 @@ def main():
     result = {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
         "torch": torch.__version__,
-        **{name: getattr(options, name) for name in ("batch", "seqlen", "layers", "heads", "head_dim", "steps")},
+        **{
+            name: getattr(options, name)
+            for name in ("batch", "seqlen", "layers", "heads", "head_dim", "steps", "bwd_stages")
+        },
         "loss": {run.name: run.losses for run in (torchs, ours)},
         "last_loss_difference": difference,
         "step_ms": ms,

@@ -77,8 +77,9 @@ def float32():
 def beside_peers():
     """bfloat16 through the Python package beside the best peer at each point, for the README."""
     paper, masks, decode = (peers(grid, "bf16") for grid in ("paper", "masks", "decode"))
-    lines = [f"bfloat16, TFLOP/s of attend and, in brackets, of the best of FlashAttention-3, cuDNN and "
-             f"FlashAttention-2 at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
+    beside = [n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])]
+    lines = [f"bfloat16, TFLOP/s of attend and, in brackets, of the best of {', '.join(beside[:-1])} and "
+             f"{beside[-1]} at each point ({peer_tables.title(paper)}; 16384 tokens, 2048 channels):", "",
              *peer_tables.by_length(paper["rows"], (512, 2048, 8192, 16384))]
     if masks:
         row = masks["rows"][0]
@@ -119,14 +120,14 @@ def own_functions():
     """Scores and masks of the caller's own, for docs/custom_scores.md."""
     data = json.loads(OWN.read_text())
     lines = [f"bfloat16, TFLOP/s of the pairs that a mask leaves ({peer_tables.title(data)}):", "",
-             "| function | (B, H, S, D) | pass | attend | the option of the same meaning | FlexAttention | attend over "
-             "FlexAttention |", "|---|---|---|---:|---:|---:|---:|"]
+             "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
+             "best |", "|---|---|---|---:|---:|---:|---:|---:|"]
     for row in data["rows"]:
         figures, share = row["tflops"], peer_tables.ratio(row)
-        cells = [f"{figures[name]:.0f}" if name in figures else "-" for name in ("attend", "built_in", "flex")]
+        cells = [f"{figures[name]:.0f}" if name in figures else "-" for name in ("attend", "built_in", "flex", "fa4")]
         beside = "-" if share is None else peer_tables.emphasised(share, share < 1, 2) + "x"
         lines.append(f"| {' | '.join([row['mask'], sizes(row), peer_tables.PASSES[row['mode']], *cells, beside])} |")
-    return "\n".join([*lines, "", "![TFLOP/s of attend and FlexAttention, a function a row](vs_peers_own_bf16.svg)"])
+    return "\n".join([*lines, "", "![TFLOP/s of attend and its peers, a function a row](vs_peers_own_bf16.svg)"])
 
 
 def in_python():

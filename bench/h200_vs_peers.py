@@ -6,9 +6,9 @@
 
 Grid own: scores and masks of the caller's own, beside FlexAttention and attend's options.
 
-Peers: PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and
-FlashAttention-3 (fa3) where flash_attn_interface is importable. Needs attend's package, torch and NumPy, not the
-repository's build.
+Peers: PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and where they are
+importable FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute, of the package
+flash-attn-4). Needs attend's package, torch and NumPy, not the repository's build.
 
 What makes it a fair comparison:
   * All sides read the same tensors of fresh normal numbers, and their results are compared before anything is timed.
@@ -26,6 +26,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import gc
+import importlib.metadata
 import pathlib
 import sys
 
@@ -144,14 +145,21 @@ def wrong(row):
 
 def about(device):
     """The head of every file."""
-    module = peer_cases.flash_attention_3()
     versions = {"attend": attend.__version__, "torch": torch.__version__, "cuda": torch.version.cuda,
                 "cudnn": torch.backends.cudnn.version(),
-                "fa3": None if module is None else getattr(module, "__version__", "no version")}
+                **{name: version_of(name, module) for name, module in peer_cases.flash_attention_modules().items()}}
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     return {"kind": peer_tables.KIND, "device_name": name, "driver": driver_version(), "versions": versions,
             "matrix_product_tflops": matrix_product(device),
             **report.provenance()}
+
+
+def version_of(name, module):
+    """Of a peer: its package's where it has one."""
+    if name == "fa4":
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version("flash-attn-4")
+    return getattr(module, "__version__", "no version")
 
 
 def driver_version():

@@ -1,5 +1,5 @@
 """Scores and masks of the caller's own, for bench/h200_vs_peers.py: attend's functions beside its built-in options and
-FlexAttention's.
+FlexAttention's, and FlashAttention-4's where it has an option of the same meaning.
 
 Each line's operations are those of the pairs that its mask leaves. Side `built_in` is attend's option of the same
 meaning, where there is one.
@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import attend
 import torch
-from peer_cases import Case, Side, draw, flex, ours
+from peer_cases import Case, Side, draw, fa4, flex, ours
 
 CAP = 50.0
 
@@ -71,6 +71,8 @@ def _scores(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
         }
         if option:
             sides["built_in"] = ours(causal=is_causal, **option)
+            if "softcap" in option:
+                sides |= fa4(causal=is_causal, **option)
         yield _case(dtype, device, sizes, name, sides, 0.5 if is_causal else 1.0)
 
 
@@ -118,6 +120,8 @@ def _masks(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
         sides = {"attend": ours(block_mask=mask), "flex": flex(device, block_mask=_flex_mask(rule, s, device))}
         if option:
             sides["built_in"] = ours(**option)
+            if "window" in option:
+                sides |= fa4(causal=True, window_size=option["window"])
         yield _case(dtype, device, sizes, name, sides, mask.density)
 
 

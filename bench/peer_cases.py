@@ -61,6 +61,18 @@ def flash_attention_3() -> Any:
     return decode_sides.importable(decode_sides.FA3_MODULES, "flash_attn_func")
 
 
+@functools.cache
+def flash_attention_4() -> Any:
+    """FlashAttention-4's module, or None."""
+    return decode_sides.importable(("flash_attn.cute",), "flash_attn_func")
+
+
+def flash_attention_modules() -> dict[str, Any]:
+    """FlashAttention-3 and -4 by the names of their sides, where they are installed."""
+    found = {"fa3": flash_attention_3(), "fa4": flash_attention_4()}
+    return {name: module for name, module in found.items() if module is not None}
+
+
 def draw(dtype: str, device: str, *shape: int) -> Any:
     return torch.randn(shape, device=device).to(TORCH_DTYPES[dtype]).requires_grad_()
 
@@ -96,17 +108,22 @@ def ours(**options: Any) -> Side:
     return functools.partial(attend.attention, layout="bshd", **options)
 
 
-def fa3(**options: Any) -> dict[str, Side]:
-    """FlashAttention-3 as a side where it is installed. It gives (o, lse) or o alone, by its version."""
-    module = flash_attention_3()
-    if module is None:
-        return {}
+def fa3_and_fa4(**options: Any) -> dict[str, Side]:
+    """FlashAttention-3 and -4 as sides, where they are installed. They give (o, lse) or o alone, by their version."""
 
-    def side(q: Any, k: Any, v: Any) -> Any:
-        found = module.flash_attn_func(q, k, v, **options)
-        return found[0] if isinstance(found, tuple) else found
+    def side_of(module: Any) -> Side:
+        def side(q: Any, k: Any, v: Any) -> Any:
+            found = module.flash_attn_func(q, k, v, **options)
+            return found[0] if isinstance(found, tuple) else found
 
-    return {"fa3": side}
+        return side
+
+    return {name: side_of(module) for name, module in flash_attention_modules().items()}
+
+
+def fa4(**options: Any) -> dict[str, Side]:
+    """FlashAttention-4 alone."""
+    return {name: side for name, side in fa3_and_fa4(**options).items() if name == "fa4"}
 
 
 def paper_shapes(tokens: int = 16384, channels: int = 2048, first: int = 512) -> Iterator[tuple[Any, ...]]:
@@ -127,7 +144,7 @@ def paper(dtype: str, device: str, computes: tuple[str, ...] = (), **sizes: int)
             {"what": "paper", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads, "causal": causal},
             tuple(draw(dtype, device, batch, seqlen, heads, head_dim) for _ in range(3)),
             {"attend": ours(causal=causal), **{name: sdpa(name, is_causal=causal) for name in SDP},
-             **fa3(causal=causal)},
+             **fa3_and_fa4(causal=causal)},
             4.0 * batch * heads * seqlen**2 * head_dim * (0.5 if causal else 1.0),
             computes=computes,
         )
@@ -147,15 +164,18 @@ def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
     past = {"window": (sizes.window - 1, 0)}
     yield case(f"window{sizes.window}",
                {"attend": ours(**past), "flex": flex(device, block_mask=shown["window"]),
-                **fa3(causal=True, window_size=past["window"])}, sizes.window / s)
+                **fa3_and_fa4(causal=True, window_size=past["window"])}, sizes.window / s)
     yield case(f"documents{sizes.document}-causal", _packed_sides(sizes, device, shown["documents"]),
                0.5 * sizes.document / s)
     slopes = torch.exp2(-8.0 * torch.arange(1, h + 1, device=device, dtype=torch.float32) / h)
     rule = {"alibi": lambda s, b, h, i, j: s - slopes[h] * (i - j).abs(),
             "softcap": lambda s, b, h, i, j: SOFTCAP * torch.tanh(s / SOFTCAP)}
     for name, options in (("alibi", {"alibi_slopes": slopes}), ("softcap", {"softcap": SOFTCAP})):
-        theirs = flex(device, block_mask=shown["causal"], score_mod=rule[name])
-        yield case(f"{name}-causal", {"attend": ours(causal=True, **options), "flex": theirs}, 0.5)
+        sides = {"attend": ours(causal=True, **options),
+                 "flex": flex(device, block_mask=shown["causal"], score_mod=rule[name])}
+        if name == "softcap":  # FlashAttention-3's backward pass has none
+            sides |= fa4(causal=True, **options)
+        yield case(f"{name}-causal", sides, 0.5)
     yield case("dropout-causal",
                {"attend": ours(causal=True, dropout_p=DROPOUT), "fa2": sdpa("fa2", is_causal=True, dropout_p=DROPOUT)},
                0.5, comparable=False)
@@ -163,7 +183,7 @@ def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
     heads, heads_kv = sizes.gqa_heads
     leaves = tuple(draw(dtype, device, b, s, n, d) for n in (heads, heads_kv, heads_kv))
     sides = {name: sdpa(name, is_causal=True, enable_gqa=True) for name in ("cudnn", "fa2")}
-    yield case(f"gqa{heads}:{heads_kv}-causal", {"attend": ours(causal=True), **sides, **fa3(causal=True)},
+    yield case(f"gqa{heads}:{heads_kv}-causal", {"attend": ours(causal=True), **sides, **fa3_and_fa4(causal=True)},
                0.5 * heads / h, leaves, row={"H": heads, "Hkv": heads_kv})
 
 
@@ -185,17 +205,16 @@ def _packed_sides(sizes: Masked, device: str, block_mask: Any) -> dict[str, Side
     """Documents of one length behind each other: packed for attend and FlashAttention-3, a mask for FlexAttention."""
     b, s, one = sizes.batch, sizes.seqlen, sizes.document
     cu_seqlens = torch.arange(0, b * s + 1, one, device=device, dtype=torch.int32)
-    lengths = (cu_seqlens, cu_seqlens, one, one)
+    lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": one, "max_seqlen_k": one}
 
     def packed(function: Any) -> Side:
         def side(q: Any, k: Any, v: Any) -> Any:
-            found = function(*(x.flatten(0, 1) for x in (q, k, v)), *lengths, causal=True)
+            found = function(*(x.flatten(0, 1) for x in (q, k, v)), **lengths, causal=True)
             return (found[0] if isinstance(found, tuple) else found).view(q.shape)
 
         return side
 
-    module = flash_attention_3()
-    theirs = {} if module is None else {"fa3": packed(module.flash_attn_varlen_func)}
+    theirs = {name: packed(module.flash_attn_varlen_func) for name, module in flash_attention_modules().items()}
     return {"attend": packed(attend.attention_varlen), "flex": flex(device, block_mask=block_mask), **theirs}
 
 
@@ -222,7 +241,7 @@ def decode(dtype: str, device: str, shapes: tuple[tuple[int, int], ...] = ((1, 1
     for batch, seqlen in shapes:
         q = draw(dtype, device, batch, 1, heads, head_dim).detach()
         k, v = (draw(dtype, device, batch, seqlen, heads_kv, head_dim).detach() for _ in range(2))
-        sides = {"attend": ours(), **{name: sdpa(name, enable_gqa=True) for name in ("cudnn", "fa2")}, **fa3()}
+        sides = {"attend": ours(), **{name: sdpa(name, enable_gqa=True) for name in ("cudnn", "fa2")}, **fa3_and_fa4()}
         module = flash_attention_3()
         if hasattr(module, "flash_attn_with_kvcache"):
             lengths = torch.full((batch,), seqlen, device=device, dtype=torch.int32)

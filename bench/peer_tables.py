@@ -3,8 +3,9 @@
 import math
 
 KIND = "vs_peers"
-NAMES = {"attend": "attend", "fa3": "FlashAttention-3", "fa3_kvcache": "FlashAttention-3, cache", "cudnn": "cuDNN",
-         "fa2": "FlashAttention-2", "efficient": "memory-efficient", "flex": "FlexAttention"}
+NAMES = {"attend": "attend", "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
+         "fa3_kvcache": "FlashAttention-3, cache", "cudnn": "cuDNN", "fa2": "FlashAttention-2",
+         "efficient": "PyTorch's memory-efficient kernel", "flex": "FlexAttention"}
 PASSES = {"fwd": "forward", "bwd": "backward"}
 
 

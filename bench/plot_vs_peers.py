@@ -12,7 +12,7 @@ import report
 
 style = report.style()
 plt = style.pyplot()
-LOOKS = style.looks(["attend", "fa3", "cudnn", "fa2", "efficient"])
+LOOKS = style.looks(["attend", "fa3", "cudnn", "fa2", "efficient", "fa4"])
 TITLE_COLUMNS = 120
 
 
@@ -51,13 +51,15 @@ def draw_own(data):
     """Functions of the caller's own: a panel for each pass, a group of bars for each function."""
     masks = list(dict.fromkeys(row["mask"] for row in data["rows"]))
     sides = {"attend": ("attend", style.BLUE), "built_in": ("attend, the option", style.GREEN),
-             "flex": ("FlexAttention", style.GREY)}
+             "flex": ("FlexAttention", style.GREY), "fa4": ("FlashAttention-4", style.VERMILION)}
+    sides = {side: look for side, look in sides.items() if any(side in row["tflops"] for row in data["rows"])}
+    height = 0.81 / len(sides)
     figure, axes = plt.subplots(1, 2, figsize=(9.6, 0.42 * len(masks) + 1.2), sharey=True, layout="constrained")
     for mode, axis in zip(("fwd", "bwd"), axes):
         rows = {row["mask"]: row["tflops"] for row in data["rows"] if row["mode"] == mode}
         for n, (side, (label, color)) in enumerate(sides.items()):
-            at = [i + 0.27 * (n - 1) for i in range(len(masks))]
-            axis.barh(at, [rows[mask].get(side, 0) for mask in masks], 0.25, color=color, label=label)
+            at = [i + height * (n - 0.5 * (len(sides) - 1)) for i in range(len(masks))]
+            axis.barh(at, [rows[mask].get(side, 0) for mask in masks], 0.93 * height, color=color, label=label)
         axis.set_title(peer_tables.PASSES[mode])
         axis.set_xlabel("TFLOP/s of the pairs that are seen")
         axis.grid(axis="x", alpha=0.3)
