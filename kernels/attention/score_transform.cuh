@@ -107,30 +107,40 @@ struct ScoreTransform {
   }
 };
 
-// By reciprocal, backward. Products become r, r becomes p, and the value that ds is made of is p (r - r^2): no register
-// more than without. All in units of log2.
-struct ReciprocalTransform {
-  float to_r;      // 2 log2(e) scale / cap
-  float exponent;  // -2 log2(e) cap
+#endif
 
-  [[nodiscard]] static __device__ __forceinline__ ReciprocalTransform of(const OptionArgs& options, float scale_log2) {
-    return {2.0f * scale_log2 / options.transform_cap, -2.0f * kLog2E * options.transform_cap};
+// r of an entry that is not seen: p is 2^-(huge), and r - r^2 is still finite.
+constexpr float kUnseenReciprocal = 1e18f;
+
+// By reciprocal, backward. Products become r, r becomes p, and ds is made of p (r - r^2), a quarter of the derivative.
+// The host fills it; a kernel's operands come from constant memory, without registers.
+struct ReciprocalTransform {
+  float to_r;        // 2 log2(e) scale / cap
+  float exponent;    // -2 log2(e) cap
+  float lse_offset;  // log2(e) cap: to be subtracted from log2(e) lse
+
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+  [[nodiscard]] static ReciprocalTransform of(double scale_log2, double cap) {
+    constexpr double kLog2EInDouble = 1.4426950408889634, kMost = kLargestFloat;
+    const double to_r = 2 * scale_log2 / cap;
+    return {static_cast<float>(to_r < -kMost  ? -kMost
+                               : to_r > kMost ? kMost
+                                              : to_r),
+            static_cast<float>(-2 * kLog2EInDouble * cap), static_cast<float>(kLog2EInDouble * cap)};
   }
-  // To be subtracted from lse.
-  [[nodiscard]] static __device__ __forceinline__ float lse_offset(const OptionArgs& options) {
-    return kLog2E * options.transform_cap;
-  }
+#else
   [[nodiscard]] __device__ __forceinline__ float r(float product) const {
     return reciprocal_fast(exp2_fast(product * to_r) + 1.0f);
   }
-  // lse: less lse_offset().
-  [[nodiscard]] __device__ __forceinline__ float probability(float r, float lse) const {
-    return exp2_fast(fmaf(r, exponent, -lse));
+  // log2_lse: less lse_offset.
+  [[nodiscard]] __device__ __forceinline__ float probability(float r, float log2_lse) const {
+    return exp2_fast(fmaf(r, exponent, -log2_lse));
   }
   // A quarter of the derivative.
-  [[nodiscard]] static __device__ __forceinline__ float quarter_slope(float r) { return fmaf(-r, r, r); }
-};
-
+  [[nodiscard]] static __device__ __forceinline__ float quarter_slope(float r) {
+    return fmaf(-r, r, r);
+  }
 #endif
+};
 
 }  // namespace attend

@@ -1,6 +1,7 @@
 // The parameter of the kernels of the sm90 backward pass.
 #pragma once
 
+#include "../attention/score_transform.cuh"
 #include "../common/args.cuh"
 
 namespace attend {
@@ -24,8 +25,10 @@ struct Sm90BackwardArgs {
   BackwardArgs base;
   OptionArgs options;
   // Statistics, (heads, stats_rows), permuted: sm90_backward_stats_place().
-  float* lse_log2;  // log2(e) lse - p_bits, or lse if kSumsRows; +inf if a row sees no key or does not exist
-  float* delta;     // (rowsum(dout * o) - dlse) / scale of kept entries
+  // log2(e) lse - p_bits, of a transform less its lse_offset, or lse if kSumsRows; +inf if a row sees no key or does not
+  // exist.
+  float* lse_log2;
+  float* delta;  // (rowsum(dout * o) - dlse) / scale of kept entries
   // kSumsRows: lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. kMayBeLowest: in all tiles.
   float* log2_sums;
   uint32* has_coarse_rows;  // kMayBeLowest: 1 if there is such a tile, else 0
@@ -44,8 +47,9 @@ struct Sm90BackwardArgs {
   uint32 num_blocks;                         // of the main kernel's grid
   float scale_log2;                          // scale * log2(e); 1e-30 if that is 0
   float captured_scale;                      // of ds, as dq's products take it, in captured_gradients
+  ReciprocalTransform transform;             // kHasTransform
 };
 static_assert(sizeof(Sm90BackwardArgs) ==
-              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + (15 + kMostCaptured) * 8 + 5 * 4 + 63) / 64 * 64);
+              (5 * 128 + sizeof(BackwardArgs) + sizeof(OptionArgs) + (15 + kMostCaptured) * 8 + 8 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

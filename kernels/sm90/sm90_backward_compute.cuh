@@ -20,6 +20,7 @@
 // docs/hopper_backward.md has the budget of registers, which decides this order, and measurements of other orders.
 #pragma once
 
+#include "../attention/score_transform.cuh"
 #include "packed_drop.cuh"
 #include "sm90_backward_ds.cuh"
 #include "sm90_backward_key_sums.cuh"
@@ -44,11 +45,7 @@ class BackwardComputer {
   // warpgroup: number among the computing ones; uniform.
   __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
       : smem_(smem), args_(args), base_(MatrixDescriptor::along_rows(smem_address(&smem))), warpgroup_(warpgroup) {
-    const uint32 thread = threadIdx.x;
-    const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // of queries
-    const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
-    // swizzled_offset() in the only panel
-    ds_place_ = smem_address(smem.ds[0][warpgroup]) + row * kSwizzleBytes + (piece ^ row % 8) * 16;
+    ds_place_ = ds_place(threadIdx.x);
     if constexpr (Score<Config>::kMayBeLowest) has_coarse_rows_ = uniform(static_cast<int>(*args.has_coarse_rows)) != 0;
     token().begin();
   }
@@ -103,6 +100,13 @@ class BackwardComputer {
   [[nodiscard]] static __device__ __forceinline__ uint32 parity_of(uint32 number) {
     return number / Config::kStages & 1;
   }
+  // This thread's row of 16 bytes of transposed 8 x 8 matrices, in the first buffer of ds.
+  [[nodiscard]] __device__ __forceinline__ uint32 ds_place(uint32 thread) const {
+    const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // of queries
+    const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
+    // swizzled_offset() in the only panel
+    return smem_address(smem_.ds[0][warpgroup_]) + row * kSwizzleBytes + (piece ^ row % 8) * 16;
+  }
   // Until dq has read the tile before from this buffer of ds.
   __device__ __forceinline__ void wait_for_ds_buffer() {
     smem_.ds_empty[number_ % Config::kDsBuffers].wait(number_ / Config::kDsBuffers & 1 ^ 1);
@@ -148,7 +152,7 @@ class BackwardComputer {
       wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
       token().pass();
       exponentials(item);
-      pin_registers(s_);
+      if constexpr (!Score<Config>::kTransforms) pin_registers(s_);
       // For the next ds. The wait is here because it is a branch: without one, ptxas moves the exponentials behind the
       // drain.
       wait_for_ds_buffer();
@@ -286,6 +290,7 @@ class BackwardComputer {
   // passing of the token. ptxas delays that up to the next branch, and with it the start of the other warpgroup: with
   // the branch behind the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
+    if constexpr (Score<Config>::kTransforms) return transformed_exponentials(item);
     mask(item, unseen());
     if constexpr (Score<Config>::kIsCustom) return custom_exponentials(item);
     PositionTerm term = {rules_.slope, 0.0f};
@@ -293,6 +298,38 @@ class BackwardComputer {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       s_[i] = exp2_fast(term.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
+    }
+  }
+  // The same of scores that are transformed; and p times a quarter of the derivative, in the registers of lse, which is
+  // read again behind the next ds.
+  __device__ __forceinline__ void transformed_exponentials(const Sm90BackwardItem& item) {
+    if (is_masked()) {
+      pin_registers(s_);  // otherwise the compiler would move what both branches begin with in front of the branch
+#pragma unroll
+      for (float& x : s_) x = args_.transform.r(x);
+      mask(item, kUnseenReciprocal);
+      probabilities_of_reciprocals();
+    } else {
+#pragma unroll
+      for (float& x : s_) x = args_.transform.r(x);
+      probabilities_of_reciprocals();
+    }
+    pin_registers(next_p_);
+    pin_registers(sloped_p_);
+  }
+  // s_ holds r of the transform. It becomes p.
+  __device__ __forceinline__ void probabilities_of_reciprocals() {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float p[2], sloped[2];
+#pragma unroll
+      for (int b = 0; b < 2; ++b) {
+        const float r = s_[2 * i + b];
+        p[b] = args_.transform.probability(r, lse_[backward_statistic(2 * i + b)]);
+        sloped[b] = p[b] * ReciprocalTransform::quarter_slope(r);
+      }
+      next_p_[i] = Element::pack(p[0], p[1]);
+      sloped_p_[i] = Element::pack(sloped[0], sloped[1]);
     }
   }
   // The function may make anything of what is not seen. So p is masked, too, in the few tiles that need it: that takes
@@ -334,6 +371,11 @@ class BackwardComputer {
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(item, number).add_to_rows(lse_);
   }
 
+  // Does some row of the tile not see some of this warpgroup's keys?
+  [[nodiscard]] __device__ __forceinline__ bool is_masked() const {
+    if (has_block_mask<Config>() && pattern_ != kAllSeen) return true;
+    return masked_.has<Config>(number_, number_end_);
+  }
   // Entries that are not seen become `hidden`.
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item, float hidden) {
     if (masked_.has<Config>(number_, number_end_)) {
@@ -366,18 +408,21 @@ class BackwardComputer {
 
   __device__ __forceinline__ void pack_p() {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) p_[i] = Element::pack(s_[2 * i], s_[2 * i + 1]);
+    for (int i = 0; i < 16; ++i) {
+      p_[i] = Score<Config>::kTransforms ? next_p_[i] ^ (number_ >> 31) : Element::pack(s_[2 * i], s_[2 * i + 1]);
+    }
     pin_registers(p_);
   }
 
   // ds of the tile, to registers and shared memory. For dv, dropped entries then leave p.
   __device__ __forceinline__ void store_ds(const float* stats) {
-    const uint32 to = ds_place_ + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
+    const uint32 place = Score<Config>::kTransforms ? ds_place(recomputed(threadIdx.x)) : ds_place_;
+    const uint32 to = place + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
     if constexpr (Score<Config>::kDrops) {
       make_kept_ds<Config>(ds_, to, p_, dp_, kept_[0], stats);
       drop_pairs<32>(p_, kept_);
     } else {
-      make_ds<Config>(ds_, to, p_, dp_);
+      make_ds<Config>(ds_, to, Score<Config>::kTransforms ? sloped_p_ : p_, dp_);
     }
     pin_registers(p_);
     pin_registers(ds_);
@@ -427,7 +472,7 @@ class BackwardComputer {
   const Sm90BackwardArgs& args_;
   MatrixDescriptor base_;  // of the start of shared memory
   int warpgroup_;
-  uint32 ds_place_;        // this lane's row of 16 bytes of transposed 8 x 8 matrices, in the first buffer of ds
+  uint32 ds_place_;        // ds_place(); of a transform it is recomputed instead
   uint32 number_ = 0;      // of the tile, through all items: its buffers and their phases follow from it
   uint32 number_end_ = 0;  // behind the head's last tile
   int first_tile_ = 0;     // the tile of the head's rows that would have number 0
@@ -438,6 +483,7 @@ class BackwardComputer {
   float s_[32];  // s, then p
   float dp_[32];
   uint32 p_[16], ds_[16];
+  uint32 next_p_[16], sloped_p_[16];  // kTransforms: p of the next tile; and p times a quarter of the derivative
   float lse_[16];
   uint32 kept_[kKeptWords<32>] = {};  // kDrops: which entries of the tile are kept
   ScoreRules<Config> rules_ = {};     // of the head; members that no trait needs take no registers

@@ -13,9 +13,10 @@
 
 namespace attend {
 
-// Factor of dp in the units of ds.
+// Factor of dp in the units of ds. Of a transform, p has been multiplied by a quarter of the derivative.
 template <class Config>
-constexpr float kUnitOfDs = sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
+constexpr float kUnitOfDs = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
+                            sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
                                                sm90_backward_units(Config::kElement).ds_bits);
 
 // ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64 columns

@@ -232,12 +232,19 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   return t;
 }
 
+// Has the kernel of five products registers for the derivatives of scores that are transformed? It keeps p times the
+// derivative where lse was. The caller's own function and dropping need those registers.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm90_backward_keeps_slopes(const ScoreModTraits& score) {
+  return !score.adds() && !score.drops;
+}
+
 // dterms_blocks: how many sequences share entries of the gradient of a term from memory: 1 if none share, 0 if that
 // gradient is not wanted.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
                                                                                const ScoreModTraits& score,
                                                                                int dterms_blocks) {
-  if (head_dim > 128 || head_dim_v > 128 || score.transforms || score.adds_from_memory) {
+  if (head_dim > 128 || head_dim_v > 128 || score.adds_from_memory ||
+      (score.transforms && !sm90_backward_keeps_slopes(score))) {
     return sm90_backward_wide_tile(head_dim, head_dim_v, score, dterms_blocks);
   }
   if (head_dim > 64 || head_dim_v > 64) return sm90_backward_persistent_tile(head_dim, head_dim_v);

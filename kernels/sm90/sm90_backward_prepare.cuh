@@ -139,6 +139,7 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
       const float lowest = lowest_lse<Config>(args.options);
       const float finite = lse < lowest ? lowest : lse;  // NaN stays
       row_lse = kSumsRows<Config> ? lse : fmaf(finite, kLog2E, static_cast<float>(-kPBits));
+      if constexpr (Score<Config>::kTransforms) row_lse -= args.transform.lse_offset;
       row_delta = delta[thread];
       if (base.dlse != nullptr) {
         row_delta -= base.dlse[tile.span.query_offset(base.dlse_stride, tile.head, tile.row + thread)];

@@ -48,10 +48,6 @@ class WideP {
       const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
       largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
     }
-    if constexpr (Score<Config>::kTransforms) {
-#pragma unroll
-      for (float& x : lse_) x -= ReciprocalTransform::lse_offset(args_.options);
-    }
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(number).add_to_rows(lse_);
   }
 
@@ -82,9 +78,8 @@ class WideP {
   // s becomes p, or r of a transform. Entries that are not seen get a value that makes p 0, whatever they held.
   __device__ __forceinline__ void exponentials(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
-      const auto transform = ReciprocalTransform::of(args_.options, args_.scale_log2);
 #pragma unroll
-      for (float& x : s) x = transform.r(x);
+      for (float& x : s) x = args_.transform.r(x);
     }
     if constexpr (Score<Config>::kAddsFromMemory) terms_.add(s, args_.base.scale);
     if (masked_.has<Config>(number, head_end_)) {
@@ -155,8 +150,7 @@ class WideP {
       float& score = s[2 * i + b];
       p[b] = score;
       if constexpr (Score<Config>::kTransforms) {
-        p[b] = ReciprocalTransform::of(args_.options, args_.scale_log2)
-                   .probability(score, lse_[backward_statistic(2 * i + b)]);
+        p[b] = args_.transform.probability(score, lse_[backward_statistic(2 * i + b)]);
         score = p[b] * ReciprocalTransform::quarter_slope(score);
       }
       if constexpr (Score<Config>::kIsCustom) p[b] = custom_probability(number, 2 * i + b, score);

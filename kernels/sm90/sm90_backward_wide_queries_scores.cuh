@@ -84,9 +84,8 @@ class WideQueryScores {
   // scores with their term from memory.
   __device__ __forceinline__ void values(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
-      const auto transform = ReciprocalTransform::of(args.options, args.scale_log2);
 #pragma unroll
-      for (float& x : s) x = transform.r(x);
+      for (float& x : s) x = args.transform.r(x);
     }
     if constexpr (Score<Config>::kAddsFromMemory) {
       WideTerms<Config, false> terms;
@@ -119,8 +118,7 @@ class WideQueryScores {
   __device__ __forceinline__ void exponentials_of_transform(float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      s[i] = ReciprocalTransform::of(args.options, args.scale_log2).probability(s[i], lse_[i / 2 % 2]) *
-             ReciprocalTransform::quarter_slope(s[i]);
+      s[i] = args.transform.probability(s[i], lse_[i / 2 % 2]) * ReciprocalTransform::quarter_slope(s[i]);
     }
   }
   // s: products. It becomes p times the derivative of the caller's function.
@@ -209,7 +207,6 @@ class WideQueryScores {
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
       lse_[h] = args.lse_log2[place];
-      if constexpr (Score<Config>::kTransforms) lse_[h] -= ReciprocalTransform::lse_offset(args.options);
       delta_[h] = args.delta[place] * kScoreGradientUnit<Config>;
     }
     if constexpr (Score<Config>::kAddsFromMemory) {

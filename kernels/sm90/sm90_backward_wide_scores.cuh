@@ -19,7 +19,7 @@ namespace attend {
 // otherwise a product. scale_log2 is not 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_unseen(const Sm90BackwardArgs& args) {
-  if constexpr (Score<Config>::kTransforms) return 1e18f;  // p is 2^-(huge), and r - r^2 is still finite
+  if constexpr (Score<Config>::kTransforms) return kUnseenReciprocal;
   return Score<Config>::kAddsFromMemory ? -kInfinity : -kInfinity * args.scale_log2;
 }
 

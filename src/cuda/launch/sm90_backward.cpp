@@ -70,9 +70,11 @@ class Sm90Backward final : public Family {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
     v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
-    // Without a mask ptxas has no registers for dropout at 64 columns; with a window that is open it has.
+    // Without a mask ptxas has no registers for dropout or a transform at 64 columns; with a window that is open it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
-    if (v.mask == MaskKind::kFull && (v.loop_options() & ~kNoRule) == option::kDropout && v.tile().block_n == 192) {
+    const std::int32_t rules = v.loop_options() & ~kNoRule;
+    if (v.mask == MaskKind::kFull && (rules == option::kDropout || rules == option::kTransform) &&
+        v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
     v.adds_up = pays_to_add_up(p);
@@ -103,14 +105,15 @@ class Sm90Backward final : public Family {
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
     add_row_logit_steps(p, choice);
     constexpr double kTflops = 550, kDeterministicTflops = 480, kWideTflops = 450, kWideRulesTflops = 340,
-                     kDbiasTflops = 300;
+                     kTransformTflops = 430, kDbiasTflops = 300;
     choice.seconds +=
         estimated_seconds(p, device,
-                          {.tflops = v.dbias_blocks > 0        ? kDbiasTflops
-                                     : v.has(kRulesOfWide)     ? kWideRulesTflops
-                                     : plan.tile.is_wide       ? kWideTflops
-                                     : v.is_deterministic != 0 ? kDeterministicTflops
-                                                               : kTflops,
+                          {.tflops = v.dbias_blocks > 0                         ? kDbiasTflops
+                                     : plan.tile.is_wide && v.has(kRulesOfWide) ? kWideRulesTflops
+                                     : v.has(option::kTransform)                ? kTransformTflops
+                                     : plan.tile.is_wide                        ? kWideTflops
+                                     : v.is_deterministic != 0                  ? kDeterministicTflops
+                                                                                : kTflops,
                            .block_m = plan.tile.block_n,
                            .blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n) * p.num_heads_k * p.num_sequences,
                            .blocks_per_multiprocessor = 1,
@@ -220,7 +223,9 @@ class Sm90Backward final : public Family {
                              .section_heads = section_of(p, plan, is_full, v.is_deterministic != 0),
                              .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
                              .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
-                             .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits)};
+                             .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits),
+                             .transform = {}};
+    if (p.transforms_scores()) args.transform = ReciprocalTransform::of(args.scale_log2, p.transform_cap);
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
     if (p.dropout_p > 0) {  // it is counted out of ds
