@@ -29,7 +29,14 @@ CASES = [
     ("bf16 causal", (2, 16, 8192, 128), "bfloat16", {"causal": True}, None),
     ("bf16 causal", (1, 8, 16384, 256), "bfloat16", {"causal": True}, None),
     ("bf16 window", (2, 16, 8192, 128), "bfloat16", {"window": (1024, 0)}, None),
+    ("bf16 documents", (2, 16, 8192, 128), "bfloat16", {"block_mask": "k <= q && q // 1024 == k // 1024"}, None),
     ("bf16 softcap causal", (2, 16, 4096, 128), "bfloat16", {"causal": True, "softcap": 30.0}, None),
+    ("bf16 softcap causal", (2, 16, 8192, 128), "bfloat16", {"causal": True, "softcap": 50.0}, None),
+    ("bf16 softcap causal", (32, 16, 512, 128), "bfloat16", {"causal": True, "softcap": 50.0}, None),
+    ("bf16 softcap causal", (4, 32, 4096, 64), "bfloat16", {"causal": True, "softcap": 50.0}, None),
+    ("bf16 softcap", (2, 16, 4096, 128), "bfloat16", {"softcap": 50.0}, None),
+    ("bf16 softcap", (4, 32, 4096, 64), "bfloat16", {"softcap": 50.0}, None),
+    ("bf16 softcap window", (2, 16, 8192, 128), "bfloat16", {"window": (1024, 0), "softcap": 50.0}, None),
     ("bf16 dropout causal", (4, 16, 4096, 64), "bfloat16", {"causal": True, "dropout_p": 0.1, "seed": 1}, None),
     ("bf16 dropout", (2, 16, 4096, 128), "bfloat16", {"dropout_p": 0.1, "seed": 1}, None),
     ("bf16 dropout", (2, 8, 4096, 192), "bfloat16", {"dropout_p": 0.1, "seed": 1}, None),
@@ -86,6 +93,8 @@ class Worker:
         kwargs = dict(options)
         if "bias" in kwargs:
             kwargs["bias"] = random(*kwargs["bias"])
+        if "block_mask" in kwargs:
+            kwargs["block_mask"] = attend.make_block_mask(kwargs["block_mask"], seqlen, seqlen)
         if kwargs.pop("alibi", False):
             kwargs["alibi_slopes"] = torch.rand(heads, device="cuda")
         o, lse = attend.forward(q, k, v, **kwargs)
