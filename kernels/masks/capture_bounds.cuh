@@ -59,7 +59,8 @@ struct CaptureBounds {
     if (last - first >= kMostRuns) return mask_bounds::kAnyFloat;
     const CaptureRange* const of_row = table.ranges + row * table.runs;
     mask_bounds::Floats all = {mask_bounds::kInfinite, -mask_bounds::kInfinite, false};
-    for (int run = first; run <= last; ++run) {
+#pragma unroll 1
+    for (int run = first; run <= last; ++run) {  // one or two, of which the second is seldom another cache line
       const CaptureRange own = of_row[run];
       all = mask_bounds::hull(all, mask_bounds::Floats{own.low, own.high, own.has_nan != 0});
     }

@@ -1,6 +1,6 @@
 // Bounds of a mask function over the rows and keys of a tile, as printed code asks for them
-// (src/expr/print_bounds.hpp): interval arithmetic, the host's of src/expr/bounds.cpp operation by operation. Bounds may
-// be wider than need be: then the pairs of a tile are looked at.
+// (src/expr/print_bounds.hpp): interval arithmetic as in src/expr/bounds.cpp, operation by operation. Bounds may be
+// wider than need be: then the pairs of a tile are looked at.
 //
 // Source   Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
 #pragma once

@@ -5,12 +5,12 @@
 // Memory   writes 4 bytes a tile; reads bounds of captured tensors, which neighbouring tiles share
 #pragma once
 
-#include "../attention/custom_score.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../isa/grid_dependency.cuh"
 #include "capture_bounds.cuh"
 #include "maker_tile.cuh"
 #include "mask_args.cuh"
+#include "mask_code.cuh"
 
 namespace attend {
 

@@ -5,11 +5,11 @@
 // Memory   writes 4 bytes a tile, and 512 for each pattern that is new
 #pragma once
 
-#include "../attention/custom_score.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../isa/grid_dependency.cuh"
 #include "maker_tile.cuh"
 #include "mask_args.cuh"
+#include "mask_code.cuh"
 #include "pattern_table.cuh"
 
 namespace attend {

@@ -5,11 +5,10 @@
 // Memory   reads each captured element once; writes 24 bytes for 64 of them
 #pragma once
 
-#include "../attention/custom_score.cuh"
 #include "../common/warp_reduce.cuh"
 #include "../isa/grid_dependency.cuh"
 #include "mask_args.cuh"
-#include "mask_bounds.cuh"
+#include "mask_code.cuh"
 
 namespace attend {
 
