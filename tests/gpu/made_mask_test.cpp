@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -85,18 +86,20 @@ TEST_F(GpuTest, MadeMasksReadEveryKindOfCapture) {
     return all;
   };
   const BlockMaskShape shape = {2, 2, 200, 333};
-  for (const DType dtype : {DType::kI32, DType::kI64, DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
-    for (const CaptureStrides strides :
-         {CaptureStrides::kDense, CaptureStrides::kSpread, CaptureStrides::kTransposed, CaptureStrides::kNegative}) {
-      const std::vector<CaptureBuffer> captures = {{"one", dtype, {}, {100}},
-                                                   {"row", dtype, {500}, numbers(500, 40), strides},
-                                                   {"of_batch", dtype, {2, 400}, numbers(800, 90), strides},
-                                                   {"three", dtype, {2, 2, 333}, numbers(1332, 50), strides}};
-      check(
-          "(k <= q + one || row[q] < row[k]) && of_batch[b][k] >= of_batch[b][q // 3 + 7] && three[b][h][k] > -9 && "
-          "row[2 * q - k] != row[abs(q - k) * 9]",
-          captures, shape);
-    }
+  constexpr DType kTypes[] = {DType::kI32, DType::kI64, DType::kF32, DType::kF16, DType::kBF16, DType::kF64};
+  constexpr CaptureStrides kStrides[] = {CaptureStrides::kDense, CaptureStrides::kSpread, CaptureStrides::kTransposed,
+                                         CaptureStrides::kNegative};
+  for (std::size_t n = 0; n < std::size(kTypes); ++n) {
+    const DType dtype = kTypes[n];
+    const CaptureStrides strides = kStrides[n % std::size(kStrides)];
+    const std::vector<CaptureBuffer> captures = {{"one", dtype, {}, {100}},
+                                                 {"row", dtype, {500}, numbers(500, 40), strides},
+                                                 {"of_batch", dtype, {2, 400}, numbers(800, 90), strides},
+                                                 {"three", dtype, {2, 2, 333}, numbers(1332, 50), strides}};
+    check(
+        "(k <= q + one || row[q] < row[k]) && of_batch[b][k] >= of_batch[b][q // 3 + 7] && three[b][h][k] > -9 && "
+        "row[2 * q - k] != row[abs(q - k) * 9]",
+        captures, shape);
   }
   std::vector<double> bools = numbers(500, 3);
   for (double& x : bools) x = x > 0;
