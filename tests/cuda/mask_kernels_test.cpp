@@ -1,4 +1,5 @@
-// The kernels that make block masks compile without warnings or spills. What they compute: tests/gpu/made_mask_test.cpp.
+// The kernels that make block masks compile without warnings or spills. What they compute:
+// tests/gpu/made_mask_test.cpp.
 #include <gtest/gtest.h>
 
 #include <utility>
