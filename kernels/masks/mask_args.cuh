@@ -10,10 +10,11 @@
 
 namespace attend {
 
-constexpr int kMakerThreads = 256;    // of a block, of each of the kernels
-constexpr int kMakerTile = 64;        // rows, and keys, of a tile
-constexpr int kCaptureRun = 64;       // elements of a captured tensor's last dimension that have bounds together
-constexpr int kUndecidedTile = -3;    // beside kAllSeen and kNoneSeen
+constexpr int kMakerThreads = 256;  // of a block, of each of the kernels
+constexpr int kMakerTile = 64;      // rows, and keys, of a tile
+constexpr int kCaptureRun = 64;     // elements of a captured tensor's last dimension that have bounds together
+constexpr int kUndecidedTile = -3;  // beside kAllSeen and kNoneSeen
+constexpr int kFirstPatterns = 64;
 constexpr int kLengthOfPattern = 64;  // words: bit r of word k: row r of the tile sees its key k
 
 // Bounds of a run of elements.
@@ -63,14 +64,15 @@ struct MaskMakerArgs {
   int64 seqlen_q;
   int64 seqlen_k;
   MakerCounts* counts;
-  uint64* table;       // (table_slots) 0, or the hash of a pattern << 32 | its place + 1; all 0 before the first kernel
-  int* kinds;          // (tiles) kAllSeen, kNoneSeen, kUndecidedTile, or the place of a pattern
-  int* undecided;      // (tiles) their numbers
-  uint64* places;      // (most_places, 64) patterns in the order in which warps met them, some of them equal
-  int* numbers;        // (most_places) of the pattern that is there
-  uint64* patterns;    // (most_places, 64) different ones, by numbers
-  MadeEntry* entries;  // (most_entries)
-  MadeRow* rows;       // (rows of tiles, of all heads)
+  uint64* table;     // (table_slots) 0, or the hash of a pattern << 32 | its place + 1; all 0 before the first kernel
+  int* kinds;        // (tiles) kAllSeen, kNoneSeen, kUndecidedTile, or the place of a pattern
+  int* undecided;    // (tiles) their numbers
+  uint64* places;    // (most_places, 64) patterns in the order in which warps met them, some of them equal
+  int* numbers;      // (most_places) of the pattern that is there
+  uint64* patterns;  // (most_places, 64) different ones, by numbers, from number kFirstPatterns on
+  uint64* first_patterns;  // (kFirstPatterns, 64) the others: beside what is copied in any case
+  MadeEntry* entries;      // (most_entries)
+  MadeRow* rows;           // (rows of tiles, of all heads)
   int num_heads;
   int tile_rows;  // of a head
   int tile_columns;
@@ -81,6 +83,6 @@ struct MaskMakerArgs {
   int unused;
 };
 static_assert(sizeof(MaskMakerArgs) ==
-              kMostCaptured * (sizeof(CapturedTensor) + sizeof(CaptureRanges)) + 11 * 8 + 8 * 4);
+              kMostCaptured * (sizeof(CapturedTensor) + sizeof(CaptureRanges)) + 12 * 8 + 8 * 4);
 
 }  // namespace attend

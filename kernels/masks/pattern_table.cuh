@@ -87,7 +87,8 @@ class PatternTable {
       args_.numbers[place_] = number;
     }
     number = __shfl_sync(kAllLanes, number, 0);
-    uint64* const words = args_.patterns + int64{number} * kLengthOfPattern + lane_;
+    uint64* const all = number < kFirstPatterns ? args_.first_patterns : args_.patterns;
+    uint64* const words = all + int64{number} * kLengthOfPattern + lane_;
     words[0] = own.low;
     words[kWarpThreads] = own.high;
     const int place = place_;

@@ -171,8 +171,9 @@ def test_flex_masks_of_tensors_on_the_gpu_are_made_there(torch, monkeypatch):
         return attend.make_block_mask(*args, device=device, **options)
 
     monkeypatch.setattr(block_masks, "make_block_mask", spy)
-    for function, wanted in ((lambda b, h, q, k: (document[q] == document[k]) & (k <= q), [document.device]),
-                             (lambda b, h, q, k: torch.exp(document[q] * 1.0) < 3 + k, [document.device, None])):  # fmt: skip
+    causal = lambda b, h, q, k: (document[q] == document[k]) & (k <= q)
+    curved = lambda b, h, q, k: (document[q] == document[k]) & (torch.exp(q / 4096) * 1000 < 500 + k)
+    for function, wanted in ((causal, [document.device]), (curved, [document.device, None])):
         devices.clear()
         mask = create_block_mask(function, None, None, 4096, 4096, device="cuda")
         assert devices == wanted

@@ -206,7 +206,7 @@ TEST_F(GpuTest, MadeMasksAreRefusedInALine) {
   expect_refused(ErrorCode::kInvalidArgument, "mask: capture 'doc': on CUDA device 7", elsewhere, shape, {});
   expect_refused(ErrorCode::kInvalidArgument, "65536 rows of 65536 tiles", MaskFunction("k <= q"),
                  {1, 1, 1 << 22, 1 << 22}, {kGpu});
-  expect_refused(ErrorCode::kInvalidArgument, "place: on CUDA device 99", MaskFunction("k <= q"), shape,
+  expect_refused(ErrorCode::kInvalidArgument, "device: on CUDA device 99", MaskFunction("k <= q"), shape,
                  {{DeviceType::kCUDA, 99}});
 }
 

@@ -27,10 +27,9 @@ static_assert(kMakerTile == core::kMaskTile && sizeof(core::TilePattern) == kLen
 static_assert(sizeof(core::SeenTiles) == sizeof(MadeEntry));
 
 constexpr int kWarpsOfBlock = kMakerThreads / 32;
-constexpr int kBlocksOfMultiprocessor = 4;          // of mask_patterns
-constexpr std::int64_t kMostRuns = 1 << 20;         // of a capture with bounds: 24 MiB
-constexpr std::int64_t kPatternsCopiedAtOnce = 64;  // without knowing how many there are
-constexpr std::int64_t kEntriesCopiedOfRow = 4;     // likewise
+constexpr int kBlocksOfMultiprocessor = 4;       // of mask_patterns
+constexpr std::int64_t kMostRuns = 1 << 20;      // of a capture with bounds: 24 MiB
+constexpr std::int64_t kEntriesCopiedOfRow = 4;  // without knowing how many there are
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
@@ -99,10 +98,11 @@ class Attempt {
     patterns_ = places.add<core::TilePattern>(capacity.places);
     const std::size_t table = places.add<uint64>(args_.table_slots);
     counts_ = places.add<MakerCounts>(1);  // from here on copied back together, and zero from the table to its end
+    first_ = places.add<core::TilePattern>(kFirstPatterns);
     rows_ = places.add<MadeRow>(rows);
     entries_ = places.add<MadeEntry>(capacity.entries);
     memory_.emplace(places.bytes(), stream);
-    cleared_ = {table, rows_ - table};
+    cleared_ = {table, first_ - table};
     for (std::size_t n = 0; n < captures.size(); ++n) {
       if (args_.ranges[n].runs > 0) args_.ranges[n].ranges = at<CaptureRange>(*memory_, ranges[n]);
     }
@@ -111,6 +111,7 @@ class Attempt {
     args_.places = at<uint64>(*memory_, words);
     args_.numbers = at<int>(*memory_, numbers);
     args_.patterns = at<uint64>(*memory_, patterns_);
+    args_.first_patterns = at<uint64>(*memory_, first_);
     args_.table = at<uint64>(*memory_, table);
     args_.counts = at<MakerCounts>(*memory_, counts_);
     args_.rows = at<MadeRow>(*memory_, rows_);
@@ -128,15 +129,12 @@ class Attempt {
     run(MakerStep::kRows, num_rows(tiles_));
   }
 
-  /// Begins to copy what there is of most masks: counts, rows and the first entries and patterns.
-  void begin_copies() {
+  /// Begins to copy what there is of most masks: counts, the first patterns, rows and the first entries.
+  void begin_copy() {
     const std::int64_t entries = std::min<std::int64_t>(args_.most_entries, kEntriesCopiedOfRow * num_rows(tiles_));
-    const std::int64_t patterns = std::min<std::int64_t>(args_.most_places, kPatternsCopiedAtOnce);
     head_.resize(entries_ - counts_ + static_cast<std::size_t>(entries) * sizeof(MadeEntry));
-    found_patterns_.resize(static_cast<std::size_t>(patterns));
     num_copied_ = entries;
     copy(head_.data(), counts_, head_.size());
-    copy(found_patterns_.data(), patterns_, found_patterns_.size() * sizeof(core::TilePattern));
   }
 
   /// After the stream was waited for.
@@ -145,14 +143,14 @@ class Attempt {
   /// Fills the tiles. May wait once more.
   void take(BlockTiles& tiles) {
     const MakerCounts found = counts();
-    std::vector<core::SeenTiles> entries =
-        read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));
-    const std::size_t num_entries = entries.size(), num_patterns = found_patterns_.size();
+    auto entries = read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));
+    auto patterns = read<core::TilePattern>(first_ - counts_, std::min(kFirstPatterns, found.patterns));
+    const std::size_t num_entries = entries.size(), num_patterns = patterns.size();
     entries.resize(static_cast<std::size_t>(found.entries));
-    found_patterns_.resize(static_cast<std::size_t>(found.patterns));
-    const bool has_more = entries.size() > num_entries || found_patterns_.size() > num_patterns;
+    patterns.resize(static_cast<std::size_t>(found.patterns));
+    const bool has_more = entries.size() > num_entries || patterns.size() > num_patterns;
     copy_rest(entries, num_entries, entries_);
-    copy_rest(found_patterns_, num_patterns, patterns_);
+    copy_rest(patterns, num_patterns, patterns_);
     if (has_more) synchronize(stream_);
     tiles.seen.reserve(entries.size());
     for (const MadeRow& row : read<MadeRow>(rows_ - counts_, num_rows(tiles))) {
@@ -160,7 +158,7 @@ class Attempt {
       tiles.seen.insert(tiles.seen.end(), first, first + row.count);
       tiles.row_begin.push_back(static_cast<std::int64_t>(tiles.seen.size()));
     }
-    tiles.patterns = std::move(found_patterns_);
+    tiles.patterns = std::move(patterns);
   }
 
  private:
@@ -206,11 +204,10 @@ class Attempt {
   MaskMakerArgs args_;
   const BlockTiles& tiles_;
   std::optional<Scratch> memory_;
-  std::size_t patterns_ = 0, counts_ = 0, rows_ = 0, entries_ = 0;  // offsets
+  std::size_t patterns_ = 0, counts_ = 0, first_ = 0, rows_ = 0, entries_ = 0;  // offsets
   Bytes cleared_;
   std::int64_t num_runs_ = 0, num_copied_ = 0;
   std::vector<std::byte> head_;  // from counts_ on
-  std::vector<core::TilePattern> found_patterns_;
 };
 
 void check_stream(StreamHandle stream) {
@@ -221,7 +218,7 @@ void check_stream(StreamHandle stream) {
   std::size_t num_dependencies = 0;
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
              "cuStreamGetCaptureInfo", "making a block mask");
-  if (status != 0) core::refuse("place: a stream that is being captured, allowed others: make_block_mask waits for it");
+  if (status != 0) core::refuse("stream: one that is being captured, allowed others: make_block_mask waits for it");
 }
 
 /// The next one. How many places it takes is not known where some were missing: no more than there are tiles.
@@ -246,7 +243,7 @@ void make_tiles(const core::MaskProgram& program, Device device, Stream stream, 
         "on a GPU",
         rows, tiles.tile_columns());
   }
-  const DeviceInfo& info = device_of("place", Tensor{.device = device});
+  const DeviceInfo& info = device_of("device", Tensor{.device = device});
   if (rows == 0 || tiles.tile_columns() == 0) return tiles.row_begin.resize(static_cast<std::size_t>(rows + 1));
   const ContextGuard guard(info.index);
   auto* const handle = static_cast<StreamHandle>(stream);
@@ -260,7 +257,7 @@ void make_tiles(const core::MaskProgram& program, Device device, Stream stream, 
     std::optional<Event> start, end;
     if (gpu_ms != nullptr) start.emplace(Event::Timing::kOn).record(handle);
     attempt.launch(kernels, info, warps);
-    attempt.begin_copies();
+    attempt.begin_copy();
     if (gpu_ms != nullptr) end.emplace(Event::Timing::kOn).record(handle);
     synchronize(handle);
     if (gpu_ms != nullptr) *gpu_ms += static_cast<double>(end->milliseconds_since(*start));
