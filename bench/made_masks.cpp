@@ -3,7 +3,8 @@
 //   made_masks [--runs 21] [--lengths 8192,131072] [--json FILE]
 //
 // gpu_us: from the first operation on the stream to the end of the last copy, launches included, by CUDA events.
-// call_us: make_block_mask on the GPU as a caller waits for it. host_us: the same mask made on the host, once.
+// call_us: make_block_mask on the GPU as a caller waits for it. host_us: the same mask made on the host, once; both are
+// compared.
 // Medians of the runs. peak_mib: the most that the library's pool on the GPU handed out at once. The documents lie on
 // the GPU.
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -100,6 +102,14 @@ double microseconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
 
+bool are_same(const attend::core::BlockTiles& a, const attend::core::BlockTiles& b) {
+  const auto is_same_run = [](const attend::core::SeenTiles& x, const attend::core::SeenTiles& y) {
+    return x.begin == y.begin && x.end == y.end && x.pattern == y.pattern;
+  };
+  return a.row_begin == b.row_begin && a.patterns == b.patterns &&
+         std::equal(a.seen.begin(), a.seen.end(), b.seen.begin(), b.seen.end(), is_same_run);
+}
+
 struct Row {
   std::string mask;
   std::int64_t length = 0;
@@ -141,7 +151,13 @@ Row measure(const Named& named, std::int64_t length, int runs) {
   row.gpu_us = median(gpu);
   row.call_us = median(call);
   row.peak_mib = static_cast<double>(attend::cuda::memory_pool_usage(0).used_peak) / kMiB;
-  row.host_us = microseconds_of([&] { (void)attend::make_block_mask(of_host, shape); });
+  std::optional<BlockMask> wanted;
+  row.host_us = microseconds_of([&] { wanted = attend::make_block_mask(of_host, shape); });
+  if (!are_same(*attend::make_block_mask(of_gpu, shape, place).state(), *wanted->state())) {
+    std::fprintf(stderr, "made_masks: '%s' of length %lld is another mask than the host's\n", named.text,
+                 static_cast<long long>(length));
+    std::exit(1);
+  }
   return row;
 }
 
