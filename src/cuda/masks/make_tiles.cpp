@@ -118,10 +118,10 @@ class Attempt {
     args_.entries = at<MadeEntry>(*memory_, entries_);
   }
 
-  void launch(const MaskKernels& kernels, const DeviceInfo& device, std::int64_t warps) {
+  void launch(const MaskKernels::Loaded& kernels, std::int64_t warps) {
     clear(memory_->data() + cleared_.begin, cleared_.bytes, stream_, "making a block mask");
     const auto run = [&](MakerStep step, std::int64_t blocks) {
-      kernels.get(step, device).launch({.x = static_cast<unsigned>(blocks)}, &args_, stream_);
+      kernels[static_cast<std::size_t>(step)]->launch({.x = static_cast<unsigned>(blocks)}, &args_, stream_);
     };
     if (num_runs_ > 0) run(MakerStep::kRanges, ceil_div(num_runs_, kWarpsOfBlock));
     run(MakerStep::kKinds, ceil_div(args_.tiles, kMakerThreads));
@@ -140,25 +140,24 @@ class Attempt {
   /// After the stream was waited for.
   [[nodiscard]] MakerCounts counts() const { return read<MakerCounts>(0, 1).front(); }
 
-  /// Fills the tiles. May wait once more.
-  void take(BlockTiles& tiles) {
+  /// Begins to copy the entries and patterns that are not here yet. Are there any? Then the stream is to be waited for.
+  [[nodiscard]] bool begin_rest() {
     const MakerCounts found = counts();
-    auto entries = read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));
-    auto patterns = read<core::TilePattern>(first_ - counts_, std::min(kFirstPatterns, found.patterns));
-    const std::size_t num_entries = entries.size(), num_patterns = patterns.size();
-    entries.resize(static_cast<std::size_t>(found.entries));
-    patterns.resize(static_cast<std::size_t>(found.patterns));
-    const bool has_more = entries.size() > num_entries || patterns.size() > num_patterns;
-    copy_rest(entries, num_entries, entries_);
-    copy_rest(patterns, num_patterns, patterns_);
-    if (has_more) synchronize(stream_);
-    tiles.seen.reserve(entries.size());
+    found_entries_ = read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));
+    found_patterns_ = read<core::TilePattern>(first_ - counts_, std::min(kFirstPatterns, found.patterns));
+    const bool has_entries = copy_rest(found_entries_, found.entries, entries_);
+    return copy_rest(found_patterns_, found.patterns, patterns_) || has_entries;
+  }
+
+  /// When they are here.
+  void fill(BlockTiles& tiles) {
+    tiles.seen.reserve(found_entries_.size());
     for (const MadeRow& row : read<MadeRow>(rows_ - counts_, num_rows(tiles))) {
-      const auto first = entries.begin() + row.first;
+      const auto first = found_entries_.begin() + row.first;
       tiles.seen.insert(tiles.seen.end(), first, first + row.count);
       tiles.row_begin.push_back(static_cast<std::int64_t>(tiles.seen.size()));
     }
-    tiles.patterns = std::move(patterns);
+    tiles.patterns = std::move(found_patterns_);
   }
 
  private:
@@ -188,10 +187,15 @@ class Attempt {
     check_call(driver().copy_to_host(to, memory_->data() + offset, bytes, stream_), "cuMemcpyDtoHAsync",
                "reading a block mask");
   }
-  /// What is not in `all` yet, behind the first elements.
+  /// Of so many elements, those that are not in `all` yet. Are there any?
   template <class T>
-  void copy_rest(std::vector<T>& all, std::size_t count, std::size_t offset) {
-    if (all.size() > count) copy(all.data() + count, offset + count * sizeof(T), (all.size() - count) * sizeof(T));
+  bool copy_rest(std::vector<T>& all, int count, std::size_t offset) {
+    const std::size_t bytes = all.size() * sizeof(T);
+    all.resize(static_cast<std::size_t>(count));
+    const std::size_t all_bytes = all.size() * sizeof(T);
+    if (bytes == all_bytes) return false;
+    copy(reinterpret_cast<std::byte*>(all.data()) + bytes, offset + bytes, all_bytes - bytes);
+    return true;
   }
   template <class T>
   [[nodiscard]] std::vector<T> read(std::size_t offset, std::int64_t count) const {
@@ -208,6 +212,8 @@ class Attempt {
   Bytes cleared_;
   std::int64_t num_runs_ = 0, num_copied_ = 0;
   std::vector<std::byte> head_;  // from counts_ on
+  std::vector<core::SeenTiles> found_entries_;
+  std::vector<core::TilePattern> found_patterns_;
 };
 
 void check_stream(StreamHandle stream) {
@@ -219,6 +225,16 @@ void check_stream(StreamHandle stream) {
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
              "cuStreamGetCaptureInfo", "making a block mask");
   if (status != 0) core::refuse("stream: one that is being captured, allowed others: make_block_mask waits for it");
+}
+
+/// Waits for the stream. If there is a start, the time from it to here is added, and it moves here.
+void wait_here(StreamHandle stream, std::optional<Event>& start, double* milliseconds) {
+  if (!start) return synchronize(stream);
+  Event end(Event::Timing::kOn);
+  end.record(stream);
+  synchronize(stream);
+  *milliseconds += static_cast<double>(end.milliseconds_since(*start));
+  start->record(stream);
 }
 
 /// The next one. How many places it takes is not known where some were missing: no more than there are tiles.
@@ -249,20 +265,21 @@ void make_tiles(const core::MaskProgram& program, Device device, Stream stream, 
   auto* const handle = static_cast<StreamHandle>(stream);
   check_stream(handle);
   const DeviceCaptures captures(program.captures, info.index, handle);
-  const MaskKernels kernels(program, captures.all());
+  const MaskKernels::Loaded kernels = MaskKernels(program, captures.all()).load(info);
   const std::int64_t warps = std::min<std::int64_t>(
       rows * tiles.tile_columns(), std::int64_t{info.num_multiprocessors} * kBlocksOfMultiprocessor * kWarpsOfBlock);
   for (Capacity capacity = first_capacity(tiles, warps);;) {
     Attempt attempt(captures.all(), tiles, capacity, handle);
-    std::optional<Event> start, end;
+    std::optional<Event> start;
     if (gpu_ms != nullptr) start.emplace(Event::Timing::kOn).record(handle);
-    attempt.launch(kernels, info, warps);
+    attempt.launch(kernels, warps);
     attempt.begin_copy();
-    if (gpu_ms != nullptr) end.emplace(Event::Timing::kOn).record(handle);
-    synchronize(handle);
-    if (gpu_ms != nullptr) *gpu_ms += static_cast<double>(end->milliseconds_since(*start));
+    wait_here(handle, start, gpu_ms);
     const MakerCounts found = attempt.counts();
-    if (found.places <= capacity.places && found.entries <= capacity.entries) return attempt.take(tiles);
+    if (found.places <= capacity.places && found.entries <= capacity.entries) {
+      if (attempt.begin_rest()) wait_here(handle, start, gpu_ms);
+      return attempt.fill(tiles);
+    }
     capacity = larger(capacity, found);
   }
 }

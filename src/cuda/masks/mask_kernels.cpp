@@ -1,6 +1,6 @@
 #include "cuda/masks/mask_kernels.hpp"
 
-#include <bit>
+#include <algorithm>
 
 #include "cuda/jit/hash.hpp"
 #include "cuda/masks/mask_text.hpp"
@@ -34,16 +34,25 @@ Variant variant_of(MakerStep step, std::string_view text) {
 }  // namespace
 
 MaskKernels::MaskKernels(const core::MaskProgram& program, const std::vector<core::MaskCapture>& captures)
-    : text_(mask_text(program.source, captures)), text_of_captures_(mask_text({}, captures)) {}
+    : text_(mask_text(program.source, captures)),
+      text_of_captures_(mask_text({}, captures)),
+      has_bounds_(std::any_of(captures.begin(), captures.end(), [](const auto& one) { return one.has_bounds; })) {}
 
 std::string_view MaskKernels::text(MakerStep step) const {
   if (step == MakerStep::kRanges) return text_of_captures_;  // which other functions share
   return step == MakerStep::kRows ? std::string_view() : text_;
 }
 
-const LoadedVariant& MaskKernels::get(MakerStep step, const DeviceInfo& device) const {
+MaskKernels::Loaded MaskKernels::load(const DeviceInfo& device) const {
   static auto* kernels = new KernelCache<Variant>();  // launches may go on while the process ends
-  return kernels->get(device, variant_of(step, text(step)), [&](const Arch& arch) { return spec(step, arch.target); });
+  Loaded loaded = {};
+  for (std::size_t n = 0; n < kMakerSteps; ++n) {
+    const auto step = static_cast<MakerStep>(n);
+    if (step == MakerStep::kRanges && !has_bounds_) continue;
+    loaded[n] =
+        &kernels->get(device, variant_of(step, text(step)), [&](const Arch& arch) { return spec(step, arch.target); });
+  }
+  return loaded;
 }
 
 KernelSpec MaskKernels::spec(MakerStep step, const char* arch) const {

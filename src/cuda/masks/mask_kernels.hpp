@@ -1,6 +1,7 @@
 // The kernels of kernels/masks, compiled and loaded at the first mask of a text.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -22,7 +23,9 @@ class MaskKernels {
  public:
   MaskKernels(const core::MaskProgram& program, const std::vector<core::MaskCapture>& captures);
 
-  [[nodiscard]] const LoadedVariant& get(MakerStep step, const DeviceInfo& device) const;
+  /// Each step's, by its number. That of the ranges may be null: no capture has bounds. Good for ever.
+  using Loaded = std::array<const LoadedVariant*, kMakerSteps>;
+  [[nodiscard]] Loaded load(const DeviceInfo& device) const;
 
   /// Every kernel, for the tests.
   [[nodiscard]] std::vector<KernelSpec> specs(const char* arch) const;
@@ -32,6 +35,7 @@ class MaskKernels {
   [[nodiscard]] std::string_view text(MakerStep step) const;
 
   std::string text_, text_of_captures_;
+  bool has_bounds_;  // of a capture
 };
 
 }  // namespace attend::cuda
