@@ -119,11 +119,11 @@ struct BlockMaskPlace {
 ///
 /// On a CPU: cpu_threads() threads. Captured tensors lie on a CPU.
 ///
-/// On a GPU: captured tensors lie there, or on a CPU, from where they are copied. It returns when the mask is made, as
-/// it is on a CPU, for calls on any device: it waits for the stream. Memory of the GPU, while it is made: about 8 bytes
-/// for each 64 rows and 64 keys, and 512 bytes for each pattern. The first mask of a text compiles four small kernels,
-/// which are kept as those of attention are. The text asks for arithmetic, comparisons, sqrt and rounding, but for no
-/// exp, log, sin and the like, whose last bits are other ones on a GPU.
+/// On a GPU: captured tensors lie there, or on a CPU, from where they are copied. It waits for the stream and returns
+/// when the mask is made, which then is for calls on any device. Meanwhile it has about 8 bytes of the GPU's memory for
+/// each 64 rows and 64 keys, and 1 KiB for each pattern, for 8192 or one a tile at least. The first mask of a text
+/// compiles four small kernels, which are kept as those of attention are. The text asks for arithmetic, comparisons,
+/// sqrt and rounding, but for no exp, log, sin and the like, whose last bits are other ones on a GPU.
 ///
 /// @throws Error (kInvalidArgument) naming a size that is not allowed (batch, num_heads: 1 to 2^31 - 1; seqlen_q,
 /// seqlen_k: 0 to 2^31 - 1; 2^28 rows of tiles in all, on a GPU 2^31 - 1 tiles), a capture on another device, or a

@@ -9,7 +9,7 @@ namespace attend::cuda {
 
 /// Fills row_begin, seen and patterns of `tiles`, whose sizes are given, with patterns numbered in any order. Returns
 /// when they are there: one wait for the stream, a second one if they are many, and more if there are so many patterns
-/// that the memory for them has to be larger. Memory of the GPU: about 8 bytes a tile of 64 x 64, 512 bytes for each
+/// that the memory for them has to be larger. Memory of the GPU: about 8 bytes a tile of 64 x 64, 1 KiB for each
 /// different pattern, and the elements of captures of the host.
 /// @param gpu_ms  not null: the time from the first operation on the stream to the end of the last copy is added to it,
 ///                by events, of all attempts. Copies of captures are before it
