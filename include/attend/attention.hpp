@@ -103,9 +103,6 @@ struct Params {
   std::string_view compute = "auto";
 };
 
-/// A CUDA stream (CUstream); ignored for CPU tensors, whose calls return when the work is done.
-using Stream = void*;
-
 /// The arguments of forward. Inputs may lie in const memory. All tensors lie on the device of q.
 struct ForwardCall {
   ConstTensor q;  ///< f32, f16 or bf16 (batch, num_heads_q, seqlen_q, head_dim), 1 <= head_dim <= 512

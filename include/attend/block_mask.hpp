@@ -18,6 +18,7 @@
 
 #include "attend/export.hpp"
 #include "attend/score_function.hpp"
+#include "attend/tensor.hpp"
 
 namespace attend {
 namespace core {
@@ -105,12 +106,30 @@ class ATTEND_API BlockMask {
   std::shared_ptr<const core::BlockTiles> tiles_;
 };
 
+/// Where a mask is made.
+struct BlockMaskPlace {
+  Device device = {};       ///< a CPU, or a GPU
+  Stream stream = nullptr;  ///< of the GPU: the mask is made in its order. Not one that is being captured
+};
+
 /// The mask that a function describes. Tiles whose pairs are all alike by the function's bounds are not evaluated: a
 /// causal mask or sorted documents take time that grows with seqlen, not with its square. Elements of a capture have
 /// bounds by blocks of 64 in the last dimension, where the other subscripts are known and it has at most 2^20 blocks.
-/// cpu_threads() threads; the same result with any number. Captured tensors are read once, here, and lie on a CPU.
+/// Captured tensors are read once, here. The same result wherever it is made, bit for bit, each time.
+///
+/// On a CPU: cpu_threads() threads. Captured tensors lie on a CPU.
+///
+/// On a GPU: captured tensors lie there, or on a CPU, from where they are copied. It waits for the stream and returns
+/// when the mask is made, which then is for calls on any device. Meanwhile it has about 8 bytes of the GPU's memory for
+/// each 64 rows and 64 keys, and 1 KiB for each pattern, for 8192 or one a tile at least. The first mask of a text
+/// compiles four small kernels, which are kept as those of attention are. The text asks for arithmetic, comparisons,
+/// sqrt and rounding, but for no exp, log, sin and the like, whose last bits are other ones on a GPU.
+///
 /// @throws Error (kInvalidArgument) naming a size that is not allowed (batch, num_heads: 1 to 2^31 - 1; seqlen_q,
-/// seqlen_k: 0 to 2^31 - 1; 2^28 rows of tiles in all) or a capture on a GPU; kInternal if memory is out.
-[[nodiscard]] ATTEND_API BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape);
+/// seqlen_k: 0 to 2^31 - 1; 2^28 rows of tiles in all, on a GPU 2^31 - 1 tiles), a capture on another device, or a
+/// stream that is being captured; kUnsupported for exp and its kind on a GPU; kMissingHardware without such a GPU;
+/// kInternal if memory is out.
+[[nodiscard]] ATTEND_API BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape,
+                                                   const BlockMaskPlace& place = {});
 
 }  // namespace attend

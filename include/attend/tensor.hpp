@@ -69,6 +69,9 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
+/// A CUDA stream (CUstream); ignored for CPU tensors, whose calls return when the work is done.
+using Stream = void*;
+
 using Shape = std::array<std::int64_t, 4>;  ///< (batch, heads, seqlen, head_dim), in elements
 
 /// Strides of a dense row-major tensor of `shape`, in elements. BHSD order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -11,6 +12,7 @@ from attend._core import BlockMask
 from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._score import check_captures, check_text, view_of_capture
+from attend._spaces import KDL_CUDA
 
 
 def make_block_mask(
@@ -21,6 +23,7 @@ def make_block_mask(
     batch: int = 1,
     num_heads: int = 1,
     captures: Optional[Mapping[str, Any]] = None,
+    device: Any = None,
 ) -> BlockMask:
     """Which keys each row sees, for `attention(..., block_mask=...)`, which leaves out tiles in which no row sees a key.
 
@@ -32,8 +35,11 @@ def make_block_mask(
         seqlen_q, seqlen_k: lengths of the calls that it is for, 0 to 2^31 - 1.
         batch, num_heads: where the text asks for b (or h): the number of sequences (or query heads) of the calls. A text
             that does not ask for them gives a mask for any number.
-        captures: {"doc": array, ...}, on a CPU, what the text reads: 0 to 4 dimensions, or numbers. They are read here,
-            once.
+        captures: {"doc": array, ...}, what the text reads: 0 to 4 dimensions, or numbers. They are read here, once. On
+            a CPU; where the mask is made on a GPU also there, all of one framework.
+        device: where the mask is made. None or "cpu": on the CPU. "cuda", "cuda:N" or a torch.device: on that GPU, in the
+            order of the stream that the captures' framework works in there, of torch's current one without captures;
+            the call returns when it is made. The same mask, bit for bit, and for calls on any device.
 
     Returns:
         A `BlockMask`, which never changes. `shape`: (batch, num_heads, seqlen_q, seqlen_k). `tiles`: a dictionary of
@@ -41,18 +47,76 @@ def make_block_mask(
         ones. `density`: part of all pairs that are seen. `nbytes`. `sees(batch, head, row, key)`.
 
     Tiles that are decided by bounds of the condition are not evaluated: causal masks and sorted documents take time
-    that grows with the lengths, not with their product. The mask may be copied and shared between threads.
+    that grows with the lengths, not with their product. The mask may be copied and shared between threads. On a GPU the
+    first mask of a text compiles small kernels, in a fraction of a second, which are kept on disk as attention's are.
 
     Raises:
-        attend.ArgumentError naming the column of the text, the capture or the size.
+        attend.ArgumentError naming the column of the text, the capture, the size or the device; attend.UnsupportedError
+        on a GPU for a text that asks for exp, log, sin and the like, whose last bits are other ones there.
     """
     check_text("mask", mask)
     check_captures(captures)
     given = captures or {}
-    views = tuple(_view(name, x) for name, x in given.items())
     sizes = [_size(name, n) for name, n in (("batch", batch), ("num_heads", num_heads), ("seqlen_q", seqlen_q),
                                             ("seqlen_k", seqlen_k))]  # fmt: skip
-    return _core.make_block_mask(mask, tuple(given), views, *sizes)
+    index = _gpu_of(device, tuple(given.values()))
+    if index is None:
+        views = tuple(_view(name, x) for name, x in given.items())
+        return _core.make_block_mask(mask, tuple(given), views, *sizes, _ON_CPU, 0)
+    views = tuple(_view_near(name, x, index) for name, x in given.items())
+    return _core.make_block_mask(mask, tuple(given), views, *sizes, index, _stream(index, tuple(given.values())))
+
+
+_ON_CPU = -1  # in the place of a GPU's number
+
+
+def _gpu_of(device: Any, given: tuple[Any, ...]) -> Optional[int]:
+    """Its number; None: the CPU. "cuda" is the GPU of the captures there, or torch's current one."""
+    name = "cpu" if device is None else str(device)
+    kind, colon, number = name.partition(":")
+    if name == "cpu":
+        return None
+    if kind != "cuda" or (colon and not number.isdecimal()) or len(number) > 9:
+        raise ArgumentError(f"device: {name[:32]!r}, allowed 'cpu', 'cuda' or 'cuda:N'")
+    if colon:
+        return int(number)
+    for x in given:
+        if _is_on_gpu(x):
+            return int(x.__dlpack_device__()[1])
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_available() else 0
+
+
+def _is_on_gpu(x: Any) -> bool:
+    if is_torch(x):
+        return bool(x.is_cuda)
+    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) == KDL_CUDA
+
+
+def _stream(index: int, given: tuple[Any, ...]) -> int:
+    """That the frameworks of the captures work in."""
+    on_gpu = [x for x in given if _is_on_gpu(x)]
+    if on_gpu and not is_torch(on_gpu[0]):
+        from attend._cuda_space import CudaSpace
+
+        return CudaSpace(on_gpu[0], index, "captures").stream
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+def _view_near(name: str, x: Any, index: int) -> Any:
+    """Of a capture on that GPU or on the CPU."""
+    if is_torch(x):
+        from attend.torch._score import view_of_near_capture
+
+        return view_of_near_capture(name, x, index)
+    if not _is_on_gpu(x):
+        return _view(name, x)
+    from attend._cuda_space import CudaSpace
+
+    return view_of_capture(CudaSpace(x, index, "captures"), name, x)
 
 
 def _size(name: str, n: Any) -> int:

@@ -113,7 +113,7 @@ class BlockMask:
 
 def make_block_mask(
     text: str, names: tuple[str, ...], arrays: tuple[Any, ...], batch: int, num_heads: int, seqlen_q: int,
-    seqlen_k: int, /,
+    seqlen_k: int, gpu: int, stream: int, /,
 ) -> BlockMask: ...  # fmt: skip
 def forward_with_own(
     function: Optional[ScoreFunction], block_mask: Optional[BlockMask], q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings,

@@ -88,7 +88,8 @@ def create_block_mask(
 
     Returns:
         attend.torch.flex_attention.BlockMask, a subclass of torch's. No mask of all pairs is made, and where bounds
-        decide a tile none of its pairs is evaluated: see make_block_mask. Its lists are evaluated pair by pair. In what
+        decide a tile none of its pairs is evaluated: see make_block_mask. That is done on the GPU where the captured
+        tensors are, for masks of 2^24 pairs and more. Its lists are evaluated pair by pair. In what
         torch.compile compiles it is of torch's class, and its lists have all blocks.
 
     Raises:

@@ -70,11 +70,15 @@ HeldFunction without(const HeldFunction& held) {
   return {held.function, nb::none()};
 }
 
+/// gpu: where it is made; negative: on the CPU.
 BlockMask make_mask(const std::string& text, const nb::tuple& names, const nb::tuple& arrays, std::int64_t batch,
-                    std::int64_t num_heads, std::int64_t seqlen_q, std::int64_t seqlen_k) {
+                    std::int64_t num_heads, std::int64_t seqlen_q, std::int64_t seqlen_k, int gpu,
+                    std::uintptr_t stream) {
   const MaskFunction function(text, captures_of(names, arrays));
   const nb::gil_scoped_release release;
-  return make_block_mask(function, {batch, num_heads, seqlen_q, seqlen_k});
+  BlockMaskPlace place;
+  if (gpu >= 0) place = {{DeviceType::kCUDA, gpu}, reinterpret_cast<Stream>(stream)};
+  return make_block_mask(function, {batch, num_heads, seqlen_q, seqlen_k}, place);
 }
 
 void set_own(Params& params, const HeldFunction* held, const BlockMask* mask) {

@@ -118,3 +118,14 @@ def test_refusals_name_the_argument(call, message):
     with pytest.raises(attend.ArgumentError) as raised:
         call()
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:1x", 0, "cpu:0"])
+def test_a_device_that_is_none_is_refused(device):
+    with pytest.raises(attend.ArgumentError, match=r"^device: .*, allowed 'cpu', 'cuda' or 'cuda:N'$"):
+        attend.make_block_mask("k <= q", 8, 8, device=device)
+
+
+def test_the_cpu_may_be_named(doc):
+    given = {"batch": BATCH, "num_heads": HEADS, "captures": {"doc": doc}}
+    assert attend.make_block_mask(TEXT, ROWS, KEYS, device="cpu", **given).tiles == make(doc).tiles

@@ -116,3 +116,69 @@ def test_a_block_mask_is_its_mask_of_bools(torch, head_dim):
     baseline = with_gradients(torch, materialised, leaves, dout)
     truth = with_gradients(torch, materialised, [x.double() for x in leaves], dout)
     check_budget(found, baseline, truth, half=True)
+
+
+def same_mask(a, b):
+    assert (a.shape, a.tiles, a.density, a.nbytes) == (b.shape, b.tiles, b.density, b.nbytes)
+    batch, heads, rows, keys = a.shape
+    for n in range(0, 4000, 7):
+        at = (n % batch, n % heads, n * 7919 % rows, n * 104729 % keys)
+        assert a.sees(*at) == b.sees(*at), at
+
+
+@pytest.mark.parametrize("where", ["cuda", "cpu"])
+def test_a_block_mask_made_on_the_gpu_is_that_of_the_host(torch, where):
+    torch.manual_seed(5)
+    document = torch.sort(torch.randint(0, 9, (2, 1000), dtype=torch.int32), dim=1).values
+    bias = torch.randn(1000, dtype=torch.bfloat16)
+    text = "k <= q + 3 && doc[b][q] == doc[b][k] || bias[k] * 3 > bias[q] + limit"
+    sizes = {"batch": 2, "num_heads": 3}
+    host = attend.make_block_mask(
+        text, 1000, 900, captures={"doc": document, "bias": bias, "limit": 2.5}, **sizes
+    )  # fmt: skip
+    captures = {"doc": document.to(where), "bias": bias.to(where), "limit": 2.5}
+    same_mask(attend.make_block_mask(text, 1000, 900, captures=captures, device="cuda", **sizes), host)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        late = {**captures, "bias": (captures["bias"].double() * 1).to(torch.bfloat16)}  # on this stream
+        same_mask(attend.make_block_mask(text, 1000, 900, captures=late, device=torch.device("cuda", 0), **sizes), host)
+
+
+def test_attention_takes_a_mask_made_on_the_gpu(torch):
+    q, k, v = (normal(torch, 2, 4, 300, 64, dtype=torch.bfloat16) for _ in range(3))
+    text = "k <= q && (q // 30 + k // 7 + h) % 3 != 0"
+    here = attend.make_block_mask(text, 300, 300, num_heads=4)
+    there = attend.make_block_mask(text, 300, 300, num_heads=4, device="cuda")
+    assert torch.equal(attend.attention(q, k, v, block_mask=there), attend.attention(q, k, v, block_mask=here))
+
+
+def test_what_a_gpu_cannot_make_is_refused_in_one_line(torch):
+    with pytest.raises(attend.UnsupportedError, match="^mask: exp, allowed where the mask is made on a CPU"):
+        attend.make_block_mask("exp(float(q)) < 3", 64, 64, device="cuda")
+    document = torch.zeros(64, dtype=torch.int32, device="cuda")
+    with pytest.raises(attend.ArgumentError, match="^captures: 'doc': on cuda:0, allowed on the CPU"):
+        attend.make_block_mask("doc[q] == 0", 64, 64, captures={"doc": document})
+
+
+def test_flex_masks_of_tensors_on_the_gpu_are_made_there(torch, monkeypatch):
+    from attend._flex import block_masks
+    from attend.torch.flex_attention import create_block_mask
+
+    document = torch.sort(torch.randint(0, 9, (4096,), device="cuda")).values
+    devices = []
+
+    def spy(*args, device=None, **options):
+        devices.append(device)
+        return attend.make_block_mask(*args, device=device, **options)
+
+    monkeypatch.setattr(block_masks, "make_block_mask", spy)
+    causal = lambda b, h, q, k: (document[q] == document[k]) & (k <= q)
+    curved = lambda b, h, q, k: (document[q] == document[k]) & (torch.exp(q / 4096) * 1000 < 500 + k)
+    for function, wanted in ((causal, [document.device]), (curved, [document.device, None])):
+        devices.clear()
+        mask = create_block_mask(function, None, None, 4096, 4096, device="cuda")
+        assert devices == wanted
+        tiles = block_masks.tiles_of(mask, 1, 1, 4096, 4096)
+        monkeypatch.setattr(block_masks, "_LEAST_ON_GPU", 1 << 62)
+        other = create_block_mask(function, None, None, 4096, 4096, device="cuda")
+        same_mask(tiles, block_masks.tiles_of(other, 1, 1, 4096, 4096))
+        monkeypatch.setattr(block_masks, "_LEAST_ON_GPU", 1 << 24)

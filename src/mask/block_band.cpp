@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <vector>
 
 namespace attend::mask {
 namespace {
@@ -16,10 +18,11 @@ using core::TilePattern;
 /// The tiles that a band would be.
 class BandTiles {
  public:
-  BandTiles(const BlockTiles& tiles, const BlockBand& band) : tiles_(tiles), band_(band) {}
+  BandTiles(const BlockTiles& tiles, const BlockBand& band)
+      : tiles_(tiles), band_(band), known_(tiles.patterns.size(), kUnknown) {}
 
   /// Is this the row of tiles?
-  [[nodiscard]] bool is_row(std::int64_t tile_row, std::span<const SeenTiles> row) const {
+  [[nodiscard]] bool is_row(std::int64_t tile_row, std::span<const SeenTiles> row) {
     const std::int64_t first_row = tile_row * kMaskTile;
     const std::int64_t last_row = std::min(first_row + kMaskTile, tiles_.seqlen_q) - 1;
     const std::int64_t first_key = std::max<std::int64_t>(0, first_row - band_.left);
@@ -35,31 +38,40 @@ class BandTiles {
 
  private:
   /// Of a run of tiles that are seen in full it is enough to look at both ends: a band has no hole.
-  [[nodiscard]] bool is_run(std::int64_t first_row, std::int64_t last_row, const SeenTiles& some) const {
-    if (some.pattern != kAllSeen) return is_pattern(first_row, some.begin * kMaskTile, pattern(some));
+  [[nodiscard]] bool is_run(std::int64_t first_row, std::int64_t last_row, const SeenTiles& some) {
+    if (some.pattern != kAllSeen) return is_pattern(first_row, some.begin * kMaskTile, some.pattern);
     const std::int64_t last_key = std::min(some.end * kMaskTile, tiles_.seqlen_k) - 1;
     return sees(first_row, last_key) && sees(last_row, some.begin * kMaskTile);
   }
-  [[nodiscard]] bool is_pattern(std::int64_t first_row, std::int64_t first_key, const TilePattern& pattern) const {
+  /// Tiles within both lengths that are as far from the diagonal have one pattern: it is looked at once.
+  [[nodiscard]] bool is_pattern(std::int64_t first_row, std::int64_t first_key, std::int32_t number) {
+    const bool is_whole = first_row + kMaskTile <= tiles_.seqlen_q && first_key + kMaskTile <= tiles_.seqlen_k;
+    std::int64_t& known = known_[static_cast<std::size_t>(number)];
+    if (is_whole && known == first_key - first_row) return true;
+    const TilePattern& pattern = tiles_.patterns[static_cast<std::size_t>(number)];
     for (std::int64_t k = 0; k < kMaskTile; ++k) {
-      std::uint64_t rows = 0;
-      for (std::int64_t r = 0; r < kMaskTile; ++r) {
-        const bool exists = first_row + r < tiles_.seqlen_q && first_key + k < tiles_.seqlen_k;
-        if (exists && sees(first_row + r, first_key + k)) rows |= std::uint64_t{1} << r;
-      }
-      if (pattern[static_cast<std::size_t>(k)] != rows) return false;
+      if (pattern[static_cast<std::size_t>(k)] != rows_that_see(first_row, first_key + k)) return false;
     }
+    if (is_whole) known = first_key - first_row;
     return true;
+  }
+  /// Of the tile's, a bit each.
+  [[nodiscard]] std::uint64_t rows_that_see(std::int64_t first_row, std::int64_t key) const {
+    if (key >= tiles_.seqlen_k) return 0;
+    const std::int64_t first = std::max(first_row, key - band_.right);
+    const std::int64_t end = std::min({first_row + kMaskTile, tiles_.seqlen_q, key + band_.left + 1});
+    if (first >= end) return 0;
+    return ~std::uint64_t{0} >> (kMaskTile - (end - first)) << (first - first_row);
   }
   [[nodiscard]] bool sees(std::int64_t row, std::int64_t key) const {
     return key >= row - band_.left && key <= row + band_.right;
   }
-  [[nodiscard]] const TilePattern& pattern(const SeenTiles& some) const {
-    return tiles_.patterns[static_cast<std::size_t>(some.pattern)];
-  }
+
+  static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max();
 
   const BlockTiles& tiles_;
   BlockBand band_;
+  std::vector<std::int64_t> known_;  // of each pattern, how far its tile was right of the diagonal
 };
 
 /// The first and the last key that a row sees; an empty range where it sees none.
@@ -69,16 +81,19 @@ struct Keys {
 
 Keys keys_of(const BlockTiles& tiles, const core::HeadTiles& head, std::int64_t row) {
   Keys keys;
-  const auto seen = head.row(row / kMaskTile);
-  for (const SeenTiles& some : seen) {
-    for (std::int64_t key = some.begin * kMaskTile; key < std::min(some.end * kMaskTile, tiles.seqlen_k); ++key) {
-      if (!head.sees(row, key)) continue;
-      if (keys.last < 0) keys.first = key;
-      keys.last = key;
-      if (some.pattern == kAllSeen) {  // up to its end
-        keys.last = std::min(some.end * kMaskTile, tiles.seqlen_k) - 1;
-        break;
-      }
+  const auto see = [&keys](std::int64_t first, std::int64_t last) {
+    if (keys.last < 0) keys.first = first;
+    keys.last = last;
+  };
+  for (const SeenTiles& some : head.row(row / kMaskTile)) {
+    const std::int64_t first = some.begin * kMaskTile;
+    if (some.pattern == kAllSeen) {
+      see(first, std::min(some.end * kMaskTile, tiles.seqlen_k) - 1);
+      continue;
+    }
+    const TilePattern& pattern = head.pattern(some.pattern);
+    for (std::int64_t k = 0; k < kMaskTile; ++k) {
+      if ((pattern[static_cast<std::size_t>(k)] >> (row % kMaskTile) & 1) != 0) see(first + k, first + k);
     }
   }
   return keys;
@@ -104,7 +119,7 @@ BlockBand narrowest(const BlockTiles& tiles) {
 std::optional<BlockBand> band_of(const BlockTiles& tiles) {
   if (tiles.seqlen_q == 0 || tiles.seqlen_k == 0) return std::nullopt;
   BlockBand band = narrowest(tiles);
-  const BandTiles of_band(tiles, band);
+  BandTiles of_band(tiles, band);
   for (std::int64_t sequence = 0; sequence < tiles.batch; ++sequence) {
     for (std::int64_t n = 0; n < tiles.num_heads; ++n) {
       const core::HeadTiles head(&tiles, sequence, n);

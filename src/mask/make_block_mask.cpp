@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <new>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -19,8 +17,9 @@
 #include "core/problem_checks.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/score_function.hpp"
-#include "mask/block_band.hpp"
 #include "mask/capture_bounds.hpp"
+#include "mask/finished_tiles.hpp"
+#include "mask/gpu_tiles.hpp"
 #include "mask/mask_function.hpp"
 
 namespace attend {
@@ -60,7 +59,6 @@ struct SomeRows {
   std::int64_t batch, head, begin, end;
   std::vector<std::vector<SeenTiles>> seen = {};  // with numbers of `patterns`
   PatternSet patterns = {};
-  double num_pairs = 0;
 };
 
 /// Fills SomeRows. For one thread.
@@ -145,8 +143,6 @@ class TileMaker {
     for (std::int64_t tile_row = r.row_begin; tile_row < r.row_end; ++tile_row) {
       add(rows, tile_row, r.key_begin, r.key_end, kAllSeen);
     }
-    rows.num_pairs += static_cast<double>(rows_in(r.row_begin, r.row_end, sizes_.seqlen_q)) *
-                      static_cast<double>(rows_in(r.key_begin, r.key_end, sizes_.seqlen_k));
   }
 
   void evaluate(SomeRows& rows, std::int64_t tile_row, std::int64_t key_tile) {
@@ -167,7 +163,6 @@ class TileMaker {
     std::int64_t pairs = 0;
     for (const std::uint64_t word : pattern) pairs += std::popcount(word);
     if (pairs == 0) return;
-    rows.num_pairs += static_cast<double>(pairs);
     add(rows, tile_row, key_tile, key_tile + 1, pairs == num_rows * num_keys ? kAllSeen : rows.patterns.add(pattern));
   }
 
@@ -204,13 +199,9 @@ void put_together(std::vector<SomeRows>& parts, BlockTiles& tiles) {
       }
       tiles.row_begin.push_back(static_cast<std::int64_t>(tiles.seen.size()));
     }
-    tiles.num_pairs += part.num_pairs;
     part = {};
   }
   tiles.patterns = patterns.take();
-  for (const TilePattern& pattern : tiles.patterns) {
-    tiles.rows_seen.push_back(std::accumulate(pattern.begin(), pattern.end(), std::uint64_t{0}, std::bit_or<>()));
-  }
 }
 
 /// What the function asks for decides whether sequences, or heads, have masks of their own.
@@ -243,26 +234,37 @@ BlockTiles sizes_of(const MaskFunction::State& mask, const BlockMaskShape& shape
   return sizes;
 }
 
-}  // namespace
-
-BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape) {
-  const MaskFunction::State& state = mask.state();
+void make_on_host(const MaskFunction::State& state, BlockTiles& tiles) {
   std::vector<cpu::CapturedView> captures;
   for (std::size_t n = 0; n < state.captured.size(); ++n) {
     if (state.captured[n].device.type != DeviceType::kCPU) {
-      core::refuse("mask: capture '{}': on a GPU, allowed on a CPU", state.captures[n].name);
+      core::refuse(
+          "mask: capture '{}': on CUDA device {}, allowed on a CPU where the mask is made on one; or name that "
+          "device as the mask's place",
+          state.captures[n].name, state.captured[n].device.index);
     }
     captures.push_back(cpu::captured_view(state.captured[n], state.captures[n].tensor.shape.size()));
   }
+  const mask::CaptureBounds bounds(state.graph, state.result, captures);
+  std::vector<SomeRows> parts = parts_of(tiles);
+  cpu::parallel_for(static_cast<std::int64_t>(parts.size()), cpu::max_threads(), [&](std::int64_t n) {
+    TileMaker(state, captures, bounds, tiles).fill(parts[static_cast<std::size_t>(n)]);
+  });
+  put_together(parts, tiles);
+}
+
+}  // namespace
+
+BlockMask make_block_mask(const MaskFunction& mask, const BlockMaskShape& shape, const BlockMaskPlace& place) {
+  const MaskFunction::State& state = mask.state();
   auto tiles = std::make_shared<BlockTiles>(sizes_of(state, shape));
   try {
-    const mask::CaptureBounds bounds(state.graph, state.result, captures);
-    std::vector<SomeRows> parts = parts_of(*tiles);
-    cpu::parallel_for(static_cast<std::int64_t>(parts.size()), cpu::max_threads(), [&](std::int64_t n) {
-      TileMaker(state, captures, bounds, *tiles).fill(parts[static_cast<std::size_t>(n)]);
-    });
-    put_together(parts, *tiles);
-    tiles->band = mask::band_of(*tiles);
+    if (place.device.type == DeviceType::kCUDA) {
+      mask::make_on_gpu(state, place, *tiles);
+    } else {
+      make_on_host(state, *tiles);
+    }
+    mask::finish(*tiles);
   } catch (const std::bad_alloc&) {
     throw Error(ErrorCode::kInternal, "out of memory: tiles of a block mask");
   }

@@ -260,6 +260,12 @@ T atomicExch(T* to, std::type_identity_t<T> x) {
   *to = x;
   return before;
 }
+template <class T>
+T atomicCAS(T* to, std::type_identity_t<T> wanted, std::type_identity_t<T> x) {
+  const T before = *to;
+  if (before == wanted) *to = x;
+  return before;
+}
 inline std::size_t __cvta_generic_to_shared(const void* pointer) {
   return static_cast<std::size_t>(static_cast<const char*>(pointer) - attend::smem);
 }

@@ -24,6 +24,7 @@ _LISTS = (
 _ORDERS = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
 NO_BLOCKS = 1 << 30  # the block size of torch's mask that stands for none
 _MOST_AT_ONCE = 1 << 24  # pairs of a row and a key that are evaluated together
+_LEAST_ON_GPU = 1 << 24  # pairs of a mask: fewer take the CPU no longer than a GPU takes to be asked
 
 
 _masks: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
@@ -279,8 +280,23 @@ def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         tensors = known.traced.captures(known.captured, torch.device("cpu"))
     known.asks_for_gradients = any(x.requires_grad for x in tensors.values())
-    captures = {name: x.detach().cpu() for name, x in tensors.items()}
-    return make_block_mask(known.traced.text_for(sizes), rows, keys, batch=batch, num_heads=heads, captures=captures)
+    captures = {name: x.detach() for name, x in tensors.items()}
+    return _made_near(captures, known.traced.text_for(sizes), size)
+
+
+def _made_near(captures: dict[str, torch.Tensor], text: str, size: tuple[int, int, int, int]) -> Tiles:
+    """On the GPU where the captures are, if the mask is large; on the CPU if not, or if its text is none for GPUs."""
+    batch, heads, rows, keys = size
+    devices = {x.device for x in captures.values() if x.is_cuda}
+    if len(devices) == 1 and batch * heads * rows * keys >= _LEAST_ON_GPU:
+        try:
+            return make_block_mask(
+                text, rows, keys, batch=batch, num_heads=heads, captures=captures, device=devices.pop()
+            )
+        except UnsupportedError:
+            pass
+    here = {name: x.cpu() for name, x in captures.items()}
+    return make_block_mask(text, rows, keys, batch=batch, num_heads=heads, captures=here)
 
 
 def _parts(mask: torchs.BlockMask) -> tuple[Any, ...]:

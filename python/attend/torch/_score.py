@@ -146,7 +146,18 @@ def view_of_host_capture(name: str, x: torch.Tensor) -> Any:
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed plain tensors only")
     if x.device.type != "cpu":
-        raise ArgumentError(f"captures: '{name}': on {x.device}, allowed on the CPU")
+        raise ArgumentError(f"captures: '{name}': on {x.device}, allowed on the CPU; or device={str(x.device)!r}")
+    return view_of_rows(_in_rows((_tensor(name, x, x.device),))[0])
+
+
+def view_of_near_capture(name: str, x: torch.Tensor, index: int) -> Any:
+    """Of a tensor that a mask function reads on GPU `index`: it is there, or in the host's memory."""
+    if not x.is_cuda:
+        return view_of_host_capture(name, x)
+    if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed plain tensors only")
+    if x.get_device() != index:
+        raise ArgumentError(f"captures: '{name}': on {x.device}, allowed on cuda:{index} or the CPU")
     return view_of_rows(_in_rows((_tensor(name, x, x.device),))[0])
 
 

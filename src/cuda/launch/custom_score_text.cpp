@@ -13,30 +13,6 @@
 namespace attend::cuda {
 namespace {
 
-/// Of kernels/attention/captured.cuh.
-const char* captured_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "CapturedF32";
-    case DType::kF16:
-      return "CapturedF16";
-    case DType::kBF16:
-      return "CapturedBF16";
-    case DType::kF64:
-      return "CapturedF64";
-    case DType::kI32:
-      return "CapturedI32";
-    case DType::kI64:
-      return "CapturedI64";
-    case DType::kBool:
-      return "CapturedBool";
-    case DType::kF8E4M3:
-    case DType::kI8:
-      break;
-  }
-  throw Error(ErrorCode::kInternal, "score function: a capture of a dtype that was to be refused");
-}
-
 constexpr const char* kIncludes = "#include \"attention/captured.cuh\"\n#include \"attention/score_math.cuh\"\n";
 
 constexpr const char* kText = R"(#pragma once
@@ -79,6 +55,34 @@ bool has_narrow_elements(const KernelSpec& spec) {
 
 }  // namespace
 
+const char* element_of_capture(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "CapturedF32";
+    case DType::kF16:
+      return "CapturedF16";
+    case DType::kBF16:
+      return "CapturedBF16";
+    case DType::kF64:
+      return "CapturedF64";
+    case DType::kI32:
+      return "CapturedI32";
+    case DType::kI64:
+      return "CapturedI64";
+    case DType::kBool:
+      return "CapturedBool";
+    case DType::kF8E4M3:
+    case DType::kI8:
+      break;
+  }
+  throw Error(ErrorCode::kInternal, "score function: a capture of a dtype that was to be refused");
+}
+
+std::string captured_type(const Tensor& captured, std::size_t rank) {
+  const core::CaptureForm form = core::form_of(captured, rank);
+  return fmt::format("Captured<{}, {}, {}>", element_of_capture(captured.dtype), form.is_near, form.is_unit);
+}
+
 void set_custom_score(KernelSpec& spec, const core::CustomScore& score) {
   if (!is_on(spec, "kHasCustomScore")) return;
   spec.custom_score =
@@ -88,9 +92,7 @@ void set_custom_score(KernelSpec& spec, const core::CustomScore& score) {
 std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how) {
   std::vector<std::string> types;
   for (std::size_t n = 0; n < score.captured.size(); ++n) {
-    const core::CaptureForm form = core::form_of(score.captured[n], score.ranks[n]);
-    types.push_back(
-        fmt::format("Captured<{}, {}, {}>", captured_type(score.captured[n].dtype), form.is_near, form.is_unit));
+    types.push_back(captured_type(score.captured[n], score.ranks[n]));
   }
   const char* const math = how.is_fast ? "#define ATTEND_FAST_SCORE_MATH\n" : "";
   const char* const lengths = how.is_long ? "#define ATTEND_LONG_SEQUENCES\n" : "";

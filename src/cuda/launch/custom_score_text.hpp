@@ -19,4 +19,9 @@ void set_custom_score(KernelSpec& spec, const core::CustomScore& score);
 /// The function, which has a program, and how it reads its captures. It names headers from the kernels' root on.
 [[nodiscard]] std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how);
 
+/// Of kernels/attention/captured.cuh: "CapturedI32", how an element of the type lies in memory; and
+/// "Captured<CapturedI32, true, false>", how the elements of a tensor of so many subscripts do.
+[[nodiscard]] const char* element_of_capture(DType dtype);
+[[nodiscard]] std::string captured_type(const Tensor& captured, std::size_t rank);
+
 }  // namespace attend::cuda

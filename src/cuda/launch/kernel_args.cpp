@@ -29,15 +29,7 @@ float kernel_scale(double scale, bool folds_scale) {
 
 /// The tensors that the caller's function of scores reads.
 void set_captured(OptionArgs& args, const core::CustomScore& score) {
-  for (std::size_t n = 0; n < score.captured.size(); ++n) {
-    const Tensor& t = score.captured[n];
-    CapturedTensor& to = args.captured[n];
-    to.data = t.data;
-    for (std::size_t d = 0; d < t.shape.size(); ++d) {
-      to.stride[d] = t.stride[d];
-      to.extent[d] = static_cast<int>(std::min<std::int64_t>(t.shape[d], std::numeric_limits<int>::max()));
-    }
-  }
+  for (std::size_t n = 0; n < score.captured.size(); ++n) args.captured[n] = captured_tensor(score.captured[n]);
 }
 
 /// What both passes are told.
@@ -74,6 +66,16 @@ void set_placement(OptionArgs& args, const core::Problem& p, const core::Placeme
 }
 
 }  // namespace
+
+CapturedTensor captured_tensor(const Tensor& t) {
+  CapturedTensor args = {};
+  args.data = t.data;
+  for (std::size_t d = 0; d < t.shape.size(); ++d) {
+    args.stride[d] = t.stride[d];
+    args.extent[d] = static_cast<int>(std::min<std::int64_t>(t.shape[d], std::numeric_limits<int>::max()));
+  }
+  return args;
+}
 
 ForwardArgs forward_args(const core::Problem& p, void* workspace, bool folds_scale) {
   return args_of<ForwardArgs>(p, workspace, folds_scale);

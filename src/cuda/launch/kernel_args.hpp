@@ -26,6 +26,9 @@ namespace attend::cuda {
 /// Sm90ForwardArgs::scale_log2: never so small that a masked score's -inf times it is NaN.
 [[nodiscard]] float sm90_folded_scale(const core::Problem& p);
 
+/// A tensor that a function of the caller's reads. Larger extents than an int's count as the largest int.
+[[nodiscard]] CapturedTensor captured_tensor(const Tensor& t);
+
 [[nodiscard]] OptionArgs option_args_of(const core::Problem& p);
 [[nodiscard]] BackwardOptionArgs backward_option_args(const BackwardArgs& base, const core::Problem& p);
 

@@ -1,0 +1,211 @@
+// Times block masks that are made on a GPU.
+//
+//   made_masks [--runs 21] [--lengths 8192,131072] [--json FILE]
+//
+// gpu_us: from the first operation on the stream to the end of the last copy, launches included, by CUDA events.
+// call_us: make_block_mask on the GPU as a caller waits for it. host_us: the same mask made on the host, once; both are
+// compared.
+// Medians of the runs. peak_mib: the most that the library's pool on the GPU handed out at once. The documents lie on
+// the GPU.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attend/block_mask.hpp"
+#include "attend/error.hpp"
+#include "core/block_tiles.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/memory_pool.hpp"
+#include "cuda/driver/stream.hpp"
+#include "mask/gpu_tiles.hpp"
+
+namespace {
+
+using attend::BlockMask;
+using attend::BlockMaskPlace;
+using attend::MaskFunction;
+using attend::ScoreCapture;
+
+struct Options {
+  int runs = 21;
+  std::vector<std::int64_t> lengths = {8192, 131072};
+  std::string json;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string_view name = argv[i];
+    const char* const value = i + 1 < argc ? argv[i + 1] : "";
+    if (name == "--json") {
+      options.json = value;
+    } else if (name == "--runs" && std::atoi(value) > 0) {
+      options.runs = std::atoi(value);
+    } else if (name == "--lengths") {
+      options.lengths.clear();
+      for (const char* at = value; *at != '\0';) {
+        char* end = nullptr;
+        options.lengths.push_back(std::strtoll(at, &end, 10));
+        if (end == at || options.lengths.back() < 1) break;
+        at = *end == ',' ? end + 1 : end;
+      }
+    } else {
+      std::fprintf(stderr, "made_masks: %s '%s', allowed --runs N, --lengths N,N,... and --json FILE\n", argv[i],
+                   value);
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+/// Sorted documents of about 1000 tokens.
+std::vector<std::int32_t> documents(std::int64_t length) {
+  std::mt19937 random(7);  // NOLINT(cert-msc51-cpp): the same each time
+  std::vector<std::int32_t> doc;
+  for (std::int32_t number = 0; static_cast<std::int64_t>(doc.size()) < length; ++number) {
+    doc.insert(doc.end(), 200 + random() % 1600, number);
+  }
+  doc.resize(static_cast<std::size_t>(length));
+  return doc;
+}
+
+struct Named {
+  const char* name;
+  const char* text;
+  bool reads_documents = false;
+  std::int64_t most_length = INT64_MAX;
+};
+
+constexpr Named kMasks[] = {{"causal", "k <= q"},
+                            {"window", "k <= q && q - k < 1024"},
+                            {"documents", "doc[q] == doc[k]", true},
+                            {"causal documents", "k <= q && doc[q] == doc[k]", true},
+                            {"prefix", "k < 1024 || k <= q"},
+                            {"every pair by itself", "(q * k + q // 3) % 7 < 3", false, 16384}};
+
+double median(std::vector<double> all) {
+  std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2), all.end());
+  return all[all.size() / 2];
+}
+
+double microseconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool are_same(const attend::core::BlockTiles& a, const attend::core::BlockTiles& b) {
+  const auto is_same_run = [](const attend::core::SeenTiles& x, const attend::core::SeenTiles& y) {
+    return x.begin == y.begin && x.end == y.end && x.pattern == y.pattern;
+  };
+  return a.row_begin == b.row_begin && a.patterns == b.patterns &&
+         std::equal(a.seen.begin(), a.seen.end(), b.seen.begin(), b.seen.end(), is_same_run);
+}
+
+struct Row {
+  std::string mask;
+  std::int64_t length = 0;
+  double gpu_us = 0, call_us = 0, host_us = 0, peak_mib = 0;
+  BlockMask::Tiles tiles = {};
+};
+
+Row measure(const Named& named, std::int64_t length, int runs) {
+  constexpr attend::Device kGpu = {attend::DeviceType::kCUDA, 0};
+  constexpr double kMiB = 1024.0 * 1024.0, kMicrosecondsOfOne = 1000;
+  Row row = {named.name, length};
+  const std::vector<std::int32_t> doc = documents(length);
+  const attend::cuda::OwnStream stream;
+  attend::cuda::Scratch on_gpu(doc.size() * sizeof(doc[0]), stream.get());
+  on_gpu.copy_from_host(doc.data(), on_gpu.bytes());
+  const auto function_of = [&](const void* data, attend::Device device) {
+    std::vector<ScoreCapture> captures;
+    if (named.reads_documents) {
+      captures.push_back(
+          {"doc", {.data = data, .dtype = attend::DType::kI32, .shape = {length}, .stride = {}, .device = device}});
+    }
+    return MaskFunction(named.text, captures);
+  };
+  const MaskFunction of_host = function_of(doc.data(), {});
+  const MaskFunction of_gpu =
+      function_of(reinterpret_cast<const void*>(on_gpu.data()), kGpu);  // NOLINT(performance-no-int-to-ptr)
+  const attend::BlockMaskShape shape = {.seqlen_q = length, .seqlen_k = length};
+  const BlockMaskPlace place = {kGpu, stream.get()};
+  row.tiles = attend::make_block_mask(of_gpu, shape, place).tiles();  // compiles
+  attend::cuda::reset_memory_pool_peaks(0);
+  std::vector<double> gpu, call;
+  for (int run = 0; run < runs; ++run) {
+    attend::core::BlockTiles tiles = {.seqlen_q = length, .seqlen_k = length};
+    double milliseconds = 0;
+    attend::mask::make_on_gpu(of_gpu.state(), place, tiles, &milliseconds);
+    gpu.push_back(milliseconds * kMicrosecondsOfOne);
+    call.push_back(microseconds_of([&] { (void)attend::make_block_mask(of_gpu, shape, place); }));
+  }
+  row.gpu_us = median(gpu);
+  row.call_us = median(call);
+  row.peak_mib = static_cast<double>(attend::cuda::memory_pool_usage(0).used_peak) / kMiB;
+  std::optional<BlockMask> wanted;
+  row.host_us = microseconds_of([&] { wanted = attend::make_block_mask(of_host, shape); });
+  if (!are_same(*attend::make_block_mask(of_gpu, shape, place).state(), *wanted->state())) {
+    std::fprintf(stderr, "made_masks: '%s' of length %lld is another mask than the host's\n", named.text,
+                 static_cast<long long>(length));
+    std::exit(1);
+  }
+  return row;
+}
+
+void write_json(const std::string& path, const std::vector<Row>& rows, int runs) {
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) {
+    std::fprintf(stderr, "made_masks: --json '%s' cannot be written\n", path.c_str());
+    std::exit(1);
+  }
+  std::fprintf(file, "{\"device\": \"%s\", \"runs\": %d, \"masks\": [", attend::cuda::device_info(0).name.c_str(),
+               runs);
+  for (const Row& row : rows) {
+    std::fprintf(file,
+                 "%s\n  {\"mask\": \"%s\", \"length\": %lld, \"gpu_us\": %.1f, \"call_us\": %.1f, \"host_us\": %.1f, "
+                 "\"peak_mib\": %.1f, \"tiles\": %lld, \"full\": %lld, \"partial\": %lld, \"patterns\": %lld}",
+                 &row == rows.data() ? "" : ",", row.mask.c_str(), static_cast<long long>(row.length), row.gpu_us,
+                 row.call_us, row.host_us, row.peak_mib, static_cast<long long>(row.tiles.all),
+                 static_cast<long long>(row.tiles.full), static_cast<long long>(row.tiles.partial),
+                 static_cast<long long>(row.tiles.patterns));
+  }
+  std::fprintf(file, "\n]}\n");
+  std::fclose(file);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  try {
+    const attend::cuda::ContextGuard guard(0);
+    std::printf("%-22s %8s %10s %10s %12s %10s %9s %9s\n", "mask", "length", "gpu_us", "call_us", "host_us", "peak_mib",
+                "partial", "patterns");
+    std::vector<Row> rows;
+    for (const std::int64_t length : options.lengths) {
+      for (const Named& mask : kMasks) {
+        if (length > mask.most_length) continue;
+        rows.push_back(measure(mask, length, options.runs));
+        const Row& row = rows.back();
+        std::printf("%-22s %8lld %10.1f %10.1f %12.1f %10.1f %9lld %9lld\n", row.mask.c_str(),
+                    static_cast<long long>(row.length), row.gpu_us, row.call_us, row.host_us, row.peak_mib,
+                    static_cast<long long>(row.tiles.partial), static_cast<long long>(row.tiles.patterns));
+        std::fflush(stdout);
+      }
+    }
+    if (!options.json.empty()) write_json(options.json, rows, options.runs);
+  } catch (const attend::Error& error) {
+    std::fprintf(stderr, "made_masks: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,51 @@
+// Decides tiles of a block mask by bounds of its condition over the tile's rows and keys: most tiles of causal masks,
+// windows and sorted documents. The others are listed for mask_patterns, in any order.
+//
+// Work     a thread has a tile: no loop, no pairs. 131072 x 131072: 4.2 M threads
+// Memory   writes 4 bytes a tile; reads bounds of captured tensors, which neighbouring tiles share
+#pragma once
+
+#include "../common/warp_reduce.cuh"
+#include "../isa/grid_dependency.cuh"
+#include "capture_bounds.cuh"
+#include "maker_tile.cuh"
+#include "mask_args.cuh"
+#include "mask_code.cuh"
+
+namespace attend {
+
+// kAllSeen, kNoneSeen or kUndecidedTile.
+[[nodiscard]] __device__ __forceinline__ int kind_by_bounds(const MaskMakerArgs& args, int tile) {
+  const MakerTile at = MakerTile::of(args, tile);
+  const auto one = [](int64 x) { return mask_bounds::constant(x); };
+  const BoundsPoint ranges = {
+      one(at.batch),      one(at.head),      {at.row, at.row + at.num_rows - 1}, {at.key, at.key + at.num_keys - 1},
+      one(args.seqlen_q), one(args.seqlen_k)};
+  mask_bounds::Bools seen;
+  MaskBoundsCode::evaluate(ranges, CaptureBounds{args.captured, args.ranges}, seen);
+  return !seen.high ? kNoneSeen : seen.low ? kAllSeen : kUndecidedTile;
+}
+
+// Grid: a thread for each tile.
+template <class Config>
+__device__ void mask_kinds(const MaskMakerArgs& args) {
+  static_assert(Config::kThreads == kMakerThreads);
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  const int64 number = int64{blockIdx.x} * kMakerThreads + static_cast<int>(threadIdx.x);
+  const int tile = static_cast<int>(number);  // tiles are below 2^31, and what is behind them is not looked at
+  int kind = kNoneSeen;
+  if (number < args.tiles) {
+    kind = kind_by_bounds(args, tile);
+    args.kinds[tile] = kind;
+  }
+  const uint32 undecided = __ballot_sync(kAllLanes, kind == kUndecidedTile);
+  if (undecided == 0) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
+  int first = 0;
+  if (lane == 0) first = atomicAdd(&args.counts->undecided, __popc(undecided));  // one for the warp
+  first = __shfl_sync(kAllLanes, first, 0);
+  if (kind == kUndecidedTile) args.undecided[first + __popc(undecided & ((1u << lane) - 1))] = tile;
+}
+
+}  // namespace attend

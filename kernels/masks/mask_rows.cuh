@@ -1,0 +1,91 @@
+// After mask_patterns: each row of tiles as its entries by rising keys: runs of tiles that are seen in full, and single
+// ones with a pattern. Rows lie behind one another in any order, so that no row waits for the length of another.
+//
+// Work     a block has a row of tiles, and goes through it twice: to count entries, and to write them
+// Memory   reads 4 bytes a tile, twice; writes 12 bytes an entry
+#pragma once
+
+#include "../common/warp_reduce.cuh"
+#include "../isa/grid_dependency.cuh"
+#include "mask_args.cuh"
+
+namespace attend {
+
+// A row of tiles' kinds.
+struct RowOfKinds {
+  const int* kinds;
+  int columns;
+
+  [[nodiscard]] __device__ __forceinline__ bool is_full(int column) const {
+    return column >= 0 && column < columns && kinds[column] == kAllSeen;
+  }
+  // Does an entry begin with the tile? Does one end with it?
+  [[nodiscard]] __device__ __forceinline__ bool begins(int column) const {
+    return column < columns && (kinds[column] >= 0 || (is_full(column) && !is_full(column - 1)));
+  }
+  [[nodiscard]] __device__ __forceinline__ bool ends(int column) const {
+    return column < columns && (kinds[column] >= 0 || (is_full(column) && !is_full(column + 1)));
+  }
+};
+
+// The sum of a number of each warp over the warps before this one, and over all.
+struct SumOfWarps {
+  int before, all;
+
+  // Of `own`, the same for all lanes. By all threads of the block; `numbers`: of each warp.
+  template <int kWarps>
+  [[nodiscard]] static __device__ __forceinline__ SumOfWarps of(int own, int (&numbers)[kWarps]) {
+    const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
+    __syncthreads();  // nobody reads the former numbers any more
+    if (threadIdx.x % kWarpThreads == 0) numbers[warp] = own;
+    __syncthreads();  // all numbers are there
+    SumOfWarps sum = {0, 0};
+#pragma unroll
+    for (int n = 0; n < kWarps; ++n) {
+      if (n < warp) sum.before += numbers[n];
+      sum.all += numbers[n];
+    }
+    return sum;
+  }
+};
+
+// Grid: a block for each row of tiles of all heads.
+template <class Config>
+__device__ void mask_rows(const MaskMakerArgs& args) {
+  static_assert(Config::kThreads == kMakerThreads);
+  constexpr int kWarps = kMakerThreads / kWarpThreads;
+  __shared__ int of_warps[kWarps];
+  __shared__ int first_of_row;
+  wait_for_kernels_before();
+  let_next_kernel_start();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpThreads;
+  const RowOfKinds row = {args.kinds + int64{blockIdx.x} * args.tile_columns, args.tile_columns};
+  int count = 0;
+  for (int from = 0; from < row.columns; from += kMakerThreads) {
+    count += __popc(__ballot_sync(kAllLanes, row.begins(from + thread)));
+  }
+  const int all = SumOfWarps::of(count, of_warps).all;
+  if (thread == 0) {
+    first_of_row = atomicAdd(&args.counts->entries, all);
+    args.rows[blockIdx.x] = {first_of_row, all};
+  }
+  __syncthreads();  // the row's place is known
+  int before = first_of_row;
+  if (int64{before} + all > args.most_entries) return;  // the host sees it by the count, and makes room
+  for (int from = 0; from < row.columns; from += kMakerThreads) {
+    const int column = from + thread;
+    const bool begins = row.begins(column);
+    const uint32 of_warp = __ballot_sync(kAllLanes, begins);
+    const SumOfWarps sum = SumOfWarps::of(__popc(of_warp), of_warps);
+    const int at = before + sum.before + __popc(of_warp & ((1u << lane) - 1));
+    if (begins) {
+      const int kind = row.kinds[column];
+      args.entries[at].begin = column;
+      args.entries[at].pattern = kind < 0 ? kind : args.numbers[kind];
+    }
+    if (row.ends(column)) args.entries[begins ? at : at - 1].end = column + 1;
+    before += sum.all;
+  }
+}
+
+}  // namespace attend
