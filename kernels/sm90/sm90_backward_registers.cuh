@@ -34,7 +34,8 @@ constexpr Sm90BackwardRegisters kBackwardNarrowRegisters = {.computing = 3, .com
 constexpr Sm90BackwardRegisters kBackwardPersistentRegisters = {
     .computing = 2, .compute = 208, .query = 64, .load = 32};
 
-// Larger ones, or scores that are transformed or have a term from memory: a kernel for dk and dv, and one for dq.
+// Larger ones, scores with a term from memory, or transformed ones beside dropping: a kernel for dk and dv, and one for
+// dq.
 // dk or dv takes 128 registers, s or dp 32, ds or p 16; in the other kernel dq takes 128, s 32, dp 32, ds 16: 208 of
 // 214.
 constexpr Sm90BackwardRegisters kBackwardWideRegisters = {.computing = 2, .compute = 240, .query = 0, .load = 24};

@@ -1,4 +1,4 @@
-// sm90, wide backward: dk and dv, if a head dimension is above 128, scores are transformed or have a term from memory.
+// sm90, wide backward: dk and dv, if a head dimension is above 128, or scores have what sm90_backward_tile() says.
 // sm90_backward.cuh has the equations; sm90_backward_wide_queries.cuh makes dq.
 //
 // Shapes   as in sm90_backward.cuh, head dimensions to 256; args: Sm90BackwardArgs
