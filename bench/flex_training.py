@@ -22,6 +22,7 @@ import sys
 import time
 
 import attend
+import report
 import torch
 from attend.torch import _score
 from torch.nn.attention import flex_attention as flex
@@ -196,6 +197,7 @@ def main():
     result = {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU",
         "torch": torch.__version__,
+        **report.provenance(),
         **{
             name: getattr(options, name)
             for name in ("batch", "seqlen", "layers", "heads", "head_dim", "steps", "bwd_stages")

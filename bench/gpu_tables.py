@@ -130,6 +130,32 @@ def own_functions():
     return "\n".join([*lines, "", "![TFLOP/s of attend and its peers, a function a row](vs_peers_own_bf16.svg)"])
 
 
+MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_training_bf16.json"
+
+
+def made_masks():
+    """Block masks made on a GPU and on the CPU, for docs/custom_scores.md."""
+    data = json.loads(MADE_MASKS.read_text())
+    lines = [f"On one {data['device']}, microseconds (medians of {data['runs']}): on the GPU from the first operation to the last copy, as a "
+             "caller waits for the call, and the same mask made on the CPU.", "",
+             "| mask | rows and keys | GPU | call | CPU | most memory, MiB |", "|---|---:|---:|---:|---:|---:|"]
+    for row in data["masks"]:
+        lines.append(f"| {row['mask']} | {row['length']} | {row['gpu_us']:.0f} | {row['call_us']:.0f} | {row['host_us']:.0f} | "
+                     f"{row['peak_mib']:.1f} |")
+    return "\n".join(lines)
+
+
+def flex_training():
+    """A model that trains with torch's flex_attention and with attend behind it, for docs/custom_scores.md."""
+    data = json.loads(FLEX_TRAINING.read_text())
+    last = {name: sum(losses[-10:]) / 10 for name, losses in data["loss"].items()}
+    return (f"A language model of {data['layers']} layers with {data['heads']} heads of {data['head_dim']}, {data['batch']} sequences of {data['seqlen']} "
+            f"tokens, causal documents as its mask and a learned bias by distance as its score, on one {data['device']} with PyTorch "
+            f"{data['torch']}: after {data['steps']} steps the loss is {last['torch']:.4f} with torch's kernels and {last['attend']:.4f} with attend behind "
+            f"`flex_attention`. A step takes {data['step_ms']['torch']:.0f} ms and {data['step_ms']['attend']:.0f} ms. torch's kernel adds the gradient of the bias by an "
+            f"atomic addition a score; its backward pass runs with `bwd_num_stages` {data['bwd_stages']}, as it does not fit into shared memory otherwise.")
+
+
 def in_python():
     """What Python costs and what the examples and experiments gave, for the README."""
     cost, train, gpt2 = map(load, ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json"))
@@ -174,4 +200,8 @@ def sections():
         report.Section(PAGE, "vs_peers", grids, tensor_cores, vs_peers, compare),
         report.Section(report.DOCS / "custom_scores.md", "own_functions", (OWN,), tensor_cores, own_functions,
                        f"{compare} --grid own --dtype bf16"),
+        report.Section(report.DOCS / "custom_scores.md", "made_masks", (MADE_MASKS,), ("kernels/masks",), made_masks,
+                       "build/release/bench/made_masks --json results/h200/made_masks.json"),
+        report.Section(report.DOCS / "custom_scores.md", "flex_training", (FLEX_TRAINING,), tensor_cores, flex_training,
+                       "python3 bench/flex_training.py --output results/h200/flex_training_bf16.json"),
     ]

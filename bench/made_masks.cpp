@@ -7,21 +7,25 @@
 // compared.
 // Medians of the runs. peak_mib: the most that the library's pool on the GPU handed out at once. The documents lie on
 // the GPU.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "attend/block_mask.hpp"
 #include "attend/error.hpp"
 #include "core/block_tiles.hpp"
+#include "core/source_digests.hpp"
 #include "cuda/driver/device.hpp"
 #include "cuda/driver/memory_pool.hpp"
 #include "cuda/driver/stream.hpp"
@@ -42,26 +46,16 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string_view name = argv[i];
-    const char* const value = i + 1 < argc ? argv[i + 1] : "";
-    if (name == "--json") {
-      options.json = value;
-    } else if (name == "--runs" && std::atoi(value) > 0) {
-      options.runs = std::atoi(value);
-    } else if (name == "--lengths") {
-      options.lengths.clear();
-      for (const char* at = value; *at != '\0';) {
-        char* end = nullptr;
-        options.lengths.push_back(std::strtoll(at, &end, 10));
-        if (end == at || options.lengths.back() < 1) break;
-        at = *end == ',' ? end + 1 : end;
-      }
-    } else {
-      std::fprintf(stderr, "made_masks: %s '%s', allowed --runs N, --lengths N,N,... and --json FILE\n", argv[i],
-                   value);
-      std::exit(2);
-    }
+  CLI::App app("Times block masks that are made on a GPU");
+  app.add_option("--runs", options.runs, "Samples of each mask")->check(CLI::PositiveNumber);
+  app.add_option("--lengths", options.lengths, "Rows, and keys, of the masks")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json, "Also write the table to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
   }
   return options;
 }
@@ -162,24 +156,34 @@ Row measure(const Named& named, std::int64_t length, int runs) {
 }
 
 void write_json(const std::string& path, const std::vector<Row>& rows, int runs) {
-  std::FILE* const file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) {
+  nlohmann::ordered_json sources, masks;
+  for (const auto& source : attend::core::source_digests()) sources[std::string(source.part)] = source.digest;
+  for (const Row& row : rows) {
+    masks.push_back({{"mask", row.mask},
+                     {"length", row.length},
+                     {"gpu_us", row.gpu_us},
+                     {"call_us", row.call_us},
+                     {"host_us", row.host_us},
+                     {"peak_mib", row.peak_mib},
+                     {"tiles", row.tiles.all},
+                     {"full", row.tiles.full},
+                     {"partial", row.tiles.partial},
+                     {"patterns", row.tiles.patterns}});
+  }
+  const std::time_t now = std::time(nullptr);
+  char date[sizeof "2026-01-01"] = {};
+  std::strftime(date, sizeof date, "%F", std::gmtime(&now));  // NOLINT(concurrency-mt-unsafe): one thread
+  const nlohmann::ordered_json all = {{"device", attend::cuda::device_info(0).name},
+                                      {"date", date},
+                                      {"sources", sources},
+                                      {"runs", runs},
+                                      {"masks", masks}};
+  std::ofstream file(path);
+  file << all.dump(1) << '\n';
+  if (!file.flush()) {
     std::fprintf(stderr, "made_masks: --json '%s' cannot be written\n", path.c_str());
     std::exit(1);
   }
-  std::fprintf(file, "{\"device\": \"%s\", \"runs\": %d, \"masks\": [", attend::cuda::device_info(0).name.c_str(),
-               runs);
-  for (const Row& row : rows) {
-    std::fprintf(file,
-                 "%s\n  {\"mask\": \"%s\", \"length\": %lld, \"gpu_us\": %.1f, \"call_us\": %.1f, \"host_us\": %.1f, "
-                 "\"peak_mib\": %.1f, \"tiles\": %lld, \"full\": %lld, \"partial\": %lld, \"patterns\": %lld}",
-                 &row == rows.data() ? "" : ",", row.mask.c_str(), static_cast<long long>(row.length), row.gpu_us,
-                 row.call_us, row.host_us, row.peak_mib, static_cast<long long>(row.tiles.all),
-                 static_cast<long long>(row.tiles.full), static_cast<long long>(row.tiles.partial),
-                 static_cast<long long>(row.tiles.patterns));
-  }
-  std::fprintf(file, "\n]}\n");
-  std::fclose(file);
 }
 
 }  // namespace
