@@ -82,8 +82,9 @@ def run(p: Problem, case: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def _transformed(loss: Any, transform: str, split: Split) -> Any:
     """((gradients of mapped arrays, of shared ones), (o, lse))."""
-    of = [{n: x for n, x in group.items() if n in ("q", "k", "v", "bias", "sinks")} for group in (split.mapped, split.shared)]
-    rest = [{n: x for n, x in group.items() if n not in have} for group, have in zip((split.mapped, split.shared), of)]
+    groups = (split.mapped, split.shared)
+    of = tuple({n: x for n, x in group.items() if n in ("q", "k", "v", "bias", "sinks")} for group in groups)
+    rest = tuple({n: x for n, x in group.items() if n not in have} for group, have in zip(groups, of))
     axes = ((0, None), (0, None))
 
     def one(wanted: Any, others: Any) -> Any:
@@ -113,7 +114,7 @@ def _scanned(one: Any, wanted: Any, others: Any) -> Any:
     """The parts one after another, each computed again in backward."""
 
     def step(sum_so_far: Any, part: Any) -> Any:
-        value, results = jax.checkpoint(one)([part[0], wanted[1]], [part[1], others[1]])
+        value, results = jax.checkpoint(one)((part[0], wanted[1]), (part[1], others[1]))
         return sum_so_far + value, results
 
     return jax.lax.scan(step, jnp.float32(0), (wanted[0], others[0]))

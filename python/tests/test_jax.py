@@ -1,5 +1,7 @@
 """attend.jax under JAX's transformations: every option against the definition in float64."""
 
+import importlib
+
 import covering
 import problems
 import pytest
@@ -87,7 +89,8 @@ def test_dropout_is_a_function_of_its_seed(rng, seed):
 
 
 def test_float64(rng):
-    with jax.experimental.enable_x64():
+    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental").enable_x64
+    with enable_x64(True):
         q, k, v = (jnp.asarray(rng.standard_normal((1, 2, 9, 8))) for _ in range(3))
         o, lse = attend.jax.attention(q, k, v, causal=True, return_lse=True)
         want, want_lse = attend.forward(*map(np.asarray, (q, k, v)), causal=True)

@@ -119,6 +119,7 @@ def test_inside_of_shard_map():
 
 def test_export_with_an_open_batch():
     export = pytest.importorskip("jax.export")
+    pytest.importorskip("flatbuffers", reason="jax.export needs flatbuffers")
     q, k, v = arrays((3, 9, 2, 16), (3, 9, 2, 16), (3, 9, 2, 16))
     attention = jax.jit(lambda q, k, v: attend.jax.attention(q, k, v, layout="bshd", causal=True))
     (batch,) = export.symbolic_shape("b")

@@ -143,7 +143,7 @@ def _attention(
         _philox_state(seed, offset)  # refused here too
     call = Call(tuple(tensors)[3:], settings)
     _check(call, tuple((name, x.shape, str(x.dtype)) for name, x in _with_all_columns(tensors, settings).items()))
-    results = _autodiff.attention(call, bool(return_lse))(*_whole(tensors, settings).values())
+    results = _autodiff.attention(call, bool(return_lse))(*_versions.alike(_whole(tensors, settings)).values())
     return tuple(results) if return_lse else results[0]
 
 

@@ -61,17 +61,23 @@ def _array(cotangent: Any) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _forward(call: Call, results: tuple[str, ...]) -> Any:
     """The arrays that `results` names, of those that `call.operands` names."""
-    function = functools.partial(_call.forward, call, results)
-    return _mapped(_sharding.partitioned(_named(function, "forward"), call, call.operands, results), call,
-                   call.operands, results)  # fmt: skip
+    return _once("forward", functools.partial(_call.forward, call, results), call, call.operands, results)
 
 
 @functools.lru_cache(maxsize=1024)
 def _backward(call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
-    """Likewise of gradients. It has none itself."""
-    function = functools.partial(_call.backward, call, operands, results)
-    mapped = _mapped(_sharding.partitioned(_named(function, "backward"), call, operands, results), call, operands,
-                     results)  # fmt: skip
+    """Likewise of gradients."""
+    return _once("backward", functools.partial(_call.backward, call, operands, results), call, operands, results)
+
+
+def _once(name: str, function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
+    """`function` under vmap and of shards. What differentiates it wants a second derivative."""
+
+    def run(*tensors: Any) -> Any:
+        return function(*tensors)
+
+    run.__name__ = run.__qualname__ = f"attend_{name}"  # in profiles
+    mapped = _mapped(_sharding.partitioned(run, call, operands, results), call, operands, results)
 
     @jax.custom_jvp
     def once(*tensors: Any) -> Any:
@@ -104,12 +110,3 @@ def _mapped(function: Any, call: Call, operands: tuple[str, ...], results: tuple
 
     return run
 
-
-def _named(function: Any, name: str) -> Any:
-    """With a name that profiles and errors show."""
-
-    def run(*tensors: Any) -> Any:
-        return function(*tensors)
-
-    run.__name__ = run.__qualname__ = f"attend_{name}"
-    return run

@@ -48,14 +48,14 @@ def forward(call: Call, results: tuple[str, ...], *tensors: Any) -> tuple[Any, .
     """The arrays that `results` names: o, or o and lse."""
     shapes = output_shapes(tensors[0].shape, tensors[2].shape, call.settings.layout)
     dtype = tensors[0].dtype
-    made = [jax.ShapeDtypeStruct(*x) for x in zip(shapes, (dtype, jnp.promote_types(dtype, jnp.float32)))]
+    made = [_versions.struct(*x, tensors[0]) for x in zip(shapes, (dtype, _lse_dtype(dtype)))]
     return _run("forward", call, call.operands, tensors, results, made[: len(results)])
 
 
 def backward(call: Call, operands: tuple[str, ...], results: tuple[str, ...], *tensors: Any) -> tuple[Any, ...]:
     """The gradients that `results` names: dq, dk, dv, and those of options."""
     named = dict(zip(operands, tensors))
-    made = [jax.ShapeDtypeStruct(named[x[1:]].shape, named[x[1:]].dtype) for x in results]
+    made = [_versions.struct(named[x[1:]].shape, named[x[1:]].dtype, named[x[1:]]) for x in results]
     return _run("backward", call, operands, tensors, results, made)
 
 
@@ -64,7 +64,7 @@ def _run(
 ) -> tuple[Any, ...]:
     words = _workspace_words(name, call, dict(zip(operands, tensors)), dict(zip(results, made)))
     if words:
-        made, results = [*made, jax.ShapeDtypeStruct((words,), jnp.uint32)], (*results, "workspace")
+        made, results = [*made, _versions.struct((words,), jnp.uint32, tensors[0])], (*results, "workspace")
     attributes = _attributes(call.settings) | {"operands": " ".join(operands), "results": " ".join(results)}
     found = _versions.ffi.ffi_call(TARGETS[name], made)(*tensors, **attributes)
     return tuple(found[:-1] if words else found)
@@ -89,8 +89,7 @@ def check(call: Call, tensors: dict[str, Any]) -> None:
         return
     q, v = tensors["q"], tensors["v"]
     o_shape, lse_shape = output_shapes(q.shape, v.shape, call.settings.layout)
-    lse_dtype = jnp.promote_types(q.dtype, jnp.float32)
-    o, lse = jax.ShapeDtypeStruct(o_shape, q.dtype), jax.ShapeDtypeStruct(lse_shape, lse_dtype)
+    o, lse = jax.ShapeDtypeStruct(o_shape, q.dtype), jax.ShapeDtypeStruct(lse_shape, _lse_dtype(q.dtype))
     extras = {name: x for name, x in tensors.items() if name in Extras._fields and name != "philox_state"}
     named = _views({**{name: tensors[name] for name in "qkv"}, "o": o, "lse": lse, **extras})
     _core.check(
@@ -112,6 +111,10 @@ def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: d
     heads = (named.get(x) for x in ("q", "k", "v", "o", "lse"))
     found = _core.workspace_bytes(*heads, gradients, extras, call.settings)
     return 0 if found == 0 else -(-(found + 256) // _WORD)  # XLA's memory begins at lesser multiples
+
+
+def _lse_dtype(dtype: Any) -> Any:
+    return jnp.float64 if str(dtype) == "float64" else jnp.float32
 
 
 def _has_symbols(tensors: Any) -> bool:

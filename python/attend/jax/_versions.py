@@ -19,6 +19,37 @@ HAS_SHARDING_RULES = "sharding_rule" in inspect.signature(
 ).parameters and hasattr(partitioning, "SdyShardingRule")
 
 
+# How types say which axes of a mesh they vary over, inside of shard_map.
+_AXES_FIELD = next((x for x in ("manual_axis_type", "vma") if x in inspect.signature(jax.ShapeDtypeStruct).parameters), None)
+
+
+def struct(shape: Any, dtype: Any, like: Any) -> Any:
+    """The type of a result, which varies inside of shard_map as `like` does."""
+    if _AXES_FIELD is None or not isinstance(like, jax.Array):
+        return jax.ShapeDtypeStruct(shape, dtype)
+    return jax.ShapeDtypeStruct(shape, dtype, **{_AXES_FIELD: getattr(jax.typeof(like), _AXES_FIELD)})
+
+
+def alike(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The same arrays, which inside of shard_map all vary over the axes that one of them varies over."""
+    if _AXES_FIELD is None:
+        return tensors
+    axes = {name: _axes(x) for name, x in tensors.items()}
+    union = frozenset().union(*axes.values())
+    return {name: _vary(x, tuple(sorted(union - axes[name]))) for name, x in tensors.items()}
+
+
+def _axes(x: Any) -> frozenset[str]:
+    found = getattr(jax.typeof(x), _AXES_FIELD or "", None)
+    return frozenset(getattr(found, "varying", found) or ())
+
+
+def _vary(x: Any, axes: tuple[str, ...]) -> Any:
+    if not axes:
+        return x
+    return jax.lax.pcast(x, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, axes)
+
+
 def register(name: str, handler: Any, platform: str) -> None:
     """Registers a custom call. `handler`: a capsule, or one for each stage of a run."""
     try:
