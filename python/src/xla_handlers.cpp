@@ -91,8 +91,11 @@ void run_on_cpu(const std::function<void()>& work) {
   CpuThread::instance().run(work);
 }
 
-/// The GPU that XLA has made current for the call.
+/// The GPU that XLA has made current for the call: version 0.1 of its interface does not say which one it is.
 Device current_gpu() {
+  cuda::ContextHandle context = nullptr;
+  cuda::check_call(cuda::driver().context_get(&context), "cuCtxGetCurrent", "a custom call of XLA");
+  if (context == nullptr && cuda::device_count() == 1) return {DeviceType::kCUDA, 0};
   cuda::DeviceIndex handle = {};
   cuda::check_call(cuda::driver().context_device(&handle), "cuCtxGetDevice", "a custom call of XLA");
   for (int index = 0; index < cuda::device_count(); ++index) {

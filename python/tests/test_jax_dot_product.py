@@ -14,6 +14,8 @@ import attend
 import attend.jax
 import jax.numpy as jnp
 
+# Before, windows of two different lengths were others, and rows beyond query_seq_lengths were no zeros.
+IS_COMPARABLE = "return_residual" in inspect.signature(jax.nn.dot_product_attention).parameters
 OF_JAX = jax.nn.dot_product_attention
 WINDOWS = [None, 3, (2, 1), (0, 0), (4, 0), (0, 4)]
 LENGTHS = [(9, 9), (5, 12), (12, 5), (1, 7), (7, 1)]
@@ -33,6 +35,7 @@ def kept(seqlen_q, seqlen_k, is_causal, window):
     return seen & (j <= i) if is_causal else seen
 
 
+@pytest.mark.skipif(not IS_COMPARABLE, reason="this JAX's own masks are others")
 @pytest.mark.parametrize("lengths, window, is_causal", list(itertools.product(LENGTHS, WINDOWS, [False, True])))
 def test_masks_align_as_jaxs(lengths, window, is_causal):
     q, k, v = arrays(2, *lengths)
@@ -65,6 +68,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.skipif(not IS_COMPARABLE, reason="this JAX's own masks are others")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options_as_jaxs(options, dtype):
@@ -91,7 +95,7 @@ def test_without_a_batch_and_with_the_residual():
     assert found[0].shape == (9, 4, 16) and found[1].shape == (9, 4)
     for x, y in zip(found, whole):
         np.testing.assert_array_equal(x, y[0])
-    if "return_residual" in inspect.signature(OF_JAX).parameters:
+    if IS_COMPARABLE:
         for x, y in zip(found, OF_JAX(q[0], k[0], v[0], return_residual=True)):
             np.testing.assert_allclose(x, y, atol=2e-5)
 

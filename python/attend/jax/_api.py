@@ -186,7 +186,8 @@ def _philox_state(seed: Any, offset: Any) -> Any:
     if _versions.is_key(seed):
         if not isinstance(offset, int) or offset != 0:
             raise ArgumentError("offset: given with a key, allowed with a number only: jax.random.fold_in makes others")
-        return jax.random.bits(seed, (4,), jnp.uint32)
+        words = jax.random.key_data(seed).reshape(-1).astype(jnp.uint32)  # hashes already, if keys are split
+        return jnp.concatenate([words, jnp.zeros(4, jnp.uint32)])[:4]
     return jnp.concatenate([_words("seed", seed), _words("offset", offset)])
 
 

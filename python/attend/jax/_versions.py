@@ -25,9 +25,11 @@ _AXES_FIELD = next((x for x in ("manual_axis_type", "vma") if x in inspect.signa
 
 def struct(shape: Any, dtype: Any, like: Any) -> Any:
     """The type of a result, which varies inside of shard_map as `like` does."""
-    if _AXES_FIELD is None or not isinstance(like, jax.Array):
+    if not (isinstance(like, jax.Array) and _axes(like)):
         return jax.ShapeDtypeStruct(shape, dtype)
-    return jax.ShapeDtypeStruct(shape, dtype, **{_AXES_FIELD: getattr(jax.typeof(like), _AXES_FIELD)})
+    kind = jax.typeof(like)
+    sharding = jax.sharding.NamedSharding(kind.sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, **{str(_AXES_FIELD): getattr(kind, str(_AXES_FIELD))})
 
 
 def alike(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +42,9 @@ def alike(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def _axes(x: Any) -> frozenset[str]:
-    found = getattr(jax.typeof(x), _AXES_FIELD or "", None)
+    if _AXES_FIELD is None:
+        return frozenset()
+    found = getattr(jax.typeof(x), _AXES_FIELD, None)
     return frozenset(getattr(found, "varying", found) or ())
 
 
