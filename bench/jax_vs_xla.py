@@ -78,9 +78,7 @@ def interleaved(programs, tensors, seconds):
     """Milliseconds of every repeat, by side."""
     names, times = list(programs), {name: [] for name in programs}
     end = time.perf_counter() + seconds * len(names)
-    while len(times[names[0]]) < MIN_REPEATS or (
-        time.perf_counter() < end and len(times[names[0]]) < MAX_REPEATS
-    ):
+    while len(times[names[0]]) < MIN_REPEATS or (time.perf_counter() < end and len(times[names[0]]) < MAX_REPEATS):
         names.reverse()
         for name in names:
             time.sleep(PAUSE)

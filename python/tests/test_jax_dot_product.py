@@ -8,7 +8,9 @@ import pytest
 from conftest import SEED
 
 np = pytest.importorskip("numpy")
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = pytest.importorskip(
+    "jax", reason=f"the tests of {__name__} need JAX: `make py-test ATTEND_TEST_JAX=1` installs it"
+)
 
 import attend
 import attend.jax
@@ -19,6 +21,13 @@ IS_COMPARABLE = "return_residual" in inspect.signature(jax.nn.dot_product_attent
 OF_JAX = jax.nn.dot_product_attention
 WINDOWS = [None, 3, (2, 1), (0, 0), (4, 0), (0, 4)]
 LENGTHS = [(9, 9), (5, 12), (12, 5), (1, 7), (7, 1)]
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    """On a GPU XLA multiplies float32 with 10 bits by default."""
+    with jax.default_matmul_precision("highest"):
+        yield
 
 
 def arrays(batch, seqlen_q, seqlen_k, heads=(4, 2), head_dim=16, dtype=jnp.float32):

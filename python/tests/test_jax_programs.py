@@ -10,7 +10,9 @@ from conftest import SEED
 
 np = pytest.importorskip("numpy")
 pytest.importorskip("ml_dtypes")
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = pytest.importorskip(
+    "jax", reason=f"the tests of {__name__} need JAX: `make py-test ATTEND_TEST_JAX=1` installs it"
+)
 
 import attend
 import attend.jax
@@ -36,10 +38,10 @@ def test_nothing_is_copied(layout, dtype):
     q, k, v = arrays((2, 8, 8, 16), (2, 8, 8, 16), (2, 8, 8, 16), dtype=dtype)
     attention = lambda q, k, v: attend.jax.attention(q, k, v, layout=layout, causal=True)
     text = jax.jit(attention).lower(q, k, v).compile().as_text()
-    assert text.count("custom_call_target=\"attend_forward_1\"") == 1
+    assert text.count('custom_call_target="attend_forward_1"') == 1
     assert not re.findall(r" (transpose|copy|convert|fusion)\(", text)
     text = jax.jit(lambda *x: jax.vjp(attention, *x[:3])[1](x[3])).lower(q, k, v, q).compile().as_text()
-    assert text.count("custom_call_target=\"attend_backward_1\"") == 1
+    assert text.count('custom_call_target="attend_backward_1"') == 1
     assert not re.findall(r" (transpose|convert|fusion)\(", text)
 
 
@@ -74,6 +76,27 @@ def test_shards_need_no_communication(heads_k, axes):
             for x, y in zip(found if isinstance(found, tuple) else (found,), truth):
                 assert x.sharding.is_equivalent_to(placed, 4)
                 np.testing.assert_allclose(x, y, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads_k", [8, 4])
+@pytest.mark.parametrize("spec", [("x",), ("x", None, "y"), (None, None, ("x", "y")), ("x", "y")])
+def test_shardings_that_are_a_part_of_types(heads_k, spec):
+    if len(jax.devices()) < 4 or not hasattr(jax, "set_mesh"):
+        pytest.skip("needs 4 devices, and a JAX with explicit shardings")
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    q, k, v = arrays((4, 16, 8, 32), (4, 16, heads_k, 32), (4, 16, heads_k, 32))
+    attention = lambda q, k, v: attend.jax.attention(q, k, v, layout="bshd", causal=True)
+    want, want_gradients = attention(q, k, v), gradients_of(attention)(q, k, v)
+    shards = [jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec))) for x in (q, k, v)]
+    with jax.set_mesh(mesh):
+        found = jax.jit(attention)(*shards)
+        np.testing.assert_allclose(found, want, atol=1e-5)
+        for x, y, z in zip(jax.jit(gradients_of(attention))(*shards), want_gradients, shards):
+            np.testing.assert_allclose(x, y, atol=1e-5)
+            assert x.sharding.is_equivalent_to(z.sharding, 4)
+        if spec != ("x", "y"):  # rows are gathered
+            assert found.sharding.is_equivalent_to(shards[0].sharding, 4)
+            assert "all-gather" not in jax.jit(attention).lower(*shards).compile().as_text()
 
 
 def test_options_are_cut_with_the_heads():
@@ -210,6 +233,7 @@ def test_other_things_are_refused():
         jax.vmap(lambda cu: attend.jax.attention_varlen(q[0], k[0], v[0], cu, cu, 2, 2))(jnp.int32([[0, 2]]))
 
 
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="a GPU does not read them before the kernels run")
 def test_what_only_the_run_can_see_is_refused_by_it():
     q, k, v = arrays((9, 2, 16), (9, 2, 16), (9, 2, 16))
     wrong = jnp.int32([0, 5, 3, 9])

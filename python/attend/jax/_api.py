@@ -15,7 +15,7 @@ from attend._errors import ArgumentError
 from attend._frameworks import framework_of
 from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Settings, as_int64, dense_layout, drops, window_of
 from attend._spaces import kind_of
-from attend.jax import _autodiff, _call, _versions
+from attend.jax import _autodiff, _call, _sharding, _versions
 from attend.jax._call import Call
 
 _NUMBERS = ("scale", "softcap", "dropout_p")
@@ -143,7 +143,8 @@ def _attention(
         _philox_state(seed, offset)  # refused here too
     call = Call(tuple(tensors)[3:], settings)
     _check(call, tuple((name, x.shape, str(x.dtype)) for name, x in _with_all_columns(tensors, settings).items()))
-    results = _autodiff.attention(call, bool(return_lse))(*_versions.alike(_whole(tensors, settings)).values())
+    operands = _sharding.placed(call, _versions.alike(_whole(tensors, settings)))
+    results = _autodiff.attention(call, bool(return_lse))(*operands.values())
     return tuple(results) if return_lse else results[0]
 
 
@@ -171,7 +172,9 @@ def _constant(settings: Any) -> Any:
     """The settings as plain numbers: they are a part of the program that XLA compiles."""
     for name, value in settings._asdict().items():
         if isinstance(value, jax.core.Tracer):
-            raise ArgumentError(f"{name}: traced by JAX, allowed a number that is known before (jax.jit: static_argnames)")
+            raise ArgumentError(
+                f"{name}: traced by JAX, allowed a number that is known before (jax.jit: static_argnames)"
+            )
     _core.check_settings(settings)
     numbers = {x: float(getattr(settings, x)) for x in _NUMBERS if getattr(settings, x) is not None}
     flags = {x: bool(getattr(settings, x)) for x in ("causal", "deterministic")}
@@ -205,7 +208,13 @@ def _words(name: str, x: Any) -> Any:
 def _num_keys(tensors: dict[str, Any], layout: str) -> int:
     shape = tensors["k"].shape
     axis = {"bhsd": 2, "bshd": 1, "thd": 0}[layout]
-    return int(shape[axis]) if len(shape) > axis and isinstance(shape[axis], int) else shape[axis] if len(shape) > axis else 1
+    return (
+        int(shape[axis])
+        if len(shape) > axis and isinstance(shape[axis], int)
+        else shape[axis]
+        if len(shape) > axis
+        else 1
+    )
 
 
 def _with_all_columns(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:

@@ -97,9 +97,7 @@ def _mapped(function: Any, call: Call, operands: tuple[str, ...], results: tuple
     @run.def_vmap
     def rule(size: int, are_mapped: Any, *tensors: Any) -> tuple[Any, Any]:
         fold = Folding(size, call, tensors[0], are_mapped[0])
-        batches = {
-            name: x.shape[1 if is_mapped else 0] for name, x, is_mapped in zip(operands, tensors, are_mapped)
-        }
+        batches = {name: x.shape[1 if is_mapped else 0] for name, x, is_mapped in zip(operands, tensors, are_mapped)}
         folded = [
             fold.into(name, x, is_mapped, "d" + name in results)
             for name, x, is_mapped in zip(operands, tensors, are_mapped)
@@ -109,4 +107,3 @@ def _mapped(function: Any, call: Call, operands: tuple[str, ...], results: tuple
         return unfolded, (True,) * len(results)
 
     return run
-

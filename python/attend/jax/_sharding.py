@@ -17,8 +17,42 @@ from attend.jax._call import Call, roles
 from attend.jax._versions import partitioning
 
 
+def placed(call: Call, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The operands, cut as q is, where shardings are a part of types (jax.sharding.AxisType.Explicit)."""
+    mesh = _explicit_mesh()
+    if mesh is None:
+        return tensors
+    specs = _Cuts(call, call.operands, ()).specs(mesh, tensors["q"], tuple(tensors.values()))
+    return {name: jax.sharding.reshard(x, spec) for (name, x), spec in zip(tensors.items(), specs)}
+
+
 def partitioned(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
     """`function` of arrays, which runs on each device for its part of the batch and the heads."""
+    by_partitioner = _by_partitioner(function, call, operands, results)
+    cuts = _Cuts(call, operands, results)
+
+    def run(*tensors: Any) -> Any:
+        mesh = _explicit_mesh()
+        if mesh is None:
+            return by_partitioner(*tensors)
+        found = jax.eval_shape(function, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tensors))
+        specs = cuts.specs(mesh, tensors[0], tensors, found)
+        of_operands, of_results = specs[: len(tensors)], specs[len(tensors) :]
+        tensors = tuple(jax.sharding.reshard(x, spec) for x, spec in zip(tensors, of_operands))
+        return jax.shard_map(function, mesh=mesh, in_specs=of_operands, out_specs=of_results)(*tensors)
+
+    return run
+
+
+def _explicit_mesh() -> Any:
+    """The mesh of `jax.set_mesh`, if its axes are of the explicit kind; None otherwise."""
+    if not hasattr(jax.sharding, "get_abstract_mesh") or not hasattr(jax, "shard_map"):
+        return None
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh if any(kind.name == "Explicit" for kind in getattr(mesh, "axis_types", None) or ()) else None
+
+
+def _by_partitioner(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
     whole = partitioning.custom_partitioning(function)
     cuts = _Cuts(call, operands, results)
 
@@ -46,12 +80,19 @@ class _Cuts:
             whole = jax.sharding.GSPMDSharding.get_replicated(list(q._device_assignment))
             return (whole,) * len(arguments), (whole,) * len(found)
         axes = self._axes(mesh, q.spec, shapes)
+        of_operands = tuple(NamedSharding(mesh, self._spec(*x, axes)) for x in zip(self._operands, shapes))
+        of_results = ((name, x.shape) for name, x in zip(self._results, found))
+        return of_operands, tuple(NamedSharding(mesh, self._spec(*x, axes)) for x in of_results)
 
-        def of(name: str, shape: Any) -> NamedSharding:
-            return NamedSharding(mesh, PartitionSpec(*(axes.get(role) for role in self._roles(name, shape))))
+    def specs(self, mesh: Any, q: Any, tensors: Any, found: Any = ()) -> tuple[Any, ...]:
+        """Of the operands and the results, by the type of q."""
+        shapes = [x.shape for x in tensors]
+        axes = self._axes(mesh, jax.typeof(q).sharding.spec, shapes)
+        named = zip((*self._operands, *self._results), (*shapes, *(x.shape for x in found)))
+        return tuple(self._spec(*x, axes) for x in named)
 
-        of_operands = tuple(of(name, shape) for name, shape in zip(self._operands, shapes))
-        return of_operands, tuple(of(name, x.shape) for name, x in zip(self._results, found))
+    def _spec(self, name: str, shape: Any, axes: dict[str, Any]) -> PartitionSpec:
+        return PartitionSpec(*(axes.get(role) for role in self._roles(name, shape)))
 
     def _roles(self, name: str, shape: Any) -> tuple[str, ...]:
         return roles(name, tuple(shape), self._call.settings.layout)

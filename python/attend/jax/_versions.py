@@ -20,7 +20,9 @@ HAS_SHARDING_RULES = "sharding_rule" in inspect.signature(
 
 
 # How types say which axes of a mesh they vary over, inside of shard_map.
-_AXES_FIELD = next((x for x in ("manual_axis_type", "vma") if x in inspect.signature(jax.ShapeDtypeStruct).parameters), None)
+_AXES_FIELD = next(
+    (x for x in ("manual_axis_type", "vma") if x in inspect.signature(jax.ShapeDtypeStruct).parameters), None
+)
 
 
 def struct(shape: Any, dtype: Any, like: Any) -> Any:
