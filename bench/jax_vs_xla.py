@@ -12,7 +12,7 @@ What makes it a fair comparison:
   * Repeats alternate between the sides, and the side that goes first alternates too.
   * Before anything is timed o and the gradients are compared: they may differ from XLA's in float32 by 2e-3 of the
     largest magnitude in float32, and by 3e-2 with 16 bits, else the script fails.
-  * On a CPU each side has a pool of threads, whose idle ones spin for some milliseconds on the cores that the other side
+  * On a CPU each side has a pool of threads, whose idle ones spin for some milliseconds on the cores that the other
     needs. A pause comes before each repeat, in which they go to sleep, and an untimed call of the same side.
 """
 

@@ -14,7 +14,7 @@ from oracle import Problem
 TRANSFORMS = ["eager", "jit", "vmap", "vmap_of_grad", "vmap_twice", "scan"]
 
 OPTIONS: dict[str, list[Any]] = {
-    **{name: problems.OPTIONS[name] for name in ("layout", "visible", "softcap", "scale", "mask", "alibi", "sinks", "dlse")},
+    **{x: problems.OPTIONS[x] for x in ("layout", "visible", "softcap", "scale", "mask", "alibi", "sinks", "dlse")},
     "dtype": ["f32", "f16", "bf16"],
     "bias": [None, "full", "heads", "keys"],
     "heads": [(1, 1), (4, 4), (6, 2), (4, 1)],

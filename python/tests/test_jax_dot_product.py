@@ -55,7 +55,7 @@ def test_masks_align_as_jaxs(lengths, window, is_causal):
         o = function(*x, **given)
         return jnp.sum(jnp.where(seen[None, :, None, None], o, 0) ** 2), o
 
-    one, two = (jax.grad(lambda *x: loss(f, *x), (0, 1, 2), has_aux=True)(q, k, v)
+    one, two = (jax.grad(lambda *x, f=f: loss(f, *x), (0, 1, 2), has_aux=True)(q, k, v)
                 for f in (attend.jax.dot_product_attention, OF_JAX))  # fmt: skip
     np.testing.assert_allclose(one[1][:, seen], two[1][:, seen], atol=2e-5)
     assert not one[1][:, ~seen].any()
@@ -91,7 +91,7 @@ def test_options_as_jaxs(options, dtype):
             given[name] = jnp.asarray(rng.standard_normal(x), jnp.float32)
         elif name.endswith("lengths"):
             given[name] = jnp.int32(x)
-    found, want = (jax.jit(lambda *x: f(*x, **given))(q, k, v) for f in (attend.jax.dot_product_attention, OF_JAX))
+    found, want = (jax.jit(lambda *x, f=f: f(*x, **given))(q, k, v) for f in (attend.jax.dot_product_attention, OF_JAX))
     assert found.dtype == want.dtype
     budget = 2e-5 if dtype == "float32" else 0.03
     np.testing.assert_allclose(np.float32(found), np.float32(want), atol=budget)

@@ -1,7 +1,7 @@
 """A call as XLA has it: a custom call of attend's library, its attributes, and the shapes of its results.
 
-Dimensions have roles: "b" is the batch, "h" the heads, "" another. attend.jax._vmap folds a mapped dimension into one of
-them, attend.jax._sharding cuts tensors along them.
+Dimensions have roles: "b" is the batch, "h" the heads, "" another. attend.jax._vmap folds a mapped dimension into one
+of them, attend.jax._sharding cuts tensors along them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attend import _core
-from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Extras, Gradients, Settings, output_shapes
+from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Extras, Gradients, output_shapes
 from attend.jax import _versions
 
 # XLA finds the library's code by these names, and JAX's cache of compiled programs keeps them. Another meaning of a
@@ -71,7 +71,7 @@ def _run(
 
 
 def _attributes(settings: Any) -> dict[str, Any]:
-    attributes = {}
+    attributes: dict[str, Any] = {}
     for field, value in settings._asdict().items():
         if isinstance(value, str):
             attributes[field] = value
@@ -92,9 +92,8 @@ def check(call: Call, tensors: dict[str, Any]) -> None:
     o, lse = jax.ShapeDtypeStruct(o_shape, q.dtype), jax.ShapeDtypeStruct(lse_shape, _lse_dtype(q.dtype))
     extras = {name: x for name, x in tensors.items() if name in Extras._fields and name != "philox_state"}
     named = _views({**{name: tensors[name] for name in "qkv"}, "o": o, "lse": lse, **extras})
-    _core.check(
-        *(named[x] for x in ("q", "k", "v", "o", "lse")), None, Extras(**{x: named[x] for x in extras}), call.settings
-    )
+    of_extras = Extras(**{name: named[name] for name in extras})
+    _core.check(named["q"], named["k"], named["v"], named["o"], named["lse"], None, of_extras, call.settings)
 
 
 def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: dict[str, Any]) -> int:
@@ -108,8 +107,9 @@ def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: d
         fields = {x: named[x] for x in Gradients._fields if x in named}
         gradients = Gradients(**{"dlse": None, **fields})
     extras = Extras(**{x: named[x] for x in call.extras if x != "philox_state"})
-    heads = (named.get(x) for x in ("q", "k", "v", "o", "lse"))
-    found = _core.workspace_bytes(*heads, gradients, extras, call.settings)
+    found = _core.workspace_bytes(
+        named["q"], named["k"], named["v"], named["o"], named.get("lse"), gradients, extras, call.settings
+    )
     return 0 if found == 0 else -(-(found + 256) // _WORD)  # XLA's memory begins at lesser multiples
 
 
@@ -146,8 +146,3 @@ def roles(name: str, shape: tuple[int, ...], layout: str) -> tuple[str, ...]:
     if option in HEAD_TENSORS:
         return ("b" if shape[0] != 1 and layout != "thd" else "", "h")
     return {"bhsd": ("b", "h", "", ""), "bshd": ("b", "", "h", ""), "thd": ("", "h", "")}[layout]
-
-
-def settings_of(**given: Any) -> Any:
-    """Settings of plain numbers, since they are a part of the program that XLA compiles."""
-    return Settings(**given)

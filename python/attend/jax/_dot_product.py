@@ -74,7 +74,7 @@ def dot_product_attention(
         )
     except Error as error:
         raise renamed(error, _NAMES) from None
-    o, lse = found if return_residual else (found, None)
+    o, lse = found if return_residual else (found, found)
     if lengths_q is not None:
         o = jnp.where((jnp.arange(seqlen_q) < lengths_q[:, None])[:, :, None, None], o, jnp.zeros((), o.dtype))
     o = o if query.ndim == 4 else o[0]

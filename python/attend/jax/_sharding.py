@@ -14,7 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attend.jax import _versions
 from attend.jax._call import Call, roles
-from attend.jax._versions import partitioning
 
 
 def placed(call: Call, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def placed(call: Call, tensors: dict[str, Any]) -> dict[str, Any]:
     if mesh is None:
         return tensors
     specs = _Cuts(call, call.operands, ()).specs(mesh, tensors["q"], tuple(tensors.values()))
-    return {name: jax.sharding.reshard(x, spec) for (name, x), spec in zip(tensors.items(), specs)}
+    return {name: _versions.sharding.reshard(x, spec) for (name, x), spec in zip(tensors.items(), specs)}
 
 
 def partitioned(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
@@ -38,7 +37,7 @@ def partitioned(function: Any, call: Call, operands: tuple[str, ...], results: t
         found = jax.eval_shape(function, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tensors))
         specs = cuts.specs(mesh, tensors[0], tensors, found)
         of_operands, of_results = specs[: len(tensors)], specs[len(tensors) :]
-        tensors = tuple(jax.sharding.reshard(x, spec) for x, spec in zip(tensors, of_operands))
+        tensors = tuple(_versions.sharding.reshard(x, spec) for x, spec in zip(tensors, of_operands))
         return jax.shard_map(function, mesh=mesh, in_specs=of_operands, out_specs=of_results)(*tensors)
 
     return run
@@ -53,7 +52,7 @@ def _explicit_mesh() -> Any:
 
 
 def _by_partitioner(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
-    whole = partitioning.custom_partitioning(function)
+    whole = _versions.partitioning.custom_partitioning(function)
     cuts = _Cuts(call, operands, results)
 
     def infer(mesh: Any, arguments: Any, found: Any) -> Any:
@@ -77,7 +76,7 @@ class _Cuts:
         shapes = [x.shape for x in arguments]
         q = arguments[0].sharding
         if not isinstance(q, NamedSharding):  # the mesh is not known
-            whole = jax.sharding.GSPMDSharding.get_replicated(list(q._device_assignment))
+            whole = _versions.sharding.GSPMDSharding.get_replicated(list(q._device_assignment))
             return (whole,) * len(arguments), (whole,) * len(found)
         axes = self._axes(mesh, q.spec, shapes)
         of_operands = tuple(NamedSharding(mesh, self._spec(*x, axes)) for x in zip(self._operands, shapes))
@@ -139,11 +138,11 @@ class _Cuts:
                 if role not in free:
                     found.append(f"x{next(own)}")
                 elif role == "h" and is_grouped and not of_keys:
-                    found.append(partitioning.CompoundFactor("h", "g"))
+                    found.append(_versions.partitioning.CompoundFactor("h", "g"))
                 else:
                     found.append(role)
-            return partitioning.ArrayMapping(*found)
+            return _versions.partitioning.ArrayMapping(*found)
 
         of_operands = tuple(factors(name, shape) for name, shape in zip(self._operands, shapes))
         of_results = tuple(factors(name, tuple(x.shape)) for name, x in zip(self._results, result_types))
-        return partitioning.SdyShardingRule(of_operands, of_results, **sizes)
+        return _versions.partitioning.SdyShardingRule(of_operands, of_results, **sizes)

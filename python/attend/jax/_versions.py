@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any
 
 import jax
-from jax.experimental import custom_partitioning as partitioning
 
+partitioning: Any = importlib.import_module("jax.experimental.custom_partitioning")
 try:
-    from jax import ffi
+    ffi: Any = importlib.import_module("jax.ffi")
 except ImportError:  # 0.4.35
-    from jax.extend import ffi
+    ffi = importlib.import_module("jax.extend.ffi")
+# Names of these that some releases lack.
+lax: Any = jax.lax
+sharding: Any = jax.sharding
+dtypes: Any = jax.dtypes
 
 # Shardy, JAX's partitioner since 0.7, propagates shardings by a rule. Older ones ask a function.
 HAS_SHARDING_RULES = "sharding_rule" in inspect.signature(
@@ -30,8 +35,8 @@ def struct(shape: Any, dtype: Any, like: Any) -> Any:
     if not (isinstance(like, jax.Array) and _axes(like)):
         return jax.ShapeDtypeStruct(shape, dtype)
     kind = jax.typeof(like)
-    sharding = jax.sharding.NamedSharding(kind.sharding.mesh, jax.sharding.PartitionSpec())
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, **{str(_AXES_FIELD): getattr(kind, str(_AXES_FIELD))})
+    whole = jax.sharding.NamedSharding(kind.sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=whole, **{str(_AXES_FIELD): getattr(kind, str(_AXES_FIELD))})
 
 
 def alike(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def _axes(x: Any) -> frozenset[str]:
 def _vary(x: Any, axes: tuple[str, ...]) -> Any:
     if not axes:
         return x
-    return jax.lax.pcast(x, axes, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, axes)
+    return lax.pcast(x, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, axes)
 
 
 def register(name: str, handler: Any, platform: str) -> None:
@@ -71,6 +76,6 @@ def is_key(x: Any) -> bool:
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return False
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+    if dtypes.issubdtype(dtype, dtypes.prng_key):
         return True
     return str(dtype) == "uint32" and x.shape == (2,)
