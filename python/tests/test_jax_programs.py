@@ -52,6 +52,14 @@ def test_the_gradient_of_a_bias_costs_only_where_it_is_asked_for():
     assert "dbias" in jax.jit(jax.grad(loss, argnums=1)).lower(q, bias).as_text()
 
 
+def test_a_policy_of_checkpoint_spares_the_second_forward_pass():
+    q, k, v = arrays((1, 2, 8, 16), (1, 2, 8, 16), (1, 2, 8, 16))
+    layer = lambda q, k, v: jnp.sin(attend.jax.attention(jnp.sin(q), k, v))
+    for policy, is_saved in ((None, False), (jax.checkpoint_policies.save_only_these_names("attend_lse"), True)):
+        _, pull = jax.vjp(jax.checkpoint(layer, policy=policy), q, k, v)
+        assert ((1, 2, 8) in {x.shape for x in jax.tree.leaves(pull)}) == is_saved
+
+
 @pytest.mark.parametrize("heads_k", [8, 4, 1])
 @pytest.mark.parametrize("axes", ["batch", "heads", "both"])
 def test_shards_need_no_communication(heads_k, axes):
@@ -231,6 +239,33 @@ def test_other_things_are_refused():
         jax.grad(lambda q: jax.grad(lambda q: attend.jax.attention(q, k, v).sum())(q).sum())(q)
     with pytest.raises(attend.UnsupportedError, match="cu_seqlens_q: mapped by vmap"):
         jax.vmap(lambda cu: attend.jax.attention_varlen(q[0], k[0], v[0], cu, cu, 2, 2))(jnp.int32([[0, 2]]))
+
+
+OPERANDS = {"operands": "q k v", "results": "o", "layout": "bhsd", "compute": "auto"}
+WRONG_CALLS = [
+    ({"shape": (1, 2, 9, 8)}, "o: "),
+    ({"operands": "q k"}, "custom call of attend: as many operands as names"),
+    ({"operands": "q k w"}, "custom call of attend: there is no 'v'"),
+    ({"results": "o lse"}, "custom call of attend: as many results"),
+    ({"results": "lse"}, "custom call of attend: there is no 'o'"),
+    ({"layout": "sbhd"}, "layout: 'sbhd', allowed"),
+    ({"layout": np.int64(3)}, "custom call of attend: attribute 'layout' is of another type"),
+    ({"causal": "yes"}, "custom call of attend: attribute 'causal' is of another type"),
+    ({"compute": "fast"}, "compute: 'fast'"),
+    ({"window_left": np.int64(-5)}, "window: left -5"),
+]
+
+
+@pytest.mark.parametrize("wrong, line", WRONG_CALLS)
+def test_the_custom_call_checks_what_it_is_given(wrong, line):
+    """A program from elsewhere, or a broken one, is refused before anything is written."""
+    q, k, v = arrays((1, 2, 9, 16), (1, 2, 9, 16), (1, 2, 9, 16))
+    ffi = importlib.import_module("jax.ffi" if hasattr(jax, "ffi") else "jax.extend.ffi")
+    attributes = OPERANDS | wrong
+    result = jax.ShapeDtypeStruct(attributes.pop("shape", q.shape), q.dtype)
+    with pytest.raises(Exception, match=line) as caught:
+        jax.block_until_ready(jax.jit(lambda *x: ffi.ffi_call("attend_forward_1", result)(*x, **attributes))(q, k, v))
+    assert not isinstance(caught.value, (TypeError, attend.Error))
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="a GPU does not read them before the kernels run")

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import NO_GRADIENT_TENSORS, OPTION_GRADIENTS
@@ -17,7 +18,10 @@ from attend.jax._vmap import Folding
 
 @functools.lru_cache(maxsize=1024)
 def attention(call: Call, wants_lse: bool) -> Any:
-    """The compiled function of the arrays that `call.operands` names: o, or (o, lse)."""
+    """The compiled function of the arrays that `call.operands` names: o, or (o, lse).
+
+    Policies of jax.checkpoint know what backward needs besides the operands by the names attend_o and attend_lse.
+    """
     results = ("o", "lse") if wants_lse else ("o",)
 
     @jax.custom_vjp
@@ -30,6 +34,7 @@ def attention(call: Call, wants_lse: bool) -> Any:
                 raise ArgumentError(f"{name}: to be differentiated, allowed jax.lax.stop_gradient of it")
         values = tuple(x.value for x in tensors)
         o, lse = _forward(call, ("o", "lse"))(*values)
+        o, lse = checkpoint_name(o, "attend_o"), checkpoint_name(lse, "attend_lse")
         # Which gradients are asked for travels in the structure of what is kept: it is no array.
         asked = tuple(() if x.perturbed else None for x in tensors)
         return (o, lse)[: len(results)], (values, o, lse, asked)
@@ -46,6 +51,7 @@ def attention(call: Call, wants_lse: bool) -> Any:
         found = dict(zip(results, _backward(call, operands, results)(*tensors)))
         return tuple(found.get("d" + name) for name in call.operands)
 
+    run.__name__ = run.__qualname__ = "attend_attention"
     run.defvjp(forward, backward, symbolic_zeros=True)
     return jax.jit(run)
 
