@@ -52,7 +52,7 @@ def test_the_gradient_of_a_bias_costs_only_where_it_is_asked_for():
     assert "dbias" in jax.jit(jax.grad(loss, argnums=1)).lower(q, bias).as_text()
 
 
-def test_a_policy_of_checkpoint_spares_the_second_forward_pass():
+def test_a_policy_of_checkpoint_keeps_what_backward_needs():
     q, k, v = arrays((1, 2, 8, 16), (1, 2, 8, 16), (1, 2, 8, 16))
     layer = lambda q, k, v: jnp.sin(attend.jax.attention(jnp.sin(q), k, v))
     for policy, is_saved in ((None, False), (jax.checkpoint_policies.save_only_these_names("attend_lse"), True)):
