@@ -107,6 +107,22 @@ def test_shardings_that_are_a_part_of_types(heads_k, spec):
             assert "all-gather" not in jax.jit(attention).lower(*shards).compile().as_text()
 
 
+@pytest.mark.parametrize("spec", [(None, "x"), ("x",), (None, None, None, "y")])
+def test_vmap_of_shardings_that_are_a_part_of_types(spec):
+    if len(jax.devices()) < 4 or not hasattr(jax, "set_mesh"):
+        pytest.skip("needs 4 devices, and a JAX with explicit shardings")
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    tensors = arrays((2, 4, 16, 8, 32), (2, 4, 16, 4, 32), (2, 4, 16, 4, 32))
+    gradients = gradients_of(jax.vmap(lambda q, k, v: attend.jax.attention(q, k, v, layout="bshd", causal=True)))
+    want = gradients(*tensors)
+    shards = [jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec))) for x in tensors]
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(gradients).lower(*shards).compile()
+        assert not re.findall(r"all-gather|all-to-all|collective-permute|all-reduce", compiled.as_text())
+        for x, y in zip(compiled(*shards), want):
+            np.testing.assert_allclose(x, y, atol=1e-5)
+
+
 def test_options_are_cut_with_the_heads():
     if len(jax.devices()) < 4:
         pytest.skip("needs 4 devices")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attend import _core
+from attend._errors import Error
 from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Extras, Gradients, output_shapes
 from attend.jax import _versions
 
@@ -107,9 +108,12 @@ def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: d
         fields = {x: named[x] for x in Gradients._fields if x in named}
         gradients = Gradients(**{"dlse": None, **fields})
     extras = Extras(**{x: named[x] for x in call.extras if x != "philox_state"})
-    found = _core.workspace_bytes(
-        named["q"], named["k"], named["v"], named["o"], named.get("lse"), gradients, extras, call.settings
-    )
+    try:
+        found = _core.workspace_bytes(
+            named["q"], named["k"], named["v"], named["o"], named.get("lse"), gradients, extras, call.settings
+        )
+    except Error:  # the program may be for a CPU; else the run says it
+        return 0
     return 0 if found == 0 else -(-(found + 256) // _WORD)  # XLA's memory begins at lesser multiples
 
 

@@ -48,6 +48,12 @@ def alike(tensors: dict[str, Any]) -> dict[str, Any]:
     return {name: _vary(x, tuple(sorted(union - axes[name]))) for name, x in tensors.items()}
 
 
+def is_cut(x: Any, dimension: int) -> bool:
+    """Whether the type of `x` says that the dimension is sharded."""
+    spec = getattr(getattr(jax.typeof(x), "sharding", None), "spec", None) if hasattr(jax, "typeof") else None
+    return spec is not None and dimension < len(spec) and spec[dimension] is not None
+
+
 def _axes(x: Any) -> frozenset[str]:
     if _AXES_FIELD is None:
         return frozenset()
