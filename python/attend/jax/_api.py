@@ -205,16 +205,10 @@ def _words(name: str, x: Any) -> Any:
     return jnp.asarray(np.array([value % 2**32, value >> 32], np.uint32))
 
 
-def _num_keys(tensors: dict[str, Any], layout: str) -> int:
-    shape = tensors["k"].shape
-    axis = {"bhsd": 2, "bshd": 1, "thd": 0}[layout]
-    return (
-        int(shape[axis])
-        if len(shape) > axis and isinstance(shape[axis], int)
-        else shape[axis]
-        if len(shape) > axis
-        else 1
-    )
+def _num_keys(tensors: dict[str, Any], layout: str) -> Any:
+    """1 if k has too few dimensions, which the checks refuse."""
+    shape, axis = tensors["k"].shape, {"bhsd": 2, "bshd": 1, "thd": 0}[layout]
+    return shape[axis] if len(shape) > axis else 1
 
 
 def _with_all_columns(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
