@@ -72,7 +72,7 @@ def test_varlen_is_every_sequence_by_itself(rng, causal, transform):
         *others, own = attend.backward(dout[i], q[i], k[i], v[i], want, want_lse, sinks=sinks, **options)
         dsinks = dsinks + own
         for found, x in zip(gradients, others):
-            np.testing.assert_allclose(found[i], x, atol=1e-5)
+            np.testing.assert_allclose(found[i], x, atol=1e-4)
     np.testing.assert_allclose(gradients[3], dsinks, atol=1e-4)
 
 
@@ -94,7 +94,7 @@ def test_dropout_is_a_function_of_its_seed(rng, seed):
     equal(o, attention(q, found))
     # Backward drops the same entries: o is linear in v.
     dv = jax.grad(lambda v: attend.jax.attention(q, k, v, dropout_p=0.4, seed=found).sum())(v)
-    np.testing.assert_allclose(jnp.vdot(dv, v), o.sum(), rtol=1e-4)
+    np.testing.assert_allclose(jnp.sum(dv * v), o.sum(), rtol=1e-4)
 
 
 @pytest.mark.skipif(ON_GPU, reason="float64 runs on CPUs")
