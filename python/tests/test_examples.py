@@ -73,11 +73,12 @@ def test_jax_attention():
     assert len(lines) == 6 and all(line.endswith("  ok") for line in lines)
 
 
-def test_jax_attention_notices(monkeypatch, capsys):
+@pytest.mark.parametrize("wrong", [1.001, float("nan")])
+def test_jax_attention_notices(wrong, monkeypatch, capsys):
     pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
     example = module("jax_attention")
     plain = example.attention
-    monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * 1.001)
+    monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * wrong)
     assert example.main([]) == 1
     assert capsys.readouterr().out.count("FAILED") == 5
 

@@ -1,7 +1,10 @@
 """attend.jax.dot_product_attention and activate(), against jax.nn's own function."""
 
+import importlib
 import inspect
 import itertools
+import json
+import pathlib
 import warnings
 
 import pytest
@@ -153,3 +156,27 @@ def test_what_attend_refuses_runs_as_jaxs_and_is_said_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.nn.dot_product_attention(q, k, v)
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+    return importlib.import_module("jax_vs_xla")
+
+
+def test_the_benchmark_measures_every_case(benchmark, tmp_path):
+    output = tmp_path / "jax.json"
+    words = ["--seconds", "0", "--shape", "1,16,2,8", "--dtype", "f32,bf16", "--output", str(output)]
+    assert benchmark.main(words) == 0
+    rows = json.loads(output.read_text())["rows"]
+    assert len(rows) == 8 and all(set(row["ratio"]) >= {"attend", "xla"} for row in rows)
+    assert all(row["ms"][name]["median"] > 0 for row in rows for name in row["ms"])
+
+
+@pytest.mark.parametrize("wrong", [1.01, float("nan")])
+def test_the_benchmark_notices_wrong_attention(benchmark, monkeypatch, wrong):
+    monkeypatch.setattr(
+        benchmark.attend.jax, "dot_product_attention", lambda *x, **options: OF_JAX(*x, **options) * wrong
+    )
+    with pytest.raises(SystemExit, match="attend differs from xla by"):
+        benchmark.main(["--seconds", "0", "--shape", "1,16,2,8", "--dtype", "f32"])
