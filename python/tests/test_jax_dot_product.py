@@ -158,6 +158,20 @@ def test_what_attend_refuses_runs_as_jaxs_and_is_said_once():
         jax.nn.dot_product_attention(q, k, v)
 
 
+@pytest.mark.usefixtures("active")
+def test_derivatives_that_attend_lacks_are_jaxs():
+    q, k, v = arrays(1, 5, 5, heads=(2, 2), head_dim=4)
+    loss = lambda function, q: jnp.sin(function(q, k, v, is_causal=True)).sum()
+    ours, theirs = lambda q: loss(jax.nn.dot_product_attention, q), lambda q: loss(OF_JAX, q)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said once in a process
+        for transform in (jax.hessian, lambda f: jax.jacrev(jax.grad(f)), jax.jacfwd):
+            np.testing.assert_allclose(transform(ours)(q), transform(theirs)(q), atol=1e-5)
+            np.testing.assert_allclose(jax.jit(transform(ours))(q), transform(theirs)(q), atol=1e-5)
+    with pytest.raises(attend.UnsupportedError, match="first derivatives only"):
+        jax.hessian(jax.jit(ours))(q)  # traced before it is differentiated
+
+
 @pytest.fixture
 def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))

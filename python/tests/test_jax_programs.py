@@ -251,8 +251,10 @@ def test_other_things_are_refused():
         jax.grad(lambda slopes: attend.jax.attention(q, k, v, alibi_slopes=slopes).sum())(jnp.ones(2))
     with pytest.raises(attend.UnsupportedError, match="dropout_p: with vmap, allowed 0 only"):
         jax.vmap(lambda q: attend.jax.attention(q, k, v, dropout_p=0.5, seed=1))(q[None])
-    with pytest.raises(attend.UnsupportedError, match="first derivatives only"):
-        jax.grad(lambda q: jax.grad(lambda q: attend.jax.attention(q, k, v).sum())(q).sum())(q)
+    loss = lambda q: attend.jax.attention(q, k, v).sum()
+    for second in (jax.grad(lambda q: jax.grad(loss)(q).sum()), jax.hessian(loss), jax.jit(jax.hessian(loss))):
+        with pytest.raises(attend.UnsupportedError, match="first derivatives only"):
+            second(q)
     with pytest.raises(attend.UnsupportedError, match="cu_seqlens_q: mapped by vmap"):
         jax.vmap(lambda cu: attend.jax.attention_varlen(q[0], k[0], v[0], cu, cu, 2, 2))(jnp.int32([[0, 2]]))
 

@@ -87,10 +87,19 @@ def test_without_jit():
     np.testing.assert_allclose(mapped[0], attention(*tensors), atol=1e-5)
 
 
-def test_arrays_of_numpy_and_none():
+class Parameter:
+    def __init__(self, x):
+        self.x = x
+
+    def __jax_array__(self):
+        return self.x
+
+
+def test_arrays_of_numpy_parameters_and_none():
     tensors = arrays(*SHAPES)
     np.testing.assert_allclose(attention(*map(np.asarray, tensors)), attention(*tensors), atol=1e-6)
     q, k, v = tensors[:3]
+    assert (attend.jax.attention(Parameter(q), k, v) == attend.jax.attention(q, k, v)).all()
     assert (attend.jax.attention(q, k, v, bias=None, window=(None, None)) == attend.jax.attention(q, k, v)).all()
 
 

@@ -14,14 +14,16 @@ from attend.jax._dot_product import dot_product_attention
 
 _of_jax: Any = None  # JAX's function, while ours is in its place
 _told: set[str] = set()
+_KNOWN = frozenset(dot_product_attention.__kwdefaults__ or ())
 
 
 def activate() -> None:
     """Puts attend behind `jax.nn.dot_product_attention` until `restore()`, for all who look it up there.
 
     Whoever has imported the function itself before goes on with JAX's. Calls with an `implementation` are JAX's own.
-    What attend refuses when the call is traced, JAX computes, and a warning says so, once for each reason. What JAX's
-    function can and attend's cannot: forward-mode and second derivatives. A row that sees no key gives 0.
+    What attend refuses when the call is traced, JAX computes, and a warning says so, once for each reason; forward-mode
+    and second derivatives too, but for those of a function that jax.jit has traced before, which are refused. A row
+    that sees no key gives 0.
     """
     global _of_jax
     if _of_jax is not None:
@@ -48,10 +50,18 @@ def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = N
         return of_jax(query, key, value, bias, mask, **options)
     try:
         _check_device(query)
+        for name in options:
+            if name not in _KNOWN:
+                raise UnsupportedError(f"{name}: attend's function has no such argument")
         return dot_product_attention(query, key, value, bias, mask, **options)
-    except (Error, TypeError) as error:
-        _tell(error)
-        return of_jax(query, key, value, bias, mask, **options)
+    except Error as error:
+        reason = str(error)
+    except TypeError as error:
+        if "forward-mode" not in str(error):  # so JAX refuses it of a function whose gradients are its own
+            raise
+        reason = "forward-mode derivatives, attend gives reverse-mode ones only"
+    _tell(reason)
+    return of_jax(query, key, value, bias, mask, **options)
 
 
 def _check_device(query: Any) -> None:
@@ -69,7 +79,7 @@ def _check_device(query: Any) -> None:
         raise UnsupportedError("query: float64, attend's GPU backends take f32, f16, bf16")
 
 
-def _tell(error: Exception) -> None:
-    if str(error) not in _told:
-        _told.add(str(error))
-        warnings.warn(f"attend.jax.activate(): JAX's own attention runs: {error}", stacklevel=4)
+def _tell(reason: str) -> None:
+    if reason not in _told:
+        _told.add(reason)
+        warnings.warn(f"attend.jax.activate(): JAX's own attention runs: {reason}", stacklevel=3)

@@ -163,6 +163,9 @@ def _check_compute(name: str) -> None:
 
 def _array(name: str, x: Any) -> Any:
     """`x` as JAX has it. Python's numbers and lists, and arrays of other frameworks, are refused."""
+    convert = getattr(x, "__jax_array__", None)  # a parameter of a model, say, has it; JAX's own have None
+    if convert is not None:
+        x = convert()
     if framework_of(x) not in ("jax", "numpy"):
         raise ArgumentError(f"{name}: {kind_of(x)}, allowed a JAX or NumPy array")
     return jnp.asarray(x)
