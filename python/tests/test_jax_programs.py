@@ -168,6 +168,26 @@ def test_inside_of_shard_map():
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
+@pytest.mark.parametrize("argnums", [(0,), (0, 1, 2), (0, 4), (3,)])
+def test_options_inside_of_shard_map(argnums):
+    if len(jax.devices()) < 4 or not hasattr(jax, "shard_map"):
+        pytest.skip("needs 4 devices, and a JAX that knows what varies")
+    mesh = Mesh(np.array(jax.devices()[:4]), ("x",))
+    tensors = arrays((4, 2, 9, 16), (4, 2, 9, 16), (4, 2, 9, 16), (4, 2, 9, 9), (2,))
+
+    def attention(q, k, v, bias, sinks):
+        slopes = jnp.float32([0.5, 0.25])  # the same on every device, as sinks are
+        return attend.jax.attention(q, k, v, bias=bias, sinks=sinks, alibi_slopes=slopes, causal=True)
+
+    spec = PartitionSpec("x")
+    mapped = jax.shard_map(attention, mesh=mesh, in_specs=(spec,) * 4 + (PartitionSpec(),), out_specs=spec)
+    found, want = (
+        jax.jit(jax.grad(lambda *x, f=f: jnp.sin(f(*x)).sum(), argnums))(*tensors) for f in (mapped, attention)
+    )
+    for x, y in zip(found, want):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+
+
 def test_export_with_an_open_batch():
     export = pytest.importorskip("jax.export")
     pytest.importorskip("flatbuffers", reason="jax.export needs flatbuffers")
