@@ -111,6 +111,8 @@ def test_shardings_that_are_a_part_of_types(heads_k, spec):
 def test_vmap_of_shardings_that_are_a_part_of_types(spec):
     if len(jax.devices()) < 4 or not hasattr(jax, "set_mesh"):
         pytest.skip("needs 4 devices, and a JAX with explicit shardings")
+    if spec == ("x",) and jax.__version_info__ < (0, 10):
+        pytest.skip("JAX 0.8 takes the axis of a mapped dimension out of the mesh, and shard_map then refuses it")
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
     tensors = arrays((2, 4, 16, 8, 32), (2, 4, 16, 4, 32), (2, 4, 16, 4, 32))
     gradients = gradients_of(jax.vmap(lambda q, k, v: attend.jax.attention(q, k, v, layout="bshd", causal=True)))
