@@ -1,11 +1,12 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
-# make test       every test; of the Python package's, those that need no torch, or all where .venv has it or
-#                 ATTEND_TEST_TORCH=1 downloads it (large). Of the GPU kernels' variants an eighth is compiled, in
-#                 which everything occurs; ATTEND_TEST_ALL_KERNELS=1 compiles all                     (20 minutes more)
+# make test       every test; of the Python package's, those that need neither torch nor JAX, or all where .venv has
+#                 them or ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large). Of the GPU kernels' variants
+#                 an eighth is compiled, in which everything occurs; ATTEND_TEST_ALL_KERNELS=1 compiles all
+#                                                                                                   (20 minutes more)
 # make ring       the same example on the RANKS (4) processes of an mpirun, as a ring: attend run --ring RING (zigzag)
-# make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch run where
-#                 .venv has it; ATTEND_TEST_TORCH=1 downloads it (large)
+# make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch and JAX run
+#                 where .venv has them; ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large)
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
 #                 GPU_RESULTS/tests.json
 # make emulated-test  GPU kernels run on the CPU: more cases than in make test                     (minutes)
@@ -64,10 +65,10 @@ with_mpi = grep -qs attend_mpi build/release/build.ninja || rm -f build/release/
 mpirun = OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_ALLOW_RUN_AS_ROOT=1 \
   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun
 
-wants_torch = $(filter 1,$(ATTEND_TEST_TORCH))
+frameworks = $(if $(filter 1,$(ATTEND_TEST_TORCH)),torch) $(if $(filter 1,$(ATTEND_TEST_JAX)),jax)
 
 # Python's packages come while the compiler works.
-fetch_packages = flock build/venv.lock tools/setup.sh build pytest $(if $(wants_torch),torch) >build/venv.log 2>&1 </dev/null &
+fetch_packages = flock build/venv.lock tools/setup.sh build pytest $(frameworks) >build/venv.log 2>&1 </dev/null &
 await_packages = flock --nonblock build/venv.lock true || \
   { echo "waiting for Python's packages: $$(tail -n 1 build/venv.log)" >&2; flock build/venv.lock true; }
 
@@ -96,13 +97,13 @@ test:
 	$(call compile,release)
 	@$(await_packages)
 	$(call want,nvrtc)
-	$(if $(wants_torch),$(call want,pytest torch))
+	$(if $(strip $(frameworks)),$(call want,pytest $(frameworks)))
 	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || \
 	  { echo "left out: python/tests: $$answer" >&2; exit 0; } && $(run_pytest)
 	@ctest --preset release --parallel $(JOBS)
 
 py-test:
-	$(call need,build pytest $(if $(wants_torch),torch))
+	$(call need,build pytest $(frameworks))
 	@$(run_pytest)
 
 gpu-test:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch ...
+#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
@@ -12,6 +12,7 @@
 #   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
 #   pytest  .venv with what builds and tests the Python package; not torch
 #   torch   .venv with torch, for the tests of the Python package that need it
+#   jax     .venv with JAX for CPUs, likewise
 #
 # Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
 # Progress goes to stderr.
@@ -42,6 +43,7 @@ declare -A packages=(
   [python]='python3-venv=ensurepip'
   [pytest]='python3-venv=ensurepip python3-dev=Python.h'
   [torch]='python3-venv=ensurepip'
+  [jax]='python3-venv=ensurepip'
 )
 
 is_present() {
@@ -143,6 +145,7 @@ for group in "$@"; do
     torch)
       .venv/bin/python -c 'import torch, transformers' 2>/dev/null || fill_venv python/requirements-torch.txt '(a large download)'
       ;;
+    jax) .venv/bin/python -c 'import jax, flatbuffers' 2>/dev/null || fill_venv python/requirements-jax.txt '(a large download)' ;;
   esac
 done
 

@@ -105,10 +105,10 @@ def attention(
         A row that sees no key gives o = 0, lse = -inf (or its sink) and zero gradients, never NaN.
 
     Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
-    strides) is copied first. On torch tensors this is differentiable (o, and lse if it is returned), and traceable
-    by torch.compile and torch.export. GPU tensors of torch and CuPy are worked on asynchronously, in the framework's
-    current stream; on the CPU, and for other frameworks, the work is done when the call returns. The GIL is released
-    meanwhile. Thread-safe.
+    strides) is copied first. On torch tensors this is differentiable (o, and lse if it is returned), and traceable by
+    torch.compile and torch.export; for JAX's transformations there is `attend.jax.attention`. GPU tensors of torch and
+    CuPy are worked on asynchronously, in the framework's current stream; on the CPU, and for other frameworks, the work
+    is done when the call returns. The GIL is released meanwhile. Thread-safe.
 
     Raises:
         attend.Error naming the argument, the value found and the allowed ones. It is also a ValueError if an argument

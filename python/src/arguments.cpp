@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -251,6 +252,19 @@ Layout layout_of_call(nb::handle settings) {
 void check_lengths(nb::handle settings) {
   std::ignore = setting<std::int64_t>(settings, Setting::kMaxSeqlenQ);
   std::ignore = setting<std::int64_t>(settings, Setting::kMaxSeqlenK);
+}
+
+std::string in_pythons_words(std::string message) {
+  constexpr std::pair<const char*, const char*> kNames[] = {{"window_left: ", "window: left "},
+                                                            {"window_right: ", "window: right "},
+                                                            {"varlen.", ""},
+                                                            {"params.", ""},
+                                                            {"a CPU backend (--compute cpu)", "tensors on the CPU"}};
+  for (const auto& [from, to] : kNames) {
+    const std::size_t at = message.find(from);
+    if (at != std::string::npos) message.replace(at, std::string_view(from).size(), to);
+  }
+  return message;
 }
 
 void add_names(nb::module_& m) {

@@ -88,6 +88,9 @@ void run_backward(const Call& call, Stream stream);
 /// Refuses max_seqlen_q and max_seqlen_k that are no whole numbers. Only calls with packed sequences read them.
 void check_lengths(nb::handle settings);
 
+/// The library's message with the names that Python's arguments have.
+[[nodiscard]] std::string in_pythons_words(std::string message);
+
 /// Exports the names of the tuples' fields, and the rows of the options that are tensors.
 void add_names(nb::module_& m);
 

@@ -37,6 +37,7 @@
 #include "serving.hpp"
 #include "torch_attention.hpp"
 #include "torch_serving.hpp"
+#include "xla_handlers.hpp"
 
 namespace attend::python {
 namespace {
@@ -139,20 +140,6 @@ const char* exception_name(ErrorCode code) {
   }
 }
 
-/// The library's message with the names that Python's arguments have.
-std::string in_pythons_words(std::string message) {
-  constexpr std::pair<const char*, const char*> kNames[] = {{"window_left: ", "window: left "},
-                                                            {"window_right: ", "window: right "},
-                                                            {"varlen.", ""},
-                                                            {"params.", ""},
-                                                            {"a CPU backend (--compute cpu)", "tensors on the CPU"}};
-  for (const auto& [from, to] : kNames) {
-    const std::size_t at = message.find(from);
-    if (at != std::string::npos) message.replace(at, std::string_view(from).size(), to);
-  }
-  return message;
-}
-
 void translate(const std::exception_ptr& exception, void* /*payload*/) {
   try {
     std::rethrow_exception(exception);
@@ -166,6 +153,7 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
 
 /// Lets Python's signal handlers run. True if one of them has raised. The thread may have released the GIL.
 bool a_signal_raised() {
+  if (is_thread_of_xla()) return false;
   const nb::gil_scoped_acquire acquire;
   return PyErr_CheckSignals() != 0;
 }
@@ -212,4 +200,5 @@ NB_MODULE(_core, m) {
   add_serving(m);
   add_torch_attention(m);
   add_torch_serving(m);
+  add_xla_handlers(m);
 }

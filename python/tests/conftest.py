@@ -9,6 +9,8 @@ import sys
 import pytest
 
 SEED = int(os.environ.setdefault("ATTEND_TEST_SEED", str(secrets.randbelow(2**31))))  # the same in every process
+# Four devices on the CPU, as JAX counts them, for the tests of shards. It looks when it is imported.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 
 
 def pytest_report_header() -> str:

@@ -70,7 +70,7 @@ def test_the_loop_of_the_page_is_right_and_that_of_the_paper_is_not(script):
     assert abs(o(lambda difference: 1 / math.exp(difference)) - exact) > 1
 
 
-@pytest.mark.parametrize("page", ["what_is_flash_attention.md", "experiments.md", "serving.md"])
+@pytest.mark.parametrize("page", ["what_is_flash_attention.md", "experiments.md", "serving.md", "jax.md"])
 def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", (DOCS / page).read_text()):
         assert (DOCS / target).exists(), target

@@ -49,6 +49,7 @@ def hugging_face(torch):
         ("ring_training", "torch"),
         ("hugging_face", "torch"),
         ("hugging_face", "transformers"),
+        ("jax_attention", "jax"),
     ],
 )
 def test_a_missing_package_ends_with_2_and_one_line(name, missing):
@@ -64,6 +65,22 @@ def test_a_missing_package_ends_with_2_and_one_line(name, missing):
 def test_numpy_only():
     lines = run("numpy_only.py").splitlines()
     assert len(lines) == 7 and all(line.endswith("  ok") for line in lines)
+
+
+def test_jax_attention():
+    pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
+    lines = run("jax_attention.py").splitlines()
+    assert len(lines) == 6 and all(line.endswith("  ok") for line in lines)
+
+
+@pytest.mark.parametrize("wrong", [1.001, float("nan")])
+def test_jax_attention_notices(wrong, monkeypatch, capsys):
+    pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
+    example = module("jax_attention")
+    plain = example.attention
+    monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * wrong)
+    assert example.main([]) == 1
+    assert capsys.readouterr().out.count("FAILED") == 5
 
 
 def test_ring_training(torch, capsys):

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""attend under JAX's transformations: jit, grad, vmap, scan with checkpoint, and shards on several devices.
+
+    python examples/jax_attention.py [--seed 0]
+
+Everything is checked against the formula, which JAX computes and differentiates itself, and the shards' program for
+communication. On a CPU XLA is told to make four devices of it.
+Exit status: 0 done, 1 a check failed, 2 wrong usage or JAX is missing.
+"""
+
+import argparse
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+try:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+except ImportError as error:
+    print(f"{error.name} is not installed, which this example needs: pip install jax", file=sys.stderr)
+    sys.exit(2)
+
+import attend.jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+BUDGET = 1e-4  # of the largest magnitude of each result: float32, on a GPU also of the formula's products
+
+
+def formula(q, k, v):
+    """Causal attention of (batch, seqlen, heads, head_dim), as many heads in k and v as in q."""
+    s = jnp.einsum("bihd,bjhd->bhij", q, k, precision="highest") / np.sqrt(q.shape[-1])
+    s = jnp.where(jnp.tril(jnp.ones(s.shape[2:], bool)), s, -jnp.inf)
+    return jnp.einsum("bhij,bjhd->bihd", jax.nn.softmax(s), v, precision="highest")
+
+
+def attention(q, k, v):
+    return attend.jax.attention(q, k, v, layout="bshd", causal=True)
+
+
+def gradients(function):
+    """Of a loss that weighs all elements of o differently."""
+    return jax.grad(lambda q, k, v: jnp.sum(jnp.sin(function(q, k, v))), argnums=(0, 1, 2))
+
+
+def layers(function):
+    """Eight layers in a scan; backward computes each again."""
+
+    def run(q, k, v):
+        step = jax.checkpoint(lambda x, _: (x + function(x, k, v), None))
+        return jax.lax.scan(step, q, length=8)[0]
+
+    return run
+
+
+class Checks:
+    """Prints each comparison and remembers whether one failed."""
+
+    def __init__(self):
+        self.failed = False
+
+    def __call__(self, title, ours, truth):
+        pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(truth)))
+        error = float(np.max([np.abs(x - y).max() / np.abs(y).max() for x, y in pairs]))
+        self.passes(title, error <= BUDGET, f"error {error:.1e}  budget {BUDGET:.1e}")  # not where it is NaN
+
+    def passes(self, title, passed, text):
+        self.failed |= not passed
+        print(f"{title:<36} {text}  {'ok' if passed else 'FAILED'}")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    keys = jax.random.split(jax.random.PRNGKey(parser.parse_args(arguments).seed), 3)
+    q, k, v = (jax.random.normal(key, (4, 60, 4, 64)) for key in keys)
+    check = Checks()
+
+    check("jit", jax.jit(attention)(q, k, v), formula(q, k, v))
+    check("grad", jax.jit(gradients(attention))(q, k, v), gradients(formula)(q, k, v))
+
+    many = tuple(x[:, None] for x in (q, k, v))  # four problems of one sequence each
+    check("vmap of grad", jax.vmap(gradients(attention))(*many), jax.vmap(gradients(formula))(*many))
+
+    check(
+        "grad of scan with checkpoint",
+        jax.jit(gradients(layers(attention)))(q, k, v),
+        gradients(layers(formula))(q, k, v),
+    )
+
+    devices = np.array(jax.devices()[:4])
+    mesh = Mesh(devices, ("data",))
+    shards = [jax.device_put(x, NamedSharding(mesh, PartitionSpec("data"))) for x in (q, k, v)]
+    with jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else mesh:
+        compiled = jax.jit(gradients(attention)).lower(*shards).compile()
+    check(f"grad on {len(devices)} devices", compiled(*shards), gradients(formula)(q, k, v))
+    check.passes("no communication between them", "all-gather" not in compiled.as_text(), "")
+    return 1 if check.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

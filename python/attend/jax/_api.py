@@ -1,0 +1,240 @@
+"""The public functions of attend.jax: they resolve the options, check them, and call attend.jax._autodiff."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attend import _core
+from attend._errors import ArgumentError
+from attend._frameworks import framework_of
+from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Settings, as_int64, dense_layout, drops, window_of
+from attend._spaces import kind_of
+from attend.jax import _autodiff, _call, _sharding, _versions
+from attend.jax._call import Call
+
+_NUMBERS = ("scale", "softcap", "dropout_p")
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    layout: str = "bhsd",
+    causal: bool = False,
+    window: Sequence[Optional[int]] = (-1, -1),
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    bias: Any = None,
+    mask: Any = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    dropout_p: float = 0.0,
+    seed: Any = None,
+    offset: Any = 0,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    compute: str = "auto",
+) -> Any:
+    """`attend.attention` of JAX arrays, inside and outside of jax.jit, grad, vmap, scan, checkpoint and shard_map.
+
+    Arguments:
+        q: f32, f16, bf16, or f64 on a CPU (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q,
+            heads_q, head_dim).
+        k, v: likewise (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v).
+        bias: float, mask: bool (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k), leading dimensions may be
+            missing. One column for all keys is repeated first.
+        alibi_slopes: f32, sinks: float (heads_q) or (batch, heads_q).
+        seed: with dropout_p: a number, an array of one whole number, which may be traced, or a key of jax.random, of
+            which the pattern of dropped entries is a pure function. There is no seed by default: a compiled function
+            would drop the same entries for ever.
+        offset: with a seed that is no key: another pattern of the same seed.
+        The other options are numbers and names, known when the function is traced, as in `attend.attention`.
+        score, captures and block_mask of `attend.attention` are not here.
+
+    Returns:
+        o (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout` and the dtype of q, or (o, lse) with lse f32
+        (f64 if q is) (batch, heads_q, seqlen_q). Both are differentiable once with respect to q, k, v, bias and sinks.
+
+    The arrays are read where they are, in both layouts. Under vmap the mapped dimension becomes part of the batch.
+    Arrays that are sharded over batch and heads stay so. On a GPU the work is put on XLA's stream. Determinism as in
+    `attend.attention`.
+
+    Raises:
+        attend.Error as `attend.attention`, when the function is traced. What depends on the device is refused when it
+        runs, by a JAX error with the same line.
+    """
+    extras = {"bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    left, right = window_of(window)
+    settings = Settings(
+        layout=dense_layout(layout), scale=scale, causal=causal, window_left=left, window_right=right, softcap=softcap,
+        dropout_p=dropout_p, deterministic=deterministic, compute=compute,
+    )  # fmt: skip
+    return _attention(q, k, v, extras, settings, seed, offset, return_lse)
+
+
+def attention_varlen(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = False,
+    window: Sequence[Optional[int]] = (-1, -1),
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    dropout_p: float = 0.0,
+    seed: Any = None,
+    offset: Any = 0,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    compute: str = "auto",
+) -> Any:
+    """`attend.attention_varlen` of JAX arrays: sequences of different lengths, packed one after another.
+
+    Arguments:
+        q: (total_q, heads_q, head_dim). k: (total_k, heads_k, head_dim). v: (total_k, heads_k, head_dim_v).
+        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), may be traced. They start at 0, never decrease, and end at the
+            total number of tokens. On a CPU others are refused when the function runs.
+        max_seqlen_q, max_seqlen_k: upper bounds of the lengths, numbers.
+        alibi_slopes: f32, sinks: float (heads_q) or (sequences, heads_q).
+        The others as in `attention`, which has neither bias nor mask here.
+
+    Returns:
+        o (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 if q is) (heads_q, total_q).
+
+    Under vmap the mapped dimension becomes part of the heads. Raises and determinism as in `attention`.
+    """
+    left, right = window_of(window)
+    for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        if x is None:
+            raise ArgumentError(f"{name}: None, allowed an array i32 (sequences + 1)")
+    settings = Settings(
+        layout="thd", max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, scale=scale, causal=causal,
+        window_left=left, window_right=right, softcap=softcap, dropout_p=dropout_p, deterministic=deterministic,
+        compute=compute,
+    )  # fmt: skip
+    extras = {
+        "alibi_slopes": alibi_slopes, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k
+    }  # fmt: skip
+    return _attention(q, k, v, extras, settings, seed, offset, return_lse)
+
+
+def _attention(
+    q: Any, k: Any, v: Any, extras: dict[str, Any], settings: Any, seed: Any, offset: Any, return_lse: bool
+) -> Any:
+    given = {"q": q, "k": k, "v": v} | {name: x for name, x in extras.items() if x is not None}
+    tensors = {name: _array(name, x) for name, x in given.items()}
+    settings = _constant(settings)
+    if drops(settings.dropout_p):
+        tensors["philox_state"] = _philox_state(seed, offset)
+    elif seed is not None:
+        _philox_state(seed, offset)  # refused here too
+    call = Call(tuple(tensors)[3:], settings)
+    _check(call, tuple((name, x.shape, str(x.dtype)) for name, x in _with_all_columns(tensors, settings).items()))
+    operands = _sharding.placed(call, _versions.alike(_whole(tensors, settings)))
+    results = _autodiff.attention(call, bool(return_lse))(*operands.values())
+    return tuple(results) if return_lse else results[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def _check(call: Call, arrays: Any) -> None:
+    _core.check_settings(call.settings)
+    _check_compute(call.settings.compute)
+    _call.check(call, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in arrays})
+
+
+def _check_compute(name: str) -> None:
+    known = [x for backend in _core.backends() for x in (backend["name"], *backend["aliases"])]
+    if name != "auto" and name not in known:
+        raise ArgumentError(f"compute: '{name}' is unknown, allowed auto, {', '.join(known)}")
+
+
+def _array(name: str, x: Any) -> Any:
+    """`x` as JAX has it. Python's numbers and lists, and arrays of other frameworks, are refused."""
+    convert = getattr(x, "__jax_array__", None)  # a parameter of a model, say, has it; JAX's own have None
+    if convert is not None:
+        x = convert()
+    if framework_of(x) not in ("jax", "numpy"):
+        raise ArgumentError(f"{name}: {kind_of(x)}, allowed a JAX or NumPy array")
+    return jnp.asarray(x)
+
+
+def _constant(settings: Any) -> Any:
+    """The settings as plain numbers: they are a part of the program that XLA compiles."""
+    for name, value in settings._asdict().items():
+        if isinstance(value, jax.core.Tracer):
+            raise ArgumentError(
+                f"{name}: traced by JAX, allowed a number that is known before (jax.jit: static_argnames)"
+            )
+    _core.check_settings(settings)
+    numbers = {x: float(getattr(settings, x)) for x in _NUMBERS if getattr(settings, x) is not None}
+    flags = {x: bool(getattr(settings, x)) for x in ("causal", "deterministic")}
+    lengths = ("max_seqlen_q", "max_seqlen_k", "window_left", "window_right")
+    return settings._replace(**numbers, **flags, **{x: int(getattr(settings, x)) for x in lengths})
+
+
+def _philox_state(seed: Any, offset: Any) -> Any:
+    """u32 (4): the halves of seed and offset, the lower ones first."""
+    if seed is None:
+        raise ArgumentError("seed: None with dropout_p, allowed a number, an array of one, or a key of jax.random")
+    if _versions.is_key(seed):
+        if not isinstance(offset, int) or offset != 0:
+            raise ArgumentError("offset: given with a key, allowed with a number only: jax.random.fold_in makes others")
+        words = jax.random.key_data(seed).reshape(-1).astype(jnp.uint32)  # hashes already, if keys are split
+        return jnp.concatenate([words, jnp.zeros(4, jnp.uint32)])[:4]
+    return jnp.concatenate([_words("seed", seed), _words("offset", offset)])
+
+
+def _words(name: str, x: Any) -> Any:
+    if isinstance(x, jax.Array):
+        if x.size != 1 or not jnp.issubdtype(x.dtype, jnp.integer):
+            raise ArgumentError(f"{name}: {x.dtype} {x.shape}, allowed one whole number")
+        x = x.reshape(())
+        high = x >> 32 if x.dtype.itemsize == 8 else jnp.zeros((), jnp.uint32)
+        return jnp.stack([x.astype(jnp.uint32), high.astype(jnp.uint32)])
+    value = as_int64(name, x) % 2**64
+    return jnp.asarray(np.array([value % 2**32, value >> 32], np.uint32))
+
+
+def _num_keys(tensors: dict[str, Any], layout: str) -> Any:
+    """1 if k has too few dimensions, which the checks refuse."""
+    shape, axis = tensors["k"].shape, {"bhsd": 2, "bshd": 1, "thd": 0}[layout]
+    return shape[axis] if len(shape) > axis else 1
+
+
+def _with_all_columns(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """The library does not broadcast over keys: one column of a bias or mask stands for all."""
+    keys = _num_keys(tensors, settings.layout)
+    found = {}
+    for name, x in tensors.items():
+        shape = tuple(x.shape)
+        if name in SCORE_TENSORS and shape and shape[-1] == 1:
+            shape = (*shape[:-1], keys)
+        found[name] = jax.ShapeDtypeStruct(shape, x.dtype)
+    return found
+
+
+def _whole(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """Options with all of their dimensions: what was left out is 1. JAX sums their gradients accordingly."""
+    wide, found = _with_all_columns(tensors, settings), dict(tensors)
+    for name, x in tensors.items():
+        if name in SCORE_TENSORS:
+            found[name] = jnp.broadcast_to(x, wide[name].shape).reshape((1,) * (4 - x.ndim) + tuple(wide[name].shape))
+        elif name in HEAD_TENSORS:
+            x = x.reshape((1,) * (2 - x.ndim) + tuple(x.shape))
+            # The gradient of a sink that a batch shares is summed outside: then no device needs another one's part.
+            is_shared = name == "sinks" and settings.layout != "thd"
+            found[name] = jnp.broadcast_to(x, (tensors["q"].shape[0], x.shape[1])) if is_shared else x
+    return found

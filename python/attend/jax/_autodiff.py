@@ -1,0 +1,120 @@
+"""attend's two calls as JAX transforms them: gradients around vmap around shardings around the custom call."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from attend._errors import ArgumentError, UnsupportedError
+from attend._settings import NO_GRADIENT_TENSORS, OPTION_GRADIENTS
+from attend.jax import _call, _sharding
+from attend.jax._call import Call
+from attend.jax._vmap import Folding
+
+
+@functools.lru_cache(maxsize=1024)
+def attention(call: Call, wants_lse: bool) -> Any:
+    """The compiled function of the arrays that `call.operands` names: o, or (o, lse).
+
+    Policies of jax.checkpoint know what backward needs besides the operands by the names attend_o and attend_lse.
+    """
+    results = ("o", "lse") if wants_lse else ("o",)
+
+    @jax.custom_vjp
+    def run(*tensors: Any) -> Any:
+        return _forward(call, results)(*tensors)
+
+    def forward(*tensors: Any) -> tuple[Any, Any]:
+        for name, x in zip(call.operands, tensors):
+            if name in NO_GRADIENT_TENSORS and x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating):
+                raise ArgumentError(f"{name}: to be differentiated, allowed jax.lax.stop_gradient of it")
+        values = tuple(x.value for x in tensors)
+        o, lse = _forward(call, ("o", "lse"))(*values)
+        o, lse = checkpoint_name(o, "attend_o"), checkpoint_name(lse, "attend_lse")
+        # Which gradients are asked for travels in the structure of what is kept: it is no array.
+        asked = tuple(() if x.perturbed else None for x in tensors)
+        return (o, lse)[: len(results)], (values, o, lse, asked)
+
+    def backward(kept: Any, cotangents: Any) -> tuple[Any, ...]:
+        values, o, lse, asked = kept
+        wanted = {name for name, x in zip(call.operands, asked) if x is not None}
+        gradients = tuple(y for x, y in OPTION_GRADIENTS if x in wanted)
+        dout = _array(cotangents[0])
+        operands, tensors = (*call.operands, "o", "lse", "dout"), (*values, o, lse, dout)
+        if wants_lse and not _is_zero(cotangents[1]):
+            operands, tensors = (*operands, "dlse"), (*tensors, cotangents[1])
+        results = ("dq", "dk", "dv", *gradients)
+        found = dict(zip(results, _backward(call, operands, results)(*tensors)))
+        # Zeros for what nobody asks for, which XLA leaves out: JAX 0.7 wants the same structure each time.
+        return tuple(found.get("d" + name, _no_gradient(x)) for name, x in zip(call.operands, values))
+
+    run.__name__ = run.__qualname__ = "attend_attention"
+    run.defvjp(forward, backward, symbolic_zeros=True)
+    return jax.jit(run)
+
+
+def _no_gradient(x: Any) -> Any:
+    return jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else None
+
+
+def _is_zero(cotangent: Any) -> bool:
+    return isinstance(cotangent, jax.custom_derivatives.SymbolicZero)
+
+
+def _array(cotangent: Any) -> Any:
+    return jnp.zeros(cotangent.shape, cotangent.dtype) if _is_zero(cotangent) else cotangent
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward(call: Call, results: tuple[str, ...]) -> Any:
+    """The arrays that `results` names, of those that `call.operands` names."""
+    return _once("forward", functools.partial(_call.forward, call, results), call, call.operands, results)
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward(call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
+    """Likewise of gradients."""
+    return _once("backward", functools.partial(_call.backward, call, operands, results), call, operands, results)
+
+
+def _once(name: str, function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
+    """`function` under vmap and of shards. What differentiates it wants a second derivative."""
+
+    def run(*tensors: Any) -> Any:
+        return function(*tensors)
+
+    run.__name__ = run.__qualname__ = f"attend_{name}"  # in profiles
+    mapped = _mapped(_sharding.partitioned(run, call, operands, results), call, operands, results)
+
+    @jax.custom_jvp
+    def once(*tensors: Any) -> Any:
+        return mapped(*tensors)
+
+    @once.defjvp
+    def twice(primals: Any, tangents: Any) -> Any:
+        raise UnsupportedError("attend.jax: derivative of a gradient, attend gives first derivatives only")
+
+    return once
+
+
+def _mapped(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
+    """`function` with a rule for vmap, which may be nested."""
+    run = jax.custom_batching.custom_vmap(function)
+
+    @run.def_vmap
+    def rule(size: int, are_mapped: Any, *tensors: Any) -> tuple[Any, Any]:
+        fold = Folding(size, call, tensors[0], are_mapped[0])
+        batches = {name: x.shape[1 if is_mapped else 0] for name, x, is_mapped in zip(operands, tensors, are_mapped)}
+        folded = [
+            fold.into(name, x, is_mapped, "d" + name in results)
+            for name, x, is_mapped in zip(operands, tensors, are_mapped)
+        ]
+        found = run(*folded)
+        unfolded = tuple(fold.out_of(name, x, batches.get(name[1:], 0)) for name, x in zip(results, found))
+        return unfolded, (True,) * len(results)
+
+    return run

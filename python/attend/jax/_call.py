@@ -1,0 +1,152 @@
+"""A call as XLA has it: a custom call of attend's library, its attributes, and the shapes of its results.
+
+Dimensions have roles: "b" is the batch, "h" the heads, "" another. attend.jax._vmap folds a mapped dimension into one
+of them, attend.jax._sharding cuts tensors along them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attend import _core
+from attend._errors import Error
+from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Extras, Gradients, output_shapes
+from attend.jax import _versions
+
+# XLA finds the library's code by these names, and JAX's cache of compiled programs keeps them. Another meaning of a
+# call's attributes or operands needs another number.
+TARGETS = {"forward": "attend_forward_1", "backward": "attend_backward_1"}
+
+_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64"}
+_APART = 1 << 52  # bytes between the addresses that stand for memory: more than any array has
+_PRETENDED_GPU = 0  # offsets of packed sequences are not read there
+_WORD = 4  # bytes
+
+
+class Call(NamedTuple):
+    """What a call is besides its arrays."""
+
+    extras: tuple[str, ...]  # the arrays after q, k and v, by their names in attend._settings.Extras
+    settings: Any  # attend._settings.Settings
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("q", "k", "v", *self.extras)
+
+
+def register() -> None:
+    """Tells XLA where attend's code is."""
+    for name, handlers in _core.xla_handlers().items():
+        for platform, handler in handlers.items():
+            _versions.register(TARGETS[name], handler, platform)
+
+
+def forward(call: Call, results: tuple[str, ...], *tensors: Any) -> tuple[Any, ...]:
+    """The arrays that `results` names: o, or o and lse."""
+    shapes = output_shapes(tensors[0].shape, tensors[2].shape, call.settings.layout)
+    dtype = tensors[0].dtype
+    made = [_versions.struct(*x, tensors[0]) for x in zip(shapes, (dtype, _lse_dtype(dtype)))]
+    return _run("forward", call, call.operands, tensors, results, made[: len(results)])
+
+
+def backward(call: Call, operands: tuple[str, ...], results: tuple[str, ...], *tensors: Any) -> tuple[Any, ...]:
+    """The gradients that `results` names: dq, dk, dv, and those of options."""
+    named = dict(zip(operands, tensors))
+    made = [_versions.struct(named[x[1:]].shape, named[x[1:]].dtype, named[x[1:]]) for x in results]
+    return _run("backward", call, operands, tensors, results, made)
+
+
+def _run(
+    name: str, call: Call, operands: tuple[str, ...], tensors: Any, results: tuple[str, ...], made: list[Any]
+) -> tuple[Any, ...]:
+    words = _workspace_words(name, call, dict(zip(operands, tensors)), dict(zip(results, made)))
+    if words:
+        made, results = [*made, _versions.struct((words,), jnp.uint32, tensors[0])], (*results, "workspace")
+    attributes = _attributes(call.settings) | {"operands": " ".join(operands), "results": " ".join(results)}
+    found = _versions.ffi.ffi_call(TARGETS[name], made)(*tensors, **attributes)
+    return tuple(found[:-1] if words else found)
+
+
+def _attributes(settings: Any) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for field, value in settings._asdict().items():
+        if isinstance(value, str):
+            attributes[field] = value
+        elif isinstance(value, (bool, int)):
+            attributes[field] = np.int64(value)
+        elif value is not None:
+            attributes[field] = np.float64(value)
+    del attributes["seed"], attributes["offset"]  # an operand: other numbers need no other program
+    return attributes
+
+
+def check(call: Call, tensors: dict[str, Any]) -> None:
+    """ArgumentError for what the library refuses of such shapes, dtypes and settings. Symbols are left to the run."""
+    if _has_symbols(tensors.values()):
+        return
+    q, v = tensors["q"], tensors["v"]
+    o_shape, lse_shape = output_shapes(q.shape, v.shape, call.settings.layout)
+    o, lse = jax.ShapeDtypeStruct(o_shape, q.dtype), jax.ShapeDtypeStruct(lse_shape, _lse_dtype(q.dtype))
+    extras = {name: x for name, x in tensors.items() if name in Extras._fields and name != "philox_state"}
+    named = _views({**{name: tensors[name] for name in "qkv"}, "o": o, "lse": lse, **extras})
+    of_extras = Extras(**{name: named[name] for name in extras})
+    _core.check(named["q"], named["k"], named["v"], named["o"], named["lse"], None, of_extras, call.settings)
+
+
+def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: dict[str, Any]) -> int:
+    """Scratch memory on a GPU, as XLA gives it: words. 0 where there is no GPU: then the library brings its own."""
+    everything = operands | results
+    if jax.default_backend() != "gpu" or _has_symbols(everything.values()) or not _core.gpus():
+        return 0
+    named = _views(everything)
+    gradients = None
+    if name == "backward":
+        fields = {x: named[x] for x in Gradients._fields if x in named}
+        gradients = Gradients(**{"dlse": None, **fields})
+    extras = Extras(**{x: named[x] for x in call.extras if x != "philox_state"})
+    try:
+        found = _core.workspace_bytes(
+            named["q"], named["k"], named["v"], named["o"], named.get("lse"), gradients, extras, call.settings
+        )
+    except Error:  # the program may be for a CPU; else the run says it
+        return 0
+    return 0 if found == 0 else -(-(found + 256) // _WORD)  # XLA's memory begins at lesser multiples
+
+
+def _lse_dtype(dtype: Any) -> Any:
+    return jnp.float64 if str(dtype) == "float64" else jnp.float32
+
+
+def _has_symbols(tensors: Any) -> bool:
+    """jax.export may leave sizes open."""
+    return any(not isinstance(n, int) for x in tensors for n in x.shape)
+
+
+def _views(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Descriptions of dense arrays, at addresses of their own."""
+    views = {}
+    for i, (name, x) in enumerate(tensors.items()):
+        strides = [1] * len(x.shape)
+        for d in reversed(range(len(x.shape) - 1)):
+            strides[d] = strides[d + 1] * max(x.shape[d + 1], 1)
+        dtype = _DTYPES.get(str(x.dtype), str(x.dtype))
+        views[name] = _core.Array.at(x, (i + 1) * _APART, dtype, _PRETENDED_GPU, tuple(x.shape), strides)
+    return views
+
+
+def roles(name: str, shape: tuple[int, ...], layout: str) -> tuple[str, ...]:
+    """The roles of the dimensions of an operand or result. Of a dimension that is broadcast: none."""
+    if name in ("cu_seqlens_q", "cu_seqlens_k", "philox_state"):
+        return ("",) * len(shape)
+    if name in ("lse", "dlse"):
+        return ("h", "") if layout == "thd" else ("b", "h", "")
+    option = name.removeprefix("d") if name.removeprefix("d") in SCORE_TENSORS + HEAD_TENSORS else name
+    if option in SCORE_TENSORS:
+        return tuple(role if n != 1 else "" for role, n in zip(("b", "h", "", ""), shape))
+    if option in HEAD_TENSORS:
+        return ("b" if shape[0] != 1 and layout != "thd" else "", "h")
+    return {"bhsd": ("b", "h", "", ""), "bshd": ("b", "", "h", ""), "thd": ("", "h", "")}[layout]

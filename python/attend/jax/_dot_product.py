@@ -1,0 +1,135 @@
+"""jax.nn.dot_product_attention by its own conventions, computed by attend."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+import jax.numpy as jnp
+from jax import lax
+
+from attend._drop_in import refuse_unless, renamed
+from attend._errors import ArgumentError, Error
+from attend.jax._api import attention
+
+_NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", "window": "local_window_size"}
+
+
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: Optional[float] = None,
+    is_causal: bool = False,
+    query_seq_lengths: Any = None,
+    key_value_seq_lengths: Any = None,
+    local_window_size: Union[int, tuple[int, int], None] = None,
+    implementation: Optional[str] = None,
+    return_residual: bool = False,
+) -> Any:
+    """``jax.nn.dot_product_attention`` with the same arguments.
+
+    Arguments:
+        query: f32, f16, bf16 (batch, seqlen_q, heads_q, head_dim), or without the batch.
+        key, value: likewise (batch, seqlen_k, heads_k, head_dim); heads_q is a multiple of heads_k.
+        bias: float, mask: bool; broadcast to (batch, heads_q, seqlen_q, seqlen_k). The bias is differentiable.
+        scale: a number; None: 1 / sqrt(head_dim).
+        is_causal: keep j <= i: aligned **top left**, unlike everything else in attend. So is local_window_size.
+        query_seq_lengths, key_value_seq_lengths: i32 (batch): later rows of the result are 0, later keys are not seen.
+        local_window_size: (left, right), or one number for both.
+        implementation: None.
+        return_residual: give (o, lse), lse of the dtype of key (batch, seqlen_q, heads_q), without a gradient.
+
+    Returns:
+        o (batch, seqlen_q, heads_q, head_dim). Of a row that sees no key it is 0, where JAX gives the mean of all
+        values.
+
+    Raises:
+        attend.Error with JAX's names of the arguments.
+    """
+    refuse_unless(implementation, (None,), "implementation")
+    given = {"query": query, "key": key, "value": value, "bias": bias, "mask": mask}
+    for name, x in given.items():
+        if x is not None and not hasattr(x, "shape"):
+            raise ArgumentError(f"{name}: {type(x).__name__}, allowed a JAX or NumPy array")
+    if query.ndim not in (3, 4) or key.ndim != query.ndim or value.ndim != query.ndim:
+        found = f"{query.ndim}, {key.ndim} and {value.ndim}"
+        raise ArgumentError(f"query, key, value: {found} dimensions, allowed 4, or 3 without the batch")
+    q, k, v = (x if x.ndim == 4 else x[None] for x in (query, key, value))
+    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+    window, keys, seen = _bottom_right(seqlen_q, seqlen_k, is_causal, _pair(local_window_size))
+    mask = _both(mask, seen)
+    lengths_q = _lengths("query_seq_lengths", query_seq_lengths, q.shape[0])
+    lengths_k = _lengths("key_value_seq_lengths", key_value_seq_lengths, q.shape[0])
+    if lengths_k is not None:
+        mask = _both(mask, jnp.arange(seqlen_k) < lengths_k[:, None, None, None])
+    if keys != seqlen_k:  # the others are beyond what the last row sees
+        k, v = k[:, :keys], v[:, :keys]
+        bias, mask = (x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., :keys] for x in (bias, mask))
+    try:
+        found = attention(
+            q, k, v, layout="bshd", window=window, scale=scale, bias=bias, mask=mask, return_lse=return_residual
+        )
+    except Error as error:
+        raise renamed(error, _NAMES) from None
+    o, lse = found if return_residual else (found, found)
+    if lengths_q is not None:
+        o = jnp.where((jnp.arange(seqlen_q) < lengths_q[:, None])[:, :, None, None], o, jnp.zeros((), o.dtype))
+    o = o if query.ndim == 4 else o[0]
+    if not return_residual:
+        return o
+    lse = lax.stop_gradient(lse).swapaxes(1, 2).astype(k.dtype)
+    return o, lse if query.ndim == 4 else lse[0]
+
+
+def _pair(window: Any) -> tuple[Optional[int], Optional[int]]:
+    if window is None:
+        return None, None
+    if isinstance(window, int):
+        return window, window
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise ArgumentError(f"local_window_size: {window!r}, allowed a number or (left, right)") from None
+    return int(left), int(right)
+
+
+def _bottom_right(
+    seqlen_q: int, seqlen_k: int, is_causal: bool, window: tuple[Optional[int], Optional[int]]
+) -> tuple[tuple[int, int], int, Any]:
+    """attend's window, how many keys to leave, and a mask where no window says the same."""
+    left, right = window
+    if is_causal:
+        right = 0 if right is None else min(right, 0)
+    if left is None and right is None:
+        return (-1, -1), seqlen_k, None
+    keys = seqlen_k if right is None else min(seqlen_k, seqlen_q + right)
+    offset = keys - seqlen_q
+    is_window = keys > 0 and (left is None or (left >= 0 and left + offset >= 0))
+    if is_window:
+        return (-1 if left is None else left + offset, -1 if right is None else right - offset), keys, None
+    i, j = jnp.arange(seqlen_q)[:, None], jnp.arange(seqlen_k)[None, :]
+    seen = jnp.ones((seqlen_q, seqlen_k), bool)
+    seen = seen if left is None else seen & (j >= i - left)
+    return (-1, -1), seqlen_k, (seen if right is None else seen & (j <= i + right))[None, None]
+
+
+def _both(mask: Any, other: Any) -> Any:
+    if other is None:
+        return mask
+    if mask is None:
+        return other
+    if str(mask.dtype) != "bool":
+        raise ArgumentError(f"mask: dtype {mask.dtype}, allowed bool")
+    return jnp.asarray(mask) & other
+
+
+def _lengths(name: str, lengths: Any, batch: int) -> Any:
+    if lengths is None:
+        return None
+    if not hasattr(lengths, "dtype") or str(lengths.dtype) != "int32" or lengths.shape != (batch,):
+        found = f"{lengths.dtype} {tuple(lengths.shape)}" if hasattr(lengths, "dtype") else type(lengths).__name__
+        raise ArgumentError(f"{name}: {found}, allowed i32 ({batch},)")
+    return jnp.asarray(lengths)
