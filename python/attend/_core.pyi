@@ -146,7 +146,7 @@ def explain(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings, /
 ) -> list[dict[str, Any]]: ...
 def workspace_bytes(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings, /
+    q: Any, k: Any, v: Any, o: Any, lse: Optional[Any], gradients: Optional[Gradients], extras: Extras, settings: Settings, /
 ) -> int: ...
 def xla_handlers() -> dict[str, dict[str, Any]]: ...  # {"forward": {platform: a capsule, or one for each stage}, ...}
 def prepare(

@@ -220,8 +220,8 @@ bool is_thread_of_xla() {
 
 void add_xla_handlers(nb::module_& m) {
   m.def("xla_handlers", &xla_handlers);
-  m.def("workspace_bytes", &workspace_bytes, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("o"), nb::arg("lse"),
-        nb::arg("gradients").none(), nb::arg("extras"), nb::arg("settings"));
+  m.def("workspace_bytes", &workspace_bytes, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("o"),
+        nb::arg("lse").none(), nb::arg("gradients").none(), nb::arg("extras"), nb::arg("settings"));
 }
 
 }  // namespace attend::python

@@ -17,6 +17,7 @@ jax = pytest.importorskip(
 import attend.jax
 import jax.numpy as jnp
 import jax_problems
+from attend.jax import _call
 
 ON_GPU = jax.default_backend() == "gpu"
 CASES = [case for i in range(5) for case in covering.cases(jax_problems.OPTIONS, SEED + i)]
@@ -109,3 +110,24 @@ def test_float64(rng):
         assert o.dtype == lse.dtype == np.float64
         equal(o, want)
         equal(lse, want_lse)
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_scratch_memory_is_asked_for_where_there_is_a_gpu(monkeypatch, rng, return_lse):
+    """With and without an lse to write. The library refuses the question, since no GPU is here; the CPU computes."""
+    monkeypatch.setattr(_call.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(_call._core, "gpus", lambda: ["a GPU"])
+    asked = []
+    plain = _call._core.workspace_bytes
+
+    def workspace_bytes(*arguments):
+        asked.append(arguments)
+        return plain(*arguments)
+
+    monkeypatch.setattr(_call._core, "workspace_bytes", workspace_bytes)
+    q, k, v = (jnp.asarray(rng.standard_normal((1, 2, 9, 8)), jnp.float32) for _ in range(3))
+    found = attend.jax.attention(q, k, v, return_lse=return_lse)
+    assert len(asked) >= 1 and (asked[0][4] is None) == (not return_lse)
+    o = found[0] if return_lse else found
+    p = jax.nn.softmax(jnp.einsum("bhqd,bhkd->bhqk", q, k) / 8**0.5)
+    np.testing.assert_allclose(o, jnp.einsum("bhqk,bhkd->bhqd", p, v), atol=1e-5)
