@@ -25,7 +25,7 @@ def make_block_mask(
     captures: Optional[Mapping[str, Any]] = None,
     device: Any = None,
 ) -> BlockMask:
-    """Which keys each row sees, for `attention(..., block_mask=...)`, which leaves out tiles in which no row sees a key.
+    """Which keys each row sees, for `attention(..., block_mask=...)`, which skips tiles in which no row sees a key.
 
         mask = attend.make_block_mask("k <= q && doc[q] == doc[k]", 8192, 8192, captures={"doc": doc})
 
@@ -33,13 +33,13 @@ def make_block_mask(
         mask: text of a condition on b (sequence), h (query head), q (row), k (key), q_len, k_len and captures. Rows and
             keys count from the first one: row q is beside key q.
         seqlen_q, seqlen_k: lengths of the calls that it is for, 0 to 2^31 - 1.
-        batch, num_heads: where the text asks for b (or h): the number of sequences (or query heads) of the calls. A text
+        batch, num_heads: if the text asks for b (or h), the number of sequences (or query heads) of the calls. A text
             that does not ask for them gives a mask for any number.
         captures: {"doc": array, ...}, what the text reads: 0 to 4 dimensions, or numbers. They are read here, once. On
             a CPU; where the mask is made on a GPU also there, all of one framework.
-        device: where the mask is made. None or "cpu": on the CPU. "cuda", "cuda:N" or a torch.device: on that GPU, in the
-            order of the stream that the captures' framework works in there, of torch's current one without captures;
-            the call returns when it is made. The same mask, bit for bit, and for calls on any device.
+        device: the place where the mask is made. None or "cpu": the CPU. "cuda", "cuda:N" or a torch.device: that GPU,
+            in the order of the stream that the captures' framework works in there, of torch's current one without
+            captures; the call returns when it is made. The mask is the same, bit for bit, and serves any device.
 
     Returns:
         A `BlockMask`, which never changes. `shape`: (batch, num_heads, seqlen_q, seqlen_k). `tiles`: a dictionary of

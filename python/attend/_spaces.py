@@ -69,7 +69,9 @@ def kind_of(x: Any) -> str:
 def refuse_tracer(name: str, x: Any) -> None:
     """What JAX traces has no memory to read."""
     if any(kind.__name__ == "Tracer" and kind.__module__.startswith("jax") for kind in type(x).__mro__):
-        raise UnsupportedError(f"{name}: {kind_of(x)}, attend.jax.attention runs inside of jax.jit, jax.grad and jax.vmap")
+        raise UnsupportedError(
+            f"{name}: {kind_of(x)}, attend.jax.attention runs inside of jax.jit, jax.grad and jax.vmap"
+        )
 
 
 def refuse_other_kind(name: str, x: Any, q: Any, owner: str = "q") -> None:

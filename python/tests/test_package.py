@@ -105,7 +105,7 @@ def test_the_wheel_carries_what_it_needs():
 def test_the_package_is_small():
     size = sum(path.stat().st_size for path in FOLDER.rglob("*") if "__pycache__" not in path.parts)
     print(f"{size / 1e6:.2f} MB installed")
-    assert size < 6e6
+    assert size < 6.5e6  # of which the kernels' sources are 1.4
 
 
 def test_the_distribution_has_a_name_of_its_own():

@@ -274,7 +274,6 @@ def _is_same_state(a: tuple[Any, ...], b: Optional[tuple[Any, ...]]) -> bool:
 
 
 def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
-    batch, heads, rows, keys = size
     sizes = dict(zip(("b", "h", "q", "k"), size))
     known.traced.check_extents("mask_mod", sizes)
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
