@@ -4,9 +4,9 @@
 //
 // Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs
 // Supports float16, bfloat16; head dimensions to 128 each (larger ones: sm90_backward_wide_keys.cuh); full, causal,
-//          window masks; a term by position; a transform; dropping; packed sequences; grouped heads; any lengths. A term by
-//          position excludes windows that do not end on the diagonal, and above 64 columns dropping; a transform
-//          excludes dropping. Strides and addresses are multiples of 16 bytes, no stride is 0. sm_90a
+//          window masks; a term by position; a transform; dropping; packed sequences; grouped heads; any lengths. A
+//          term by position excludes windows that do not end on the diagonal, and above 64 columns dropping; a
+//          transform excludes dropping. Strides and addresses are multiples of 16 bytes, no stride is 0. sm_90a
 // Work     A block has 128 keys (192 if both head dimensions are at most 64) and walks over the tiles of 64 query rows
 //          that see them, for all query heads of the group. dk and dv stay in registers. A tile takes five products in
 //          one pass. dq is added up in global memory, in a fixed order only if kIsDeterministic, and rounded by

@@ -25,8 +25,8 @@ struct Sm90BackwardArgs {
   BackwardArgs base;
   OptionArgs options;
   // Statistics, (heads, stats_rows), permuted: sm90_backward_stats_place().
-  // log2(e) lse - p_bits, of a transform less its lse_offset, or lse if kSumsRows; +inf if a row sees no key or does not
-  // exist.
+  // log2(e) lse - p_bits, of a transform less its lse_offset, or lse if kSumsRows; +inf if a row sees no key or does
+  // not exist.
   float* lse_log2;
   float* delta;  // (rowsum(dout * o) - dlse) / scale of kept entries
   // kSumsRows: lse_log2_sum(), in tiles with an |lse| of kCoarseLse or more. kMayBeLowest: in all tiles.

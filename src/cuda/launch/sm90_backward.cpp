@@ -70,7 +70,7 @@ class Sm90Backward final : public Family {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
     v.aligned = 1;                                              // as lack() asks
     v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
-    // Without a mask ptxas has no registers for dropout or a transform at 64 columns; with a window that is open it has.
+    // Without a mask ptxas has no registers for dropout or a transform at 64 columns; with an open window it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
     const std::int32_t rules = v.loop_options() & ~kNoRule;
     if (v.mask == MaskKind::kFull && (rules == option::kDropout || rules == option::kTransform) &&
