@@ -317,7 +317,7 @@ class BackwardComputer {
     pin_registers(next_p_);
     pin_registers(sloped_p_);
   }
-  // s_ holds r of the transform. It becomes p.
+  // s_ holds r of the transform: p of it goes to next_p_.
   __device__ __forceinline__ void probabilities_of_reciprocals() {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -480,7 +480,7 @@ class BackwardComputer {
   int row_tile_ = 0, pattern_ = kAllSeen;  // kHasBlockMask
   uint32 seen_ = 0;                        // likewise: of the thread's scores, a bit each
   float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
-  float s_[32];  // s, then p
+  float s_[32];  // s, then p; kTransforms: s, then r
   float dp_[32];
   uint32 p_[16], ds_[16];
   uint32 next_p_[16], sloped_p_[16];  // kTransforms: p of the next tile; and p times a quarter of the derivative

@@ -1,7 +1,8 @@
 // sm90, before the backward pass proper: statistics of query rows, zeros in sums, counters at their start.
 //
 //   delta = rowsum(dout * o) - dlse, times 1 - probability if entries are dropped
-//   lse_log2 = log2(e) lse - p_bits; with a term from memory, or a function that may be as low, lse
+//   lse_log2 = log2(e) lse - p_bits, of a transform less its lse_offset; with a term from memory, or a function that
+//              may be as low, lse
 // kSoleKey: rows that see one key take their o as it was before it was rounded
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles. Rows that see no key, or do not exist, get

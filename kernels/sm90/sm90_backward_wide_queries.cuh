@@ -1,4 +1,4 @@
-// sm90, wide backward: dq, if a head dimension is above 128, scores are transformed or have a term from memory.
+// sm90, wide backward: dq, if a head dimension is above 128, or scores have what sm90_backward_tile() says.
 // sm90_backward.cuh has the equations. sm90_backward_wide_keys.cuh makes dk and dv; its header says what is supported,
 // and the limits.
 //

@@ -1,4 +1,4 @@
-// Transforms of scores and terms from memory in the sm90 backward pass: only its wide kernels have them. A transform is
+// Transforms of scores and terms from memory in the wide kernels of the sm90 backward pass. A transform is
 // computed by reciprocals (score_transform.cuh). A term from memory is added in natural units, as in the forward pass,
 // because it may be as low as -FLT_MAX.
 #pragma once

@@ -87,11 +87,7 @@ MaybeArray maybe_array(nb::handle named_tuple, std::size_t field) {
 
 Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu_seqlens_k, nb::handle settings) {
   if (!cu_seqlens_k) throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: None, allowed an array like cu_seqlens_q");
-  if (cu_seqlens_k->num_dims == 1 && cu_seqlens_q.num_dims == 1 && cu_seqlens_k->shape[0] != cu_seqlens_q.shape[0]) {
-    throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: " + std::to_string(cu_seqlens_k->shape[0]) +
-                                                 " entries, allowed as many as cu_seqlens_q, " +
-                                                 std::to_string(cu_seqlens_q.shape[0]));
-  }
+  check_as_many(cu_seqlens_q, *cu_seqlens_k);
   return {.cu_seqlens_q = offsets_view("cu_seqlens_q", cu_seqlens_q, q.device),
           .cu_seqlens_k = offsets_view("cu_seqlens_k", *cu_seqlens_k, q.device),
           .num_sequences = cu_seqlens_q.shape[0] - 1,

@@ -237,6 +237,14 @@ Tensor descale_view(const char* name, const Array& a, Layout layout) {
                      a.num_dims));
 }
 
+void check_as_many(const Array& cu_seqlens_q, const Array& cu_seqlens_k) {
+  if (cu_seqlens_q.num_dims != 1 || cu_seqlens_k.num_dims != 1) return;  // offsets_view refuses them
+  if (cu_seqlens_k.shape[0] == cu_seqlens_q.shape[0]) return;
+  throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: " + std::to_string(cu_seqlens_k.shape[0]) +
+                                               " entries, allowed as many as cu_seqlens_q, " +
+                                               std::to_string(cu_seqlens_q.shape[0]));
+}
+
 const std::int32_t* offsets_view(const char* name, const Array& a, Device device) {
   require_dims(name, a, 1, "(sequences + 1)");
   if (a.dtype != "i32") refuse(fmt::format("{}: dtype {}, allowed i32", name, a.dtype));

@@ -60,6 +60,9 @@ struct Array {
 /// Factors of a cache: (), (heads), (batch, heads), or of each of its rows: the cache's dimensions but for head_dim.
 [[nodiscard]] Tensor descale_view(const char* name, const Array& a, Layout layout);
 [[nodiscard]] const std::int32_t* offsets_view(const char* name, const Array& a, Device device);  ///< cu_seqlens
+/// Refuses cu_seqlens of different lengths: the library knows one number of sequences.
+/// @throws Error (kInvalidArgument)
+void check_as_many(const Array& cu_seqlens_q, const Array& cu_seqlens_k);
 [[nodiscard]] Tensor table_view(const char* name, const Array& a, int num_dims,
                                 const char* meaning);  ///< its dimensions last
 

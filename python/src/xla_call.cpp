@@ -170,8 +170,10 @@ Params FrameCall::params() const {
   }
   if (const std::optional<Array> cu_seqlens_q = frame.find("cu_seqlens_q")) {
     const Device device = cu_seqlens_q->device;
+    const Array cu_seqlens_k = frame.array("cu_seqlens_k");
+    check_as_many(*cu_seqlens_q, cu_seqlens_k);
     params.varlen = {.cu_seqlens_q = offsets_view("cu_seqlens_q", *cu_seqlens_q, device),
-                     .cu_seqlens_k = offsets_view("cu_seqlens_k", frame.array("cu_seqlens_k"), device),
+                     .cu_seqlens_k = offsets_view("cu_seqlens_k", cu_seqlens_k, device),
                      .num_sequences = cu_seqlens_q->shape[0] - 1,
                      .max_seqlen_q = frame.integer("max_seqlen_q", 0),
                      .max_seqlen_k = frame.integer("max_seqlen_k", 0)};

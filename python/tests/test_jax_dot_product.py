@@ -119,6 +119,8 @@ def test_refusals_have_jaxs_names():
         ({"query_seq_lengths": jnp.ones(2)}, "query_seq_lengths: float32 .* allowed i32"),
         ({"key_value_seq_lengths": jnp.int32([1])}, "key_value_seq_lengths: .* allowed i32"),
         ({"local_window_size": (1, 2, 3)}, "local_window_size: "),
+        ({"local_window_size": "ab"}, "local_window_size: "),
+        ({"local_window_size": (None, 3)}, "local_window_size: "),
         ({"mask": jnp.ones((9, 7))}, "mask: dtype f"),
     ]:
         with pytest.raises(attend.Error, match=line):

@@ -202,6 +202,36 @@ def test_export_with_an_open_batch():
     np.testing.assert_array_equal(again.call(q, k, v), attention(q, k, v))
 
 
+def test_export_with_open_rows_refuses_offsets_of_other_lengths():
+    """The run sees the lengths of both, which the trace could not."""
+    export = pytest.importorskip("jax.export")
+    pytest.importorskip("flatbuffers", reason="jax.export needs flatbuffers")
+    (q,) = arrays((8, 2, 8))
+    attention = jax.jit(lambda q, a, b: attend.jax.attention_varlen(q, q, q, a, b, 8, 8))
+    (rows,) = export.symbolic_shape("t")
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in
+              (((rows, 2, 8), jnp.float32), ((5,), jnp.int32), ((3,), jnp.int32))]  # fmt: skip
+    exported = export.export(attention, disabled_checks=attend.jax.disabled_checks())(*shapes)
+    offsets = [jnp.asarray(x, jnp.int32) for x in ([0, 2, 4, 6, 8], [0, 4, 8])]
+    with pytest.raises(Exception, match="cu_seqlens_k: 3 entries, allowed as many as cu_seqlens_q, 5"):
+        jax.block_until_ready(exported.call(q, *offsets))
+
+
+def test_export_with_an_open_batch_refuses_settings_and_dtypes():
+    export = pytest.importorskip("jax.export")
+    (batch,) = export.symbolic_shape("b")
+
+    def traced(dtype, **options):
+        shapes = [jax.ShapeDtypeStruct((batch, 2, 9, 16), x) for x in (jnp.float32, dtype, dtype)]
+        jax.eval_shape(lambda *x: attend.jax.attention(*x, **options), *shapes)
+
+    traced(jnp.float32, causal=True)
+    with pytest.raises(attend.Error, match="scale: nan"):
+        traced(jnp.float32, scale=float("nan"))
+    with pytest.raises(attend.Error, match="k: dtype"):
+        traced(jnp.bfloat16)
+
+
 def test_calls_from_many_threads():
     q, k, v = arrays((2, 4, 64, 32), (2, 4, 64, 32), (2, 4, 64, 32))
     attention = jax.jit(lambda q, k, v: attend.jax.attention(q, k, v))
@@ -224,6 +254,8 @@ def test_the_same_program_for_other_seeds():
         return attend.jax.attention(q, k, v, dropout_p=0.5, seed=seed)
 
     assert (attention(1) != attention(2)).any() and len(traced) == 1
+    dropped = attend.jax.attention(q, k, v, dropout_p=0.5, seed=np.array([3]))
+    assert (dropped == attend.jax.attention(q, k, v, dropout_p=0.5, seed=3)).all()
 
 
 REFUSED = [

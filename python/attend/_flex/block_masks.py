@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as torchs
 
 from attend._block_mask import make_block_mask
 from attend._core import BlockMask as Tiles
-from attend._errors import ArgumentError, UnsupportedError
+from attend._errors import ArgumentError, Error, UnsupportedError
 from attend._flex.functions import evaluated, outside_of_graphs, traced
 from attend._flex.keys import key_of
 from attend._flex.traced import Traced
@@ -292,7 +292,7 @@ def _made_near(captures: dict[str, torch.Tensor], text: str, size: tuple[int, in
             return make_block_mask(
                 text, rows, keys, batch=batch, num_heads=heads, captures=captures, device=devices.pop()
             )
-        except UnsupportedError:
+        except Error:  # a text that is none for GPUs, no memory there, no compiler: the CPU makes it, or says why not
             pass
     here = {name: x.cpu() for name, x in captures.items()}
     return make_block_mask(text, rows, keys, batch=batch, num_heads=heads, captures=here)

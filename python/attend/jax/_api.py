@@ -198,7 +198,8 @@ def _philox_state(seed: Any, offset: Any) -> Any:
 
 
 def _words(name: str, x: Any) -> Any:
-    if isinstance(x, jax.Array):
+    if isinstance(x, (jax.Array, np.ndarray)):
+        x = jnp.asarray(x)
         if x.size != 1 or not jnp.issubdtype(x.dtype, jnp.integer):
             raise ArgumentError(f"{name}: {x.dtype} {x.shape}, allowed one whole number")
         x = x.reshape(())

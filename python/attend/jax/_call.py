@@ -86,8 +86,10 @@ def _attributes(settings: Any) -> dict[str, Any]:
 
 def check(call: Call, tensors: dict[str, Any]) -> None:
     """ArgumentError for what the library refuses of such shapes, dtypes and settings. Symbols are left to the run."""
-    if _has_symbols(tensors.values()):
-        return
+    if _has_symbols(tensors.values()):  # then the dtypes and settings, with sizes that go together
+        sizes = {name: (1,) * tensors[name].ndim for name in "qkv"}
+        sizes |= {name: (2,) for name in ("cu_seqlens_q", "cu_seqlens_k") if name in tensors}
+        tensors = {name: jax.ShapeDtypeStruct(shape, tensors[name].dtype) for name, shape in sizes.items()}
     q, v = tensors["q"], tensors["v"]
     o_shape, lse_shape = output_shapes(q.shape, v.shape, call.settings.layout)
     o, lse = jax.ShapeDtypeStruct(o_shape, q.dtype), jax.ShapeDtypeStruct(lse_shape, _lse_dtype(q.dtype))

@@ -37,7 +37,7 @@ std::string none_with_transform(const Problem&) {
   return std::string("none with ") + kTransformName;
 }
 
-constexpr std::int32_t kRulesOfWide = option::kTransform | option::kBias;  // at every head_dim
+constexpr std::int32_t kRulesOfWide = option::kTransform | option::kBias;
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;       // differences of two positions stay ints
 constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;          // what the device counts them in
 
