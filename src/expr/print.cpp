@@ -28,26 +28,6 @@ const char* type_of(Type type) {
   return "Float";
 }
 
-const char* member_of(Variable variable) {
-  switch (variable) {
-    case Variable::kScore:
-      return "score";
-    case Variable::kBatch:
-      return "batch";
-    case Variable::kHead:
-      return "head";
-    case Variable::kRow:
-      return "row";
-    case Variable::kKey:
-      return "key";
-    case Variable::kRowsLength:
-      return "rows_length";
-    case Variable::kKeysLength:
-      break;
-  }
-  return "keys_length";
-}
-
 /// The function of score_math.cuh, for operations that have one.
 const char* function_of(Op op) {
   switch (op) {
@@ -349,6 +329,26 @@ std::string operation(const Graph& graph, Id id) {
 }
 
 }  // namespace
+
+const char* member_of(Variable variable) {
+  switch (variable) {
+    case Variable::kScore:
+      return "score";
+    case Variable::kBatch:
+      return "batch";
+    case Variable::kHead:
+      return "head";
+    case Variable::kRow:
+      return "row";
+    case Variable::kKey:
+      return "key";
+    case Variable::kRowsLength:
+      return "rows_length";
+    case Variable::kKeysLength:
+      break;
+  }
+  return "keys_length";
+}
 
 std::string print_struct(const Graph& graph, std::string_view name, std::span<const Id> nodes) {
   std::string results;

@@ -24,4 +24,7 @@ namespace attend::expr {
 /// in the names of their captures alone are the same code.
 [[nodiscard]] std::string print_struct(const Graph& graph, std::string_view name, std::span<const Id> nodes);
 
+/// The member of ScorePoint (kernels/attention/score_point.cuh) that holds a variable.
+[[nodiscard]] const char* member_of(Variable variable);
+
 }  // namespace attend::expr

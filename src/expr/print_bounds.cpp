@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "expr/bounds.hpp"
+#include "expr/print.hpp"
 
 namespace attend::expr {
 namespace {
@@ -34,26 +35,6 @@ const char* loader_of(Type type) {
       break;
   }
   return "floats";
-}
-
-/// Of BoundsPoint. The score has no bounds, and a mask asks for none.
-const char* member_of(Variable variable) {
-  switch (variable) {
-    case Variable::kScore:
-    case Variable::kBatch:
-      return "batch";
-    case Variable::kHead:
-      return "head";
-    case Variable::kRow:
-      return "row";
-    case Variable::kKey:
-      return "key";
-    case Variable::kRowsLength:
-      return "rows_length";
-    case Variable::kKeysLength:
-      break;
-  }
-  return "keys_length";
 }
 
 /// The function of mask_bounds.cuh for operations on a type; null: the operation is inexact.

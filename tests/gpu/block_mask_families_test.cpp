@@ -15,6 +15,7 @@
 #include "cuda/launch/family.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/output_checks.hpp"
+#include "gpu/own_functions.hpp"
 #include "mask/mask_cookbook.hpp"
 #include "score/score_case.hpp"
 
@@ -108,19 +109,6 @@ void expect_reference(const MaskedCase& c, const Pair& pair) {
   if (got.out.dsinks) expect_near("dsinks", *got.out.dsinks, *truth.out.dsinks, 4 * unit);
   if (c.capture) expect_near("dcapture", got.dcapture, truth.dcapture, 4 * unit);
   std::printf("\n");
-}
-
-AttentionCase base_case(DType dtype) {
-  return {.dtype = dtype,
-          .batch = 2,
-          .heads_q = 4,
-          .heads_k = 2,
-          .seqlen_q = 150,
-          .seqlen_k = 277,
-          .head_dim = 64,
-          .head_dim_v = 64,
-          .dlse = true,
-          .seed = 7};
 }
 
 /// One of three sizes, and a type, in turn: every mask meets one of each.

@@ -11,6 +11,7 @@
 #include "cuda/driver/stream.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/output_checks.hpp"
+#include "gpu/own_functions.hpp"
 #include "support/attention_case.hpp"
 
 namespace attend::test {
@@ -211,19 +212,9 @@ TEST_F(BoolMasks, BesideABlockMask) {
       SCOPED_TRACE(text + (" " + describe(c)));
       const BlockMask block_mask = make_block_mask(MaskFunction(text), {1, c.heads_q, c.seqlen_q, c.seqlen_k});
       const Inputs in = with_mask(c, masks().back());
-      const auto run = [&](const Inputs& inputs, const char* forward_compute, const char* backward_compute) {
-        const Outputs out = make_outputs(inputs);
-        ForwardCall call = forward_of(inputs, out, forward_compute);
-        call.params.block_mask = &block_mask;
-        forward(call);
-        BackwardCall back = backward_of(inputs, out, backward_compute);
-        back.params.block_mask = &block_mask;
-        backward(back);
-        wait_for(forward_compute);
-        return out;
-      };
-      const Outputs got = run(in, "sm90_forward", "sm90_backward");
-      expect_outputs_near(got, run(as_f64(in), "reference", "reference"), 0x1p-7, 4e-6);
+      const Outputs got = run_with_block_mask(in, block_mask, "sm90_forward", "sm90_backward");
+      const Outputs want = run_with_block_mask(as_f64(in), block_mask, "reference", "reference");
+      expect_outputs_near(got, want, 0x1p-7, 4e-6);
     }
     c.mask = Broadcast{false, false, false};
   }

@@ -14,6 +14,7 @@
 #include "expr/random_text.hpp"
 #include "gpu/gpu.hpp"
 #include "gpu/output_checks.hpp"
+#include "gpu/own_functions.hpp"
 #include "mask/mask_cookbook.hpp"
 
 namespace attend::test {
@@ -212,31 +213,12 @@ TEST_F(GpuTest, MadeMasksAreRefusedInALine) {
 
 /// Attention with masks that never were on the host before, against the reference.
 TEST_F(GpuTest, MadeMasksInAttention) {
-  AttentionCase c = {.dtype = DType::kBF16,
-                     .batch = 2,
-                     .heads_q = 4,
-                     .heads_k = 2,
-                     .seqlen_q = 150,
-                     .seqlen_k = 277,
-                     .head_dim = 64,
-                     .head_dim_v = 64,
-                     .dlse = true,
-                     .seed = 7};
+  const AttentionCase c = base_case(DType::kBF16);
   const BlockMask mask = make_block_mask(MaskFunction("(q // 50 + k // 70 + h) % 3 != 0 && (q + 3 * k) % 5 < 3"),
                                          {1, c.heads_q, c.seqlen_q, c.seqlen_k}, {kGpu});
-  const auto run = [&](const Inputs& in, const char* compute) {
-    Outputs out = make_outputs(in);
-    ForwardCall call = forward_of(in, out, compute);
-    call.params.block_mask = &mask;
-    forward(call);
-    BackwardCall back = backward_of(in, out, compute);
-    back.params.block_mask = &mask;
-    backward(back);
-    wait_for(compute);
-    return out;
-  };
   const Inputs in = make_inputs(c);
-  expect_outputs_near(run(in, "simt"), run(as_f64(in), "reference"), 0x1p-7, 5e-6);
+  expect_outputs_near(run_with_block_mask(in, mask, "simt", "simt"),
+                      run_with_block_mask(as_f64(in), mask, "reference", "reference"), 0x1p-7, 5e-6);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "cuda/driver/device.hpp"
 #include "cuda/launch/family.hpp"
 #include "gpu/families.hpp"
+#include "gpu/own_functions.hpp"
 #include "score/cookbook.hpp"
 #include "support/option_cases.hpp"
 
@@ -95,17 +96,7 @@ class OfAllFamilies : public GpuTest {
 
 /// Problems of the cookbook.
 std::vector<AttentionCase> cases(DType dtype) {
-  const AttentionCase base = {.dtype = dtype,
-                              .batch = 2,
-                              .heads_q = 4,
-                              .heads_k = 2,
-                              .seqlen_q = 150,
-                              .seqlen_k = 277,
-                              .head_dim = 64,
-                              .head_dim_v = 64,
-                              .dlse = true,
-                              .seed = 7};
-  std::vector<AttentionCase> all(6, base);
+  std::vector<AttentionCase> all(6, base_case(dtype));
   all[1].head_dim = 128, all[1].head_dim_v = 128, all[1].causal = true, all[1].seqlen_q = 300;
   all[2].varlen_q = {5, 0, 131, 12}, all[2].varlen_k = {9, 4, 0, 240};
   all[3].causal = true, all[3].dropout_p = 0.2, all[3].head_dim = 40, all[3].head_dim_v = 72;

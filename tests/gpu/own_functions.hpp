@@ -1,0 +1,36 @@
+// What the tests of scores and masks of the caller's own share: a problem of odd sizes, and a call with a block mask.
+#pragma once
+
+#include "attend/block_mask.hpp"
+#include "gpu/gpu.hpp"
+
+namespace attend::test {
+
+[[nodiscard]] inline AttentionCase base_case(DType dtype) {
+  return {.dtype = dtype,
+          .batch = 2,
+          .heads_q = 4,
+          .heads_k = 2,
+          .seqlen_q = 150,
+          .seqlen_k = 277,
+          .head_dim = 64,
+          .head_dim_v = 64,
+          .dlse = true,
+          .seed = 7};
+}
+
+/// Both passes, by these backends.
+[[nodiscard]] inline Outputs run_with_block_mask(const Inputs& in, const BlockMask& mask, const char* forward_compute,
+                                                 const char* backward_compute) {
+  const Outputs out = make_outputs(in);
+  ForwardCall call = forward_of(in, out, forward_compute);
+  call.params.block_mask = &mask;
+  forward(call);
+  BackwardCall back = backward_of(in, out, backward_compute);
+  back.params.block_mask = &mask;
+  backward(back);
+  wait_for(forward_compute);
+  return out;
+}
+
+}  // namespace attend::test
