@@ -1,0 +1,258 @@
+"""The operator Attention of ONNX, opset 23 to 25, on NumPy arrays.
+
+ONNX counts positions from the first row: row i stands at i + offset, where offset is the number of keys before it.
+attend aligns masks bottom right. Each call here becomes one of attend's on fewer keys and rows, so that no mask is
+written out: keys beyond the last row's view go, and rows that see nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from attend._api import attention as attend_attention
+from attend._errors import ArgumentError, UnsupportedError
+
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+_SOFTMAX_PRECISIONS = (1, 10, 11, 16)  # f32, f16, f64, bf16 as ONNX numbers them
+
+
+class Band(NamedTuple):
+    """The part of a call that attend computes, and the window in it, aligned bottom right; -1: open."""
+
+    rows: int  # the first ones; those behind see no key
+    keys: int
+    left: int
+    right: int
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    past_key: Any = None,
+    past_value: Any = None,
+    nonpad_kv_seqlen: Any = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: Optional[int] = None,
+    left_window_size: int = -1,
+    q_num_heads: Optional[int] = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: Optional[float] = None,
+    softcap: float = 0.0,
+    softmax_precision: Optional[int] = None,
+    with_qk: bool = False,
+) -> tuple[Any, Any, Any, Any]:
+    """ONNX's Attention: its inputs in order, its attributes by name.
+
+    Arguments:
+        q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim) or (batch, seqlen_q, heads_q * head_dim).
+        k, v: likewise (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v), or of three
+            dimensions. With three, q_num_heads and kv_num_heads say the heads.
+        attn_mask: bool or float, broadcasts to (batch, heads_q, seqlen_q, total); keys beyond its last dimension, which
+            may be shorter, are hidden. total = seqlen_past + seqlen_k.
+        past_key, past_value: (batch, heads_k, seqlen_past, head_dim) and (..., head_dim_v), before k and v.
+        nonpad_kv_seqlen: i64 (batch): how many keys of each sequence count. Not with past_key.
+        is_causal: 1: row i sees key j <= i + offset; offset is seqlen_past, nonpad_kv_seqlen - seqlen_q, or 0.
+        left_window_size, right_window_size: keys i + offset - left to i + offset + right are seen; -1: open.
+        scale: None: 1 / sqrt(head_dim). softcap: 0: off.
+        softmax_precision: checked only. The softmax is computed in float32, of f64 in float64.
+        qk_matmul_output_mode: of the fourth result: 0 scaled products, 1 after softcap, 2 with masks, 3 softmax.
+        with_qk: compute the fourth result, all seqlen_q x total of it: NumPy, slow.
+
+    Returns:
+        (y, present_key, present_value, qk): y in the dtype and with the number of dimensions of q; the keys and values
+        with the past before them, of four dimensions; qk (batch, heads_q, seqlen_q, total) in the dtype of q, or None.
+        A row that sees no key is 0.
+
+    Raises:
+        attend.Error: one line with the argument, the value found, the values allowed.
+    """
+    q, k, v = (np.asarray(x) for x in (q, k, v))
+    rank = q.ndim
+    q, k, v = _four_dimensions(q, k, v, q_num_heads, kv_num_heads)
+    k, v = _with_past(k, v, past_key, past_value)
+    _check(q, k, v, softmax_precision, qk_matmul_output_mode, (left_window_size, right_window_size))
+    total = k.shape[2]
+    mask = None if attn_mask is None else _mask_of(np.asarray(attn_mask), (*q.shape[:3], total))
+    window = (left_window_size, 0 if is_causal else right_window_size)
+    lengths, offsets = _positions(q, k, past_key, nonpad_kv_seqlen)
+    options = {"scale": scale, "softcap": softcap}
+    y = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+    for first, last in _runs(lengths):
+        part = slice(first, last)
+        hidden = None if mask is None else mask if mask.shape[0] == 1 else mask[part]
+        _attend(y[part], q[part], k[part], v[part], hidden, (lengths[first], offsets[first]), window, options)
+    qk = None
+    if with_qk:
+        qk = _qk(q, k, mask, lengths, offsets, window, options, qk_matmul_output_mode).astype(q.dtype)
+    if rank == 3:
+        y = np.ascontiguousarray(y.transpose(0, 2, 1, 3)).reshape(y.shape[0], y.shape[2], -1)
+    return y, k, v, qk
+
+
+def band(seqlen_q: int, seqlen_k: int, offset: int, window: tuple[int, int]) -> Band:
+    """The call of attend that is ONNX's: rows i at i + offset, which see keys from i + offset - left on."""
+    left, right = window
+    rows, keys = seqlen_q, seqlen_k
+    if right >= 0:
+        keys = max(0, min(keys, rows + offset + right))
+        right = offset + right - (keys - rows)
+    if left >= 0:
+        left += keys - rows - offset
+        if left < 0:  # the last rows stand beyond what the last key is seen from
+            rows, right, left = max(0, rows + left), right + left if right >= 0 else right, 0
+    if rows == 0 or keys == 0:
+        return Band(0, 0, -1, -1)
+    if right >= rows - 1:
+        right = -1
+    if left >= keys - 1:
+        left = -1
+    return Band(rows, keys, left, right)
+
+
+def _attend(
+    y: Any, q: Any, k: Any, v: Any, mask: Any, place: tuple[int, int], window: tuple[int, int], options: dict[str, Any]
+) -> None:
+    """Sequences of one length and offset, `place`, into y, which is 0 before."""
+    length, offset = place
+    if mask is not None:
+        length = min(length, mask.shape[3])
+    rows, keys, left, right = band(q.shape[2], length, offset, window)
+    if rows == 0 or y.size == 0:
+        return
+    kind = {}
+    if mask is not None:
+        kind["mask" if mask.dtype == np.bool_ else "bias"] = mask[:, :, : rows if mask.shape[2] > 1 else 1, :keys]
+    window = (left, right) if right != 0 else (left, -1)
+    q, k, v = q[:, :, :rows], k[:, :, :keys], v[:, :, :keys]
+    y[:, :, :rows] = attend_attention(q, k, v, causal=right == 0, window=window, **kind, **options)
+
+
+def _four_dimensions(q: Any, k: Any, v: Any, q_num_heads: Optional[int], kv_num_heads: Optional[int]) -> Any:
+    """Views (batch, heads, seqlen, head_dim)."""
+    found = []
+    for name, x, of_heads in (("Q", q, "q_num_heads"), ("K", k, "kv_num_heads"), ("V", v, "kv_num_heads")):
+        heads = q_num_heads if name == "Q" else kv_num_heads
+        if x.ndim != q.ndim or x.ndim not in (3, 4):
+            raise ArgumentError(f"{name}: {x.ndim} dimensions, allowed 3 or 4, of Q, K and V the same")
+        if x.ndim == 3:
+            if heads is None or heads < 1 or x.shape[2] % heads:
+                raise ArgumentError(
+                    f"{of_heads}: {heads}, allowed a divisor of {x.shape[2]}, the last dimension of {name}"
+                )
+            x = x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
+        elif heads is not None and heads != x.shape[1]:
+            raise ArgumentError(f"{of_heads}: {heads}, allowed {x.shape[1]}, the heads of {name}")
+        found.append(x)
+    return found
+
+
+def _with_past(k: Any, v: Any, past_key: Any, past_value: Any) -> tuple[Any, Any]:
+    if (past_key is None) != (past_value is None):
+        name, other = ("past_value", "past_key") if past_value is None else ("past_key", "past_value")
+        raise ArgumentError(f"{name}: missing, allowed with {other} only")
+    if past_key is None:
+        return k, v
+    results = []
+    for name, past, x in (("past_key", np.asarray(past_key), k), ("past_value", np.asarray(past_value), v)):
+        wanted = (*x.shape[:2], "seqlen_past", x.shape[3])
+        if past.ndim != 4 or past.shape[:2] != x.shape[:2] or past.shape[3] != x.shape[3] or past.dtype != x.dtype:
+            text = ", ".join(map(str, wanted))
+            raise ArgumentError(f"{name}: {past.dtype.name} {past.shape}, allowed {x.dtype.name} ({text})")
+        results.append(np.concatenate((past, x), axis=2))
+    if results[0].shape[2] != results[1].shape[2]:
+        raise ArgumentError(
+            f"past_value: seqlen {results[1].shape[2]} with V, allowed {results[0].shape[2]} as the keys"
+        )
+    return results[0], results[1]
+
+
+def _check(q: Any, k: Any, v: Any, softmax_precision: Optional[int], mode: int, window: tuple[int, int]) -> None:
+    """What attend would not name by ONNX's names. Shapes of Q, K and V are checked by attend."""
+    for name, x in (("Q", q), ("K", k), ("V", v)):
+        if x.dtype.name not in _FLOATS:
+            raise ArgumentError(f"{name}: {x.dtype.name}, allowed {', '.join(_FLOATS)}")
+        if x.dtype != q.dtype:
+            raise UnsupportedError(f"{name}: {x.dtype.name}, allowed {q.dtype.name}, the dtype of Q")
+    if softmax_precision is not None and softmax_precision not in _SOFTMAX_PRECISIONS:
+        raise ArgumentError(f"softmax_precision: {softmax_precision}, allowed 1, 10, 11, 16")
+    if mode not in (0, 1, 2, 3):
+        raise ArgumentError(f"qk_matmul_output_mode: {mode}, allowed 0 to 3")
+    for name, side in zip(("left_window_size", "right_window_size"), window):
+        if side < -1:
+            raise ArgumentError(f"{name}: {side}, allowed >= 0, or -1 for open")
+
+
+def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
+    """The mask with four dimensions, the last at most that of `shape`."""
+    if mask.dtype != np.bool_ and mask.dtype.name not in _FLOATS:
+        raise UnsupportedError(f"attn_mask: {mask.dtype.name}, allowed bool, {', '.join(_FLOATS)}")
+    full = (1,) * (4 - mask.ndim) + mask.shape
+    fits = len(full) == 4 and full[3] <= shape[3] and all(n in (1, m) for n, m in zip(full[:3], shape))
+    if not fits:
+        raise ArgumentError(f"attn_mask: {mask.shape}, allowed what broadcasts to {shape}; the last may be shorter")
+    return mask.reshape(full)
+
+
+def _positions(q: Any, k: Any, past_key: Any, nonpad: Any) -> tuple[list[int], list[int]]:
+    """Of each sequence: how many keys count, and where row 0 stands among them."""
+    batch, total = q.shape[0], k.shape[2]
+    if nonpad is None:
+        return [total] * batch, [0 if past_key is None else np.shape(past_key)[2]] * batch
+    if past_key is not None:
+        raise ArgumentError("nonpad_kv_seqlen: given with past_key, allowed without it only")
+    lengths = np.asarray(nonpad)
+    if lengths.dtype != np.int64 or lengths.shape != (batch,):
+        raise ArgumentError(f"nonpad_kv_seqlen: {lengths.dtype.name} {lengths.shape}, allowed int64 ({batch},)")
+    for length in lengths:
+        if not 0 <= length <= total:
+            raise ArgumentError(f"nonpad_kv_seqlen: {length}, allowed 0 to {total}")
+    return lengths.tolist(), [int(length) - q.shape[2] for length in lengths]
+
+
+def _runs(lengths: list[int]) -> list[tuple[int, int]]:
+    """Neighbours of one length: one call serves them."""
+    starts = [i for i, length in enumerate(lengths) if i == 0 or length != lengths[i - 1]]
+    return list(zip(starts, [*starts[1:], len(lengths)]))
+
+
+def _qk(
+    q: Any, k: Any, mask: Any, lengths: Any, offsets: Any, window: tuple[int, int], options: dict[str, Any], mode: int
+) -> Any:
+    """The matrix of scores in float64, at the step that `mode` names."""
+    wide = np.float64
+    keys = np.repeat(k.astype(wide), q.shape[1] // k.shape[1], axis=1)
+    scale = 1 / np.sqrt(q.shape[3]) if options["scale"] is None else options["scale"]
+    s = scale * (q.astype(wide) @ keys.transpose(0, 1, 3, 2))
+    if mode == 0:
+        return s
+    if options["softcap"] > 0:
+        s = options["softcap"] * np.tanh(s / options["softcap"])
+    if mode == 1:
+        return s
+    i = np.arange(q.shape[2])[:, None] + np.asarray(offsets, int)[:, None, None, None]
+    j = np.arange(k.shape[2])
+    seen = j < np.asarray(lengths, int)[:, None, None, None]
+    if window[0] >= 0:
+        seen = seen & (j >= i - window[0])
+    if window[1] >= 0:
+        seen = seen & (j <= i + window[1])
+    if mask is not None:
+        missing = ((0, 0),) * 3 + ((0, k.shape[2] - mask.shape[3]),)
+        if mask.dtype == np.bool_:
+            seen = seen & np.pad(mask, missing)
+        else:
+            bias = np.pad(mask.astype(wide), missing, constant_values=-np.inf)
+            s, seen = s + bias, seen & (bias != -np.inf)
+    s = np.where(seen, s, -np.inf)
+    if mode == 2:
+        return s
+    top = s.max(axis=3, keepdims=True, initial=-np.inf)
+    weights = np.exp(s - np.where(np.isneginf(top), 0, top))
+    sums = weights.sum(axis=3, keepdims=True)
+    return weights / np.where(sums == 0, 1, sums)
