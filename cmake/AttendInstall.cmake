@@ -36,6 +36,10 @@ if(TARGET attend_c)
   install(EXPORT attend-c-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
 endif()
 
+if(TARGET attend_ort)  # loaded by name, linked by nobody
+  install(TARGETS attend_ort LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/attend-config.cmake.in
                               ${PROJECT_BINARY_DIR}/attend-config.cmake INSTALL_DESTINATION ${attend_cmake_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attend-config-version.cmake COMPATIBILITY SameMinorVersion)

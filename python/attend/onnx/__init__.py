@@ -1,8 +1,12 @@
 """attend for ONNX: the standard's operator Attention, opset 23 and later.
 
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(attend.onnx.library_path())       # Attention of any model runs on attend
+
 `attention` is the operator of NumPy arrays. docs/onnx.md has the rest.
 """
 
+from attend.onnx._library import library_path
 from attend.onnx._operator import attention
 
-__all__ = ["attention"]
+__all__ = ["attention", "library_path"]

@@ -1,0 +1,250 @@
+"""attend's operators in ONNX Runtime: models that know nothing of attend, with one line in the session's options."""
+
+import ctypes
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: ATTEND_TEST_ONNX=1")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: ATTEND_TEST_ONNX=1")
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+import attend.onnx
+import onnx_cases
+from onnx import TensorProto, helper
+
+# What CMake builds for programs without Python, where it is there.
+BUILT = pathlib.Path(__file__).resolve().parents[2] / "build/release/src/ort/libattend_ort.so"
+ELEMENTS = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
+DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
+EPS = {"f32": 2**-23, "f16": 2**-10, "f64": 2**-52}
+BFLOAT16 = TensorProto.BFLOAT16
+ALL_INPUTS = ("q", "k", "v", "mask", "past_key", "past_value", "nonpad")
+ALL_OUTPUTS = ("y", "present_key", "present_value", "qk")
+
+
+@pytest.fixture(
+    params=["package", pytest.param("own", marks=pytest.mark.skipif(not BUILT.exists(), reason=str(BUILT)))]
+)
+def library(request):
+    return attend.onnx.library_path() if request.param == "package" else str(BUILT)
+
+
+def session_of(model, library):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # refusals come as exceptions
+    if library is not None:
+        options.register_custom_ops_library(library)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def model_of(arrays, outputs=("y",), opset=24, **attributes):
+    """A model of one node; the shapes of its inputs are open but for the last dimension."""
+    names = [name if name in arrays else "" for name in ALL_INPUTS]
+    infos = []
+    for name, x in arrays.items():
+        element = helper.np_dtype_to_tensor_dtype(x.dtype)
+        infos.append(helper.make_tensor_value_info(name, element, [f"{name}{d}" for d in x.shape[:-1]] + [x.shape[-1]]))
+    element = helper.np_dtype_to_tensor_dtype(arrays["q"].dtype)
+    results = [helper.make_tensor_value_info(name, element, None) for name in outputs]
+    names_out = [name if name in outputs else "" for name in ALL_OUTPUTS]
+    while not names[-1]:
+        names.pop()
+    while not names_out[-1]:
+        names_out.pop()
+    node = helper.make_node("Attention", names, names_out, **attributes)
+    graph = helper.make_graph([node], "one", infos, results)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=11)
+
+
+def arrays(dtype=np.float32, seqlen_q=5, seqlen_k=7, heads=(4, 2), head_dims=(8, 8)):
+    rng = np.random.default_rng()
+    shapes = (
+        (heads[0], seqlen_q, head_dims[0]),
+        (heads[1], seqlen_k, head_dims[0]),
+        (heads[1], seqlen_k, head_dims[1]),
+    )
+    return {name: rng.standard_normal((2, *shape)).astype(dtype) for name, shape in zip("qkv", shapes)}
+
+
+def exact(x, **attributes):
+    """Y in float64 by onnx's reference of the operator."""
+    from onnx.reference.ops.op_attention import _compute_attention
+
+    wide = [x[name].astype(np.float64) for name in "qkv"]
+    return _compute_attention(*wide, **attributes)[0]
+
+
+def run_with_bfloat16(session, inputs):
+    """NumPy has no bfloat16 of its own, and ONNX Runtime asks for memory then."""
+    values = {}
+    for name, x in inputs.items():
+        if x.dtype == ml_dtypes.bfloat16:
+            values[name] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(x.view(np.uint16), BFLOAT16)
+        else:
+            values[name] = onnxruntime.OrtValue.ortvalue_from_numpy(x)
+    results = []
+    for value in session.run_with_ort_values(None, values):
+        if value.data_type() != "tensor(bfloat16)":
+            results.append(value.numpy())
+            continue
+        memory = (ctypes.c_uint16 * int(np.prod(value.shape()))).from_address(value.data_ptr())
+        results.append(np.array(memory, np.uint16).view(ml_dtypes.bfloat16).reshape(value.shape()))
+    return results
+
+
+def test_every_node_test_passes_but_those_that_are_listed(library):
+    cases = onnx_cases.cases()
+    failed = set()
+    for case in cases.values():
+        results = run_with_bfloat16(session_of(case.model, library), case.inputs)
+        if not onnx_cases.passes(case, dict(zip(case.outputs, results))):
+            failed.add(case.name)
+            truth = onnx_cases.exact(case, results[0])
+            own, expected = (abs(y.astype(np.float64) - truth).max() for y in (results[0], case.outputs["Y"]))
+            assert own <= expected, case.name
+    assert (len(cases), failed) == (onnx_cases.COUNT, onnx_cases.ROUNDED_OFTENER)
+
+
+@pytest.mark.parametrize("opset", [23, 24])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_model_runs_as_before_on_attend(dtype, opset, library):
+    x = arrays(DTYPES[dtype], seqlen_q=33, seqlen_k=65, head_dims=(16, 24))
+    model = model_of(x, opset=opset, is_causal=1)
+    (y,) = session_of(model, library).run(None, x)
+    (of_runtime,) = session_of(model, None).run(None, x)
+    truth = exact(x, is_causal=1)
+    assert y.dtype == of_runtime.dtype and y.shape == of_runtime.shape
+    assert abs(y - truth).max() <= 4 * EPS[dtype] * abs(truth).max()
+    # With its scores rounded to f16, as ONNX Runtime has them.
+    np.testing.assert_allclose(y, of_runtime, atol=16 * EPS[dtype] * abs(truth).max())
+
+
+def test_it_is_attend_that_runs():
+    """ONNX Runtime's own operator knows no bfloat16 on a CPU, and refuses what attend refuses with other words."""
+    x = arrays() | {"nonpad": np.array([3, 8])}
+    model = model_of(x)
+    with pytest.raises(Exception, match="nonpad_kv_seqlen") as own:
+        session_of(model, None).run(None, x)
+    assert "allowed 0 to 7" not in str(own.value)
+    with pytest.raises(Exception, match=r"INVALID_ARGUMENT.* Status Message: nonpad_kv_seqlen: 8, allowed 0 to 7$"):
+        session_of(model, attend.onnx.library_path()).run(None, x)
+
+
+def test_the_shape_of_y_is_known_before_the_run(library):
+    x = arrays(head_dims=(8, 24))
+    assert session_of(model_of(x), library).get_outputs()[0].shape == ["q2", "q4", "q5", 24]
+
+
+def test_three_dimensions(library):
+    x = {name: np.ascontiguousarray(a.transpose(0, 2, 1, 3)).reshape(2, a.shape[2], -1) for name, a in arrays().items()}
+    session = session_of(model_of(x, q_num_heads=4, kv_num_heads=2, is_causal=1), library)
+    assert session.get_outputs()[0].shape == ["q2", "q5", 32]
+    (y,) = session.run(None, x)
+    truth = exact(x, q_num_heads=4, kv_num_heads=2, is_causal=1)
+    np.testing.assert_allclose(y, truth, rtol=1e-5, atol=1e-6)
+
+
+def bound(session, x, shapes, fill):
+    """The outputs in memory that holds `fill` before the run, and a function that runs."""
+    binding = session.io_binding()
+    for name, a in x.items():
+        binding.bind_cpu_input(name, a)
+    memory = {name: np.full(shape, fill, np.float32) for name, shape in shapes.items()}
+    for name, a in memory.items():
+        binding.bind_output(name, "cpu", 0, np.float32, a.shape, a.ctypes.data)
+    return memory, lambda: session.run_with_iobinding(binding)
+
+
+SHAPES = {"y": (2, 4, 5, 8), "present_key": (2, 2, 10, 8), "present_value": (2, 2, 10, 8), "qk": (2, 4, 5, 10)}
+
+
+def with_past(**more):
+    x = arrays()
+    past = {name: np.random.default_rng().standard_normal((2, 2, 3, 8), np.float32) for name in ALL_INPUTS[4:6]}
+    return x | past | more
+
+
+@pytest.mark.parametrize("outputs", [ALL_OUTPUTS, ALL_OUTPUTS[:1]])
+def test_every_output_is_written_whole(outputs, library):
+    """Also the rows that see no key, and with past keys that no output asks to be joined."""
+    hidden = np.arange(5)[:, None] != 2
+    x = with_past(mask=np.broadcast_to(hidden, (5, 10)).copy())
+    session = session_of(model_of(x, outputs, qk_matmul_output_mode=3, is_causal=1), library)
+    memory, run = bound(session, x, {name: SHAPES[name] for name in outputs}, np.nan)
+    run()
+    named = {"attn_mask": x["mask"], "past_key": x["past_key"], "past_value": x["past_value"]}
+    wanted = attend.onnx.attention(x["q"], x["k"], x["v"], **named, qk_matmul_output_mode=3, is_causal=1, with_qk=True)
+    for name, truth in zip(ALL_OUTPUTS, wanted):
+        if name in outputs:
+            np.testing.assert_allclose(memory[name], truth, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert (memory["y"][:, :, 2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "changes, attributes, message",
+    [
+        ({"mask": np.ones((3, 7), bool)}, {}, "attn_mask: shape (3, 7), allowed what broadcasts to (2, 4, 5, 10); the"),
+        (
+            {"mask": np.ones((5, 11), bool)},
+            {},
+            "attn_mask: shape (5, 11), allowed what broadcasts to (2, 4, 5, 10); the",
+        ),
+        ({"mask": np.ones((5, 10), np.int64)}, {}, "attn_mask: dtype i64, allowed bool, f32, f16, bf16, f64"),
+        ({"mask": np.ones((5, 10), np.int8)}, {}, "attn_mask: ONNX's element type 3, allowed bool, f32"),
+        ({"nonpad": np.array([3, 7])}, {}, "nonpad_kv_seqlen: given with past_key, allowed without it only"),
+        ({"k": np.ones((2, 2, 7, 9), np.float32)}, {}, "K: head_dim 9, allowed 8 as Q"),
+        ({"past_key": np.ones((2, 2, 4, 8), np.float32)}, {}, "past_value: seqlen 3, allowed 4 as past_key"),
+        ({}, {"q_num_heads": 3}, "q_num_heads: 3, allowed 4, the heads of Q"),
+        ({}, {"softmax_precision": 7}, "softmax_precision: 7, allowed 1, 10, 11, 16"),
+        ({}, {"softcap": -1.0}, "softcap: -1"),
+        ({}, {"scale": float("inf")}, "scale: inf"),
+    ],
+)
+def test_a_refusal_is_one_line_and_nothing_is_written(changes, attributes, message, library):
+    x = with_past(**changes)
+    session = session_of(model_of(x, ALL_OUTPUTS, **attributes), library)
+    memory, run = bound(session, x, SHAPES, 7.0)
+    with pytest.raises(Exception) as caught:
+        run()
+    line = str(caught.value)
+    assert f"Status Message: {message}" in line and "\n" not in line.strip()
+    assert all((a == 7).all() for a in memory.values())
+
+
+def test_a_head_dim_that_attend_lacks_is_refused_before_the_past_is_joined(library):
+    x = arrays(head_dims=(520, 520)) | {n: np.zeros((2, 2, 3, 520), np.float32) for n in ALL_INPUTS[4:6]}
+    session = session_of(model_of(x, ALL_OUTPUTS[:3]), library)
+    shapes = {"y": (2, 4, 5, 520), "present_key": (2, 2, 10, 520), "present_value": (2, 2, 10, 520)}
+    memory, run = bound(session, x, shapes, 7.0)
+    with pytest.raises(Exception, match="head_dim 520, allowed 1 to 512"):
+        run()
+    assert all((a == 7).all() for a in memory.values())
+
+
+@pytest.mark.parametrize("empty", ["batch", "rows", "keys"])
+def test_empty_tensors(empty, library):
+    x = arrays(seqlen_q=0 if empty == "rows" else 5, seqlen_k=0 if empty == "keys" else 7)
+    if empty == "batch":
+        x = {name: a[:0] for name, a in x.items()}
+    (y,) = session_of(model_of(x), library).run(None, x)
+    assert y.shape == x["q"].shape and (y == 0).all()
+
+
+def test_a_session_runs_from_several_threads(library):
+    x = arrays(seqlen_q=65, seqlen_k=65)
+    session = session_of(model_of(x, is_causal=1), library)
+    (wanted,) = session.run(None, x)
+    found = [None] * 4
+
+    def work(n):
+        found[n] = [session.run(None, x)[0] for _ in range(8)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(found))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((y == wanted).all() for results in found for y in results)
