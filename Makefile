@@ -1,12 +1,12 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
-# make test       every test; of the Python package's, those that need neither torch nor JAX, or all where .venv has
-#                 them or ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large). Of the GPU kernels' variants
+# make test       every test; of the Python package's, those that need neither torch nor JAX nor ONNX, or all where .venv
+#                 has them or ATTEND_TEST_TORCH=1, ATTEND_TEST_JAX=1, ATTEND_TEST_ONNX=1 download them. Of the kernels' variants
 #                 an eighth is compiled, in which everything occurs; ATTEND_TEST_ALL_KERNELS=1 compiles all
 #                                                                                                   (20 minutes more)
 # make ring       the same example on the RANKS (4) processes of an mpirun, as a ring: attend run --ring RING (zigzag)
 # make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch and JAX run
-#                 where .venv has them; ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large)
+#                 where .venv has them; ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large); likewise ONNX
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
 #                 GPU_RESULTS/tests.json
 # make emulated-test  GPU kernels run on the CPU: more cases than in make test                     (minutes)
@@ -65,7 +65,8 @@ with_mpi = grep -qs attend_mpi build/release/build.ninja || rm -f build/release/
 mpirun = OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_ALLOW_RUN_AS_ROOT=1 \
   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun
 
-frameworks = $(if $(filter 1,$(ATTEND_TEST_TORCH)),torch) $(if $(filter 1,$(ATTEND_TEST_JAX)),jax)
+frameworks = $(if $(filter 1,$(ATTEND_TEST_TORCH)),torch) $(if $(filter 1,$(ATTEND_TEST_JAX)),jax) \
+  $(if $(filter 1,$(ATTEND_TEST_ONNX)),onnx)
 
 # Python's packages come while the compiler works.
 fetch_packages = flock build/venv.lock tools/setup.sh build pytest $(frameworks) >build/venv.log 2>&1 </dev/null &

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax ...
+#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax|onnx ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
@@ -13,6 +13,7 @@
 #   pytest  .venv with what builds and tests the Python package; not torch
 #   torch   .venv with torch, for the tests of the Python package that need it
 #   jax     .venv with JAX for CPUs, likewise
+#   onnx    .venv with ONNX and ONNX Runtime, likewise
 #
 # Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
 # Progress goes to stderr.
@@ -44,6 +45,7 @@ declare -A packages=(
   [pytest]='python3-venv=ensurepip python3-dev=Python.h'
   [torch]='python3-venv=ensurepip'
   [jax]='python3-venv=ensurepip'
+  [onnx]='python3-venv=ensurepip'
 )
 
 is_present() {
@@ -146,6 +148,7 @@ for group in "$@"; do
       .venv/bin/python -c 'import torch, transformers' 2>/dev/null || fill_venv python/requirements-torch.txt '(a large download)'
       ;;
     jax) .venv/bin/python -c 'import jax, flatbuffers' 2>/dev/null || fill_venv python/requirements-jax.txt '(a large download)' ;;
+    onnx) .venv/bin/python -c 'import onnx, onnxruntime' 2>/dev/null || fill_venv python/requirements-onnx.txt '' ;;
   esac
 done
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx", reason="onnx is not installed: ATTEND_TEST_ONNX=1")
+pytest.importorskip("onnx", reason="the tests of ONNX need it: `make py-test ATTEND_TEST_ONNX=1`")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 import attend

@@ -33,7 +33,7 @@ enum class ErrorCode : int { kFail = 1, kInvalidArgument = 2, kEngine = 5, kNotI
 enum class Presence : int { kRequired = 0, kOptional = 1 };
 
 inline constexpr int kAttributeInt = 1;        ///< OrtOpAttrType
-inline constexpr std::uint32_t kVersion = 17;  ///< of the table, and of CustomOp: ONNX Runtime 1.17 and later
+inline constexpr std::uint32_t kVersion = 17;  ///< of the table, and of CustomOp
 inline constexpr std::uint32_t kOldest = 1;    ///< of a table in which a refusal can be told
 
 using Table = void* const*;

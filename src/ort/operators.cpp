@@ -1,10 +1,11 @@
 // The operators Attention that ONNX Runtime finds in this library: one for each dtype, since opset 23. They take the
 // place of its own in every model of a session that has registered the library.
-#include <cstring>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "attend/error.hpp"
 #include "core/problem_checks.hpp"
 #include "ort/api.hpp"
 #include "ort/node.hpp"
@@ -251,6 +252,16 @@ struct Operator : CustomOp {
   const char* provider_text;
 };
 
+/// ONNX Runtime 1.23, which knows opset 23 alone, crashes on nodes with more inputs than its own operator has.
+bool is_new_enough(const char* version_text) {
+  constexpr int kMajor = 1;
+  constexpr int kMinor = 24;
+  int major = 0;
+  int minor = 0;
+  return std::sscanf(version_text, "%d.%d", &major, &minor) == 2 &&
+         (major > kMajor || (major == kMajor && minor >= kMinor));
+}
+
 /// The domain of ONNX's own operators, with ours. It stays until the process ends, as sessions may.
 Domain* domain(Table table) {
   static const Operator operators[] = {{ElementType::kF32, "CPUExecutionProvider"},
@@ -276,11 +287,15 @@ Domain* domain(Table table) {
 extern "C" __attribute__((visibility("default"))) attend::ort::Status* RegisterCustomOps(
     attend::ort::SessionOptions* options, const attend::ort::Base* base) {
   using namespace attend::ort;
+  Table oldest = base->get_table(kOldest);
   Table table = base->get_table(kVersion);
-  if (table == nullptr) {
-    return CreateStatus::of(base->get_table(kOldest))(attend::ort::ErrorCode::kNotImplemented,
-                                                      "ONNX Runtime: older than attend takes, allowed 1.17 or later");
-  }
-  remember(table);
-  return guarded(table, [&] { call<AddCustomOpDomain>(table, options, domain(table)); });
+  return guarded(oldest, [&] {
+    const char* version = base->version_text();
+    if (table == nullptr || !is_new_enough(version)) {
+      throw attend::Error(attend::ErrorCode::kUnsupported,
+                          fmt::format("ONNX Runtime: version {}, allowed 1.24 or later", version));
+    }
+    remember(table);
+    call<AddCustomOpDomain>(table, options, domain(table));
+  });
 }
