@@ -139,6 +139,24 @@ View part(const View& x, std::int64_t first, std::int64_t last, std::int64_t row
   return result;
 }
 
+/// attend's kernels for decoding cut the keys among the threads, and read those of a group of query heads once.
+bool is_decode(const ForwardCall& call) {
+  constexpr std::int64_t kMostRows = 8;
+  return call.q.shape[2] <= kMostRows && call.k.shape[2] > call.q.shape[2] && call.q.dtype != DType::kF64;
+}
+
+DecodeCall decode_call(const ForwardCall& call) {
+  return {.q = call.q,
+          .k_cache = call.k,
+          .v_cache = call.v,
+          .o = call.o,
+          .params = {.scale = call.params.scale,
+                     .causal = call.params.causal,
+                     .window_left = call.params.window_left,
+                     .window_right = call.params.window_right,
+                     .softcap = call.params.softcap}};
+}
+
 }  // namespace
 
 Node read(const Attributes& attributes, const Inputs& inputs) {
@@ -211,7 +229,7 @@ std::vector<Step> steps(const Node& node, const ConstTensor& keys, const ConstTe
     while (last < batch && node.lengths[static_cast<std::size_t>(last)] == length) ++last;
     const std::int64_t seen = node.mask ? std::min(length, node.mask->shape[3]) : length;
     const Band cut = band(node.q.shape[2], seen, node.offsets[static_cast<std::size_t>(first)], node.left, node.right);
-    Step& step = result.emplace_back(Step{first, last, cut.rows, {}});
+    Step& step = result.emplace_back(Step{first, last, cut.rows, {}, {}});
     if (cut.rows == 0 || y.numel() == 0) continue;
     ForwardCall call = {.q = part(node.q, first, last, cut.rows),
                         .k = part(keys, first, last, cut.keys),
@@ -229,6 +247,7 @@ std::vector<Step> steps(const Node& node, const ConstTensor& keys, const ConstTe
       (mask.dtype == DType::kBool ? call.params.mask : call.params.bias) = mask;
     }
     step.plan = plan(call);
+    if (!node.mask && is_decode(call)) step.decode = decode_call(call);
   }
   return result;
 }
@@ -244,7 +263,11 @@ void run(const std::vector<Step>& steps, const Tensor& y) {
         }
       }
     }
-    if (step.plan) step.plan->run();
+    if (step.decode) {
+      decode(*step.decode);
+    } else if (step.plan) {
+      step.plan->run();
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attend/attention.hpp"
+#include "attend/serving.hpp"
 
 namespace attend::ort {
 
@@ -77,9 +78,10 @@ struct Band {
 
 /// One call for each row of neighbouring sequences that are alike.
 struct Step {
-  std::int64_t first, last;  ///< sequences
-  std::int64_t rows;         ///< computed; the others are 0
-  std::optional<Plan> plan;  ///< none if there is nothing to compute
+  std::int64_t first, last;          ///< sequences
+  std::int64_t rows;                 ///< computed; the others are 0
+  std::optional<Plan> plan;          ///< none if there is nothing to compute
+  std::optional<DecodeCall> decode;  ///< takes the place of the plan's run: few rows, many keys
 };
 
 /// Checks the calls and chooses their kernels. `keys` and `values` are all of them, the past too; nothing is read.

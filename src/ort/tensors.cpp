@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/elements.hpp"
+#include "cpu/parallel.hpp"
 #include "ort/node.hpp"
 
 namespace attend::ort {
@@ -18,16 +19,16 @@ void copy_rows(const ConstTensor& from, const Tensor& to, std::int64_t first_row
   const std::int64_t pieces = is_dense ? 1 : from.shape[2];
   const auto bytes = static_cast<std::size_t>((is_dense ? from.shape[2] : 1) * from.shape[3] * element);
   if (bytes == 0) return;
-  for (std::int64_t b = 0; b < from.shape[0]; ++b) {
-    for (std::int64_t h = 0; h < from.shape[1]; ++h) {
-      for (std::int64_t i = 0; i < pieces; ++i) {
-        const std::int64_t source = b * from.stride[0] + h * from.stride[1] + i * from.stride[2];
-        const std::int64_t target = b * to.stride[0] + h * to.stride[1] + (first_row + i) * to.stride[2];
-        std::memcpy(static_cast<char*>(to.data) + target * element,
-                    static_cast<const char*>(from.data) + source * element, bytes);
-      }
+  cpu::parallel_for(from.shape[0] * from.shape[1], cpu::max_threads(), [&](std::int64_t task) {
+    const std::int64_t b = task / from.shape[1];
+    const std::int64_t h = task % from.shape[1];
+    for (std::int64_t i = 0; i < pieces; ++i) {
+      const std::int64_t source = b * from.stride[0] + h * from.stride[1] + i * from.stride[2];
+      const std::int64_t target = b * to.stride[0] + h * to.stride[1] + (first_row + i) * to.stride[2];
+      std::memcpy(static_cast<char*>(to.data) + target * element,
+                  static_cast<const char*>(from.data) + source * element, bytes);
     }
-  }
+  });
 }
 
 /// One row of scores, of sequence b, head h and row i.
