@@ -93,7 +93,9 @@ def arrays_of(wanted, dtype):
 
 
 def model_of(wanted, arrays):
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in arrays.items()]
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in arrays.items()
+    ]
     outputs = ["y", "present_key", "present_value"] if wanted["past"] else ["y"]
     element = helper.np_dtype_to_tensor_dtype(arrays["q"].dtype)
     attributes = dict(wanted["attributes"])
@@ -187,7 +189,9 @@ def main(arguments=None):
             rows.append(row)
             ours, theirs = (row["ms"][side]["median"] for side in ("attend", "ort"))
             ratio = row["ratio"]["ort"]
-            print(f"{name:20} {dtype:4} attend {ours:8.3f} ms  ONNX Runtime {theirs:8.3f} ms  {ratio:5.2f}x", flush=True)
+            print(
+                f"{name:20} {dtype:4} attend {ours:8.3f} ms  ONNX Runtime {theirs:8.3f} ms  {ratio:5.2f}x", flush=True
+            )
     machine = {
         "onnxruntime": onnxruntime.__version__, "attend": attend.__version__, "threads": attend.cpu_threads(),
         "simd": attend.cpu_simd_target(), "date": time.strftime("%Y-%m-%d"),

@@ -148,7 +148,7 @@ for group in "$@"; do
       .venv/bin/python -c 'import torch, transformers' 2>/dev/null || fill_venv python/requirements-torch.txt '(a large download)'
       ;;
     jax) .venv/bin/python -c 'import jax, flatbuffers' 2>/dev/null || fill_venv python/requirements-jax.txt '(a large download)' ;;
-    onnx) .venv/bin/python -c 'import onnx, onnxruntime' 2>/dev/null || fill_venv python/requirements-onnx.txt '' ;;
+    onnx) .venv/bin/python -c 'import onnx, onnxruntime, onnxscript' 2>/dev/null || fill_venv python/requirements-onnx.txt '' ;;
   esac
 done
 

@@ -3,10 +3,11 @@
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(attend.onnx.library_path())       # Attention of any model runs on attend
 
-`attention` is the operator of NumPy arrays. docs/onnx.md has the rest.
+`attention` is the operator of NumPy arrays, `translation_table` exports torch programs. docs/onnx.md has the rest.
 """
 
+from attend.onnx._export import translation_table
 from attend.onnx._library import library_path
 from attend.onnx._operator import attention
 
-__all__ = ["attention", "library_path"]
+__all__ = ["attention", "library_path", "translation_table"]
