@@ -31,6 +31,7 @@
 #include "cpu/parallel.hpp"
 #include "exchange.hpp"
 #include "gpu_services.hpp"
+#include "ort/operators.hpp"
 #include "probe/cpu_peak.hpp"
 #include "ring.hpp"
 #include "score.hpp"
@@ -153,7 +154,7 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
 
 /// Lets Python's signal handlers run. True if one of them has raised. The thread may have released the GIL.
 bool a_signal_raised() {
-  if (is_thread_of_xla()) return false;
+  if (is_thread_of_xla() || ort::is_running()) return false;
   const nb::gil_scoped_acquire acquire;
   return PyErr_CheckSignals() != 0;
 }

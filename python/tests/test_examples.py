@@ -50,6 +50,7 @@ def hugging_face(torch):
         ("hugging_face", "torch"),
         ("hugging_face", "transformers"),
         ("jax_attention", "jax"),
+        ("onnx_attention", "onnxruntime"),
     ],
 )
 def test_a_missing_package_ends_with_2_and_one_line(name, missing):
@@ -81,6 +82,23 @@ def test_jax_attention_notices(wrong, monkeypatch, capsys):
     monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * wrong)
     assert example.main([]) == 1
     assert capsys.readouterr().out.count("FAILED") == 5
+
+
+def test_onnx_attention():
+    for name in ("onnx", "onnxruntime"):
+        pytest.importorskip(name, reason="examples/onnx_attention.py needs ONNX and ONNX Runtime")
+    assert run("onnx_attention.py").splitlines()[-1] == "onnx example: ok"
+
+
+@pytest.mark.parametrize("wrong", [1.001, float("nan")])
+def test_onnx_attention_notices(wrong, monkeypatch, capsys):
+    for name in ("onnx", "onnxruntime"):
+        pytest.importorskip(name, reason="examples/onnx_attention.py needs ONNX and ONNX Runtime")
+    example = module("onnx_attention")
+    plain = example.formula
+    monkeypatch.setattr(example, "formula", lambda q, k, v: plain(q, k, v) * wrong)
+    assert example.main([]) == 1
+    assert capsys.readouterr().out.count("WRONG") == 2
 
 
 def test_ring_training(torch, capsys):

@@ -1,7 +1,11 @@
 """attend's operators in ONNX Runtime: models that know nothing of attend, with one line in the session's options."""
 
 import ctypes
+import importlib
+import json
 import pathlib
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -297,3 +301,46 @@ def test_a_session_runs_from_several_threads(library):
     for thread in threads:
         thread.join()
     assert all((y == wanted).all() for results in found for y in results)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import attend.onnx, numpy as np, test_onnxruntime as tests
+x = tests.arrays(np.float64, 1500, 1500, head_dims=(64, 64))
+session = tests.session_of(tests.model_of(x), attend.onnx.library_path())
+threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+begin = time.perf_counter()
+try:
+    while time.perf_counter() < begin + 20:
+        session.run(None, x)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_is_no_error_of_the_model():
+    command = [sys.executable, "-c", INTERRUPTED, str(pathlib.Path(__file__).parent)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_the_page_has_the_figures_of_the_results(monkeypatch):
+    root = pathlib.Path(__file__).resolve().parents[2]
+    monkeypatch.syspath_prepend(str(root / "bench"))
+    report = json.loads((root / "results/cpu/onnx_vs_ort.json").read_text())
+    page = (root / "docs/onnx.md").read_text()
+    assert page.endswith("\n## Speed\n\n" + importlib.import_module("onnx_vs_ort").page(report))
+
+
+def test_the_script_measures(monkeypatch, tmp_path):
+    root = pathlib.Path(__file__).resolve().parents[2]
+    monkeypatch.syspath_prepend(str(root / "bench"))
+    script, file = importlib.import_module("onnx_vs_ort"), tmp_path / "report.json"
+    monkeypatch.setattr(script, "MOST_WAITING", float("inf"))  # other tests run beside this one
+    assert script.main(["--seconds", "0", "--case", "decode with past", "--dtype", "f32", "--output", str(file)]) == 0
+    (row,) = json.loads(file.read_text())["rows"]
+    assert row["ms"].keys() == {"attend", "ort"} and all(x["repeats"] >= 5 for x in row["ms"].values())
+    monkeypatch.setattr(script, "BUDGET", {"f32": 0.0})  # the outputs are compared
+    with pytest.raises(SystemExit, match="differs from ONNX Runtime"):
+        script.main(["--seconds", "0", "--case", "decode with past", "--dtype", "f32"])

@@ -1,5 +1,7 @@
 // The operators Attention that ONNX Runtime finds in this library: one for each dtype, since opset 23. They take the
 // place of its own in every model of a session that has registered the library.
+#include "ort/operators.hpp"
+
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -217,9 +219,14 @@ Status* create_node(const CustomOp* /*op*/, Table table, const KernelInfo* info,
   });
 }
 
+thread_local bool runs_a_node = false;
+
 Status* compute_node(void* kernel, KernelContext* context) {
   const auto& node = *static_cast<const Kernel*>(kernel);
-  return guarded(node.table, [&] { compute(node, context); });
+  runs_a_node = true;
+  Status* status = guarded(node.table, [&] { compute(node, context); });
+  runs_a_node = false;
+  return status;
 }
 
 /// An operator of one dtype for one provider.
@@ -281,6 +288,11 @@ Domain* domain(Table table) {
 }
 
 }  // namespace
+
+bool is_running() {
+  return runs_a_node;
+}
+
 }  // namespace attend::ort
 
 /// What SessionOptions.register_custom_ops_library looks for.
