@@ -1,9 +1,9 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
 # make test       every test; of the Python package's, those that need neither torch nor JAX nor ONNX, or all where .venv
-#                 has them or ATTEND_TEST_TORCH=1, ATTEND_TEST_JAX=1, ATTEND_TEST_ONNX=1 download them. Of the kernels' variants
-#                 an eighth is compiled, in which everything occurs; ATTEND_TEST_ALL_KERNELS=1 compiles all
-#                                                                                                   (20 minutes more)
+#                 has them or ATTEND_TEST_TORCH=1, ATTEND_TEST_JAX=1, ATTEND_TEST_ONNX=1 download them. Of the GPU
+#                 kernels' variants an eighth is compiled, in which everything occurs; ATTEND_TEST_ALL_KERNELS=1
+#                 compiles all                                                                      (20 minutes more)
 # make ring       the same example on the RANKS (4) processes of an mpirun, as a ring: attend run --ring RING (zigzag)
 # make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch and JAX run
 #                 where .venv has them; ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large); likewise ONNX
@@ -75,7 +75,7 @@ await_packages = flock --nonblock build/venv.lock true || \
 
 build:
 	$(call need,build)@mkdir -p build
-	$(call compile,release,attend attend_shared attend_c attend_cli)
+	$(call compile,release,attend attend_shared attend_c attend_ort attend_cli)
 
 make_example = test -f $(EXAMPLE)/V.bin || $(ATTEND) generate --batch_size 2 --num_heads 8 --seq_len 512 --head_dim 64
 
