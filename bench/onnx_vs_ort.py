@@ -15,7 +15,7 @@ What makes it a fair comparison:
   * A repeat during which this process's threads waited for a core, since another process had it, is left out if they
     waited for more than a tenth of its time. The JSON says how many were.
   * Before anything is timed the outputs are compared: they may differ by 2e-3 of the largest magnitude in float32 and
-    by 3e-2 in float16, in which ONNX Runtime rounds the scores, else the script fails.
+    by 3e-2 in float16, else the script fails.
 ONNX Runtime has no bfloat16 Attention on CPUs.
 """
 
@@ -202,7 +202,8 @@ def page(report):
     faster, low, high = sum(ratio > 1 for ratio in ratios), min(ratios), max(ratios)
     lines = [
         f"Forward beside ONNX Runtime {machine['onnxruntime']}'s own operator, on {machine['threads']} CPU threads:",
-        f"faster at {faster} of {len(ratios)} points, {low:.2f} to {high:.1f} times as fast",
+        f"faster at {faster} of {len(ratios)} points, {low:.2f} to {high:.1f} times as fast, slower with "
+        + ", ".join(sorted({row["case"] for row in report["rows"] if row["ratio"]["ort"] <= 1})),
         "(`bench/onnx_vs_ort.py`, which says how; [results](../results/cpu/onnx_vs_ort.json)). Milliseconds, medians:",
         "",
         "| | f32: attend | ONNX Runtime | times | f16: attend | ONNX Runtime | times |",

@@ -70,6 +70,19 @@ def test_an_exported_program_gives_what_the_program_gives(options, layout):
     np.testing.assert_allclose(run(model, inputs, with_attend=False)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
+class Sdpa(torch.nn.Module):
+    def forward(self, q):
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+def test_what_torch_itself_exports_runs_on_attend():
+    inputs = [torch.randn(2, 4, 6, 8)]
+    model = torch.onnx.export(Sdpa().eval(), tuple(inputs), dynamo=True, verbose=False, opset_version=24).model_proto
+    assert [node.op_type for node in model.graph.node] == ["Attention"]
+    (y,) = run(model, inputs, with_attend=True)
+    np.testing.assert_allclose(y, Sdpa()(*inputs).numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_lse_too():
     """Also of rows that see no key."""
     options, inputs = {"causal": True, "return_lse": True}, tensors(seqlen_q=9, seqlen_k=6)

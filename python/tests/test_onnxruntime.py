@@ -124,7 +124,7 @@ def test_a_model_runs_as_before_on_attend(dtype, opset, library):
     truth = exact(x, is_causal=1)
     assert y.dtype == of_runtime.dtype and y.shape == of_runtime.shape
     assert abs(y - truth).max() <= 4 * EPS[dtype] * abs(truth).max()
-    # With its scores rounded to f16, as ONNX Runtime has them.
+    # A wider budget: how often ONNX Runtime rounds is its own affair.
     np.testing.assert_allclose(y, of_runtime, atol=16 * EPS[dtype] * abs(truth).max())
 
 
