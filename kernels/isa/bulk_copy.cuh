@@ -24,6 +24,13 @@ __device__ __forceinline__ void bulk_add(float* gmem, const float* smem, uint32 
                : "memory");
 }
 
+// Overwrites them instead.
+__device__ __forceinline__ void bulk_store(float* gmem, const float* smem, uint32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(gmem), "r"(smem_address(smem)),
+               "r"(bytes)
+               : "memory");
+}
+
 // This thread's additions since the last commit become one group.
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

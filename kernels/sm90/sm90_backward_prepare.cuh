@@ -108,7 +108,7 @@ template <class Config>
 __device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const BackwardRowTile& tile) {
   constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   const int thread = static_cast<int>(threadIdx.x);
-  if constexpr (!kTile.is_wide) {
+  if constexpr (!kTile.is_wide && !Config::kOwnsHeads) {
     auto* sums = reinterpret_cast<float4*>(args.dq_sums + tile.stats_row * kTile.depth);
 #pragma unroll
     for (int i = 0; i < kBackwardRows * kTile.depth / 4; i += kBackwardPrepareThreads) sums[i + thread] = {};

@@ -10,6 +10,7 @@
 #include "../isa/bulk_copy.cuh"
 #include "../isa/wgmma_fresh.cuh"
 #include "sm90_backward_captures.cuh"
+#include "sm90_backward_own_rows.cuh"
 #include "sm90_backward_schedule.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_workspace.cuh"
@@ -17,8 +18,8 @@
 namespace attend {
 
 // acc = ds k of one pass, over the keys of the first `warpgroups` computing warpgroups, a number that the compiler
-// knows. Issued and committed. wait_ds(w) returns when the ds of warpgroup w is there.
-template <class Config, class WaitDs>
+// knows. kAdds: acc += ds k. Issued and committed. wait_ds(w) returns when the ds of warpgroup w is there.
+template <class Config, bool kAdds = false, class WaitDs>
 __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage<Config>& smem, uint32 buffer, int pass,
                                            int warpgroups, WaitDs wait_ds) {
   using Shape = BackwardShape<Config>;
@@ -33,7 +34,7 @@ __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage
     if (i % kSteps == 0 && (pass == 0 || i == 0)) wgmma_fence();
     const MatrixDescriptor ds = a.advance(i / kSteps * Shape::kPanelBytesM + i % kSteps * kStepBytes);
     const MatrixDescriptor k = b.advance(i * kWgmmaDepth * kSwizzleBytes);
-    if (i == 0) {
+    if (i == 0 && !kAdds) {
       WgmmaFresh<Config::kElement>::template ss<true>(acc, ds, k);
     } else {
       WgmmaOp<Config::kElement, 64>::template ss<true, 1>(acc, ds, k, true);
@@ -59,6 +60,21 @@ __device__ __forceinline__ void stage_accumulator(const float (&acc)[32], float*
   }
 }
 
+// The key blocks that a tile of rows sees, from the first to the last one.
+struct BackwardKeyBlocks {
+  int first, last;
+
+  template <class Config>
+  [[nodiscard]] static __device__ __forceinline__ BackwardKeyBlocks of(const Sm90BackwardItem& item,
+                                                                       const BackwardBand& band, int tile) {
+    const int row = tile * kBackwardRows;
+    const int last_row = min(row + kBackwardRows, item.seqlen_q) - 1;
+    const int first_key = max(0, row + item.offset() - band.left);  // the tile sees keys from here to last_key
+    const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);
+    return {first_key / Config::kBlockN, last_key / Config::kBlockN};
+  }
+};
+
 // A tile of rows sees this key block. How many key blocks add to the tile before this one, if additions have an order?
 // tile: of a block mask a place in its lists.
 template <class Config>
@@ -67,14 +83,10 @@ template <class Config>
                                                               int tile) {
   if constexpr (!Config::kIsDeterministic) return 0;
   if constexpr (has_block_mask<Config>()) return backward_row_lists<Config>(args).blocks_before(tile);
-  const int row = tile * kBackwardRows;
-  const int last_row = min(row + kBackwardRows, item.seqlen_q) - 1;
-  const int first_key = max(0, row + item.offset() - band.left);  // the tile sees keys from here to last_key
-  const int last_key = min(last_row + item.offset() + band.right, item.seqlen_k - 1);
+  const auto seen = BackwardKeyBlocks::of<Config>(item, band, tile);
   const auto order = Sm90BackwardOrder::of((item.seqlen_k + Config::kBlockN - 1) / Config::kBlockN,
                                            kBackwardTile<Config>.is_persistent);
-  return static_cast<uint32>(
-      order.before(item.key / Config::kBlockN, first_key / Config::kBlockN, last_key / Config::kBlockN));
+  return static_cast<uint32>(order.before(item.key / Config::kBlockN, seen.first, seen.last));
 }
 
 // By one thread: waits until the counter is `turn`. Then all earlier additions are complete.
@@ -125,6 +137,8 @@ class BackwardQueryWarpgroup {
     for (uint32 number = 0;; ++number) {
       const Sm90BackwardItem& item = wait_for_item(smem_, number);
       if (uniform(item.is_end())) break;
+      // Otherwise a reducer adds to what it has itself added to.
+      if constexpr (Config::kOwnsHeads && Shape::kPasses != Config::kStagingBuffers) wait_for_passes();
       smem_.k_full.wait(number & 1);  // k has landed
       const int end = uniform(item.end);
       int step = uniform(item.begin);
@@ -133,7 +147,9 @@ class BackwardQueryWarpgroup {
       while (step < end) {
         const BackwardSegment segment = BackwardSegment::at(item, step).as_uniform();
         step = segment.step_end;
-        float* const first = args_.dq_sums + backward_stats_row(args_, item, segment.head, 0) * Shape::kDepth;
+        float* const first = args_.dq_sums + (Config::kOwnsHeads ? int64{blockIdx.x} * args_.stats_rows
+                                                                 : backward_stats_row(args_, item, segment.head, 0)) *
+                                                 Shape::kDepth;
         // If the rows of the first tile see no key of the second warpgroup, that one skips the tile.
         int row_tile = lists.number(segment.tile);
         bool is_half = kSkipsTiles<Config> && uniform(item.is_above_band(band, segment.tile, 1));
@@ -151,10 +167,15 @@ class BackwardQueryWarpgroup {
             next_turn = looks_ahead ? blocks_before<Config>(args_, item, band, tile + 1) : kNoTurn;
           }
           if constexpr (has_captured_gradients<Config>()) add_captured(item, segment.head, number_of_tile, is_half);
-          compute_tile({to, turn, next_turn}, is_half, is_last && step == end);
+          if constexpr (Config::kOwnsHeads) {
+            compute_own_tile(item, band, tile, to, is_half, is_last && step == end);
+          } else {
+            compute_tile({to, turn, next_turn}, is_half, is_last && step == end);
+          }
           is_half = false;
         }
       }
+      if constexpr (Config::kOwnsHeads) complete_passes();
       release_item(smem_, number);
     }
     stop_reducers();
@@ -198,6 +219,66 @@ class BackwardQueryWarpgroup {
       hand_over({to.sums + pass * Shape::kPassFloats, to.turn, to.next_turn});
     }
     ++number_;
+  }
+
+  // kOwnsHeads: the first key block that the tile sees begins its sums, and the last one rounds them.
+  __device__ __forceinline__ void compute_own_tile(const Sm90BackwardItem& item, const BackwardBand& band, int tile,
+                                                   float* sums, bool is_half, bool is_last) {
+    const auto seen = BackwardKeyBlocks::of<Config>(item, band, tile);
+    const int block = item.key / Config::kBlockN;
+    if (block < seen.last) {
+      compute_tile({sums, block == seen.first ? kStoresPass : kAddsPass, 0}, is_half, is_last);
+    } else {
+      finish_tile(item, tile, block == seen.first ? nullptr : sums, is_half, is_last);
+    }
+  }
+
+  // dq of a tile that no other key block adds to any more. sums: of the key blocks before; null: there are none.
+  __device__ __forceinline__ void finish_tile(const Sm90BackwardItem& item, int tile, const float* sums, bool is_half,
+                                              bool is_last) {
+    const uint32 buffer = number_ % Config::kDsBuffers;
+    const auto wait_ds = [&](int warpgroup) {
+      smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);  // that warpgroup's ds is there
+    };
+    wait_for_passes();  // those of the key blocks before are in memory
+    const BackwardOwnRows<Config> rows = {args_, item, tile * kBackwardRows + warp_ * 16};
+#pragma unroll
+    for (int pass = 0; pass < Shape::kPasses; ++pass) {
+      float acc[32];
+      load_own_sums(acc,
+                    sums == nullptr ? nullptr : sums + pass * Shape::kPassFloats + warp_part_of_pass<Config>(warp_));
+      if (is_half) {
+        begin_ds_k<Config, true>(acc, smem_, buffer, pass, 1, wait_ds);
+        wgmma_wait<0>(acc);
+        if (pass == 0) wait_ds(1);
+      } else {
+        begin_ds_k<Config, true>(acc, smem_, buffer, pass, Shape::kWarpgroups, wait_ds);
+        wgmma_wait<0>(acc);
+      }
+      if (pass + 1 == Shape::kPasses) {
+        arrive_as_warp(smem_.ds_empty[buffer]);
+        if (is_last) arrive_as_warp(smem_.k_empty);
+      }
+      if (pass == 0) rows.template store<0>(acc);
+      if (pass == 1) rows.template store<1>(acc);
+    }
+    ++number_;
+  }
+
+  // Until the copy engine has read all that was staged, and what came before complete_passes() is complete.
+  __device__ __forceinline__ void wait_for_passes() {
+    for (uint32 i = 0; i < Config::kStagingBuffers; ++i) {
+      const uint32 next = pass_number_ + i;
+      smem_.dq_empty[next % Config::kStagingBuffers].wait(next / Config::kStagingBuffers & 1 ^ 1);
+    }
+  }
+  // Behind a key block: the next one reads what was added, and another head may overwrite it.
+  __device__ __forceinline__ void complete_passes() {
+    fence_sums_for_async();
+    for (int i = 0; i < Config::kStagingBuffers; ++i) {
+      wait_for_staging();
+      hand_over({args_.dq_sums, kCompletesPasses, 0});
+    }
   }
 
   [[nodiscard]] __device__ __forceinline__ uint32 staging() const {
@@ -258,7 +339,14 @@ __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, con
     fence_smem_for_async();  // for the warps that stored: they have arrived
     uint32* const counter = turn_counter<Config>(args, target);
     if (!has_turn) wait_turn(counter, target.turn);
-    bulk_add(target.sums, smem.dq[buffer], Shape::kPassBytes);
+    if (!Config::kOwnsHeads || target.turn == kAddsPass) {
+      bulk_add(target.sums, smem.dq[buffer], Shape::kPassBytes);
+    } else if (target.turn == kStoresPass) {
+      bulk_store(target.sums, smem.dq[buffer], Shape::kPassBytes);
+    } else {
+      bulk_wait();
+      fence_sums_for_async();  // the query warpgroup reads them by ordinary loads
+    }
     bulk_commit();
     bulk_wait_read();
     smem.dq_empty[buffer].arrive();

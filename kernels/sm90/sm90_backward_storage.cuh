@@ -36,10 +36,13 @@ constexpr bool kSkipsTiles =
 // The target of a staged pass of dq.
 struct alignas(16) BackwardTarget {
   float* sums;       // null: there are no more passes
-  uint32 turn;       // kIsDeterministic: how many additions to these sums come before
+  uint32 turn;       // kIsDeterministic: how many additions to these sums come before. kOwnsHeads: see below
   uint32 next_turn;  // the same for the next tile's sums; kNoTurn if another head follows, or nothing
 };
 constexpr uint32 kNoTurn = 0xffffffffu;
+// kOwnsHeads, in the place of `turn`.
+constexpr uint32 kAddsPass = 0, kStoresPass = 1;  // overwrites what another head has left there
+constexpr uint32 kCompletesPasses = 2;            // no pass: all before it are to be complete
 static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
 
 // Of a block mask: what the tiles in the buffers of q are. It comes with q.

@@ -152,7 +152,7 @@ class Sm90BackwardList {
  public:
   // Key blocks are alike: each has the same number of steps.
   static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen && !has_block_mask<Config>();
-  static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic;
+  static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic && !Config::kOwnsHeads;
   static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;  // to the block with the item's first steps
 
   __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
@@ -171,7 +171,9 @@ class Sm90BackwardList {
 
   // Returns false if there are no more.
   [[nodiscard]] __device__ __forceinline__ bool next(Sm90BackwardItem& item) {
-    if constexpr (kIsFixed) {
+    if constexpr (Config::kOwnsHeads) {
+      return next_of_own_heads(item);
+    } else if constexpr (kIsFixed) {
       if (next_ < first_cut_) {
         const bool exists = make_item<Config>(item, args_, next_);
         next_ = next_index<Schedule::kStatic>(next_, nullptr);
@@ -198,9 +200,21 @@ class Sm90BackwardList {
   }
 
  private:
+  // kOwnsHeads: all key blocks of a head, one after the other, then those of the head that is gridDim.x further.
+  [[nodiscard]] __device__ __forceinline__ bool next_of_own_heads(Sm90BackwardItem& item) {
+    const uint32 index = next_ * args_.key_blocks + key_block_;
+    if (index >= num_items_) return false;
+    if (++key_block_ == args_.key_blocks) {
+      key_block_ = 0;
+      next_ += gridDim.x;
+    }
+    return make_item<Config>(item, args_, index);  // always
+  }
+
   const Sm90BackwardArgs& args_;
   uint32 num_items_;
-  uint32 next_;
+  uint32 next_;           // item; kOwnsHeads: head
+  uint32 key_block_ = 0;  // kOwnsHeads: of that head
   uint32 first_cut_;  // items from here on are cut
   int steps_;         // of an item
   int at_;            // this block's run of the steps of all items from first_cut_ on: [at_, run_end_)

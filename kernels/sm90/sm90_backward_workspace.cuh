@@ -23,12 +23,13 @@ constexpr int kBackwardTurns = 4;
 }
 
 // Byte offsets into the workspace, each a multiple of 256. heads: query heads of all sequences, of packed sequences
-// num_heads_q; rows: padded rows of one head; blocks: of the main kernel's grid if it is persistent, otherwise 0.
+// num_heads_q; rows: padded rows of one head; blocks: of the main kernel's grid if it is persistent, otherwise 0;
+// sums: heads that have sums of dq at a time, those blocks if they own their heads.
 struct Sm90BackwardWorkspace {
   int64 lse_log2;       // float (heads, rows)
   int64 delta;          // float (heads, rows)
   int64 log2_sums;      // float (heads, rows), if rows may be summed once more
-  int64 dq_sums;        // float (heads, rows, depth), if tiles are not wide
+  int64 dq_sums;        // float (sums, rows, depth), if tiles are not wide
   int64 dq_turns;       // uint32 (heads, rows / 64, 4), if additions to dq have an order
   int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
   int64 partial_ready;  // uint32 (blocks, 2)
@@ -37,7 +38,7 @@ struct Sm90BackwardWorkspace {
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardWorkspace make(const Sm90BackwardTile& tile,
                                                                                int64 heads, int64 rows, int64 blocks,
-                                                                               bool is_deterministic, bool sums_rows) {
+                                                                               int64 sums, bool is_deterministic, bool sums_rows) {
     const int64 statistics = aligned(heads * rows * kBackwardFloatBytes);
     const int64 counters = heads * rows / kBackwardRows * kBackwardTurns;
     const int64 key_sums = blocks * tile.block_n * tile.columns();
@@ -46,7 +47,7 @@ struct Sm90BackwardWorkspace {
     w.delta = w.lse_log2 + statistics;
     w.log2_sums = w.delta + statistics;
     w.dq_sums = w.log2_sums + (sums_rows ? statistics : 0);
-    w.dq_turns = w.dq_sums + (tile.is_wide ? 0 : aligned(heads * rows * tile.depth * kBackwardFloatBytes));
+    w.dq_turns = w.dq_sums + (tile.is_wide ? 0 : aligned(sums * rows * tile.depth * kBackwardFloatBytes));
     w.partial_sums = w.dq_turns + (is_deterministic ? aligned(counters * kCounterBytes) : 0);
     w.partial_ready = w.partial_sums + aligned(key_sums * kBackwardFloatBytes);
     w.next_item = w.partial_ready + aligned(blocks * 2 * kCounterBytes);

@@ -361,6 +361,9 @@ inline void ptx_cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__byte
 inline void ptx_cp_reduce_async_bulk_global_shared__cta_bulk_group_add_f32(float* to, unsigned from, unsigned bytes) {
   for (unsigned n = 0; n < bytes / 4; ++n) to[n] += emulated::load<float>(emulated::at_smem(from + 4 * n));
 }
+inline void ptx_cp_async_bulk_global_shared__cta_bulk_group(float* to, unsigned from, unsigned bytes) {
+  std::memcpy(to, emulated::at_smem(from), bytes);
+}
 inline void ptx_cp_async_bulk_commit_group() {}
 inline void ptx_cp_async_bulk_wait_group() {}
 inline void ptx_cp_async_bulk_wait_group_read() {}

@@ -38,8 +38,8 @@ std::string none_with_transform(const Problem&) {
 }
 
 constexpr std::int32_t kRulesOfWide = option::kTransform | option::kBias;
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;       // differences of two positions stay ints
-constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;          // what the device counts them in
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // differences of two positions stay ints
+constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // what the device counts them in
 
 std::string tiles_text(const Problem& p) {
   return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
@@ -68,8 +68,9 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
-    v.aligned = 1;                                              // as lack() asks
-    v.is_deterministic = p.deterministic && !v.tile().is_wide;  // those are so anyhow
+    v.aligned = 1;  // as lack() asks
+    v.owns_heads = sm90_backward_owns_heads(p, device.num_multiprocessors);
+    v.is_deterministic = p.deterministic && !v.tile().is_wide && v.owns_heads == 0;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout or a transform at 64 columns; with an open window it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
     const std::int32_t rules = v.loop_options() & ~kNoRule;
@@ -80,10 +81,11 @@ class Sm90Backward final : public Family {
     v.adds_up = pays_to_add_up(p);
     v.dbias_blocks = sm90_backward_dbias_blocks(p);
     if (p.dbias) v.dbias = element_of(p.dbias->dtype);
-    Choice choice = {.variant = v,
-                     .why = v.adds_up != 0
-                                ? "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache"
-                                : "Hopper's tensor cores: the tiles that registers allow"};
+    Choice choice = {
+        .variant = v,
+        .why = v.owns_heads != 0 ? "Hopper's tensor cores: a head's key blocks one after the other, and dq at once"
+               : v.adds_up != 0  ? "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache"
+                                 : "Hopper's tensor cores: the tiles that registers allow"};
     lay_out(p, device, choice);
     return choice;
   }
@@ -100,8 +102,10 @@ class Sm90Backward final : public Family {
     }
     choice.add_step({.blocks = plan.row_blocks});
     choice.add_step({.blocks = plan.blocks});
-    choice.add_step(
-        {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
+    if (v.owns_heads == 0) {
+      choice.add_step(
+          {.blocks = plan.last_blocks, .cluster = static_cast<unsigned>(std::max<std::int32_t>(1, v.dbias_blocks))});
+    }
     if (v.adds_up != 0) choice.add_step({.blocks = plan.key_tiles});
     add_row_logit_steps(p, choice);
     constexpr double kTflops = 550, kDeterministicTflops = 480, kWideTflops = 450, kWideRulesTflops = 340,
@@ -141,6 +145,7 @@ class Sm90Backward final : public Family {
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
+    after_keys.owns_heads = 0;
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs;
     if (v.lists_from_mask != 0) v.mask_lists().add_specs(arch, specs);
@@ -154,7 +159,7 @@ class Sm90Backward final : public Family {
       return specs;
     }
     specs.push_back(spec_of(v, arch, "sm90_backward", v.tile().threads, v.tile().smem_bytes));
-    specs.push_back(spec_of(after, arch, "sm90_backward_finish", kBackwardFinishThreads, 0));
+    if (v.owns_heads == 0) specs.push_back(spec_of(after, arch, "sm90_backward_finish", kBackwardFinishThreads, 0));
     if (v.adds_up != 0) {
       specs.push_back(spec_of(after_keys, arch, "sm90_backward_finish_keys", kBackwardFinishThreads, 0));
     }
@@ -198,33 +203,34 @@ class Sm90Backward final : public Family {
     const bool is_full = v.mask == MaskKind::kFull && !p.varlen && !v.has(option::kBlockMask);
     BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
     set_row_logit_parts(all, launch);
-    Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
-                             .dout_map = row_map(p.dout, kBackwardRows, memory),
-                             .k_map = row_map(p.k, plan.tile.block_n, memory),
-                             .v_map = row_map(p.v, plan.tile.block_n, memory),
-                             .terms_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
-                             .base = all.base,
-                             .options = all.options,
-                             .lse_log2 = at(w.lse_log2, kFloats),
-                             .delta = at(w.delta, kFloats),
-                             .log2_sums = at(w.log2_sums, kFloats),
-                             .has_coarse_rows = launch.region<uint32>(2),
-                             .dq_sums = at(w.dq_sums, kFloats),
-                             .dq_turns = at(w.dq_turns, kCounts),
-                             .partial_sums = at(w.partial_sums, kFloats),
-                             .partial_ready = at(w.partial_ready, kCounts),
-                             .next_item = at(w.next_item, kCounts),
-                             .dterms = all.dterms,
-                             .dterms_stride = all.dterms_stride,
-                             .key_sums = launch.region<float>(1),
-                             .captured_gradients = {},
-                             .stats_rows = plan.rows,
-                             .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
-                             .section_heads = section_of(p, plan, is_full, v.is_deterministic != 0),
-                             .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
-                             .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
-                             .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits),
-                             .transform = {}};
+    Sm90BackwardArgs args = {
+        .q_map = row_map(p.q, kBackwardRows, memory),
+        .dout_map = row_map(p.dout, kBackwardRows, memory),
+        .k_map = row_map(p.k, plan.tile.block_n, memory),
+        .v_map = row_map(p.v, plan.tile.block_n, memory),
+        .terms_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
+        .base = all.base,
+        .options = all.options,
+        .lse_log2 = at(w.lse_log2, kFloats),
+        .delta = at(w.delta, kFloats),
+        .log2_sums = at(w.log2_sums, kFloats),
+        .has_coarse_rows = launch.region<uint32>(2),
+        .dq_sums = at(w.dq_sums, kFloats),
+        .dq_turns = at(w.dq_turns, kCounts),
+        .partial_sums = at(w.partial_sums, kFloats),
+        .partial_ready = at(w.partial_ready, kCounts),
+        .next_item = at(w.next_item, kCounts),
+        .dterms = all.dterms,
+        .dterms_stride = all.dterms_stride,
+        .key_sums = launch.region<float>(1),
+        .captured_gradients = {},
+        .stats_rows = plan.rows,
+        .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
+        .section_heads = v.owns_heads != 0 ? 1 : section_of(p, plan, is_full, v.is_deterministic != 0),
+        .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
+        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
+        .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits),
+        .transform = {}};
     if (p.transforms_scores()) args.transform = ReciprocalTransform::of(args.scale_log2, p.transform_cap);
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);

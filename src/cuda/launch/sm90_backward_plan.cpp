@@ -26,6 +26,24 @@ Sm90BackwardTile sm90_backward_tile_of(const Problem& p) {
                             sm90_backward_facts(p, true).score(), sm90_backward_dbias_blocks(p));
 }
 
+bool sm90_backward_owns_heads(const Problem& p, std::int64_t multiprocessors) {
+  const Sm90BackwardTile tile = sm90_backward_tile_of(p);
+  if (!tile.is_persistent || p.varlen || p.block_mask != nullptr || p.mask ||
+      p.adds_to_outputs() || p.num_heads_q != p.num_heads_k || p.max_seqlen_q == 0 || p.max_seqlen_k == 0) {
+    return false;
+  }
+  // Each tile of rows is to see a key: nothing else would write its dq. Only the first one may see none.
+  const auto [left, right] = p.own_window();
+  const std::int64_t last_row = std::min<std::int64_t>(kBackwardRows, p.max_seqlen_q) - 1;
+  if (right >= 0 && last_row + p.max_seqlen_k - p.max_seqlen_q + right < 0) return false;
+  constexpr std::int64_t kMostRows = 2048;
+  constexpr double kLeastBusy = 0.9;
+  const std::int64_t heads = p.q.shape[0] * p.num_heads_q;
+  const std::int64_t rounds = num_tiles(heads, multiprocessors);
+  return p.max_seqlen_q <= kMostRows &&
+         static_cast<double>(heads) >= kLeastBusy * static_cast<double>(rounds * multiprocessors);
+}
+
 Sm90BackwardPlan Sm90BackwardPlan::of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {
   Sm90BackwardPlan plan = {};
   plan.tile = v.tile();
@@ -36,16 +54,18 @@ Sm90BackwardPlan Sm90BackwardPlan::of(const Problem& p, const Sm90BackwardVarian
       sm90_backward_items(plan.tile, p.max_seqlen_k, v.adds_up != 0 ? p.num_heads_q : p.num_heads_k, p.num_sequences);
   const std::int64_t key_blocks = num_tiles(p.max_seqlen_k, plan.tile.block_n);
   const bool are_alike = v.mask == MaskKind::kFull && !p.varlen && p.block_mask == nullptr && !p.mask;
-  plan.blocks =
-      sm90_backward_blocks(plan.tile, items, key_blocks, multiprocessors, v.is_deterministic != 0 && are_alike);
+  const std::int64_t heads = p.q.shape[0] * p.num_heads_q;
+  plan.blocks = v.owns_heads != 0 ? std::min(heads, multiprocessors)
+                                  : sm90_backward_blocks(plan.tile, items, key_blocks, multiprocessors,
+                                                         v.is_deterministic != 0 && are_alike);
   if (v.adds_up != 0) {
     plan.key_tiles = key_blocks * plan.tile.compute_warpgroups() * p.num_heads_k * p.num_sequences;
     plan.key_sums = sm90_backward_key_sums(plan.tile, p.num_heads_k * p.num_sequences, key_blocks);
   }
   plan.last_blocks = plan.tile.is_wide ? sm90_backward_wide_row_blocks(p.max_seqlen_q, p.num_heads_q, p.num_sequences)
                                        : plan.row_blocks;
-  plan.workspace = Sm90BackwardWorkspace::make(plan.tile, p.q.shape[0] * p.num_heads_q, plan.rows,
-                                               plan.tile.is_persistent ? plan.blocks : 0, v.is_deterministic != 0,
+  plan.workspace = Sm90BackwardWorkspace::make(plan.tile, heads, plan.rows, plan.tile.is_persistent ? plan.blocks : 0,
+                                               v.owns_heads != 0 ? plan.blocks : heads, v.is_deterministic != 0,
                                                v.has(option::kBias) || v.custom_may_be_huge != 0);
   return plan;
 }

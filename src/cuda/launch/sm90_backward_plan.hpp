@@ -17,6 +17,10 @@ namespace attend::cuda {
 
 [[nodiscard]] Sm90BackwardTile sm90_backward_tile_of(const core::Problem& p);
 
+/// Does one block of the grid take all key blocks of a head, and round its dq? Where heads are short, and as many as
+/// keep the GPU busy.
+[[nodiscard]] bool sm90_backward_owns_heads(const core::Problem& p, std::int64_t multiprocessors);
+
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
 struct Sm90BackwardPlan {
   Sm90BackwardTile tile;

@@ -22,6 +22,7 @@ namespace attend::cuda {
 struct Sm90BackwardVariant : Facts {
   std::int32_t is_deterministic = 0;
   std::int32_t adds_up = 0;       ///< dk and dv of a group's query heads, in memory
+  std::int32_t owns_heads = 0;    ///< all key blocks of a head belong to one block, which rounds dq
   std::int32_t dbias_blocks = 0;  ///< as dbias_blocks_of()
   ElementType dbias = ElementType::kBF16;
 
@@ -37,6 +38,7 @@ struct Sm90BackwardVariant : Facts {
 inline constexpr Field<Sm90BackwardVariant> kSm90BackwardFields[] = {
     {"is_deterministic", "kIsDeterministic", flag<&Sm90BackwardVariant::is_deterministic>},
     {"adds_up", "kAddsUp", flag<&Sm90BackwardVariant::adds_up>},
+    {"owns_heads", "kOwnsHeads", flag<&Sm90BackwardVariant::owns_heads>},
     {nullptr, "kDtermsBlocks", number<&Sm90BackwardVariant::dbias_blocks>},
     {nullptr, "kDbiasElement", number<&Sm90BackwardVariant::dbias>},
 };
