@@ -10,10 +10,11 @@
 // Work     A block has 128 keys (192 if both head dimensions are at most 64) and walks over the tiles of 64 query rows
 //          that see them, for all query heads of the group. dk and dv stay in registers. A tile takes five products in
 //          one pass. dq is added up in global memory, in a fixed order only if kIsDeterministic, and rounded by
-//          sm90_backward_finish.cuh
+//          sm90_backward_finish.cuh. kOwnsHeads: a block has all keys of a head, one block of them after the other, and
+//          rounds dq itself, in a fixed order: sm90_backward_own_rows.cuh
 // Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three compute all the rest
-//          (sm90_backward_compute.cuh). Above 64 columns blocks are persistent, and the last warpgroup loads
-//          (sm90_backward_load.cuh) and adds dq. To 64 columns warpgroup 0 loads (sm90_backward_narrow.cuh)
+//          (sm90_backward_compute.cuh). Above 64 columns, and if they own heads, blocks are persistent, and the last
+//          warpgroup loads (sm90_backward_load.cuh) and adds dq. Otherwise warpgroup 0 loads (sm90_backward_narrow.cuh)
 // Memory   sm90_backward_layout.cuh; sm90_backward_workspace.cuh: a float dq, and two floats a row
 // Limits   NaN or inf in a row of dout, q, k or v can reach what shares a tile with it; lengths below 2^30
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md

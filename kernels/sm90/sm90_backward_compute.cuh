@@ -20,10 +20,10 @@
 // docs/hopper_backward.md has the budget of registers, which decides this order, and measurements of other orders.
 #pragma once
 
-#include "../attention/score_transform.cuh"
 #include "packed_drop.cuh"
 #include "sm90_backward_ds.cuh"
 #include "sm90_backward_key_sums.cuh"
+#include "sm90_backward_p.cuh"
 #include "sm90_backward_partial.cuh"
 #include "sm90_backward_products.cuh"
 #include "sm90_backward_scores.cuh"
@@ -305,32 +305,15 @@ class BackwardComputer {
   __device__ __forceinline__ void transformed_exponentials(const Sm90BackwardItem& item) {
     if (is_masked()) {
       pin_registers(s_);  // otherwise the compiler would move what both branches begin with in front of the branch
-#pragma unroll
-      for (float& x : s_) x = args_.transform.r(x);
+      make_reciprocals(s_, args_.transform);
       mask(item, kUnseenReciprocal);
-      probabilities_of_reciprocals();
+      probabilities_of_reciprocals<Element>(next_p_, sloped_p_, s_, lse_, args_.transform);
     } else {
-#pragma unroll
-      for (float& x : s_) x = args_.transform.r(x);
-      probabilities_of_reciprocals();
+      make_reciprocals(s_, args_.transform);
+      probabilities_of_reciprocals<Element>(next_p_, sloped_p_, s_, lse_, args_.transform);
     }
     pin_registers(next_p_);
     pin_registers(sloped_p_);
-  }
-  // s_ holds r of the transform: p of it goes to next_p_.
-  __device__ __forceinline__ void probabilities_of_reciprocals() {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float p[2], sloped[2];
-#pragma unroll
-      for (int b = 0; b < 2; ++b) {
-        const float r = s_[2 * i + b];
-        p[b] = args_.transform.probability(r, lse_[backward_statistic(2 * i + b)]);
-        sloped[b] = p[b] * ReciprocalTransform::quarter_slope(r);
-      }
-      next_p_[i] = Element::pack(p[0], p[1]);
-      sloped_p_[i] = Element::pack(sloped[0], sloped[1]);
-    }
   }
   // The function may make anything of what is not seen. So p is masked, too, in the few tiles that need it: that takes
   // two instructions less per entry in all others.
@@ -383,11 +366,7 @@ class BackwardComputer {
                           hidden);
     }
     if constexpr (has_block_mask<Config>()) {
-      if (pattern_ == kAllSeen) return;
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        if ((seen_ >> i & 1) == 0) s_[i] = hidden;
-      }
+      if (pattern_ != kAllSeen) hide_unseen(s_, seen_, hidden);
     }
   }
   // Of a block mask: which scores of the tile in the buffer are seen. Called while s and dv are computed: before ds is
@@ -460,12 +439,6 @@ class BackwardComputer {
     }
     const int row = first_key(item) + lane_of_warpgroup() / 32 * 16;
     store_key_gradients<Config>(args_, dk_, dv_, item.span().keys(), item.head_k, row, item.seqlen_k - row);
-  }
-
-  template <int kCount>
-  __device__ __forceinline__ void fill_zero(float (&x)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = 0.0f;
   }
 
   Storage& smem_;

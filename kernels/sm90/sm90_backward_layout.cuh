@@ -1,7 +1,7 @@
 // Tiles of the sm90 backward kernels, and how many bytes of shared memory they take. Host and device.
 //
 // The host fills a Config from sm90_backward_tile() and launches three kernels in a row: sm90_backward_prepare,
-// sm90_backward and sm90_backward_finish. If dk and dv are added up in memory, sm90_backward_finish_keys follows. The
+// sm90_backward and, unless blocks own their heads, sm90_backward_finish. If dk and dv are added up in memory, sm90_backward_finish_keys follows. The
 // wide form has sm90_backward_prepare, sm90_backward_wide_keys and sm90_backward_wide_queries. The kernels assert that
 // their storage has the size that is computed here.
 #pragma once
@@ -239,15 +239,16 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
 }
 
 // dterms_blocks: how many sequences share entries of the gradient of a term from memory: 1 if none share, 0 if that
-// gradient is not wanted.
+// gradient is not wanted. owns_heads: sm90_backward_own_rows.cuh, which only the persistent form can.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
                                                                                const ScoreModTraits& score,
-                                                                               int dterms_blocks) {
+                                                                               int dterms_blocks,
+                                                                               bool owns_heads = false) {
   if (head_dim > 128 || head_dim_v > 128 || score.adds_from_memory ||
       (score.transforms && !sm90_backward_keeps_slopes(score))) {
     return sm90_backward_wide_tile(head_dim, head_dim_v, score, dterms_blocks);
   }
-  if (head_dim > 64 || head_dim_v > 64) return sm90_backward_persistent_tile(head_dim, head_dim_v);
+  if (head_dim > 64 || head_dim_v > 64 || owns_heads) return sm90_backward_persistent_tile(head_dim, head_dim_v);
   return sm90_backward_narrow_tile();
 }
 

@@ -6,6 +6,7 @@
 // kernel rounds them behind, and the order of additions is always the same.
 #pragma once
 
+#include "sm90_backward_products.cuh"
 #include "sm90_backward_storage.cuh"
 #include "sm90_backward_store.cuh"
 
@@ -19,11 +20,7 @@ __device__ __forceinline__ void fence_sums_for_async() {
 // The accumulator of one pass begins at these sums of the warp's, or at 0. They bypass the L1 cache, which may have
 // those of another head.
 __device__ __forceinline__ void load_own_sums(float (&acc)[32], const float* sums) {
-  if (sums == nullptr) {
-#pragma unroll
-    for (float& x : acc) x = 0.0f;
-    return;
-  }
+  if (sums == nullptr) return fill_zero(acc);
   const auto* const from = reinterpret_cast<const float4*>(sums) + threadIdx.x % 32;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {

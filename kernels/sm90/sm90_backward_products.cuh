@@ -84,4 +84,11 @@ __device__ __forceinline__ void begin_gradient(float (&x)[kDepth / 2], const uin
   return product;
 }
 
+// Accumulators without a product yet.
+template <int kCount>
+__device__ __forceinline__ void fill_zero(float (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) x[i] = 0.0f;
+}
+
 }  // namespace attend

@@ -26,7 +26,8 @@ namespace attend {
 
 template <class Config>
 constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV,
-                                                              Score<Config>::kTileTraits, Config::kDtermsBlocks);
+                                                              Score<Config>::kTileTraits, Config::kDtermsBlocks,
+                                                              Config::kOwnsHeads);
 
 // Statistics have lse itself, and rows whose lse is coarse are summed once more: lse_rounding.cuh.
 template <class Config>
@@ -215,9 +216,9 @@ class Sm90BackwardList {
   uint32 num_items_;
   uint32 next_;           // item; kOwnsHeads: head
   uint32 key_block_ = 0;  // kOwnsHeads: of that head
-  uint32 first_cut_;  // items from here on are cut
-  int steps_;         // of an item
-  int at_;            // this block's run of the steps of all items from first_cut_ on: [at_, run_end_)
+  uint32 first_cut_;      // items from here on are cut
+  int steps_;             // of an item
+  int at_;                // this block's run of the steps of all items from first_cut_ on: [at_, run_end_)
   int run_end_;
 };
 

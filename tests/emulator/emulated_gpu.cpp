@@ -29,7 +29,7 @@ using namespace attend::cuda;
 
 namespace {
 
-constexpr int kSmemBytes = 232448;
+constexpr int kSmemBytes = 232448, kL2Bytes = 50 << 20;
 
 using RunBlocks = bool (*)(const void* args, unsigned blocks, unsigned threads, unsigned smem_bytes, unsigned seed);
 
@@ -130,6 +130,7 @@ DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex
   *value = which == DeviceAttribute::kComputeCapabilityMajor   ? 9
            : which == DeviceAttribute::kComputeCapabilityMinor ? 0
            : which == DeviceAttribute::kMaxSmemPerBlockOptin   ? kSmemBytes
+           : which == DeviceAttribute::kL2CacheBytes           ? kL2Bytes
                                                                : number_of("ATTEND_EMULATED_MULTIPROCESSORS", 4);
   return 0;
 }

@@ -246,6 +246,50 @@ std::vector<AttentionCase> grouped_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Groups, Sm90Backward, testing::ValuesIn(grouped_cases()), kIndexName);
 
+/// As many heads as an H200 has multiprocessors, or twice as many: blocks own their heads, but where a tile of rows sees
+/// no key.
+std::vector<AttentionCase> own_head_cases() {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](std::int64_t q, std::int64_t k, std::int64_t head_dim, std::int64_t head_dim_v,
+                       bool causal) -> AttentionCase& {
+    AttentionCase c = plain(11, 11, q, head_dim, causal);
+    c.batch = 12;
+    c.dtype = cases.size() % 2 == 0 ? DType::kBF16 : DType::kF16;
+    c.seqlen_k = k;
+    c.head_dim_v = head_dim_v;
+    c.dlse = cases.size() % 3 == 1;
+    c.layout = cases.size() % 4 < 2 ? CaseLayout::kBSHD : CaseLayout::kBHSD;
+    c.seed = 700 + cases.size();
+    return cases.emplace_back(c);
+  };
+  for (const std::int64_t head_dim : {64, 128}) {
+    add(200, 200, head_dim, head_dim, false);
+    add(257, 257, head_dim, head_dim, true);
+    add(64, 300, head_dim, head_dim, true);
+    add(129, 127, head_dim, head_dim, false);
+    add(200, 190, head_dim, head_dim, true);  // the first tile sees keys in some rows only
+    add(200, 120, head_dim, head_dim, true);  // and here in none
+    add(1, 1, head_dim, head_dim, false);
+    add(5, 260, head_dim, head_dim, false).deterministic = true;
+    AttentionCase& windowed = add(300, 260, head_dim, head_dim, false);
+    windowed.window_left = 100;
+    windowed.window_right = 30;
+    add(257, 257, head_dim, head_dim, true).deterministic = true;
+    add(193, 140, head_dim, head_dim, true).alibi = true;
+    add(130, 260, head_dim, head_dim, false).dropout_p = 0.2;
+    add(193, 257, head_dim, head_dim, true).softcap = 10;
+    add(130, 129, head_dim, head_dim, true).sinks = true;
+    add(70, 140, head_dim, head_dim, true).batch = 24;
+  }
+  add(193, 193, 80, 72, true);
+  add(150, 150, 112, 24, false);
+  add(193, 200, 40, 40, true).scale = -0.2;
+  add(150, 260, 64, 128, false);
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(OwnHeads, Sm90Backward, testing::ValuesIn(own_head_cases()), kIndexName);
+
 /// One case of each kind, small: what the sanitizers run.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false),
@@ -310,8 +354,9 @@ class AheadBackward : public Sm90Gradients {};
 
 TEST_F(AheadBackward, CompilesWhatTheBackwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs(kNarrow);
-  const auto more = grouped_cases();
-  cases.insert(cases.end(), more.begin(), more.end());
+  for (const std::vector<AttentionCase>& more : {grouped_cases(), own_head_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   compile_ahead(kCompute, cases);
 }
 TEST_F(AheadBackward, CompilesWhatTheWideBackwardCasesNeed) {
@@ -327,10 +372,12 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
   struct Case {
     std::int64_t head_dim, seqlen;
     bool causal;
+    std::int64_t heads_q = 6, heads_k = 2;  // 132: blocks own their heads
   };
-  for (const auto& [head_dim, seqlen, causal] : {Case{64, 1000, true}, Case{128, 1000, false}, Case{256, 1000, false},
-                                                 Case{96, 1000, false}, Case{40, 1000, false}, Case{128, 2500, true}}) {
-    AttentionCase c = plain(6, 2, seqlen, head_dim, causal);  // 2500: the order folds
+  for (const auto& [head_dim, seqlen, causal, heads_q, heads_k] :
+       {Case{64, 1000, true}, Case{128, 1000, false}, Case{256, 1000, false}, Case{96, 1000, false},
+        Case{40, 1000, false}, Case{128, 2500, true}, Case{64, 400, true, 132, 132}, Case{128, 300, false, 132, 132}}) {
+    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);  // 2500: the order folds
     c.deterministic = true;
     if (head_dim == 96) c.softcap = 20;
     if (head_dim == 40) c.head_dim_v = 128;  // one pass, two buffers

@@ -69,7 +69,7 @@ class Sm90Backward final : public Family {
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
     v.aligned = 1;  // as lack() asks
-    v.owns_heads = sm90_backward_owns_heads(p, device.num_multiprocessors);
+    v.owns_heads = sm90_backward_owns_heads(p, device);
     v.is_deterministic = p.deterministic && !v.tile().is_wide && v.owns_heads == 0;  // those are so anyhow
     // Without a mask ptxas has no registers for dropout or a transform at 64 columns; with an open window it has.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
@@ -81,11 +81,7 @@ class Sm90Backward final : public Family {
     v.adds_up = pays_to_add_up(p);
     v.dbias_blocks = sm90_backward_dbias_blocks(p);
     if (p.dbias) v.dbias = element_of(p.dbias->dtype);
-    Choice choice = {
-        .variant = v,
-        .why = v.owns_heads != 0 ? "Hopper's tensor cores: a head's key blocks one after the other, and dq at once"
-               : v.adds_up != 0  ? "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache"
-                                 : "Hopper's tensor cores: the tiles that registers allow"};
+    Choice choice = {.variant = v, .why = why(v)};
     lay_out(p, device, choice);
     return choice;
   }
@@ -145,7 +141,6 @@ class Sm90Backward final : public Family {
     before.adds_up = 0;
     after.options &= option::kVarlen | option::kAddsToOutputs;
     after.adds_up = after.is_deterministic = 0;
-    after_keys.owns_heads = 0;
     after_keys.options &= option::kDropout | option::kAddsToOutputs;
     std::vector<KernelSpec> specs;
     if (v.lists_from_mask != 0) v.mask_lists().add_specs(arch, specs);
@@ -203,34 +198,33 @@ class Sm90Backward final : public Family {
     const bool is_full = v.mask == MaskKind::kFull && !p.varlen && !v.has(option::kBlockMask);
     BackwardOptionArgs all = backward_option_args(backward_args(p, memory), p);
     set_row_logit_parts(all, launch);
-    Sm90BackwardArgs args = {
-        .q_map = row_map(p.q, kBackwardRows, memory),
-        .dout_map = row_map(p.dout, kBackwardRows, memory),
-        .k_map = row_map(p.k, plan.tile.block_n, memory),
-        .v_map = row_map(p.v, plan.tile.block_n, memory),
-        .terms_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
-        .base = all.base,
-        .options = all.options,
-        .lse_log2 = at(w.lse_log2, kFloats),
-        .delta = at(w.delta, kFloats),
-        .log2_sums = at(w.log2_sums, kFloats),
-        .has_coarse_rows = launch.region<uint32>(2),
-        .dq_sums = at(w.dq_sums, kFloats),
-        .dq_turns = at(w.dq_turns, kCounts),
-        .partial_sums = at(w.partial_sums, kFloats),
-        .partial_ready = at(w.partial_ready, kCounts),
-        .next_item = at(w.next_item, kCounts),
-        .dterms = all.dterms,
-        .dterms_stride = all.dterms_stride,
-        .key_sums = launch.region<float>(1),
-        .captured_gradients = {},
-        .stats_rows = plan.rows,
-        .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
-        .section_heads = v.owns_heads != 0 ? 1 : section_of(p, plan, is_full, v.is_deterministic != 0),
-        .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
-        .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
-        .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits),
-        .transform = {}};
+    Sm90BackwardArgs args = {.q_map = row_map(p.q, kBackwardRows, memory),
+                             .dout_map = row_map(p.dout, kBackwardRows, memory),
+                             .k_map = row_map(p.k, plan.tile.block_n, memory),
+                             .v_map = row_map(p.v, plan.tile.block_n, memory),
+                             .terms_map = p.bias ? row_map(stored_bias(p), kBackwardRows, memory) : TensorMapArg{},
+                             .base = all.base,
+                             .options = all.options,
+                             .lse_log2 = at(w.lse_log2, kFloats),
+                             .delta = at(w.delta, kFloats),
+                             .log2_sums = at(w.log2_sums, kFloats),
+                             .has_coarse_rows = launch.region<uint32>(2),
+                             .dq_sums = at(w.dq_sums, kFloats),
+                             .dq_turns = at(w.dq_turns, kCounts),
+                             .partial_sums = at(w.partial_sums, kFloats),
+                             .partial_ready = at(w.partial_ready, kCounts),
+                             .next_item = at(w.next_item, kCounts),
+                             .dterms = all.dterms,
+                             .dterms_stride = all.dterms_stride,
+                             .key_sums = launch.region<float>(1),
+                             .captured_gradients = {},
+                             .stats_rows = plan.rows,
+                             .key_blocks = static_cast<uint32>(num_tiles(p.max_seqlen_k, plan.tile.block_n)),
+                             .section_heads = section_of(p, plan, v, is_full),
+                             .num_blocks = plan.tile.is_persistent ? static_cast<uint32>(plan.blocks) : 0,
+                             .scale_log2 = folded_scale(p.scale * made_up_for_cut_off(p)),
+                             .captured_scale = sm90_backward_unit(sm90_backward_units(v.element).ds_bits),
+                             .transform = {}};
     if (p.transforms_scores()) args.transform = ReciprocalTransform::of(args.scale_log2, p.transform_cap);
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
@@ -289,6 +283,12 @@ class Sm90Backward final : public Family {
   }
 
  private:
+  [[nodiscard]] static const char* why(const Sm90BackwardVariant& v) {
+    if (v.owns_heads != 0) return "Hopper's tensor cores: a block for all keys of a head, which stay in the L2 cache";
+    if (v.adds_up != 0) return "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache";
+    return "Hopper's tensor cores: the tiles that registers allow";
+  }
+
   /// Gradients of captures are sums of ds in the kernel of five products, which knows no scores where it makes them.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;
@@ -362,8 +362,10 @@ class Sm90Backward final : public Family {
     return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
   }
 
-  [[nodiscard]] static uint32 section_of(const Problem& p, const Sm90BackwardPlan& plan, bool is_full,
-                                         bool is_deterministic) {
+  [[nodiscard]] static uint32 section_of(const Problem& p, const Sm90BackwardPlan& plan, const Sm90BackwardVariant& v,
+                                         bool is_full) {
+    if (v.owns_heads != 0) return 1;  // a head's key blocks are neighbours in the list
+    const bool is_deterministic = v.is_deterministic != 0;
     if (!is_full || !is_deterministic) {
       return sm90_backward_section(p.max_seqlen_q, is_full, is_deterministic, plan.tile.is_persistent);
     }

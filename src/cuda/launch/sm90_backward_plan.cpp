@@ -26,22 +26,35 @@ Sm90BackwardTile sm90_backward_tile_of(const Problem& p) {
                             sm90_backward_facts(p, true).score(), sm90_backward_dbias_blocks(p));
 }
 
-bool sm90_backward_owns_heads(const Problem& p, std::int64_t multiprocessors) {
-  const Sm90BackwardTile tile = sm90_backward_tile_of(p);
-  if (!tile.is_persistent || p.varlen || p.block_mask != nullptr || p.mask ||
-      p.adds_to_outputs() || p.num_heads_q != p.num_heads_k || p.max_seqlen_q == 0 || p.max_seqlen_k == 0) {
+namespace {
+
+/// The persistent kernel, of heads that have keys of their own.
+bool can_own_heads(const Problem& p) {
+  if (sm90_backward_tile_of(p).is_wide || p.varlen || p.block_mask != nullptr || p.mask || p.adds_to_outputs() ||
+      p.placement() != nullptr || p.num_heads_q != p.num_heads_k || p.max_seqlen_q == 0 || p.max_seqlen_k == 0) {
     return false;
   }
+  if (p.alibi_slopes && p.dropout_p > 0) return false;  // for both it has no registers
   // Each tile of rows is to see a key: nothing else would write its dq. Only the first one may see none.
-  const auto [left, right] = p.own_window();
+  const std::int64_t right = p.own_window().right;
   const std::int64_t last_row = std::min<std::int64_t>(kBackwardRows, p.max_seqlen_q) - 1;
-  if (right >= 0 && last_row + p.max_seqlen_k - p.max_seqlen_q + right < 0) return false;
-  constexpr std::int64_t kMostRows = 2048;
-  constexpr double kLeastBusy = 0.9;
+  return right < 0 || last_row + p.max_seqlen_k - p.max_seqlen_q + right >= 0;
+}
+
+}  // namespace
+
+bool sm90_backward_owns_heads(const Problem& p, const DeviceInfo& device) {
+  if (!can_own_heads(p)) return false;
+  constexpr double kLeastBusy = 0.9, kMostOfL2 = 0.8;
   const std::int64_t heads = p.q.shape[0] * p.num_heads_q;
-  const std::int64_t rounds = num_tiles(heads, multiprocessors);
-  return p.max_seqlen_q <= kMostRows &&
-         static_cast<double>(heads) >= kLeastBusy * static_cast<double>(rounds * multiprocessors);
+  const std::int64_t busy = std::int64_t{device.num_multiprocessors} * num_tiles(heads, device.num_multiprocessors);
+  if (static_cast<double>(heads) < kLeastBusy * static_cast<double>(busy)) return false;
+  // q, dout and dq's sums are read again with each key block. Below the diagonal they are half of it, on average.
+  const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), {}, 0);
+  const std::int64_t row_bytes = tile.columns() * kBackwardElementBytes + tile.depth * kBackwardFloatBytes;
+  const std::int64_t live = p.max_seqlen_q * row_bytes * std::min<std::int64_t>(heads, device.num_multiprocessors);
+  const bool is_half = p.own_window().right == 0;
+  return static_cast<double>(live) / (is_half ? 2 : 1) <= kMostOfL2 * static_cast<double>(device.l2_bytes);
 }
 
 Sm90BackwardPlan Sm90BackwardPlan::of(const Problem& p, const Sm90BackwardVariant& v, std::int64_t multiprocessors) {

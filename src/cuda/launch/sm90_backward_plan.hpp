@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/problem.hpp"
+#include "cuda/driver/device.hpp"
 #include "cuda/launch/sm90_backward_variant.hpp"
 #include "kernels/sm90/sm90_backward_workspace.cuh"
 
@@ -17,9 +18,10 @@ namespace attend::cuda {
 
 [[nodiscard]] Sm90BackwardTile sm90_backward_tile_of(const core::Problem& p);
 
-/// Does one block of the grid take all key blocks of a head, and round its dq? Where heads are short, and as many as
-/// keep the GPU busy.
-[[nodiscard]] bool sm90_backward_owns_heads(const core::Problem& p, std::int64_t multiprocessors);
+/// Does one block of the grid take all key blocks of a head, and round its dq? Where what the blocks read again and
+/// again fits into the L2 cache, and heads are so many that all multiprocessors are busy to the end. Measured:
+/// docs/hopper_backward.md.
+[[nodiscard]] bool sm90_backward_owns_heads(const core::Problem& p, const DeviceInfo& device);
 
 /// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
 struct Sm90BackwardPlan {

@@ -27,7 +27,7 @@ struct Sm90BackwardVariant : Facts {
   ElementType dbias = ElementType::kBF16;
 
   [[nodiscard]] Sm90BackwardTile tile() const {
-    return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks);
+    return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks, owns_heads != 0);
   }
   [[nodiscard]] Sm90MaskLists mask_lists() const { return sm90_backward_mask_lists(tile(), is_deterministic != 0); }
   /// The steps before those that every problem has.
