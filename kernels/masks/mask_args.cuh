@@ -1,6 +1,6 @@
 // What the kernels that make a block mask are told (src/cuda/masks), as a plain struct, declared once for both sides.
 //
-//   mask_ranges    bounds of each run of 64 elements of the captured tensors
+//   mask_ranges    bounds of each run of 64 elements of the captured tensors; clears counts and table for the others
 //   mask_kinds     of each tile of 64 x 64: all seen, none seen, or undecided, by bounds of the condition
 //   mask_patterns  evaluates the pairs of undecided tiles; equal patterns become one
 //   mask_rows      each row of tiles as core::SeenTiles: neighbours that are seen in full are one
@@ -35,7 +35,7 @@ struct CaptureRanges {
 };
 static_assert(sizeof(CaptureRanges) == 3 * 8 + 2 * 4);
 
-// All 0 before the first kernel.
+// All 0 before mask_kinds.
 struct MakerCounts {
   int undecided;  // tiles
   int places;     // of patterns that warps took; above most_places: some are missing
@@ -64,7 +64,7 @@ struct MaskMakerArgs {
   int64 seqlen_q;
   int64 seqlen_k;
   MakerCounts* counts;
-  uint64* table;     // (table_slots) 0, or the hash of a pattern << 32 | its place + 1; all 0 before the first kernel
+  uint64* table;     // (table_slots) 0, or the hash of a pattern << 32 | its place + 1; all 0 before mask_kinds
   int* kinds;        // (tiles) kAllSeen, kNoneSeen, kUndecidedTile, or the place of a pattern
   int* undecided;    // (tiles) their numbers
   uint64* places;    // (most_places, 64) patterns in the order in which warps met them, some of them equal
@@ -73,6 +73,7 @@ struct MaskMakerArgs {
   uint64* first_patterns;  // (kFirstPatterns, 64) the others: beside what is copied in any case
   MadeEntry* entries;      // (most_entries)
   MadeRow* rows;           // (rows of tiles, of all heads)
+  uint64* cleared;         // (num_cleared) what mask_ranges clears: table and counts, which are neighbours
   int num_heads;
   int tile_rows;  // of a head
   int tile_columns;
@@ -80,9 +81,9 @@ struct MaskMakerArgs {
   int most_places;
   int most_entries;
   int table_slots;  // a power of 2, above most_places
-  int unused;
+  int num_cleared;
 };
 static_assert(sizeof(MaskMakerArgs) ==
-              kMostCaptured * (sizeof(CapturedTensor) + sizeof(CaptureRanges)) + 12 * 8 + 8 * 4);
+              kMostCaptured * (sizeof(CapturedTensor) + sizeof(CaptureRanges)) + 13 * 8 + 8 * 4);
 
 }  // namespace attend

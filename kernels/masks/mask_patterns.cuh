@@ -32,7 +32,7 @@ namespace attend {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const bool has_low = lane < tile.num_rows, has_high = lane + kWarpThreads < tile.num_rows;
   WordsOfLane words = {0, 0};
-#pragma unroll 2
+#pragma unroll 4  // loads of several keys are on their way at once
   for (int key = 0; key < tile.num_keys; ++key) {
     const uint32 low = __ballot_sync(kAllLanes, has_low && sees(args, tile, lane, key));
     const uint32 high = __ballot_sync(kAllLanes, has_high && sees(args, tile, lane + kWarpThreads, key));

@@ -1,8 +1,9 @@
 // Before mask_kinds: bounds of each run of 64 elements of the last dimension of the captured tensors, by which tiles
-// are decided that documents or padding make empty.
+// are decided that documents or padding make empty. Clears what the kernels behind it count in: a launch is a good part
+// of the whole.
 //
 // Work     a warp has a run, a lane two elements of it
-// Memory   reads each captured element once; writes 24 bytes for 64 of them
+// Memory   reads each captured element once; writes 24 bytes for 64 of them, and zeros
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -53,6 +54,10 @@ __device__ void mask_ranges(const MaskMakerArgs& args) {
   constexpr int kWarps = kMakerThreads / kWarpThreads;
   wait_for_kernels_before();
   let_next_kernel_start();
+  for (int i = static_cast<int>(blockIdx.x * kMakerThreads + threadIdx.x); i < args.num_cleared;
+       i += static_cast<int>(gridDim.x) * kMakerThreads) {
+    args.cleared[i] = 0;
+  }
   int64 run = int64{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarpThreads;
 #pragma unroll 1
   for (int capture = 0; capture < kMostCaptured; ++capture) {

@@ -310,6 +310,14 @@ DriverResult cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
   std::memset(memory<void>(*pointer), 0xFF, bytes);  // NaN
   return 0;
 }
+DriverResult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  *pointer = std::malloc(bytes);
+  return 0;
+}
+DriverResult cuMemFreeHost(void* pointer) {
+  std::free(pointer);
+  return 0;
+}
 DriverResult cuMemFree_v2(DevicePointer pointer) {
   std::free(memory<void>(pointer));
   return 0;

@@ -134,6 +134,14 @@ DriverResult cuMemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsign
 DriverResult cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
   return cuMemAllocManaged(pointer, bytes, 0);
 }
+DriverResult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  *pointer = std::malloc(bytes);
+  return 0;
+}
+DriverResult cuMemFreeHost(void* pointer) {
+  std::free(pointer);
+  return 0;
+}
 DriverResult cuMemFree_v2(DevicePointer pointer) {
   std::free(reinterpret_cast<void*>(pointer));
   return 0;

@@ -182,6 +182,14 @@ DriverResult cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
 DriverResult cuMemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned) {
   return cuMemAlloc_v2(pointer, bytes);
 }
+DriverResult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  *pointer = std::malloc(bytes);
+  return 0;
+}
+DriverResult cuMemFreeHost(void* pointer) {
+  std::free(pointer);
+  return 0;
+}
 DriverResult cuMemFree_v2(DevicePointer pointer) {
   std::free(memory<void>(pointer));
   return 0;

@@ -62,6 +62,8 @@ namespace attend::cuda {
   X(mem_alloc, cuMemAlloc_v2, (DevicePointer*, std::size_t))                                                  \
   X(mem_free, cuMemFree_v2, (DevicePointer))                                                                  \
   X(copy_on_device, cuMemcpyDtoDAsync_v2, (DevicePointer, DevicePointer, std::size_t, StreamHandle))          \
+  X(host_alloc, cuMemHostAlloc, (void**, std::size_t, unsigned))                                              \
+  X(host_free, cuMemFreeHost, (void*))                                                                        \
   X(copy_between_devices, cuMemcpyPeerAsync,                                                                  \
     (DevicePointer, ContextHandle, DevicePointer, ContextHandle, std::size_t, StreamHandle))                  \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (DevicePointer, const void*, std::size_t, StreamHandle))            \

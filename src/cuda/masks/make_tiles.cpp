@@ -14,6 +14,7 @@
 #include "cuda/driver/stream.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/masks/device_captures.hpp"
+#include "cuda/masks/host_staging.hpp"
 #include "cuda/masks/mask_kernels.hpp"
 #include "cuda/serving/device_of.hpp"
 #include "kernels/masks/mask_args.cuh"
@@ -27,9 +28,9 @@ static_assert(kMakerTile == core::kMaskTile && sizeof(core::TilePattern) == kLen
 static_assert(sizeof(core::SeenTiles) == sizeof(MadeEntry));
 
 constexpr int kWarpsOfBlock = kMakerThreads / 32;
-constexpr int kBlocksOfMultiprocessor = 4;       // of mask_patterns
-constexpr std::int64_t kMostRuns = 1 << 20;      // of a capture with bounds: 24 MiB
-constexpr std::int64_t kEntriesCopiedOfRow = 4;  // without knowing how many there are
+constexpr int kBlocksOfMultiprocessor = 4;        // of mask_patterns
+constexpr std::int64_t kMostRuns = 1 << 20;       // of a capture with bounds: 24 MiB
+constexpr std::int64_t kEntriesCopiedOfRow = 16;  // without knowing how many there are
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
@@ -103,6 +104,8 @@ class Attempt {
     entries_ = places.add<MadeEntry>(capacity.entries);
     memory_.emplace(places.bytes(), stream);
     cleared_ = {table, first_ - table};
+    args_.cleared = at<uint64>(*memory_, table);
+    args_.num_cleared = static_cast<int>(cleared_.bytes / sizeof(uint64));
     for (std::size_t n = 0; n < captures.size(); ++n) {
       if (args_.ranges[n].runs > 0) args_.ranges[n].ranges = at<CaptureRange>(*memory_, ranges[n]);
     }
@@ -119,11 +122,14 @@ class Attempt {
   }
 
   void launch(const MaskKernels::Loaded& kernels, std::int64_t warps) {
-    clear(memory_->data() + cleared_.begin, cleared_.bytes, stream_, "making a block mask");
     const auto run = [&](MakerStep step, std::int64_t blocks) {
       kernels[static_cast<std::size_t>(step)]->launch({.x = static_cast<unsigned>(blocks)}, &args_, stream_);
     };
-    if (num_runs_ > 0) run(MakerStep::kRanges, ceil_div(num_runs_, kWarpsOfBlock));
+    if (num_runs_ > 0) {
+      run(MakerStep::kRanges, ceil_div(num_runs_, kWarpsOfBlock));  // which clears, too
+    } else {
+      clear(memory_->data() + cleared_.begin, cleared_.bytes, stream_, "making a block mask");
+    }
     run(MakerStep::kKinds, ceil_div(args_.tiles, kMakerThreads));
     run(MakerStep::kPatterns, ceil_div(warps, kWarpsOfBlock));
     run(MakerStep::kRows, num_rows(tiles_));
@@ -132,9 +138,10 @@ class Attempt {
   /// Begins to copy what there is of most masks: counts, the first patterns, rows and the first entries.
   void begin_copy() {
     const std::int64_t entries = std::min<std::int64_t>(args_.most_entries, kEntriesCopiedOfRow * num_rows(tiles_));
-    head_.resize(entries_ - counts_ + static_cast<std::size_t>(entries) * sizeof(MadeEntry));
+    const std::size_t bytes = entries_ - counts_ + static_cast<std::size_t>(entries) * sizeof(MadeEntry);
+    head_ = HostStaging(bytes);
     num_copied_ = entries;
-    copy(head_.data(), counts_, head_.size());
+    copy(head_.data(), counts_, bytes);
   }
 
   /// After the stream was waited for.
@@ -211,7 +218,7 @@ class Attempt {
   std::size_t patterns_ = 0, counts_ = 0, first_ = 0, rows_ = 0, entries_ = 0;  // offsets
   Bytes cleared_;
   std::int64_t num_runs_ = 0, num_copied_ = 0;
-  std::vector<std::byte> head_;  // from counts_ on
+  HostStaging head_;  // from counts_ on
   std::vector<core::SeenTiles> found_entries_;
   std::vector<core::TilePattern> found_patterns_;
 };
