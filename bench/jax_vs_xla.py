@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compares attend.jax with jax.nn.dot_product_attention: XLA's own, and cuDNN's where there is a GPU.
 
-    .venv/bin/python bench/jax_vs_xla.py [--seconds S] [--dtype f32,bf16] [--shape B,S,H,D] [--output FILE]
+    .venv/bin/python bench/jax_vs_xla.py [--seconds S] [--dtype f32,bf16] [--sides xla,cudnn] [--shape B,S,H,D]
+                                         [--output FILE]
 
-Prints a table and writes JSON: milliseconds of forward, and of forward with the three gradients, by median, with the
-quartiles, and the ratios to attend.
+Prints a table and writes JSON, after each line: milliseconds of forward, and of forward with the three gradients, by
+median, with the quartiles, and the ratios to attend.
 
 What makes it a fair comparison:
   * One process, one jitted function a side, the same arrays in JAX's layout (batch, seqlen, heads, head_dim). A call is
@@ -36,19 +37,24 @@ import attend.jax
 
 DTYPES = {"f32": jnp.float32, "f16": jnp.float16, "bf16": jnp.bfloat16}
 CPU_SHAPES = [(1, 1024, 8, 64), (4, 512, 8, 64), (1, 2048, 8, 64), (1, 1024, 8, 128)]
-GPU_SHAPES = [(8, 2048, 16, 128), (2, 8192, 16, 128), (2, 8192, 32, 64), (2, 8192, 8, 256)]
+GPU_SHAPES = [
+    (32, 512, 32, 64), (32, 512, 16, 128), (8, 2048, 32, 64), (8, 2048, 16, 128), (2, 8192, 32, 64), (2, 8192, 16, 128),
+    (2, 8192, 8, 256),
+]  # fmt: skip
+SIDES = ("xla", "cudnn")
 BUDGET = {"f32": 2e-3, "f16": 3e-2, "bf16": 3e-2}
 MIN_REPEATS, MAX_REPEATS = 5, 101
 PAUSE = 0.02  # seconds
 
 
-def sides_of(has_gpu, dtype):
+def of_jax(name):
+    return lambda *x, **options: jax.nn.dot_product_attention(*x, **options, implementation=name)
+
+
+def sides_of(asked, has_gpu, dtype):
     """The functions of query, key, value and is_causal, by their names. attend comes first."""
-    sides = {"attend": attend.jax.dot_product_attention}
-    sides["xla"] = lambda *x, **options: jax.nn.dot_product_attention(*x, **options, implementation="xla")
-    if has_gpu and dtype != "f32":
-        sides["cudnn"] = lambda *x, **options: jax.nn.dot_product_attention(*x, **options, implementation="cudnn")
-    return sides
+    there = [name for name in asked if name != "cudnn" or (has_gpu and dtype != "f32")]
+    return {"attend": attend.jax.dot_product_attention} | {name: of_jax(name) for name in there}
 
 
 def program(function, mode, causal):
@@ -88,11 +94,11 @@ def interleaved(programs, tensors, seconds):
     return times
 
 
-def measure(shape, dtype, causal, mode, seconds, has_gpu):
+def measure(shape, dtype, causal, mode, seconds, sides):
     keys = jax.random.split(jax.random.key(0), 4)
     tensors = [jax.random.normal(key, shape, DTYPES[dtype]) for key in keys]
     programs, left_out, results = {}, {}, {}
-    for name, function in sides_of(has_gpu, dtype).items():
+    for name, function in sides.items():
         run = program(function, mode, causal)
         try:
             results[name] = jax.block_until_ready(run(*tensors))
@@ -118,33 +124,37 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each side of each case")
     parser.add_argument("--dtype", default="f32,bf16", help="some of f32, f16, bf16")
+    parser.add_argument("--sides", default=",".join(SIDES), help="besides attend; cuDNN's only on a GPU, not of f32")
     parser.add_argument("--shape", action="append", help="batch,seqlen,heads,head_dim; may be given several times")
     parser.add_argument("--output", type=pathlib.Path, help="a JSON file")
     options = parser.parse_args(arguments)
     dtypes = options.dtype.split(",")
     if unknown := [x for x in dtypes if x not in DTYPES]:
         parser.error(f"--dtype: {unknown[0]!r}, allowed {', '.join(DTYPES)}")
+    asked = options.sides.split(",")
+    if unknown := [x for x in asked if x not in SIDES]:
+        parser.error(f"--sides: {unknown[0]!r}, allowed {', '.join(SIDES)}")
     has_gpu = jax.default_backend() == "gpu"
     shapes = GPU_SHAPES if has_gpu else CPU_SHAPES
     if options.shape:
         shapes = [tuple(map(int, text.split(","))) for text in options.shape]
+    machine = {
+        "device": str(jax.devices()[0].device_kind), "jax": jax.__version__, "attend": attend.__version__,
+        "threads": attend.cpu_threads(), "simd": attend.cpu_simd_target(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
     rows = []
     for shape in shapes:
         for dtype in dtypes:
             for causal in (False, True):
                 for mode in ("forward", "both"):
-                    row = measure(shape, dtype, causal, mode, options.seconds, has_gpu)
+                    row = measure(shape, dtype, causal, mode, options.seconds, sides_of(asked, has_gpu, dtype))
                     rows.append(row)
                     ours = row["ms"]["attend"]["median"]
                     others = "".join(f"  {name} {ratio:5.2f}x" for name, ratio in list(row["ratio"].items())[1:])
                     mask = "causal" if causal else "full"
                     print(f"{shape!s:20} {dtype:5} {mask:7} {mode:8} attend {ours:9.3f} ms{others}", flush=True)
-    machine = {
-        "device": str(jax.devices()[0].device_kind), "jax": jax.__version__, "attend": attend.__version__,
-        "threads": attend.cpu_threads(), "simd": attend.cpu_simd_target(), "date": time.strftime("%Y-%m-%d"),
-    }  # fmt: skip
-    if options.output:
-        options.output.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+                    if options.output:
+                        options.output.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
     return 0
 
 
