@@ -33,7 +33,7 @@ CARRIED = ("libgomp.so.1", "libhwy.so.1")
 
 def run(*command: object) -> str:
     """What the command prints on stdout. Its environment has the tools that lie beside this Python."""
-    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), *os.get_exec_path()])
     words = [*map(str, command)]
     done = subprocess.run(words, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False)
     if done.returncode:
