@@ -49,8 +49,8 @@ want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left ou
 # The wheel goes into .venv, and the tests run against what is installed there, not against the sources. CXX: CMake's own
 # choice rather than Python's, which may have another name, under which ccache keeps nothing.
 make_wheel = CXX="$${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python tools/wheel.py $1
-install_wheel = mkdir -p build && $(call make_wheel,build/wheel) >build/wheel.log && .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-  --no-deps --no-index --force-reinstall build/wheel/*.whl
+install_wheel = mkdir -p build && $(call make_wheel,build/wheel) >build/wheel.log && \
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall build/wheel/*.whl
 # In one process more than there are cores, since tests of signals and of ranks wait; but no more than eight: each imports
 # torch. A process takes its tests in a row, since those of a file share what they compiled, and later some of another's.
 run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest --numprocesses $$(($(JOBS) + 1)) \
