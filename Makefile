@@ -7,6 +7,8 @@
 # make ring       the same example on the RANKS (4) processes of an mpirun, as a ring: attend run --ring RING (zigzag)
 # make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch and JAX run
 #                 where .venv has them; ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large); likewise ONNX
+# make wheel      the wheel for .venv's Python, with its manylinux tag: WHEELS (build/wheel). Fails where the tag would be
+#                 newer than WHEEL_TAG (manylinux_2_34; empty: any)
 # make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
 #                 GPU_RESULTS/tests.json
 # make emulated-test  GPU kernels run on the CPU: more cases than in make test                     (minutes)
@@ -28,12 +30,14 @@ BENCH_THREADS ?= $(shell nproc)
 GPU_RESULTS ?= results/h200
 RING ?= zigzag
 RANKS ?= 4
+WHEELS ?= build/wheel
+WHEEL_TAG ?= manylinux_2_34
 
 ATTEND := build/release/attend
 EXAMPLE := data/B2_H8_S512_D64
 
 .DEFAULT_GOAL := build
-.PHONY: build run ring test py-test gpu-test emulated-test bench-cpu asan tsan fuzz format tidy install clean help
+.PHONY: build run ring test py-test wheel gpu-test emulated-test bench-cpu asan tsan fuzz format tidy install clean help
 
 # $(call need,groups): stops make with one line when something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
@@ -44,8 +48,9 @@ want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left ou
 
 # The wheel goes into .venv, and the tests run against what is installed there, not against the sources. CXX: CMake's own
 # choice rather than Python's, which may have another name, under which ccache keeps nothing.
-install_wheel = CXX="$${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-  --no-deps --no-build-isolation .
+make_wheel = CXX="$${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python tools/wheel.py $1
+install_wheel = mkdir -p build && $(call make_wheel,build/wheel) >build/wheel.log && \
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall build/wheel/*.whl
 # In one process more than there are cores, since tests of signals and of ranks wait; but no more than eight: each imports
 # torch. A process takes its tests in a row, since those of a file share what they compiled, and later some of another's.
 run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest --numprocesses $$(($(JOBS) + 1)) \
@@ -106,6 +111,9 @@ test:
 py-test:
 	$(call need,build pytest $(frameworks))
 	@$(run_pytest)
+
+wheel:
+	$(call need,build pytest)@$(call make_wheel,$(WHEELS)) $(if $(WHEEL_TAG),--newest $(WHEEL_TAG))
 
 gpu-test:
 	$(call need,build pytest torch)@mkdir -p build

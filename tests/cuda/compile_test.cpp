@@ -173,6 +173,26 @@ TEST_F(NoNvrtc, ThePlacesSearchedFollowTheEnvironment) {
                             testing::Contains("/usr/local/cuda/lib64/libnvrtc.so")));
 }
 
+/// The fake's log shows the options. Were the packages not searched, they would name a toolkit, or nothing be compiled.
+TEST_F(NoNvrtc, TheHeadersOfCuda12sPackagesAreFoundBesideItsNvrtc) {
+  const std::filesystem::path nvidia = folder_ / "nvidia";
+  const std::filesystem::path library = nvidia / "cuda_nvrtc" / "lib" / "libnvrtc.so.12";
+  std::filesystem::create_directories(library.parent_path());
+  std::filesystem::copy_file(ATTEND_FAKE_LIBNVRTC, library);
+  for (const char* header : {"cuda_runtime/include/mma.h", "cuda_nvcc/include/crt/mma.h"}) {
+    std::filesystem::create_directories((nvidia / header).parent_path());
+    write_file(nvidia / header, "");
+  }
+  const auto result = run_attend({"compile", "--compute", "warp_wmma", "--arch", "sm_80"}, [&] {
+    set("ATTEND_NVRTC_PATH", library.string());
+    set("ATTEND_FAKE_NVRTC_ARCH", "80");  // so that it is the source that does not compile
+    set("ATTEND_CACHE_DIR", cache_.string());
+  });
+  for (const char* package : {"cuda_runtime", "cuda_nvcc", "cuda_cccl"}) {
+    EXPECT_THAT(result.err, HasSubstr("--include-path=" + (nvidia / package / "include").string()));
+  }
+}
+
 TEST_F(NoNvrtc, NoPlaceIsSearchedTwice) {
   ::setenv("CUDA_HOME", "/usr/local/cuda/", 1);
   const auto places = cuda::nvrtc_candidates();

@@ -27,6 +27,29 @@ constexpr const char* kFileNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnv
 constexpr const char* kAdvice =
     "install the CUDA toolkit or `pip install nvidia-cuda-nvrtc`, or set ATTEND_NVRTC_PATH to the folder that has it";
 
+using Folders = std::vector<std::string>;
+
+/// A toolkit's headers, and those of CUDA 13's pip packages, which share one folder.
+Folders toolkit_headers(const fs::path& root) {
+  return {(root / "include").string(), (root / "include" / "cccl").string()};
+}
+
+/// CUDA 12's pip packages have a folder each, in site-packages/nvidia: mma.h, crt/mma.h and nv/target lie apart.
+Folders cuda12_package_headers(const fs::path& nvidia) {
+  Folders folders;
+  for (const char* package : {"cuda_runtime", "cuda_nvcc", "cuda_cccl"}) {
+    folders.push_back((nvidia / package / "include").string());
+  }
+  return folders;
+}
+
+bool one_has(const Folders& folders, const char* header) {
+  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
+    std::error_code error;
+    return fs::exists(fs::path(folder) / header, error);
+  });
+}
+
 }  // namespace
 
 struct Nvrtc::Functions {
@@ -92,22 +115,25 @@ const Nvrtc& Nvrtc::instance() {
 }
 
 std::vector<std::string> Nvrtc::toolkit_include_folders() const {
-  std::vector<fs::path> folders;
+  std::vector<Folders> places;
   std::error_code error;
   const fs::path library = fs::canonical(path_, error).parent_path();  // lib64, targets/x86_64-linux/lib, or pip's lib
-  if (!library.empty()) folders.push_back(library.parent_path() / "include");
-  if (const char* home = core::environment("CUDA_HOME")) folders.push_back(fs::path(home) / "include");
-  folders.emplace_back("/usr/local/cuda/include");
-  for (const fs::path& folder : folders) {
-    if (!fs::exists(folder / "crt" / "mma.h", error)) continue;  // mma.h alone is not enough: it includes that
-    return {folder.string(), (folder / "cccl").string()};
+  if (!library.empty()) {
+    places.push_back(toolkit_headers(library.parent_path()));
+    places.push_back(cuda12_package_headers(library.parent_path().parent_path()));
   }
+  if (const char* home = core::environment("CUDA_HOME")) places.push_back(toolkit_headers(home));
+  places.push_back(toolkit_headers("/usr/local/cuda"));
   std::vector<std::string> names;
-  for (const fs::path& folder : folders) names.push_back(folder.string());
+  for (const Folders& folders : places) {
+    if (one_has(folders, "mma.h") && one_has(folders, "crt/mma.h")) return folders;  // the one includes the other
+    names.push_back(folders.front());
+  }
+  const char* packages = major_ < 13 ? "nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12"
+                                     : "nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl";
   throw Error(ErrorCode::kMissingHardware, fmt::format("mma.h and crt/mma.h: not in {}: install the CUDA toolkit, or "
-                                                       "`pip install nvidia-cuda-runtime nvidia-cuda-crt "
-                                                       "nvidia-cuda-cccl` beside NVRTC",
-                                                       fmt::join(names, ", ")));
+                                                       "`pip install {}` beside NVRTC",
+                                                       fmt::join(names, ", "), packages));
 }
 
 std::vector<int> Nvrtc::supported_archs() const {

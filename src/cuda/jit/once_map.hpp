@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "attend/error.hpp"
+#include "core/wait.hpp"
 
 namespace attend::cuda {
 
@@ -85,7 +86,7 @@ class OnceMap {
 
   static Pointer wait(Slot& slot) {
     std::unique_lock lock(slot.mutex);
-    slot.done.wait(lock, [&] { return slot.failed || slot.value != nullptr; });
+    core::wait_until_done(slot.done, lock, [&] { return slot.failed || slot.value != nullptr; });
     if (slot.failed) throw Error(slot.code, slot.message);
     return slot.value;
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attend/ring.hpp"
+#include "core/wait.hpp"
 #include "cuda/driver/peer.hpp"
 #include "cuda/driver/stream.hpp"
 #include "ring/transport/transport.hpp"
@@ -86,7 +87,7 @@ class Hub {
   /// Returns when nobody reads the message any more and nobody will.
   void withdraw(int from, int to, Channel channel, const std::shared_ptr<Message>& message) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return message->state != MessageState::kBeingCopied; });
+    core::wait_until_done(changed_, lock, [&] { return message->state != MessageState::kBeingCopied; });
     posted(from, to, channel).remove(message);
   }
 
@@ -105,7 +106,7 @@ class Hub {
   /// Waits until `is_done`, but not for ever.
   template <class IsDone>
   void wait(std::unique_lock<std::mutex>& lock, int waiting, int other, IsDone is_done) {
-    if (timeout_.count() == 0) return changed_.wait(lock, is_done);
+    if (timeout_.count() == 0) return core::wait_until_done(changed_, lock, is_done);
     if (changed_.wait_for(lock, timeout_, is_done)) return;
     throw Error(ErrorCode::kInternal,
                 fmt::format("ring: rank {} has waited {} ms for rank {}", waiting, timeout_.count(), other));

