@@ -101,7 +101,9 @@ def preparation(
         score.block_mask,
         tuple(score.names[i] for i in positions),
         tuple(places.dense(_dtype_of_sums(q), captures[i].shape) for i in positions),
-        *map(places.of, (q, k, v)),
+        places.of(q),
+        places.of(k),
+        places.of(v),
         o,
         places.dense(_dtype_of_sums(q), lse_shape),
         Gradients(
