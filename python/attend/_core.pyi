@@ -123,6 +123,10 @@ def backward_with_own(
     function: Optional[ScoreFunction], block_mask: Optional[BlockMask], names: tuple[str, ...], arrays: tuple[Any, ...],
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Gradients, extras: Extras, settings: Settings, stream: int, /,
 ) -> None: ...  # fmt: skip
+def prepare_backward_with_own(
+    function: Optional[ScoreFunction], block_mask: Optional[BlockMask], names: tuple[str, ...], arrays: tuple[Any, ...],
+    q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Gradients, extras: Extras, settings: Settings, /,
+) -> None: ...  # fmt: skip
 
 # Serving. The named tuples are those of attend._serving; Arrays, or tensors with the table, likewise.
 SERVING_TENSORS: tuple[str, ...]

@@ -18,7 +18,7 @@ _APART = 1 << 44  # bytes between the places of tensors, beyond the size of any
 _TENSOR_FLAGS = {row["flag"].removeprefix("--"): row for row in _core.TENSOR_OPTIONS}
 
 
-class _Places:
+class Places:
     """Tensors that have addresses, but no memory: nothing looks into them."""
 
     def __init__(self, cuda_index: int) -> None:
@@ -26,10 +26,13 @@ class _Places:
         self._next = 0
 
     def array(self, dtype: str, *shape: int) -> _core.Array:
-        self._next += _APART
         strides = [1] * len(shape)
         for i in reversed(range(len(shape) - 1)):
             strides[i] = min(strides[i + 1] * shape[i + 1], _FAR)
+        return self.strided(dtype, shape, strides)
+
+    def strided(self, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> _core.Array:
+        self._next += _APART
         return _core.Array.at(self, self._next, dtype, self._cuda_index, shape, strides)
 
 
@@ -108,7 +111,7 @@ def _call(
     dtype = _dtype(dtype)
     given = [row for flag, row in _TENSOR_FLAGS.items() if _flag(flag, flags.get(flag))]
     backward = _flag("backward", backward)
-    places = _Places(_cuda_index(device))
+    places = Places(_cuda_index(device))
 
     def tensor(heads_of: int, rows: int, columns: int) -> _core.Array:
         order = (heads_of, rows) if dense_layout(layout) == "bhsd" else (rows, heads_of)

@@ -96,20 +96,42 @@ void forward(const HeldFunction* held, const BlockMask* mask, nb::handle q, nb::
   attend::forward(call);
 }
 
-/// names, arrays: of gradients of captures.
+/// What backward and its preparation have in common: the arguments, and the library's call of them. It stays where it
+/// is made, because the call points into it.
+struct BackwardWithOwn {
+  Call arguments;
+  BackwardCall call;
+
+  /// names, arrays: of gradients of captures.
+  BackwardWithOwn(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
+                  Call those, std::uintptr_t stream)
+      : arguments(std::move(those)), call(arguments.backward(reinterpret_cast<Stream>(stream))) {
+    arguments.check_dtypes_of_results();
+    set_own(call.params, held, mask);
+    for (std::size_t n = 0; n < nb::len(names); ++n) {
+      const auto name = nb::cast<std::string>(names[n]);
+      call.captures.push_back({name, named_view(name, arrays[n])});
+    }
+  }
+  BackwardWithOwn(const BackwardWithOwn&) = delete;
+  BackwardWithOwn& operator=(const BackwardWithOwn&) = delete;
+};
+
 void backward(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
               nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients,
               nb::handle extras, nb::handle settings, std::uintptr_t stream) {
-  const Call arguments(q, k, v, o, lse, gradients, extras, settings);
-  arguments.check_dtypes_of_results();
-  BackwardCall call = arguments.backward(reinterpret_cast<Stream>(stream));
-  set_own(call.params, held, mask);
-  for (std::size_t n = 0; n < nb::len(names); ++n) {
-    const auto name = nb::cast<std::string>(names[n]);
-    call.captures.push_back({name, named_view(name, arrays[n])});
-  }
+  const BackwardWithOwn own(held, mask, names, arrays, {q, k, v, o, lse, gradients, extras, settings}, stream);
   const nb::gil_scoped_release release;
-  attend::backward(call);
+  attend::backward(own.call);
+}
+
+/// Compiles and loads what backward of such tensors runs. No memory is read: the arrays may be addresses alone.
+void prepare_backward(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
+                      nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients,
+                      nb::handle extras, nb::handle settings) {
+  const BackwardWithOwn own(held, mask, names, arrays, {q, k, v, o, lse, gradients, extras, settings}, 0);
+  const nb::gil_scoped_release release;
+  plan(own.call).prepare();
 }
 
 }  // namespace
@@ -143,6 +165,8 @@ void add_score(nb::module_& m) {
         "lse"_a.none(), "extras"_a, "settings"_a, "stream"_a);
   m.def("backward_with_own", &backward, "function"_a.none(), "block_mask"_a.none(), "names"_a, "arrays"_a, "q"_a, "k"_a,
         "v"_a, "o"_a, "lse"_a, "gradients"_a.none(), "extras"_a, "settings"_a, "stream"_a);
+  m.def("prepare_backward_with_own", &prepare_backward, "function"_a.none(), "block_mask"_a.none(), "names"_a,
+        "arrays"_a, "q"_a, "k"_a, "v"_a, "o"_a, "lse"_a, "gradients"_a, "extras"_a, "settings"_a);
 }
 
 }  // namespace attend::python

@@ -1,5 +1,9 @@
 """Scores and masks of the caller's own on a GPU, through autograd and without."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("numpy")
@@ -182,3 +186,51 @@ def test_flex_masks_of_tensors_on_the_gpu_are_made_there(torch, monkeypatch):
         other = create_block_mask(function, None, None, 4096, 4096, device="cuda")
         same_mask(tiles, block_masks.tiles_of(other, 1, 1, 4096, 4096))
         monkeypatch.setattr(block_masks, "_LEAST_ON_GPU", 1 << 24)
+
+
+FIRST_USE = """
+import os, pathlib, sys, threading
+import attend, torch
+from attend.torch import _ahead
+
+def compiled():
+    return len(list(pathlib.Path(os.environ["ATTEND_CACHE_DIR"]).rglob("*.bin")))
+
+case, dtype = sys.argv[1], getattr(torch, sys.argv[2])
+table = torch.randn(2, 16, device="cuda", requires_grad=True)
+options = {
+    "score": {"score": "score * (1 + 0.5 * sin(0.1 * float(q - k)))"},
+    "learned table": {"score": "score + table[h][clamp(q - k, -8, 7) + 8]", "captures": {"table": table}},
+    "mask": {"block_mask": attend.make_block_mask("k <= q && q - k < 100", 300, 300)},
+    "learned bias": {"score": "50 * tanh(score / 50)",
+                     "bias": torch.randn(1, 2, 300, 300, device="cuda", dtype=dtype, requires_grad=True)},
+    "bshd": {"score": "score * (1 + 0.5 * sin(0.1 * float(q - k)))", "layout": "bshd"},
+}[case]
+shape = (1, 300, 2, 64) if case == "bshd" else (1, 2, 300, 64)
+q, k, v = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+with torch.no_grad():
+    attend.attention(q, k, v, **options)
+at = [len(_ahead._begun), compiled()]
+o = attend.attention(q, k, v, **options)
+for thread in threading.enumerate():
+    if thread.name == _ahead.NAME:
+        thread.join()
+at += [len(_ahead._begun), compiled()]
+o.sum().backward()
+torch.cuda.synchronize()
+print(*at, compiled())
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("case", ["score", "learned table", "mask", "learned bias", "bshd"])
+def test_what_backward_runs_is_compiled_from_forward_on(torch, tmp_path, case, dtype):
+    """A thread that fails says nothing: only this count shows that it prepares the kernels that backward takes."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_USE, case, dtype], env={**os.environ, "ATTEND_CACHE_DIR": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    begun, of_forward, begun_with_gradients, of_both, at_end = map(int, done.stdout.split())
+    assert (begun, begun_with_gradients) == (0, 1)
+    assert 0 < of_forward < of_both == at_end

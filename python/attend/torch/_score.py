@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from attend import _core
 from attend._errors import ArgumentError, UnsupportedError
-from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Needs, Settings
-from attend.torch import _operators, _transforms
+from attend._settings import GRADIENT_POSITIONS, NO_EXTRAS, Extras, Gradients, Needs, Settings, output_shapes
+from attend.torch import _ahead, _operators, _transforms
 from attend.torch._autograd import refuse_double_backward, refuse_lacking_gradients
 from attend.torch._front import check_tensors, refuse_tangents
 from attend.torch._operators import compute_gradients, view_of_rows
@@ -18,6 +20,10 @@ from attend.torch._tracing import is_traced
 
 _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
 _NUM_EXTRAS = len(Extras._fields)
+# The settings that choose kernels. The others have new values at each call, or are lengths.
+_OF_KERNELS = operator.itemgetter(
+    *[i for i, x in enumerate(Settings._fields) if x not in ("max_seqlen_q", "max_seqlen_k", "seed", "offset")]
+)
 
 
 def attention(
@@ -38,7 +44,10 @@ def attention(
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
             raise UnsupportedError(f"{score.what}: given with a {type(x).__name__}, allowed with plain tensors only")
     refuse_tangents(*given)
-    with torch.set_grad_enabled(with_autograd and torch.is_grad_enabled()):
+    with_autograd = with_autograd and torch.is_grad_enabled()
+    if with_autograd and q.is_cuda:
+        _compile_ahead(score, q, k, v, extras, settings, captures)
+    with torch.set_grad_enabled(with_autograd):
         o, lse = _Attention.apply(score, settings, q, k, v, *extras, *captures)
     return o, lse
 
@@ -61,6 +70,51 @@ def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
     """`what`: the argument that the refusal names."""
     if torch.compiler.is_compiling() or is_traced(given) or has_transforms():
         raise UnsupportedError(f"{what}: under torch.compile, torch.func or a tracer, allowed outside of them only")
+
+
+def _compile_ahead(
+    score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
+) -> None:
+    """Begins to compile backward's kernels if there will be a backward. Lengths are no part of the key: where others
+    take other kernels, backward compiles them."""
+    of_captures = tuple([x.requires_grad for x in captures])
+    of_extras = () if extras is NO_EXTRAS else tuple([None if x is None else x.requires_grad for x in extras])
+    if q.requires_grad or k.requires_grad or v.requires_grad or True in of_captures or True in of_extras:
+        dims = q.get_device(), q.dtype, q.shape[-1:], v.shape[-1:]
+        key = score.text, score.block_mask is None, dims, of_captures, of_extras, _OF_KERNELS(settings)
+        _ahead.begin(key, lambda: preparation(score, q, k, v, extras, settings, captures))
+
+
+def preparation(
+    score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
+) -> Callable[[], None]:
+    """What compiles and loads the kernels that `gradients` will run. It knows the tensors' layouts, and holds none."""
+    places = _ahead.TensorPlaces(q.get_device())
+    o_shape, lse_shape = output_shapes(q.shape, v.shape, settings.layout)
+    o, dout = (places.like(q) if q.shape[-1] == v.shape[-1] else places.dense(q.dtype, o_shape) for _ in range(2))
+    of_options = [extras[i] for i in GRADIENT_POSITIONS]
+    wanted = [x if x is not None and x.requires_grad else None for x in of_options]
+    positions = _with_gradient(captures, [x.requires_grad for x in captures])
+    return functools.partial(
+        _core.prepare_backward_with_own,
+        score.function(tuple(map(places.of, captures))),
+        score.block_mask,
+        tuple(score.names[i] for i in positions),
+        tuple(places.dense(_dtype_of_sums(q), captures[i].shape) for i in positions),
+        places.of(q),
+        places.of(k),
+        places.of(v),
+        o,
+        places.dense(_dtype_of_sums(q), lse_shape),
+        Gradients(
+            dout,
+            None,
+            *map(places.like, (q, k, v)),
+            *[None if x is None else places.dense(x.dtype, x.shape) for x in wanted],
+        ),
+        Extras(*map(places.of, extras)),
+        _operators.with_required_determinism(settings),
+    )
 
 
 class _Attention(torch.autograd.Function):
@@ -113,19 +167,30 @@ def gradients(
     captures = _tensors(score, q.device) if captures is None else captures
     rows = _in_rows(captures)
     views = tuple(view_of_rows(x) for x in rows)
-    wanted = [i for i, x in enumerate(captures) if x.dtype.is_floating_point and needs_captures[i]]
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    results = {i: torch.empty(captures[i].shape, dtype=dtype, device=captures[i].device) for i in wanted}
-    names = tuple(score.names[i] for i in wanted)
-    places = tuple(view_of_rows(results[i]) for i in wanted)
+    results = {
+        i: torch.empty(captures[i].shape, dtype=_dtype_of_sums(q), device=captures[i].device)
+        for i in _with_gradient(captures, needs_captures)
+    }
+    names = tuple(score.names[i] for i in results)
+    places = tuple(map(view_of_rows, results.values()))
     call = functools.partial(_core.backward_with_own, score.function(views), score.block_mask, names, places)
     found = compute_gradients(q, k, v, o, lse, dout, dlse, needs, extras, settings, call)
     of_captures = tuple(results[i].to(x.dtype) if i in results else None for i, x in enumerate(captures))
     return (*found, of_captures)
 
 
+def _with_gradient(captures: Sequence[Any], needs: Sequence[bool]) -> list[int]:
+    """The positions of the captures that get a gradient."""
+    return [i for i, x in enumerate(captures) if x.dtype.is_floating_point and needs[i]]
+
+
+def _dtype_of_sums(q: Any) -> torch.dtype:
+    """Of lse, and of the gradients of captures."""
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
 def wanted(score: Any, q: torch.Tensor) -> tuple[bool, ...]:
-    """Of which captures a call of `backward` gives the gradient: on a GPU, where not all have one, of those that ask."""
+    """Of which captures a call of `backward` gives the gradient: on a GPU, where not all have one, those that ask."""
     return tuple(not q.is_cuda or getattr(x, "requires_grad", False) for x in score.captures)
 
 
