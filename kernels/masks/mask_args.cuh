@@ -64,12 +64,12 @@ struct MaskMakerArgs {
   int64 seqlen_q;
   int64 seqlen_k;
   MakerCounts* counts;
-  uint64* table;     // (table_slots) 0, or the hash of a pattern << 32 | its place + 1; all 0 before mask_kinds
-  int* kinds;        // (tiles) kAllSeen, kNoneSeen, kUndecidedTile, or the place of a pattern
-  int* undecided;    // (tiles) their numbers
-  uint64* places;    // (most_places, 64) patterns in the order in which warps met them, some of them equal
-  int* numbers;      // (most_places) of the pattern that is there
-  uint64* patterns;  // (most_places, 64) different ones, by numbers, from number kFirstPatterns on
+  uint64* table;           // (table_slots) 0, or the hash of a pattern << 32 | its place + 1; all 0 before mask_kinds
+  int* kinds;              // (tiles) kAllSeen, kNoneSeen, kUndecidedTile, or the place of a pattern
+  int* undecided;          // (tiles) their numbers
+  uint64* places;          // (most_places, 64) patterns in the order in which warps met them, some of them equal
+  int* numbers;            // (most_places) of the pattern that is there
+  uint64* patterns;        // (most_places, 64) different ones, by numbers, from number kFirstPatterns on
   uint64* first_patterns;  // (kFirstPatterns, 64) the others: beside what is copied in any case
   MadeEntry* entries;      // (most_entries)
   MadeRow* rows;           // (rows of tiles, of all heads)

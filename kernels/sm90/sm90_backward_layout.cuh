@@ -1,9 +1,9 @@
 // Tiles of the sm90 backward kernels, and how many bytes of shared memory they take. Host and device.
 //
 // The host fills a Config from sm90_backward_tile() and launches three kernels in a row: sm90_backward_prepare,
-// sm90_backward and, unless blocks own their heads, sm90_backward_finish. If dk and dv are added up in memory, sm90_backward_finish_keys follows. The
-// wide form has sm90_backward_prepare, sm90_backward_wide_keys and sm90_backward_wide_queries. The kernels assert that
-// their storage has the size that is computed here.
+// sm90_backward and, unless blocks own their heads, sm90_backward_finish. If dk and dv are added up in memory,
+// sm90_backward_finish_keys follows. The wide form has sm90_backward_prepare, sm90_backward_wide_keys and
+// sm90_backward_wide_queries. The kernels assert that their storage has the size that is computed here.
 #pragma once
 
 #include "../attention/score_mods.cuh"

@@ -3,8 +3,8 @@
 //   dq += ds k, 64 query rows and 64 columns a pass, over all keys of the block
 //
 // The copy engine adds each pass to float sums in global memory, from a staging buffer in the order of the accumulator.
-// Only the finish kernel has to know that order. The stores into the buffer limit the whole backward pass: they wait
-// until products of the computing warpgroups leave shared memory to them.
+// Only who rounds them has to know that order: the finish kernel, or finish_tile(). The stores into the buffer limit
+// the whole backward pass: they wait until products of the computing warpgroups leave shared memory to them.
 #pragma once
 
 #include "../isa/bulk_copy.cuh"

@@ -8,7 +8,7 @@
 // If all key blocks are alike, each block has a fixed list, whose last waves are cut into equal runs of steps. If a key
 // block is cut in two, the block with its later steps leaves float sums for the block with its first steps. Otherwise
 // blocks take the next key block when they are done, longest first. If additions to dq have an order, the list has it
-// too: Sm90BackwardOrder.
+// too: Sm90BackwardOrder. With kOwnsHeads a block has all key blocks of every n-th head.
 #pragma once
 
 #include "../attention/block_mask.cuh"

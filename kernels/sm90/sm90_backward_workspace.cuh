@@ -38,7 +38,8 @@ struct Sm90BackwardWorkspace {
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr Sm90BackwardWorkspace make(const Sm90BackwardTile& tile,
                                                                                int64 heads, int64 rows, int64 blocks,
-                                                                               int64 sums, bool is_deterministic, bool sums_rows) {
+                                                                               int64 sums, bool is_deterministic,
+                                                                               bool sums_rows) {
     const int64 statistics = aligned(heads * rows * kBackwardFloatBytes);
     const int64 counters = heads * rows / kBackwardRows * kBackwardTurns;
     const int64 key_sums = blocks * tile.block_n * tile.columns();

@@ -246,8 +246,8 @@ std::vector<AttentionCase> grouped_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Groups, Sm90Backward, testing::ValuesIn(grouped_cases()), kIndexName);
 
-/// As many heads as an H200 has multiprocessors, or twice as many: blocks own their heads, but where a tile of rows sees
-/// no key.
+/// As many heads as an H200 has multiprocessors, or twice as many: blocks own their heads, but where a tile of rows
+/// sees no key.
 std::vector<AttentionCase> own_head_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](std::int64_t q, std::int64_t k, std::int64_t head_dim, std::int64_t head_dim_v,

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
@@ -163,9 +165,19 @@ class Sm90Backward final : public Family {
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& variant) const override {
-    if (variant.as<Sm90BackwardVariant>().tile().is_wide) return {};
+    const auto v = variant.as<Sm90BackwardVariant>();
+    if (v.tile().is_wide) return {};
     static const std::vector<Tunable> kAll = tunables_of<Sm90BackwardVariant>(kSm90BackwardFields);
-    return kAll;
+    // Heads are owned only where choose() has seen that they can be, and have an order of additions already.
+    const auto is_of_owners = [](const Tunable& one) { return std::string_view(one.name) == "owns_heads"; };
+    static const auto kParts = [is_of_owners](bool owned) {
+      std::vector<Tunable> some;
+      std::copy_if(kAll.begin(), kAll.end(), std::back_inserter(some),
+                   [&](const Tunable& one) { return is_of_owners(one) == owned; });
+      return some;
+    };
+    static const std::vector<Tunable> kOfOwners = kParts(true), kOfOthers = kParts(false);
+    return v.owns_heads != 0 ? kOfOwners : kOfOthers;
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
@@ -284,7 +296,8 @@ class Sm90Backward final : public Family {
 
  private:
   [[nodiscard]] static const char* why(const Sm90BackwardVariant& v) {
-    if (v.owns_heads != 0) return "Hopper's tensor cores: a block for all keys of a head, which stay in the L2 cache";
+    if (v.owns_heads != 0)
+      return "Hopper's tensor cores: a block for all keys of a head, whose rows stay in the L2 cache";
     if (v.adds_up != 0) return "Hopper's tensor cores: dk and dv of a group added up in memory, for the L2 cache";
     return "Hopper's tensor cores: the tiles that registers allow";
   }
