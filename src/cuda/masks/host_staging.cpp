@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "cuda/driver/driver.hpp"
+#include "cuda/driver/stream.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -21,6 +22,7 @@ Kept& kept() {
   return *all;
 }
 
+/// nullptr where the system gives none: the caller has ordinary memory.
 std::byte* take_piece() {
   {
     const std::lock_guard lock(kept().mutex);
@@ -32,18 +34,15 @@ std::byte* take_piece() {
   }
   constexpr unsigned kPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: for all contexts
   void* piece = nullptr;
-  check_call(driver().host_alloc(&piece, kPieceBytes, kPortable), "cuMemHostAlloc", "making a block mask");
-  return static_cast<std::byte*>(piece);
+  const RelaxedCapture relaxed;  // another thread may capture a graph, which an allocation would end
+  return driver().host_alloc(&piece, kPieceBytes, kPortable) == 0 ? static_cast<std::byte*>(piece) : nullptr;
 }
 
 }  // namespace
 
 HostStaging::HostStaging(std::size_t bytes) {
-  if (bytes <= kPieceBytes) {
-    locked_ = take_piece();
-  } else {
-    ordinary_.resize(bytes);
-  }
+  if (bytes <= kPieceBytes) locked_ = take_piece();
+  if (locked_ == nullptr) ordinary_.resize(bytes);
 }
 
 HostStaging::~HostStaging() {
@@ -55,6 +54,7 @@ HostStaging::~HostStaging() {
       return;
     }
   }
+  const RelaxedCapture relaxed;
   driver().host_free(locked_);
 }
 

@@ -8,11 +8,12 @@
 namespace attend::cuda {
 
 /// Memory until the destructor. As much as most masks need is page-locked: a copy into it is asynchronous, and nobody
-/// stages it. Page-locked pieces are kept for later calls, a few. Larger ones are ordinary memory.
+/// stages it. Page-locked pieces are kept for later calls, a few. Larger ones are ordinary memory, and so are all where
+/// the system locks no more pages.
 class HostStaging {
  public:
   HostStaging() = default;
-  /// @throws Error where there is no memory. Wants a current context.
+  /// Wants a current context.
   explicit HostStaging(std::size_t bytes);
   /// No copy into it is under way.
   ~HostStaging();
