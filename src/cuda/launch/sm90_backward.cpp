@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
+#include <span>
 #include <string>
-#include <string_view>
 
 #include "core/score_options.hpp"
 #include "cuda/driver/device.hpp"
@@ -168,16 +167,9 @@ class Sm90Backward final : public Family {
     const auto v = variant.as<Sm90BackwardVariant>();
     if (v.tile().is_wide) return {};
     static const std::vector<Tunable> kAll = tunables_of<Sm90BackwardVariant>(kSm90BackwardFields);
-    // Heads are owned only where choose() has seen that they can be, and have an order of additions already.
-    const auto is_of_owners = [](const Tunable& one) { return std::string_view(one.name) == "owns_heads"; };
-    static const auto kParts = [is_of_owners](bool owned) {
-      std::vector<Tunable> some;
-      std::copy_if(kAll.begin(), kAll.end(), std::back_inserter(some),
-                   [&](const Tunable& one) { return is_of_owners(one) == owned; });
-      return some;
-    };
-    static const std::vector<Tunable> kOfOwners = kParts(true), kOfOthers = kParts(false);
-    return v.owns_heads != 0 ? kOfOwners : kOfOthers;
+    // owns_heads, the last one, is for heads that choose() lets blocks own. Their additions have an order already.
+    const std::span<const Tunable> all = kAll;
+    return v.owns_heads != 0 ? all.last(1) : all.first(all.size() - 1);
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {

@@ -34,7 +34,7 @@ struct Sm90BackwardVariant : Facts {
   [[nodiscard]] std::size_t steps_before() const { return lists_from_mask != 0 ? mask_lists().num_steps() : 0; }
 };
 
-/// The tile has no rows: it follows from these, on the device too.
+/// The tile has no rows: it follows from these, on the device too. owns_heads is the last that has a name: tunables().
 inline constexpr Field<Sm90BackwardVariant> kSm90BackwardFields[] = {
     {"is_deterministic", "kIsDeterministic", flag<&Sm90BackwardVariant::is_deterministic>},
     {"adds_up", "kAddsUp", flag<&Sm90BackwardVariant::adds_up>},
