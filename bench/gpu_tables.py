@@ -102,7 +102,8 @@ def vs_peers():
     """Every figure of bench/h200_vs_peers.py, for the page."""
     lines = []
     for dtype in ("bf16", "f16"):
-        for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("decode", "GB/s")):
+        for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("corners", "TFLOP/s"),
+                           ("decode", "GB/s")):
             data = peers(grid, dtype)
             if data:
                 lines += [f"Grid `{grid}`, {dtype}, {unit} ({peer_tables.title(data)}, {data['date']}):", "",

@@ -4,7 +4,8 @@
     python3 bench/h200_vs_peers.py                        # every grid in bf16 and f16: results/h200/vs_peers_*.json
     python3 bench/h200_vs_peers.py --grid paper --dtype bf16 --compute sm80_forward,sm80_backward
 
-Grid own: scores and masks of the caller's own, beside FlexAttention and attend's options.
+Grid own: scores and masks of the caller's own, beside FlexAttention and attend's options. Grid corners: few heads, few
+rows, very long sequences, wide heads.
 
 Peers: PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and where they are
 importable FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute, of the package
@@ -33,6 +34,7 @@ import sys
 import torch
 
 import attend
+import corner_cases
 import own_peer_cases
 import peer_cases
 import peer_tables
@@ -41,7 +43,7 @@ from attend._measure import files, timing
 from attend._measure.differences import LARGEST_DIFFERENCE, first_line, relative_difference
 from attend._measure.implementations import Prepared
 
-GRIDS = {**peer_cases.GRIDS, "own": own_peer_cases.own}
+GRIDS = {**peer_cases.GRIDS, "corners": corner_cases.corners, "own": own_peer_cases.own}
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results" / "h200"
 PRODUCT_SIZE = 8192
 

@@ -40,7 +40,8 @@ def mask_of(row):
 
 def sizes(row):
     heads = f"{row['H']}:{row['Hkv']}" if "Hkv" in row else row["H"]
-    return f"({row['B']}, {heads}, {row['S']}, {row['D']})"
+    lengths = f"{row['Sq']} x {row['S']}" if "Sq" in row else row["S"]
+    return f"({row['B']}, {heads}, {lengths}, {row['D']})"
 
 
 def line(row):

@@ -1,0 +1,53 @@
+"""Problems at the edges of the usual sizes, for bench/h200_vs_peers.py: few heads, few rows, very long sequences, wide
+heads."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import peer_cases
+from peer_cases import Case
+
+# (batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal)
+Shape = tuple[int, int, int, int, int, int, bool]
+SHAPES: tuple[Shape, ...] = (
+    (1, 2, 2, 16384, 16384, 128, True),
+    (1, 1, 1, 32768, 32768, 64, False),
+    (1, 4, 4, 8192, 8192, 128, True),
+    (2, 16, 16, 64, 32768, 128, False),
+    (2, 16, 16, 128, 32768, 128, False),
+    (4, 16, 16, 256, 8192, 64, False),
+    (4, 16, 16, 256, 8192, 128, False),
+    (1, 32, 8, 1024, 1024, 128, True),
+    (1, 8, 8, 4096, 4096, 64, True),
+    (4, 4, 4, 4096, 4096, 512, False),
+    (1, 8, 8, 131072, 131072, 128, True),
+    (1, 1, 1, 524288, 524288, 128, True),
+    (1, 8, 8, 1048576, 1048576, 128, True),
+)
+MOST_FOR_BACKWARD = 1 << 17  # tokens, of which no peer's backward takes minutes
+
+
+def corners(dtype: str, device: str, shapes: tuple[Shape, ...] = SHAPES) -> Iterator[Case]:
+    """Plain attention of other shapes than the grid `paper` has."""
+    for batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal in shapes:
+        yield Case(_row(dtype, batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal),
+                   (peer_cases.draw(dtype, device, batch, seqlen_q, heads, head_dim),
+                    *(peer_cases.draw(dtype, device, batch, seqlen_k, heads_kv, head_dim) for _ in range(2))),
+                   _sides(causal, heads != heads_kv, seqlen_k),
+                   4.0 * batch * heads * seqlen_q * seqlen_k * head_dim * (0.5 if causal else 1.0),
+                   modes=("fwd", "bwd") if seqlen_k <= MOST_FOR_BACKWARD else ("fwd",))
+
+
+def _row(dtype: str, batch: int, heads: int, heads_kv: int, seqlen_q: int, seqlen_k: int, head_dim: int,
+         causal: bool) -> dict[str, Any]:
+    row = {"what": "corner", "dtype": dtype, "D": head_dim, "S": seqlen_k, "B": batch, "H": heads, "causal": causal}
+    return row | ({"Hkv": heads_kv} if heads_kv != heads else {}) | ({"Sq": seqlen_q} if seqlen_q != seqlen_k else {})
+
+
+def _sides(causal: bool, grouped: bool, seqlen_k: int) -> dict[str, peer_cases.Side]:
+    """The peers that can: torch's memory-efficient backend takes no grouped heads, and minutes for very long ones."""
+    more = {"enable_gqa": True} if grouped else {}
+    names = [name for name in peer_cases.SDP if name != "efficient" or not (grouped or seqlen_k > MOST_FOR_BACKWARD)]
+    return {"attend": peer_cases.ours(causal=causal),
+            **{name: peer_cases.sdpa(name, is_causal=causal, **more) for name in names},
+            **peer_cases.fa3_and_fa4(causal=causal)}
