@@ -191,12 +191,12 @@ class Sm90BackwardList {
       at_ += item.end - item.begin;
       return true;
     } else {
-      while (next_ < num_items_) {
-        const uint32 index = next_;
-        next_ = next_index<Schedule::kDynamic>(next_, args_.next_item);
-        if (make_item<Config>(item, args_, index)) return true;
-      }
-      return false;
+      // Not before it is wanted: with the item before it, a block would take what others are free for earlier.
+      do {
+        if (has_begun_) next_ = next_index<Schedule::kDynamic>(next_, args_.next_item);
+        has_begun_ = true;
+      } while (next_ < num_items_ && !make_item<Config>(item, args_, next_));
+      return next_ < num_items_;
     }
   }
 
@@ -214,7 +214,8 @@ class Sm90BackwardList {
 
   const Sm90BackwardArgs& args_;
   uint32 num_items_;
-  uint32 next_;           // item; kOwnsHeads: head
+  uint32 next_;           // item; kOwnsHeads: head; where blocks take items, the one taken last
+  bool has_begun_ = false;
   uint32 key_block_ = 0;  // kOwnsHeads: of that head
   uint32 first_cut_;      // items from here on are cut
   int steps_;             // of an item

@@ -43,6 +43,15 @@ template <class Config>
   return 1.0f;
 }
 
+// Where the tile's o and lse lie. kSplitsKeys: all batches of a part of the keys follow those of the part before.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ SequenceSpan span_of_outputs(const Sm90ForwardArgs& args,
+                                                                      const Sm90Work& work) {
+  SequenceSpan span = work.template span<Config>();
+  if constexpr (Config::kSplitsKeys) span.batch += static_cast<uint32>(work.batch) * args.base.batch;
+  return span;
+}
+
 template <class Config>
 __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                           const float (&lse)[kRowsOfThread]) {
@@ -51,7 +60,7 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   for (int h = 0; h < kRowsOfThread; ++h) {
     const int row = rows.mine + h * kRowHalf;
     if (row >= work.seqlen_q) continue;
-    args.base.lse[work.template span<Config>().query_offset(args.base.lse_stride, work.head, row)] =
+    args.base.lse[span_of_outputs<Config>(args, work).query_offset(args.base.lse_stride, work.head, row)] =
         lse[h] * lse_unit<Config>(args);
   }
 }
@@ -111,6 +120,29 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
   tma_store_commit();
 }
 
+// kSplitsKeys: o and lse over a part of the keys, for the merge of all parts.
+template <class Config>
+__device__ __forceinline__ void store_part(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
+                                           const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
+                                           const float (&o)[Sm90Fragments<Config>::kOutputs]) {
+  static_assert(!Score<Config>::kAddsToSum, "each part would add the logit to the sum");
+  static_assert(!Config::kIsVarlen && !Config::kIsCached && !Config::kAddsToOutputs);
+  store_lse<Config>(args, work, rows, lse);
+  const SequenceSpan span = span_of_outputs<Config>(args, work);
+#pragma unroll
+  for (int h = 0; h < kRowsOfThread; ++h) {
+    const int row = rows.mine + h * kRowHalf;
+    if (row >= work.seqlen_q) continue;
+    auto* const o_row = static_cast<float*>(args.base.o) + span.query_offset(args.base.o_stride, work.head, row) +
+                        accumulator_column(rows.thread);
+#pragma unroll
+    for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {  // a multiple of 8
+      const int i = column / 2 + 2 * h;
+      *reinterpret_cast<float2*>(o_row + column) = make_float2(o[i] * factor[h], o[i + 1] * factor[h]);
+    }
+  }
+}
+
 // kAddsToOutputs: merges the rows' o, l and lse over these keys into those in memory, over other keys. All are floats.
 template <class Config>
 __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
@@ -160,13 +192,18 @@ template <class Config>
   return RowEnd<Config>::of(args.options, work.sequence, work.head);
 }
 
-// Rows that see no key: o = 0, lse = -inf. kAddsToOutputs: they keep what they have over other keys.
+// Rows that see no key: o = 0, lse = -inf. kAddsToOutputs: they keep what they have over other keys. kSplitsKeys: the
+// merge does not read the o of such a part.
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                    const Sm90Rows& rows) {
   if constexpr (Config::kAddsToOutputs) {  // o in memory may be undefined
     const float nothing[Sm90Fragments<Config>::kOutputs] = {};
     merge_rows<Config>(args, work, rows, {0.0f, 0.0f}, {-kInfinity, -kInfinity}, nothing);
+    return;
+  }
+  if constexpr (Config::kSplitsKeys) {
+    store_lse<Config>(args, work, rows, {-kInfinity, -kInfinity});
     return;
   }
   const uint32 zeros[Sm90Fragments<Config>::kOutputs / 2] = {};
@@ -186,6 +223,10 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
                                        end.factor(softmax.inverse_sum(1), of_keys[1])};
   if constexpr (Config::kAddsToOutputs) {
     merge_rows<Config>(args, work, rows, factor, lse, o);
+    return;
+  }
+  if constexpr (Config::kSplitsKeys) {
+    store_part<Config>(args, work, rows, factor, lse, o);
     return;
   }
   store_lse<Config>(args, work, rows, lse);

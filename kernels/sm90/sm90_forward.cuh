@@ -260,7 +260,7 @@ struct Sm90Consumer {
   __device__ __forceinline__ void consume(const Sm90Work& work) {
     const WindowMask mask = sm90_mask<Config>(args.options, work);
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
-    const Sm90KeyTiles all = places_of_rows<Config, Shape::kBlockM>(list, mask, work, work.row);
+    const Sm90KeyTiles all = places_of_block<Config>(args, list, mask, work);
     const int first = work.row + turn.consumer * kWarpgroupRows;
     if (all.begin >= all.end) {
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
@@ -268,7 +268,7 @@ struct Sm90Consumer {
       return;
     }
     const uint32 q_smem = smem_address(smem.q[q_at.buffer()]) + turn.consumer * kWarpgroupRows * kSwizzleBytes;
-    const Sm90KeyTiles seen = places_of_rows<Config, kWarpgroupRows>(list, mask, work, first);
+    const Sm90KeyTiles seen = places_of_warpgroup<Config>(all, list, mask, work, first);
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));

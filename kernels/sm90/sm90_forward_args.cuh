@@ -20,10 +20,13 @@ struct Sm90ForwardArgs {
   uint32 row_tiles;      // of a head: Sm90ForwardGrid::row_tiles
   uint32 section_heads;  // query heads whose tiles run side by side: Sm90ForwardGrid::section_heads
   float scale_log2;      // |scale| * log2(e), not below 2^-100: 0 * -inf would be NaN
-  ForwardArgs base;      // q, k, v are not read: the maps have them. kNegateScores: scale is |scale|
+  ForwardArgs base;      // q, k, v are not read: the maps have them. kNegateScores: scale is |scale|. kSplitsKeys: o is
+                         // float, and it and lse have as many batches for each part of the keys
   OptionArgs options;
+  uint32 splits;  // kSplitsKeys: parts of a row's keys
+  uint32 unused;
 };
 static_assert(sizeof(Sm90ForwardArgs) ==
-              (5 * sizeof(TensorMapArg) + sizeof(ForwardArgs) + sizeof(OptionArgs) + 8 + 4 * 4 + 63) / 64 * 64);
+              (5 * sizeof(TensorMapArg) + sizeof(ForwardArgs) + sizeof(OptionArgs) + 8 + 6 * 4 + 63) / 64 * 64);
 
 }  // namespace attend

@@ -100,7 +100,7 @@ struct Sm90Shape {
   static constexpr int kPanelsV = sm90_panels(kColumnsV);
   // With two buffers of q, the copy engine stores o from the place of its q. With one, threads store o, so that the
   // next q can come as soon as the last scores are made.
-  static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs;
+  static constexpr bool kStagesO = Config::kQBuffers > 1 && !Config::kAddsToOutputs && !Config::kSplitsKeys;
   static constexpr int kKeyLoaders = Config::kIsCached ? Config::kKeyLoaders : 1;
   static constexpr int kTails = kKeyLoaders;
   static constexpr bool kCopiesKeys = Config::kIsCached && !Config::kHasBoxes;  // by cp.async

@@ -95,12 +95,12 @@ struct Sm90Producer {
     if (is_loader()) full.arrive();
   }
 
-  // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next.
-  __device__ __forceinline__ void load_tile(const Sm90Work& work) {
+  // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next. The
+  // walk asks for its next tile when only the last v is left to load.
+  __device__ __forceinline__ void load_tile(const Sm90Work& work, Sm90TileWalk<Config>& walk) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
-    const Sm90KeyTiles tiles =
-        places_of_rows<Config, Shape::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
+    const Sm90KeyTiles tiles = places_of_block<Config>(args, list, sm90_mask<Config>(args.options, work), work);
+    if (tiles.begin >= tiles.end) return walk.take();  // consumers skip the barriers of q, k and v too
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const SequenceSpan span = work.template span<Config>();
     const KeySource keys = span.keys();
@@ -114,6 +114,7 @@ struct Sm90Producer {
       load_v(work, keys, number, head);
       number = next;
     }
+    walk.take();
     load_v(work, keys, number, head);
   }
 
@@ -121,11 +122,13 @@ struct Sm90Producer {
   __device__ __forceinline__ void run() {
     if constexpr (Config::kIsCached) {
       Sm90CachedLoader<Config> loader = {smem, static_cast<const Sm90CachedArgs&>(args), 0};
-      announce_tiles(
-          [&](const Sm90Work& work) { loader.load(work, [&] { load_q(work, work.template span<Config>()); }); });
+      announce_tiles([&](const Sm90Work& work, Sm90TileWalk<Config>& walk) {
+        walk.take();
+        loader.load(work, [&] { load_q(work, work.template span<Config>()); });
+      });
       leave_launch();
     } else {
-      announce_tiles([&](const Sm90Work& work) { load_tile(work); });
+      announce_tiles([&](const Sm90Work& work, Sm90TileWalk<Config>& walk) { load_tile(work, walk); });
     }
   }
 
@@ -141,8 +144,9 @@ struct Sm90Producer {
       }
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;
-      walk.take();  // the answer comes while this tile is loaded
-      load(work);
+      // A block that took its next tile when it starts this one would take the long ones that others are free for
+      // earlier. The answer comes while consumers still have tiles of keys to multiply.
+      load(work, walk);
       __syncwarp();
       walk.advance();
     }

@@ -19,8 +19,7 @@ struct Sm90RandomWords {
   // A lane has a quad of keys. Tiles come in the order of the producer's load_k().
   __device__ __forceinline__ void prepare(const Sm90Work& work) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
-    const Sm90KeyTiles tiles =
-        places_of_rows<Config, Sm90Shape<Config>::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
+    const Sm90KeyTiles tiles = places_of_block<Config>(args, list, sm90_mask<Config>(args.options, work), work);
     const ScoreRules<Config> rules = sm90_rules<Config>(args, work);
 #pragma unroll 1
     for (int place = tiles.end - 1; place >= tiles.begin; --place) {

@@ -22,7 +22,7 @@ struct alignas(16) Sm90Work {
   int k_begin;   // and in k and v; kIsCached: keys before it are not seen
   int seqlen_q;
   int seqlen_k;
-  int batch;  // kIsCached: of q and o
+  int batch;  // kIsCached: of q and o; kSplitsKeys: which part of the keys
 
   static constexpr int kNoWork = -1;
 

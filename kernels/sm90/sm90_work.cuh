@@ -66,6 +66,30 @@ template <class Config, int kRows>
   return {0, row < work.seqlen_q ? list.count : 0};
 }
 
+// The block's tiles of keys. kSplitsKeys: those of its part; parts differ by one tile at most, and may be empty.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_block(const Sm90ForwardArgs& args,
+                                                                      const Sm90KeyList<Config>& list,
+                                                                      const WindowMask& mask, const Sm90Work& work) {
+  const Sm90KeyTiles all = places_of_rows<Config, Sm90Shape<Config>::kBlockM>(list, mask, work, work.row);
+  if constexpr (!Config::kSplitsKeys) return all;
+  const int64 tiles = all.end - all.begin;
+  const int64 splits = args.splits;
+  return {all.begin + static_cast<int>(tiles * work.batch / splits),
+          all.begin + static_cast<int>(tiles * (work.batch + 1) / splits)};
+}
+
+// Those of a warpgroup, `row` being its first.
+template <class Config>
+[[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_warpgroup(const Sm90KeyTiles& of_block,
+                                                                          const Sm90KeyList<Config>& list,
+                                                                          const WindowMask& mask, const Sm90Work& work,
+                                                                          int row) {
+  const Sm90KeyTiles seen = places_of_rows<Config, kWarpgroupRows>(list, mask, work, row);
+  if constexpr (!Config::kSplitsKeys) return seen;
+  return {max(seen.begin, of_block.begin), min(seen.end, of_block.end)};
+}
+
 // The tiles of which every one of these rows sees every key.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles unmasked_tiles_of_rows(const WindowMask& mask, int row) {
@@ -124,11 +148,13 @@ class Sm90TileWalk {
   // see the most.
   [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
     if (queue_.index() >= args_.total_tiles) return {Sm90Work::kNoWork};
+    const uint32 index = Config::kSplitsKeys ? queue_.index() / args_.splits : queue_.index();
+    const int split = Config::kSplitsKeys ? static_cast<int>(queue_.index() % args_.splits) : 0;
     const HeadTile at =
         Config::kMask == MaskKind::kCausal || has_block_mask<Config>()
-            ? longest_first_in_sections(queue_.index(), args_.row_tiles, args_.base.batch * args_.base.num_heads_q,
+            ? longest_first_in_sections(index, args_.row_tiles, args_.base.batch * args_.base.num_heads_q,
                                         args_.base.num_heads_q, args_.section_heads)
-            : HeadTile::of_block(queue_.index(), args_.row_tiles, args_.base.num_heads_q);
+            : HeadTile::of_block(index, args_.row_tiles, args_.base.num_heads_q);
     return {static_cast<int>(at.batch),
             static_cast<int>(at.head),
             static_cast<int>(at.tile) * kBlockM,
@@ -136,7 +162,7 @@ class Sm90TileWalk {
             0,
             static_cast<int>(args_.base.seqlen_q),
             static_cast<int>(args_.base.seqlen_k),
-            0};
+            split};
   }
 
   // Sequence after sequence, head after head. The walk only goes forward: each lane looks at one of 32 sequences.

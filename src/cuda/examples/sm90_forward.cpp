@@ -25,6 +25,7 @@ struct Case {
   std::int64_t seqlen_k = 512;
   bool is_low = false;      ///< with one consumer
   bool puts_aside = false;  ///< sums over very many keys
+  bool splits_keys = false;
   bool maps_bias = true;    ///< false: no tensor map takes the bias
 };
 
@@ -94,6 +95,13 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kWindow, .options = kAllButDropout, .negate_scores = true},
     {.element = kBF16, .mask = kWindow, .options = kEvery, .negate_scores = true},
 };
+// Keys that several blocks share.
+constexpr Case kSplits[] = {
+    {.element = kBF16, .seqlen_k = 16384, .is_low = true, .splits_keys = true},
+    {.element = kBF16, .mask = kCausal, .splits_keys = true},
+    {.element = kF16, .mask = kWindow, .options = kTransform | kAlibi | kDropout, .splits_keys = true},
+    {.element = kBF16, .options = kBias, .bias = kBF16, .is_low = true, .splits_keys = true},
+};
 constexpr std::int32_t kTwoRules = kDropout | kAlibi, kThreeRules = kDropout | kAlibi | kTransform;
 constexpr Case kDropoutBesideRules[] = {
     {.element = kF16, .mask = kWindow, .options = kTwoRules | kVarlen, .negate_scores = true},
@@ -112,7 +120,7 @@ constexpr Group kGroups[] = {
     {.head_dims = k192And128, .cases = kWiderThanV},       {.head_dims = kOfTiles, .cases = kLongSums},
     {.head_dims = k40And80, .cases = kFullAlone},          {.head_dims = kOfTiles, .cases = kParts},
     {.head_dims = k128, .cases = kPartsWithRules},         {.head_dims = kOfTiles, .cases = kEveryOption},
-    {.head_dims = kOfRules, .cases = kDropoutBesideRules},
+    {.head_dims = kOfRules, .cases = kDropoutBesideRules}, {.head_dims = kOfTiles, .cases = kSplits},
 };
 
 Sm90ForwardVariant variant_of(const Case& c, HeadDims head_dim) {
@@ -127,8 +135,9 @@ Sm90ForwardVariant variant_of(const Case& c, HeadDims head_dim) {
   const bool bias_tiles = c.maps_bias && sm90_takes_bias_tiles(facts);
   Sm90ForwardVariant v =
       c.is_low ? sm90_forward_low(facts, bias_tiles) : sm90_forward_tall(facts, c.seqlen_k, bias_tiles);
-  v.tile.schedule = sm90_forward_schedule(facts, c.seqlen_k);
+  v.tile.schedule = c.splits_keys ? Schedule::kStatic : sm90_forward_schedule(facts, c.seqlen_k);
   v.puts_aside = c.puts_aside;
+  v.splits_keys = c.splits_keys;
   return v;
 }
 

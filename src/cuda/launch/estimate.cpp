@@ -21,6 +21,18 @@ double visible_keys(const core::Problem& p) {
   return std::min(all, static_cast<double>(left) + static_cast<double>(std::max<std::int64_t>(0, right)) + 1);
 }
 
+/// How much longer than `waves` full ones the blocks take, since multiprocessors wait for the last of them.
+double idle_factor(const core::Problem& p, const Rate& rate, double waves) {
+  if (waves <= 0) return 1;
+  const bool knows_tiles = rate.has_whole_tiles && !p.varlen && p.block_mask == nullptr && !p.mask;
+  if (!knows_tiles) return std::max(1.0, waves) / waves;  // fewer blocks than places for them
+  // Tiles that are alike come in whole waves. Otherwise the longest start first, and nothing ends before the first.
+  const double visible = visible_keys(p);
+  const double longest = p.own_window().left < 0 ? static_cast<double>(p.max_seqlen_k) : visible;
+  if (visible <= 0) return 1;
+  return longest <= visible ? std::ceil(waves) / waves : std::max(1.0, longest / visible / waves);
+}
+
 }  // namespace
 
 double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const Rate& rate) {
@@ -34,8 +46,7 @@ double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const
   const double operations = 2 * heads * rows * visible_keys(p) * dims * (p.is_backward ? kBackwardProducts : 1);
   const double slots = static_cast<double>(device.num_multiprocessors) * rate.blocks_per_multiprocessor;
   const double waves = static_cast<double>(rate.blocks) / slots;
-  const double idle = waves > 0 ? std::max(1.0, waves) / waves : 1;  // fewer blocks than places for them
-  const double compute = operations / (rate.tflops * 1e12 * share) * idle;
+  const double compute = operations / (rate.tflops * 1e12 * share) * idle_factor(p, rate, waves);
   const double key_bytes = static_cast<double>(p.num_sequences * p.num_heads_k * p.max_seqlen_k) * dims;
   const double bytes = (heads * static_cast<double>(p.max_seqlen_q) * dims + key_bytes) *
                        static_cast<double>(dtype_bytes(p.q.dtype)) * (p.is_backward ? 2 : 1);

@@ -79,7 +79,7 @@ class Sm90Backward final : public Family {
         v.tile().block_n == 192) {
       v.mask = MaskKind::kWindow;
     }
-    v.adds_up = pays_to_add_up(p);
+    v.adds_up = pays_to_add_up(p, device);
     v.dbias_blocks = sm90_backward_dbias_blocks(p);
     if (p.dbias) v.dbias = element_of(p.dbias->dtype);
     Choice choice = {.variant = v, .why = why(v)};
@@ -356,7 +356,7 @@ class Sm90Backward final : public Family {
   /// one has read is no more in the L2 cache when another wants it: 8.5 GB come from memory at (2, 32:4, 8192, 128)
   /// causal, 1.5 where each head has keys of its own. The larger the group, the more is read anew; the more tiles of
   /// rows a key block has, the less its sums matter. Measured: docs/hopper_backward.md.
-  [[nodiscard]] static bool pays_to_add_up(const Problem& p) {
+  [[nodiscard]] static bool pays_to_add_up(const Problem& p, const DeviceInfo& device) {
     if (sm90_backward_tile_of(p).is_wide) return false;
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
     const auto [left, right] = p.own_window();
@@ -364,6 +364,10 @@ class Sm90Backward final : public Family {
     if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
     const std::int64_t group = p.num_heads_q / p.num_heads_k;
     const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (right == 0 ? 2 : 1);
+    // Key blocks for half of the GPU at most, where query heads give it more: measured at (1, 32:8, 1024, 128), causal,
+    // 145 us before and 91 after.
+    const std::int64_t items = num_tiles(p.max_seqlen_k, sm90_backward_tile_of(p).block_n) * p.num_heads_k * p.q.shape[0];
+    if (group > 1 && tiles > 1 && 2 * items <= device.num_multiprocessors) return true;
     return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
   }
 

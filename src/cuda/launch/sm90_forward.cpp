@@ -10,6 +10,8 @@
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
+#include "cuda/launch/merge_step.hpp"
+#include "cuda/launch/sm90_forward_split.hpp"
 #include "cuda/launch/sm90_forward_variant.hpp"
 #include "cuda/launch/sm90_mask_steps.hpp"
 #include "cuda/launch/tensor_maps.hpp"
@@ -26,7 +28,8 @@ double tflops_of(const Sm90ForwardVariant& v) {
   double rate = widest <= 64 ? 560 : widest <= 96 ? 600 : widest <= 128 ? 650 : 700;
   const ScoreModTraits score = v.score();
   if (score.transforms || score.drops || score.reads_memory()) rate *= 0.65;
-  return v.tile.consumers == 1 ? 0.55 * rate : rate;
+  const bool is_middle = widest <= 64 && v.tile.consumers == 2;  // beside tiles of 192 rows
+  return v.tile.consumers == 1 ? 0.55 * rate : is_middle ? 0.85 * rate : rate;
 }
 
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
@@ -61,20 +64,32 @@ class Sm90Forward final : public Family {
     facts.aligned = 1;  // as lack() asks
     facts.see_mask_as_blocks();
     const bool bias_tiles = sm90_takes_bias_tiles(facts) && !bias_map_lack(p);
-    Sm90ForwardVariant tall = sm90_forward_tall(facts, p.max_seqlen_k, bias_tiles);
-    Sm90ForwardVariant low = sm90_forward_low(facts, bias_tiles);
-    tall.tile.schedule = low.tile.schedule = sm90_forward_schedule(facts, p.max_seqlen_k);
-    tall.puts_aside = low.puts_aside = puts_sums_aside(facts.element, p.max_seqlen_k);
-    Choice choice = {.variant = tall, .why = "Hopper's tensor cores: row tiles as tall as registers allow"};
-    lay_out(p, device, choice);
-    Choice other = {.variant = low, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
-    lay_out(p, device, other);
-    return other.seconds < choice.seconds ? other : choice;
+    const Sm90ForwardVariant tall = sm90_forward_tall(facts, p.max_seqlen_k, bias_tiles);
+    Choice best;
+    const auto offer = [&](Sm90ForwardVariant v, const char* why, const char* why_split) {
+      v.tile.schedule = sm90_forward_schedule(facts, p.max_seqlen_k);
+      v.puts_aside = puts_sums_aside(facts.element, p.max_seqlen_k);
+      offer_choice(p, device, v, why, best);
+      if (!is_worth_splitting(p, v, device)) return;
+      v.splits_keys = 1;
+      v.tile.schedule = Schedule::kStatic;
+      offer_choice(p, device, v, why_split, best);
+    };
+    offer(tall, "Hopper's tensor cores: row tiles as tall as registers allow",
+          "Hopper's tensor cores: tall row tiles, whose keys several blocks share");
+    if (const auto middle = sm90_forward_middle(facts, tall)) {
+      offer(*middle, "Hopper's tensor cores: row tiles of 128, which fill the GPU better than taller ones",
+            "Hopper's tensor cores: row tiles of 128, whose keys several blocks share");
+    }
+    offer(sm90_forward_low(facts, bias_tiles), "Hopper's tensor cores: few rows, so tiles of 64",
+          "Hopper's tensor cores: few rows, so tiles of 64, whose keys several blocks share");
+    return best;
   }
 
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
     const auto v = choice.variant.as<Sm90ForwardVariant>();
     const Sm90ForwardGrid grid = grid_of(p, v, device.num_multiprocessors);
+    const std::int64_t splits = v.splits_keys != 0 ? best_splits(p, v, grid, device) : 1;
     choice.num_steps = 0;
     choice.seconds = 0;
     if (v.lists_from_mask != 0) {
@@ -82,13 +97,9 @@ class Sm90Forward final : public Family {
       mask_steps.add_steps(choice);
       choice.seconds = mask_steps.seconds(device);
     }
-    choice.add_step({.blocks = grid.blocks});
-    choice.seconds += estimated_seconds(p, device,
-                                        {.tflops = tflops_of(v),
-                                         .block_m = v.tile.block_m(),
-                                         .blocks = grid.total_tiles,
-                                         .blocks_per_multiprocessor = 1,
-                                         .num_steps = choice.num_steps});
+    choice.add_step({.blocks = v.splits_keys != 0 ? splits * grid.total_tiles : grid.blocks});
+    if (v.splits_keys != 0) choice.add_step({.blocks = merge_step_blocks(rows_of(p))});
+    choice.seconds += seconds(p, v, grid, splits, device);
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
@@ -96,6 +107,7 @@ class Sm90Forward final : public Family {
     std::vector<KernelSpec> specs;
     if (v.lists_from_mask != 0) mask_lists_of(v).add_specs(arch, specs);
     specs.push_back(sm90_forward_spec(v, takes, arch.target));
+    if (v.splits_keys != 0) specs.push_back(merge_step_spec(arch.target));
     return specs;
   }
 
@@ -108,6 +120,8 @@ class Sm90Forward final : public Family {
     workspace.add({.name = "sums put aside", .bytes = v.puts_aside != 0 ? sums : 0});
     workspace.add({.name = "tiles of the mask",
                    .bytes = v.lists_from_mask != 0 ? Sm90MaskSteps(p, mask_lists_of(v)).bytes() : 0});
+    workspace.add({.name = "o and lse over parts of the keys",
+                   .bytes = v.splits_keys != 0 ? sm90_forward_split_bytes(p, splits_of(p, v, choice)) : 0});
     return workspace;
   }
 
@@ -116,6 +130,7 @@ class Sm90Forward final : public Family {
     if (p.q.numel() == 0) return;  // no address for a map either
     const auto v = launch.choice.variant.as<Sm90ForwardVariant>();
     const std::size_t step = steps_before(v);
+    const std::int64_t splits = v.splits_keys != 0 ? splits_of(p, v, launch.choice) : 1;
     const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[step].blocks);
     Sm90ForwardArgs args = {
         .q_map = row_map(p.q, v.tile.block_m(), p.q.data),
@@ -124,15 +139,25 @@ class Sm90Forward final : public Family {
         .o_map = row_map(p.adds_to_outputs() ? p.q : p.o, kSm90ConsumerRows, p.q.data),  // unused then
         .terms_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
         .next_tile = launch.region<uint32>(0),
-        .total_tiles = grid.total_tiles,
+        .total_tiles = static_cast<uint32>(grid.total_tiles * splits),
         .row_tiles = grid.row_tiles,
         .section_heads = grid.section_heads,
         .scale_log2 = sm90_folded_scale(p),
         .base = forward_args(p, launch.region(1), true),
-        .options = option_args_of(p)};
+        .options = option_args_of(p),
+        .splits = static_cast<uint32>(splits),
+        .unused = 0};
     args.base.scale = made_up_scale(p, true);
     args.options.block_mask = mask_lists_of(v).args(launch, launch.region<std::byte>(2)).by_rows;
+    if (v.splits_keys == 0) return launch.run(step, args);
+    const auto parts = Sm90ForwardParts::of(p, splits, launch.region(3));
+    args.base.o = parts.o;
+    args.base.lse = parts.lse;
+    args.base.o_stride = parts.o_stride;
+    args.base.lse_stride = parts.lse_stride;
     launch.run(step, args);
+    MergeArgs merge = parts.merge_args(p, splits);
+    launch.run(step + 1, merge);
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
@@ -164,6 +189,62 @@ class Sm90Forward final : public Family {
   }
 
  private:
+  void offer_choice(const Problem& p, const DeviceInfo& device, const Sm90ForwardVariant& v, const char* why,
+                    Choice& best) const {
+    Choice choice = {.variant = v, .why = why};
+    lay_out(p, device, choice);
+    if (best.num_steps == 0 || choice.seconds < best.seconds) best = choice;
+  }
+
+  static std::int64_t rows_of(const Problem& p) { return p.q.shape[0] * p.num_heads_q * p.max_seqlen_q; }
+
+  /// Only where multiprocessors have one tile, or two of which the second leaves many idle.
+  static bool is_worth_splitting(const Problem& p, const Sm90ForwardVariant& v, const DeviceInfo& device) {
+    constexpr std::int64_t kFewWaves = 2;
+    const Sm90ForwardGrid grid = grid_of(p, v, device.num_multiprocessors);
+    return v.tile.consumers > 0 && sm90_forward_can_split(p) && p.q.numel() > 0 &&
+           grid.total_tiles < kFewWaves * device.num_multiprocessors && most_splits(p, v) > 1;
+  }
+  /// A part has a few tiles of keys at least: its first and its last take longer.
+  static std::int64_t most_splits(const Problem& p, const Sm90ForwardVariant& v) {
+    constexpr std::int64_t kLeastTiles = 4;
+    return std::min(kSm90MostSplits, num_tiles(p.max_seqlen_k, v.tile.block_n) / kLeastTiles);
+  }
+  static std::int64_t best_splits(const Problem& p, const Sm90ForwardVariant& v, const Sm90ForwardGrid& grid,
+                                  const DeviceInfo& device) {
+    std::int64_t best = 2;
+    for (std::int64_t splits = 3; splits <= most_splits(p, v); ++splits) {
+      if (seconds(p, v, grid, splits, device) < seconds(p, v, grid, best, device)) best = splits;
+    }
+    return best;
+  }
+  /// As many as the choice was made for.
+  static std::int64_t splits_of(const Problem& p, const Sm90ForwardVariant& v, const Choice& choice) {
+    const Sm90ForwardGrid grid = grid_of(p, v, 1);
+    return grid.total_tiles == 0 ? 1 : choice.steps[steps_before(v)].blocks / grid.total_tiles;
+  }
+
+  /// Without the steps that make lists.
+  static double seconds(const Problem& p, const Sm90ForwardVariant& v, const Sm90ForwardGrid& grid, std::int64_t splits,
+                        const DeviceInfo& device) {
+    const std::int64_t blocks = splits * grid.total_tiles;
+    double found = estimated_seconds(p, device,
+                                     {.tflops = tflops_of(v),
+                                      .block_m = v.tile.block_m(),
+                                      .blocks = blocks,
+                                      .blocks_per_multiprocessor = 1,
+                                      .num_steps = v.splits_keys != 0 ? std::size_t{2} : std::size_t{1},
+                                      .has_whole_tiles = true});
+    if (v.splits_keys != 0) {
+      constexpr double kSecondsOfBlock = 2e-6;  // before its first and after its last product
+      constexpr double kPartsPerSecond = 2e12;  // bytes of parts, written and read again
+      const double waves = std::ceil(static_cast<double>(blocks) / device.num_multiprocessors);
+      found += waves * kSecondsOfBlock +
+               static_cast<double>(2 * sm90_forward_split_bytes(p, splits)) / kPartsPerSecond;
+    }
+    return found;
+  }
+
   static Sm90ForwardGrid grid_of(const Problem& p, const Sm90ForwardVariant& v, std::int64_t blocks) {
     const std::int64_t bytes_per_key = (p.head_dim + p.head_dim_v) * dtype_bytes(p.q.dtype);
     return Sm90ForwardGrid::of(p.num_sequences, p.num_heads_q, p.num_heads_k, p.max_seqlen_q, p.max_seqlen_k,

@@ -79,6 +79,11 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
 }
 
+std::optional<Sm90ForwardVariant> sm90_forward_middle(const Facts& facts, const Sm90ForwardVariant& tall) {
+  if (tall.tile.consumers < 3) return std::nullopt;
+  return with(facts, {.block_n = 128, .q_buffers = 2, .overlaps = true, .speculates = true});
+}
+
 int sm90_forward_box_rows(const Sm90ForwardVariant& v, std::int64_t page_size) {
   const std::int64_t block_n = v.tile.block_n;
   if (page_size % block_n == 0) return v.tile.block_n;
@@ -129,7 +134,11 @@ Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles) {
   }
   if (facts.score().adds_from_memory || drops_beside_a_mask(facts)) return with(facts, {.consumers = 1});
   const bool is_narrow = widest <= 128;
-  return with(facts, {.consumers = 1, .block_n = is_narrow ? 128 : 64, .stages = is_narrow ? 3 : 2, .overlaps = true});
+  return with(facts, {.consumers = 1,
+                      .block_n = is_narrow ? 128 : 64,
+                      .stages = is_narrow ? 3 : 2,
+                      .overlaps = true,
+                      .speculates = is_narrow && (facts.loop_options() & ~option::kRing) == 0});
 }
 
 }  // namespace attend::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "cuda/launch/fields.hpp"
 #include "kernels/sm90/sm90_forward_shape.cuh"
@@ -12,6 +13,7 @@ struct Sm90ForwardVariant : Facts {
   Sm90ForwardTile tile = {};
   std::int32_t puts_aside = 0;   ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
   std::int32_t bias_tiles = 0;   ///< the copy engine brings the bias
+  std::int32_t splits_keys = 0;  ///< several blocks share a row's keys, and a merge follows: sm90_forward_split.hpp
   std::int32_t is_cached = 0;    ///< keys lie in a cache: kernels/sm90/sm90_cached_args.cuh
   std::int32_t has_boxes = 0;    ///< is_cached: the copy engine brings keys
   std::int32_t key_loaders = 0;  ///< is_cached: warps that load keys
@@ -38,6 +40,7 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
     {"speculate", "kSpeculate", flag<&Sm90ForwardVariant::tile, &Sm90ForwardTile::speculates>},
     {"puts_aside", "kPutsAside", flag<&Sm90ForwardVariant::puts_aside>},
     {nullptr, "kTermsTiles", flag<&Sm90ForwardVariant::bias_tiles>},
+    {nullptr, "kSplitsKeys", flag<&Sm90ForwardVariant::splits_keys>},
     {nullptr, "kIsCached", flag<&Sm90ForwardVariant::is_cached>},
     {nullptr, "kHasBoxes", flag<&Sm90ForwardVariant::has_boxes>},
     {nullptr, "kKeyLoaders", number<&Sm90ForwardVariant::key_loaders>},
@@ -65,6 +68,10 @@ constexpr int kSm90MostHeadDimWithBias = 192;
 
 /// The kernel, for the family or for a cache.
 [[nodiscard]] KernelSpec sm90_forward_spec(const Sm90ForwardVariant& variant, std::int32_t taken, const char* arch);
+
+/// Two consumers where the tallest tile has three: for grids that 192 rows divide badly.
+[[nodiscard]] std::optional<Sm90ForwardVariant> sm90_forward_middle(const Facts& facts,
+                                                                    const Sm90ForwardVariant& tall);
 
 /// One consumer: for heads with few rows.
 [[nodiscard]] Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles);

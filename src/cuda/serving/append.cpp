@@ -6,11 +6,11 @@
 #include "core/append_checks.hpp"
 #include "core/cache_checks.hpp"
 #include "core/problem_checks.hpp"
+#include "cuda/launch/rows_args.hpp"
 #include "cuda/serving/cache_args.hpp"
 #include "cuda/serving/device_of.hpp"
 #include "cuda/serving/host_copies.hpp"
 #include "cuda/serving/kernel_cache.hpp"
-#include "cuda/serving/rows_args.hpp"
 #include "kernels/serving/append_args.cuh"
 
 namespace attend::cuda {

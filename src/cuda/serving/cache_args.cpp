@@ -40,26 +40,4 @@ CacheArgs cache_args(const core::CacheLayout& layout, const AddedKeys& added) {
           .block_shift = std::has_single_bit(block) ? static_cast<uint32>(std::countr_zero(block)) : kNoBlockShift};
 }
 
-StoredElement stored_element(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return StoredElement::kF32;
-    case DType::kF16:
-      return StoredElement::kF16;
-    case DType::kBF16:
-      return StoredElement::kBF16;
-    case DType::kF64:
-      return StoredElement::kF64;
-    case DType::kF8E4M3:
-      return StoredElement::kF8E4M3;
-    case DType::kI8:
-      return StoredElement::kI8;
-    case DType::kBool:
-    case DType::kI32:
-    case DType::kI64:
-      break;
-  }
-  throw Error(ErrorCode::kInternal, fmt::format("no kernel of serving takes {}", dtype_name(dtype)));
-}
-
 }  // namespace attend::cuda

@@ -3,7 +3,6 @@
 
 #include "core/cache_layout.hpp"
 #include "kernels/serving/cache_args.cuh"
-#include "kernels/serving/stored_element.cuh"
 
 namespace attend::cuda {
 
@@ -15,8 +14,5 @@ struct AddedKeys {
 };
 
 [[nodiscard]] CacheArgs cache_args(const core::CacheLayout& layout, const AddedKeys& added = {});
-
-/// @throws Error (kInternal) for a type that no tensor of these calls may have.
-[[nodiscard]] StoredElement stored_element(DType dtype);
 
 }  // namespace attend::cuda

@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 
+#include "cuda/launch/rows_args.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 
 namespace attend::cuda {

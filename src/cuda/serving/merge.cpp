@@ -7,9 +7,10 @@
 
 #include "core/problem_checks.hpp"
 #include "cuda/driver/stream.hpp"
+#include "cuda/launch/merge_step.hpp"
+#include "cuda/launch/rows_args.hpp"
 #include "cuda/serving/device_of.hpp"
 #include "cuda/serving/kernel_cache.hpp"
-#include "cuda/serving/rows_args.hpp"
 #include "kernels/serving/merge_args.cuh"
 
 namespace attend::cuda {
@@ -24,14 +25,11 @@ struct Variant {
 };
 
 KernelSpec spec_of(Step step, const char* arch) {
-  const bool merges = step == Step::kMerge;
-  const char* name = merges ? "merge" : "store_states";
-  return {.name = name,
-          .source = "serving/merge.cuh",
-          .function = name,
-          .args = merges ? MergeArgs::kTypeName : StoreStatesArgs::kTypeName,
-          .config = {{"kThreads", kMergeThreads}},
-          .arch = arch};
+  KernelSpec spec = merge_step_spec(arch);
+  if (step == Step::kMerge) return spec;
+  spec.name = spec.function = "store_states";
+  spec.args = StoreStatesArgs::kTypeName;
+  return spec;
 }
 
 const LoadedVariant& loaded(Step step, const DeviceInfo& device) {
@@ -103,10 +101,7 @@ void merge(const core::MergeProblem& p, Stream stream) {
   } else {
     std::transform(p.states.begin(), p.states.end(), args.states, state_args);
   }
-  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
-  constexpr std::int64_t kRowsOfBlock = kMergeThreads / 32;
-  const std::int64_t blocks = std::min(kMostBlocks, (args.num_rows + kRowsOfBlock - 1) / kRowsOfBlock);
-  kernel.launch({.x = static_cast<unsigned>(blocks)}, &args, handle);
+  kernel.launch({.x = static_cast<unsigned>(merge_step_blocks(args.num_rows))}, &args, handle);
 }
 
 std::vector<KernelSpec> merge_specs(const char* arch) {
