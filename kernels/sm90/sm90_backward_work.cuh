@@ -214,7 +214,7 @@ class Sm90BackwardList {
 
   const Sm90BackwardArgs& args_;
   uint32 num_items_;
-  uint32 next_;           // item; kOwnsHeads: head; where blocks take items, the one taken last
+  uint32 next_;  // item; kOwnsHeads: head; where blocks take items, the one taken last
   bool has_begun_ = false;
   uint32 key_block_ = 0;  // kOwnsHeads: of that head
   uint32 first_cut_;      // items from here on are cut

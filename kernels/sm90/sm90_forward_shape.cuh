@@ -127,13 +127,16 @@ struct Sm90ForwardGrid {
                                                                        int64 num_heads_k, int64 seqlen_q,
                                                                        int64 seqlen_k, int64 bytes_per_key, int block_m,
                                                                        int64 multiprocessors) {
-    constexpr int64 kLeastHeads = 8;  // even if their keys exceed kSectionBytes; 4 to 16 were equally fast
+    // Heads side by side even if their keys exceed kSectionBytes: 4 to 16 were equally fast. Where a head alone keeps
+    // the GPU busy for long, blocks drift apart, and only those of one head still find its keys in the L2 cache.
+    constexpr int64 kLeastHeads = 8, kTilesOfLongHead = 2048;
     const int64 row_tiles = num_tiles(seqlen_q, block_m);
     const int64 heads = batch * num_heads_q;
     const int64 total = row_tiles * heads;
     const int64 bytes_per_head = seqlen_k * bytes_per_key * num_heads_k / (num_heads_q < 1 ? 1 : num_heads_q);
     const int64 fitting = kSectionBytes / (bytes_per_head < 1 ? 1 : bytes_per_head);
-    const int64 most = fitting > kLeastHeads ? fitting : kLeastHeads;
+    const int64 least = row_tiles < kTilesOfLongHead ? kLeastHeads : 1;
+    const int64 most = fitting > least ? fitting : least;
     const int64 sections = num_tiles(heads, most);
     return {static_cast<uint32>(row_tiles), static_cast<uint32>(total),
             static_cast<uint32>(num_tiles(heads, sections < 1 ? 1 : sections)),

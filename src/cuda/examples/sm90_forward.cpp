@@ -26,7 +26,7 @@ struct Case {
   bool is_low = false;      ///< with one consumer
   bool puts_aside = false;  ///< sums over very many keys
   bool splits_keys = false;
-  bool maps_bias = true;    ///< false: no tensor map takes the bias
+  bool maps_bias = true;  ///< false: no tensor map takes the bias
 };
 
 /// Every case at every one of the head_dims.

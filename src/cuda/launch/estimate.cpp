@@ -24,13 +24,13 @@ double visible_keys(const core::Problem& p) {
 /// How much longer than `waves` full ones the blocks take, since multiprocessors wait for the last of them.
 double idle_factor(const core::Problem& p, const Rate& rate, double waves) {
   if (waves <= 0) return 1;
-  const bool knows_tiles = rate.has_whole_tiles && !p.varlen && p.block_mask == nullptr && !p.mask;
-  if (!knows_tiles) return std::max(1.0, waves) / waves;  // fewer blocks than places for them
-  // Tiles that are alike come in whole waves. Otherwise the longest start first, and nothing ends before the first.
   const double visible = visible_keys(p);
+  const bool knows_tiles = !p.is_backward && !p.varlen && p.block_mask == nullptr && !p.mask && visible > 0;
+  if (!knows_tiles) return std::max(1.0, waves) / waves;  // fewer blocks than places for them
+  // Where tiles differ, the longest start first, and nothing ends before the first.
   const double longest = p.own_window().left < 0 ? static_cast<double>(p.max_seqlen_k) : visible;
-  if (visible <= 0) return 1;
-  return longest <= visible ? std::ceil(waves) / waves : std::max(1.0, longest / visible / waves);
+  if (longest <= visible && rate.has_whole_waves) return std::ceil(waves) / waves;
+  return std::max(1.0, longest / visible / waves);
 }
 
 }  // namespace

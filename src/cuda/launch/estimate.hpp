@@ -15,7 +15,7 @@ struct Rate {
   std::int64_t blocks;            ///< of the main kernel
   int blocks_per_multiprocessor;  ///< at that speed
   std::size_t num_steps;          ///< kernels in a row
-  bool has_whole_tiles = false;   ///< a block is busy with one tile at a time, and tiles see what the mask leaves them
+  bool has_whole_waves = false;   ///< a multiprocessor has one tile at a time: tiles that are alike come in waves
 };
 
 constexpr int kModelMultiprocessors = 132;  // H200

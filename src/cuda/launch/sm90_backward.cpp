@@ -366,7 +366,8 @@ class Sm90Backward final : public Family {
     const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (right == 0 ? 2 : 1);
     // Key blocks for half of the GPU at most, where query heads give it more: measured at (1, 32:8, 1024, 128), causal,
     // 145 us before and 91 after.
-    const std::int64_t items = num_tiles(p.max_seqlen_k, sm90_backward_tile_of(p).block_n) * p.num_heads_k * p.q.shape[0];
+    const std::int64_t items =
+        num_tiles(p.max_seqlen_k, sm90_backward_tile_of(p).block_n) * p.num_heads_k * p.q.shape[0];
     if (group > 1 && tiles > 1 && 2 * items <= device.num_multiprocessors) return true;
     return group >= kLargeGroup ? tiles >= kTilesOfLarge : group >= kSmallGroup && tiles >= kTilesOfSmall;
   }

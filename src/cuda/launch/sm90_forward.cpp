@@ -98,7 +98,7 @@ class Sm90Forward final : public Family {
       choice.seconds = mask_steps.seconds(device);
     }
     choice.add_step({.blocks = v.splits_keys != 0 ? splits * grid.total_tiles : grid.blocks});
-    if (v.splits_keys != 0) choice.add_step({.blocks = merge_step_blocks(rows_of(p))});
+    if (v.splits_keys != 0) choice.add_step({.blocks = merge_step_blocks(rows_of(p)), .overlaps_previous = true});
     choice.seconds += seconds(p, v, grid, splits, device);
   }
 
@@ -118,10 +118,10 @@ class Sm90Forward final : public Family {
     const bool dynamic = v.tile.schedule == Schedule::kDynamic;
     workspace.add({.name = "next tile", .bytes = dynamic ? std::int64_t{sizeof(uint32)} : 0, .zeroed = true});
     workspace.add({.name = "sums put aside", .bytes = v.puts_aside != 0 ? sums : 0});
-    workspace.add({.name = "tiles of the mask",
-                   .bytes = v.lists_from_mask != 0 ? Sm90MaskSteps(p, mask_lists_of(v)).bytes() : 0});
     workspace.add({.name = "o and lse over parts of the keys",
                    .bytes = v.splits_keys != 0 ? sm90_forward_split_bytes(p, splits_of(p, v, choice)) : 0});
+    workspace.add({.name = "tiles of the mask",
+                   .bytes = v.lists_from_mask != 0 ? Sm90MaskSteps(p, mask_lists_of(v)).bytes() : 0});
     return workspace;
   }
 
@@ -148,9 +148,9 @@ class Sm90Forward final : public Family {
         .splits = static_cast<uint32>(splits),
         .unused = 0};
     args.base.scale = made_up_scale(p, true);
-    args.options.block_mask = mask_lists_of(v).args(launch, launch.region<std::byte>(2)).by_rows;
+    args.options.block_mask = mask_lists_of(v).args(launch, launch.region<std::byte>(3)).by_rows;
     if (v.splits_keys == 0) return launch.run(step, args);
-    const auto parts = Sm90ForwardParts::of(p, splits, launch.region(3));
+    const auto parts = Sm90ForwardParts::of(p, splits, launch.region(2));
     args.base.o = parts.o;
     args.base.lse = parts.lse;
     args.base.o_stride = parts.o_stride;
@@ -234,13 +234,12 @@ class Sm90Forward final : public Family {
                                       .blocks = blocks,
                                       .blocks_per_multiprocessor = 1,
                                       .num_steps = v.splits_keys != 0 ? std::size_t{2} : std::size_t{1},
-                                      .has_whole_tiles = true});
+                                      .has_whole_waves = true});
     if (v.splits_keys != 0) {
       constexpr double kSecondsOfBlock = 2e-6;  // before its first and after its last product
       constexpr double kPartsPerSecond = 2e12;  // bytes of parts, written and read again
       const double waves = std::ceil(static_cast<double>(blocks) / device.num_multiprocessors);
-      found += waves * kSecondsOfBlock +
-               static_cast<double>(2 * sm90_forward_split_bytes(p, splits)) / kPartsPerSecond;
+      found += waves * kSecondsOfBlock + static_cast<double>(2 * sm90_forward_split_bytes(p, splits)) / kPartsPerSecond;
     }
     return found;
   }

@@ -70,8 +70,7 @@ constexpr int kSm90MostHeadDimWithBias = 192;
 [[nodiscard]] KernelSpec sm90_forward_spec(const Sm90ForwardVariant& variant, std::int32_t taken, const char* arch);
 
 /// Two consumers where the tallest tile has three: for grids that 192 rows divide badly.
-[[nodiscard]] std::optional<Sm90ForwardVariant> sm90_forward_middle(const Facts& facts,
-                                                                    const Sm90ForwardVariant& tall);
+[[nodiscard]] std::optional<Sm90ForwardVariant> sm90_forward_middle(const Facts& facts, const Sm90ForwardVariant& tall);
 
 /// One consumer: for heads with few rows.
 [[nodiscard]] Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles);
