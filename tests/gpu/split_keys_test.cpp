@@ -47,7 +47,8 @@ std::vector<AttentionCase> cases() {
     add(130, 5001, head_dim, true);
     add(64, 8192, head_dim, true).fill = Fill::kLarge;
     add(2048, 2048, head_dim, true).heads_q = 2;  // the first rows see keys of the first part only
-    add(2600, 2000, head_dim, true).heads_q = 2;  // and here none
+    AttentionCase& blind = add(1300, 1100, head_dim, true);  // and here none
+    blind.heads_q = blind.heads_k = 1;
     AttentionCase& windowed = add(200, 6000, head_dim);
     windowed.window_left = 3000;
     windowed.window_right = 100;
