@@ -39,7 +39,7 @@ class Checks:
 
     def __call__(self, title, ours, truth):
         budget = BUDGETS[ours[0].dtype]
-        errors = [float((x - y).abs().max() / y.abs().max()) for x, y in zip(ours, truth)]
+        errors = [float((x - y).detach().abs().max() / y.detach().abs().max()) for x, y in zip(ours, truth)]
         passed = all(error <= budget for error in errors)  # not where one is NaN
         self.failed |= not passed
         print(f"{title:<30} error {max(errors):.1e}  budget {budget:.1e}  {'ok' if passed else 'FAILED'}")
