@@ -126,6 +126,15 @@ def test_without_gradients_keys_are_read_in_place(name, classes, monkeypatch):
     assert len(decoded) == (2 if KINDS[name.partition(",")[0]].keys in ("padded", "pages", "gappy_pages") else 0)
 
 
+def test_where_decode_cannot_keys_are_copied(monkeypatch):
+    def too_old(*arguments, **options):
+        raise attend.UnsupportedError("compute: compute capability 7.5, allowed 8.0 or higher")
+
+    monkeypatch.setattr(ours.fmha, "decode", too_old)
+    q, k, v, bias, mask = problem("PagedBlockDiagonalGappyKeysMask", ours.attn_bias)
+    assert_close(ours.memory_efficient_attention_forward(q, k, v, bias), problems.truth(q, k, v, mask)[0])
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_the_backward_function(name, classes):
     q, k, v, bias, mask = problem(name, classes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Optional
 
 import torch
@@ -12,7 +12,7 @@ from attend import _api
 from attend._append import merge
 from attend._decode import decode
 from attend._drop_in import refuse_unless, renamed
-from attend._errors import ArgumentError, Error
+from attend._errors import ArgumentError, Error, UnsupportedError
 from attend.xformers import attn_bias
 from attend.xformers._inputs import Inputs, inputs_of
 from attend.xformers._parts import cache_of, cut, joined, parts_of
@@ -162,8 +162,9 @@ def memory_efficient_attention_backward(
         ends: list[Any] = []
         gradients: list[Any] = []
         for part, dout, o, of_rows in zip(parts, douts, outs, lses):
-            given = (x.detach() for x in (part.q, part.k, part.v))
-            found = _api.backward(dout, *given, o, of_rows, needs_dbias=False, scale=scale, **part.options)
+            rows, keys, values = (x.detach() for x in (part.q, part.k, part.v))
+            options = part.options | {"scale": scale, "needs_dbias": False}
+            found = _api.backward(dout, rows, keys, values, o, of_rows, **options)
             ends += [part.q, part.k, part.v]
             gradients += found[:3]
         dq, dk, dv = torch.autograd.grad(ends, leaves, gradients)
@@ -221,7 +222,9 @@ def _attention(
 def _run(inputs: Inputs, p: float, scale: Optional[float], wants_lse: bool) -> tuple[Any, Any]:
     cache = None if inputs.needs_gradients or p else cache_of(inputs)
     if cache is not None:
-        return joined([cache], [decode(*cache[:3], scale=scale, return_lse=True, **cache.options)])
+        # A GPU too old for decode gets copies of the keys, as a call with gradients does.
+        with suppress(UnsupportedError):
+            return joined([cache], [decode(*cache[:3], scale=scale, return_lse=True, **cache.options)])
     parts = parts_of(inputs)
     results = []
     for part in parts:
