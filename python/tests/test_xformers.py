@@ -126,6 +126,17 @@ def test_without_gradients_keys_are_read_in_place(name, classes, monkeypatch):
     assert len(decoded) == (2 if KINDS[name.partition(",")[0]].keys in ("padded", "pages", "gappy_pages") else 0)
 
 
+@pytest.mark.parametrize("name", [None, "LowerTriangularMask", "BlockDiagonalCausalMask, equal lengths"])
+def test_compiled(name):
+    torch._dynamo.reset()
+    q = torch.randn(1, sum(problems.ROWS), 2, 8, requires_grad=True)
+    bias = name and ALL[name](ours.attn_bias)
+    function = lambda q: ours.memory_efficient_attention(q * 2, q, q, bias)
+    found, want = torch.compile(function, fullgraph=True, backend="aot_eager")(q), function(q)
+    assert_close(found, want)
+    assert_close(*(torch.autograd.grad(x.square().sum(), q)[0] for x in (found, want)))
+
+
 def test_where_decode_cannot_keys_are_copied(monkeypatch):
     def too_old(*arguments, **options):
         raise attend.UnsupportedError("compute: compute capability 7.5, allowed 8.0 or higher")
