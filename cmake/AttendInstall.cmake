@@ -1,14 +1,15 @@
-# cmake --install: headers, the libraries, the program, the CMake package and the pkg-config files.
+# cmake --install: headers, the libraries, the program, the CMake package and the pkg-config files. The components are
+# those of the Debian packages: runtime, development, program.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(attend_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attend)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/attend DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+        COMPONENT development FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 if(TARGET attend_cli)
-  install(TARGETS attend_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS attend_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 endif()
 
 # Two export sets: a user of the shared library needs neither Highway's nor OpenMP's development files.
@@ -18,33 +19,35 @@ foreach(kind IN ITEMS static shared)
     set(target attend_shared)
   endif()
   install(TARGETS ${target} EXPORT attend-${kind}-targets
-          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(EXPORT attend-${kind}-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
+  install(EXPORT attend-${kind}-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir} COMPONENT development)
 endforeach()
 
 if(TARGET attend_mpi)
-  install(TARGETS attend_mpi EXPORT attend-mpi-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  install(TARGETS attend_mpi EXPORT attend-mpi-targets
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(EXPORT attend-mpi-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
+  install(EXPORT attend-mpi-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir} COMPONENT development)
 endif()
 
 if(TARGET attend_c)
-  install(TARGETS attend_c EXPORT attend-c-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  install(TARGETS attend_c EXPORT attend-c-targets
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT development
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  install(EXPORT attend-c-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir})
+  install(EXPORT attend-c-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir} COMPONENT development)
 endif()
 
 if(TARGET attend_ort)  # loaded by name, linked by nobody
-  install(TARGETS attend_ort LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS attend_ort LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
 endif()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/attend-config.cmake.in
                               ${PROJECT_BINARY_DIR}/attend-config.cmake INSTALL_DESTINATION ${attend_cmake_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attend-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/attend-config.cmake ${PROJECT_BINARY_DIR}/attend-config-version.cmake
-        DESTINATION ${attend_cmake_dir})
+        DESTINATION ${attend_cmake_dir} COMPONENT development)
 
 # attend.pc, and attend_c.pc of the C interface.
 set(attend_pcs attend)
@@ -58,6 +61,6 @@ foreach(pc IN LISTS attend_pcs)
     file(READ \"${PROJECT_BINARY_DIR}/${pc}.pc.partial\" text)
     string(REPLACE \" \" \"\\\\ \" prefix \"\${CMAKE_INSTALL_PREFIX}\")
     string(REPLACE \"%PREFIX%\" \"\${prefix}\" text \"\${text}\")
-    file(WRITE \"${PROJECT_BINARY_DIR}/${pc}.pc\" \"\${text}\")")
-  install(FILES ${PROJECT_BINARY_DIR}/${pc}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+    file(WRITE \"${PROJECT_BINARY_DIR}/${pc}.pc\" \"\${text}\")" COMPONENT development)
+  install(FILES ${PROJECT_BINARY_DIR}/${pc}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 endforeach()

@@ -11,7 +11,7 @@
 #           has none, into the private virtual environment .venv-nvrtc
 #   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
 #   pytest  .venv with what builds and tests the Python package; not torch
-#   torch   .venv with torch, for the tests of the Python package that need it
+#   torch   .venv with torch, transformers, diffusers and xFormers, for the tests of the Python package that need them
 #   jax     .venv with JAX for CPUs, likewise
 #   onnx    .venv with ONNX and ONNX Runtime, likewise
 #
@@ -145,7 +145,7 @@ for group in "$@"; do
     python) fill_venv bench/requirements.txt '(a large download)' ;;
     pytest) fill_venv python/requirements-test.txt '' ;;
     torch)
-      .venv/bin/python -c 'import torch, transformers' 2>/dev/null || fill_venv python/requirements-torch.txt '(a large download)'
+      .venv/bin/python -c 'import diffusers, torch, transformers, xformers' >/dev/null 2>&1 || fill_venv python/requirements-torch.txt '(a large download)'
       ;;
     jax) .venv/bin/python -c 'import jax, flatbuffers' 2>/dev/null || fill_venv python/requirements-jax.txt '(a large download)' ;;
     onnx) .venv/bin/python -c 'import onnx, onnxruntime, onnxscript' 2>/dev/null || fill_venv python/requirements-onnx.txt '' ;;

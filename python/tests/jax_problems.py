@@ -11,6 +11,7 @@ import numpy as np
 import problems
 from oracle import Problem
 
+DIFFERENTIATED = ("q", "k", "v", "bias", "sinks")
 TRANSFORMS = ["eager", "jit", "vmap", "vmap_of_grad", "vmap_twice", "scan"]
 
 OPTIONS: dict[str, list[Any]] = {
@@ -57,19 +58,25 @@ def run(p: Problem, case: dict[str, Any]) -> dict[str, np.ndarray]:
     )
     split = Split(p, case["layout"], parts)
 
-    def loss(mapped: Any, shared: Any) -> Any:
-        x = {**mapped, **shared}
+    def attention(x: dict[str, Any]) -> Any:
         options = {name: x[name] for name in ("bias", "mask", "alibi_slopes", "sinks") if name in x}
-        o, lse = attend.jax.attention(
+        return attend.jax.attention(
             x["q"], x["k"], x["v"], layout=case["layout"], causal=p.causal, window=p.window, scale=p.scale,
             softcap=p.softcap, return_lse=True, **options,
         )  # fmt: skip
+
+    def loss(mapped: Any, shared: Any) -> Any:
+        x = {**mapped, **shared}
+        o, lse = attention(x)
         total = jnp.sum(o.astype(jnp.float32) * x["dout"].astype(jnp.float32))
         if case["dlse"]:
             total += jnp.sum(jnp.where(jnp.isinf(lse), 0, lse) * x["dlse"])
         return total, (o, lse)
 
-    gradients, (o, lse) = _transformed(loss, transform, split)
+    if transform == "eager":
+        gradients, (o, lse) = _eager(attention, split, case["dlse"])
+    else:
+        gradients, (o, lse) = _transformed(loss, transform, split)
     results = {"o": split.whole(o), "lse": split.whole(lse)}
     for group, is_mapped in zip(gradients, (True, False)):
         for name, x in group.items():
@@ -80,10 +87,27 @@ def run(p: Problem, case: dict[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
+def _eager(attention: Any, split: Split, has_dlse: bool) -> Any:
+    """As `_transformed`. There is no loss: without jit each operation of one would be compiled by itself."""
+    everything = {**split.mapped, **split.shared}
+    of = {name: x for name, x in everything.items() if name in DIFFERENTIATED}
+    run = lambda wanted: attention({**everything, **wanted})
+    if has_dlse:
+        (o, lse), pull = jax.vjp(run, of)
+        (gradients,) = pull((everything["dout"], everything["dlse"]))
+    else:
+        o, pull, lse = jax.vjp(run, of, has_aux=True)
+        (gradients,) = pull(everything["dout"])
+    of_mapped, of_shared = (
+        {n: x for n, x in gradients.items() if n in group} for group in (split.mapped, split.shared)
+    )
+    return (of_mapped, of_shared), (o, lse)
+
+
 def _transformed(loss: Any, transform: str, split: Split) -> Any:
     """((gradients of mapped arrays, of shared ones), (o, lse))."""
     groups = (split.mapped, split.shared)
-    of = tuple({n: x for n, x in group.items() if n in ("q", "k", "v", "bias", "sinks")} for group in groups)
+    of = tuple({n: x for n, x in group.items() if n in DIFFERENTIATED} for group in groups)
     rest = tuple({n: x for n, x in group.items() if n not in have} for group, have in zip(groups, of))
     axes = ((0, None), (0, None))
 
@@ -96,7 +120,7 @@ def _transformed(loss: Any, transform: str, split: Split) -> Any:
         return (mapped, {name: x.sum(axis=0) for name, x in shared.items()}), results
 
     def total(wanted: Any, others: Any) -> Any:
-        if transform in ("eager", "jit"):
+        if transform == "jit":
             return one(wanted, others)
         if transform == "scan":
             return _scanned(one, wanted, others)
@@ -106,8 +130,7 @@ def _transformed(loss: Any, transform: str, split: Split) -> Any:
         losses, results = mapped(wanted, others)
         return losses.sum(), results
 
-    gradient = jax.grad(total, has_aux=True)
-    return (gradient if transform == "eager" else jax.jit(gradient))(of, rest)
+    return jax.jit(jax.grad(total, has_aux=True))(of, rest)
 
 
 def _scanned(one: Any, wanted: Any, others: Any) -> Any:

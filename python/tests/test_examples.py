@@ -1,11 +1,13 @@
 """The programs in examples/: each runs in a small size, and each notices attention that is wrong."""
 
+import contextlib
 import importlib.util
 import json
 import math
 import pathlib
 import subprocess
 import sys
+import types
 
 import attend
 import pytest
@@ -51,13 +53,16 @@ def hugging_face(torch):
         ("hugging_face", "transformers"),
         ("jax_attention", "jax"),
         ("onnx_attention", "onnxruntime"),
+        ("xformers_attention", "torch"),
+        ("diffusers_models", "diffusers"),
+        ("cupy_attention", "cupy"),
     ],
 )
 def test_a_missing_package_ends_with_2_and_one_line(name, missing):
     code = f"import sys, runpy; sys.modules[{missing!r}] = None; sys.argv = ['x', '--help']; "
     code += f"runpy.run_path({str(EXAMPLES / name) + '.py'!r}, run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    if missing == "transformers" and done.stderr.startswith("torch is not"):
+    if missing in ("transformers", "diffusers") and done.stderr.startswith("torch is not"):
         pytest.skip("torch is missing already")
     line = f"{missing} is not installed, which this example needs: pip install "
     assert done.returncode == 2 and done.stderr.startswith(line) and done.stderr.count("\n") == 1
@@ -69,15 +74,16 @@ def test_numpy_only():
 
 
 def test_jax_attention():
-    pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
+    jax = pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
     lines = run("jax_attention.py").splitlines()
-    assert len(lines) == 6 and all(line.endswith("  ok") for line in lines)
+    assert len(lines) == (8 if hasattr(jax, "shard_map") else 6) and all(line.endswith("  ok") for line in lines)
 
 
 @pytest.mark.parametrize("wrong", [1.001, float("nan")])
 def test_jax_attention_notices(wrong, monkeypatch, capsys):
     pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
     example = module("jax_attention")
+    monkeypatch.setattr(example, "check_ring", lambda *_: None)  # which has another function, and long programs
     plain = example.attention
     monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * wrong)
     assert example.main([]) == 1
@@ -99,6 +105,99 @@ def test_onnx_attention_notices(wrong, monkeypatch, capsys):
     monkeypatch.setattr(example, "formula", lambda q, k, v: plain(q, k, v) * wrong)
     assert example.main([]) == 1
     assert capsys.readouterr().out.count("WRONG") == 2
+
+
+def test_xformers_attention(device, capsys):
+    assert module("xformers_attention").main(["--device", device]) == 0
+    assert capsys.readouterr().out.count("  ok\n") == 5
+
+
+@pytest.mark.parametrize("wrong", [1.05, float("nan")])
+def test_xformers_attention_notices(wrong, device, monkeypatch, capsys):
+    example = module("xformers_attention")
+    plain = example.xops.memory_efficient_attention
+    monkeypatch.setattr(example.xops, "memory_efficient_attention", lambda *a, **o: plain(*a, **o) * wrong)
+    assert example.main(["--device", device]) == 1
+    assert capsys.readouterr().out.count("FAILED") == 4  # all but the parts that are merged
+
+
+@pytest.fixture
+def diffusers_models(torch):
+    pytest.importorskip("diffusers", reason="examples/diffusers_models.py needs diffusers")
+    return module("diffusers_models")
+
+
+def test_diffusers_models(diffusers_models, device, capsys):
+    assert diffusers_models.main(["--device", device]) == 0
+    assert capsys.readouterr().out.count("  ok\n") == 6
+
+
+@pytest.mark.parametrize("wrong", [1.05, float("nan")])
+def test_diffusers_models_notices(wrong, diffusers_models, torch, device, monkeypatch, capsys):
+    from attend.torch import _activate
+
+    plain = _activate.fill_forward
+
+    def spoiled(q, k, v, o, *rest):
+        plain(q, k, v, o, *rest)
+        o *= wrong
+
+    monkeypatch.setattr(_activate, "fill_forward", spoiled)
+    assert diffusers_models.main(["--device", device]) == 1
+    assert capsys.readouterr().out.count("FAILED") == 4
+    monkeypatch.undo()
+    if hasattr(torch.nn.attention, "current_flash_attention_impl"):
+        monkeypatch.setattr(attend, "activate", lambda: None)
+        assert diffusers_models.main(["--device", device]) == 1
+        assert capsys.readouterr().out.count("backward  FAILED") == 2
+
+
+@pytest.fixture(params=["cupy", "numpy"])
+def cupy_attention(request, monkeypatch):
+    """The example with CuPy; and with NumPy by CuPy's name, which shows without a GPU that it checks rightly."""
+    if request.param == "cupy":
+        pytest.importorskip("cupy", reason="examples/cupy_attention.py needs CuPy")
+        return module("cupy_attention")
+    import numpy
+
+    runtime = types.SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
+    stand_in = types.ModuleType("cupy")
+    stand_in.__dict__.update(
+        vars(numpy) | {"cuda": types.SimpleNamespace(runtime=runtime, Stream=contextlib.nullcontext)}
+    )
+    monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    return module("cupy_attention")
+
+
+def skip_without_gpu(status, capsys):
+    if status == 77:
+        pytest.skip(capsys.readouterr().out.strip())
+
+
+def test_cupy_attention(cupy_attention, capsys):
+    status = cupy_attention.main([])
+    skip_without_gpu(status, capsys)
+    assert status == 0 and capsys.readouterr().out.count("  ok\n") == 6
+
+
+@pytest.mark.parametrize("wrong", [1.05, float("nan")])
+def test_cupy_attention_notices(wrong, cupy_attention, monkeypatch, capsys):
+    plain = cupy_attention.formula
+    monkeypatch.setattr(cupy_attention, "formula", lambda *x: (plain(*x)[0] * wrong, *plain(*x)[1:]))
+    status = cupy_attention.main([])
+    skip_without_gpu(status, capsys)
+    assert status == 1 and capsys.readouterr().out.count("FAILED") == 6
+
+
+@pytest.mark.parametrize("cupy_attention", ["numpy"], indirect=True)
+def test_cupy_attention_without_a_gpu(cupy_attention, monkeypatch, capsys):
+    def no_driver():
+        raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+
+    for count, reason in ((lambda: 0, "CuPy counts none"), (no_driver, "cudaErrorNoDevice")):
+        monkeypatch.setattr(cupy_attention.cp.cuda.runtime, "getDeviceCount", count)
+        assert cupy_attention.main([]) == 77
+        assert f"SKIPPED, there is no GPU here: {reason}" in capsys.readouterr().out
 
 
 def test_ring_training(torch, capsys):

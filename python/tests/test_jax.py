@@ -1,6 +1,7 @@
 """attend.jax under JAX's transformations: every option against the definition in float64."""
 
 import importlib
+import itertools
 
 import covering
 import problems
@@ -20,7 +21,15 @@ import jax_problems
 from attend.jax import _call
 
 ON_GPU = jax.default_backend() == "gpu"
-CASES = [case for i in range(5) for case in covering.cases(jax_problems.OPTIONS, SEED + i)]
+NUM_CASES = 300  # several arrays, the last one in part
+
+
+def covering_arrays():
+    for seed in itertools.count(SEED):
+        yield from covering.cases(jax_problems.OPTIONS, seed)
+
+
+CASES = list(itertools.islice(covering_arrays(), NUM_CASES))
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))

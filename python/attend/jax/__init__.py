@@ -10,7 +10,17 @@ from attend.jax._activate import activate, restore
 from attend.jax._api import attention, attention_varlen
 from attend.jax._dot_product import dot_product_attention
 from attend.jax._export import disabled_checks
+from attend.jax._ring import ring_attention, ring_positions
 
 _call.register()
 
-__all__ = ["activate", "attention", "attention_varlen", "disabled_checks", "dot_product_attention", "restore"]
+__all__ = [
+    "activate",
+    "attention",
+    "attention_varlen",
+    "disabled_checks",
+    "dot_product_attention",
+    "restore",
+    "ring_attention",
+    "ring_positions",
+]

@@ -135,21 +135,21 @@ def _attention(
     q: Any, k: Any, v: Any, extras: dict[str, Any], settings: Any, seed: Any, offset: Any, return_lse: bool
 ) -> Any:
     given = {"q": q, "k": k, "v": v} | {name: x for name, x in extras.items() if x is not None}
-    tensors = {name: _array(name, x) for name, x in given.items()}
-    settings = _constant(settings)
+    tensors = {name: array(name, x) for name, x in given.items()}
+    settings = constant(settings)
     if drops(settings.dropout_p):
         tensors["philox_state"] = _philox_state(seed, offset)
     elif seed is not None:
         _philox_state(seed, offset)  # refused here too
     call = Call(tuple(tensors)[3:], settings)
-    _check(call, tuple((name, x.shape, str(x.dtype)) for name, x in _with_all_columns(tensors, settings).items()))
+    check(call, tuple((name, x.shape, str(x.dtype)) for name, x in _with_all_columns(tensors, settings).items()))
     operands = _sharding.placed(call, _versions.alike(_whole(tensors, settings)))
     results = _autodiff.attention(call, bool(return_lse))(*operands.values())
     return tuple(results) if return_lse else results[0]
 
 
 @functools.lru_cache(maxsize=4096)
-def _check(call: Call, arrays: Any) -> None:
+def check(call: Call, arrays: Any) -> None:
     _core.check_settings(call.settings)
     _check_compute(call.settings.compute)
     _call.check(call, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in arrays})
@@ -161,7 +161,7 @@ def _check_compute(name: str) -> None:
         raise ArgumentError(f"compute: '{name}' is unknown, allowed auto, {', '.join(known)}")
 
 
-def _array(name: str, x: Any) -> Any:
+def array(name: str, x: Any) -> Any:
     """`x` as JAX has it. Python's numbers and lists, and arrays of other frameworks, are refused."""
     convert = getattr(x, "__jax_array__", None)  # a parameter of a model, say, has it; JAX's own have None
     if convert is not None:
@@ -171,7 +171,7 @@ def _array(name: str, x: Any) -> Any:
     return jnp.asarray(x)
 
 
-def _constant(settings: Any) -> Any:
+def constant(settings: Any) -> Any:
     """The settings as plain numbers: they are a part of the program that XLA compiles."""
     for name, value in settings._asdict().items():
         if isinstance(value, jax.core.Tracer):

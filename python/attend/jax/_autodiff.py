@@ -26,14 +26,14 @@ def attention(call: Call, wants_lse: bool) -> Any:
 
     @jax.custom_vjp
     def run(*tensors: Any) -> Any:
-        return _forward(call, results)(*tensors)
+        return forward_of(call, results)(*tensors)
 
     def forward(*tensors: Any) -> tuple[Any, Any]:
         for name, x in zip(call.operands, tensors):
             if name in NO_GRADIENT_TENSORS and x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating):
                 raise ArgumentError(f"{name}: to be differentiated, allowed jax.lax.stop_gradient of it")
         values = tuple(x.value for x in tensors)
-        o, lse = _forward(call, ("o", "lse"))(*values)
+        o, lse = forward_of(call, ("o", "lse"))(*values)
         o, lse = checkpoint_name(o, "attend_o"), checkpoint_name(lse, "attend_lse")
         # Which gradients are asked for travels in the structure of what is kept: it is no array.
         asked = tuple(() if x.perturbed else None for x in tensors)
@@ -48,7 +48,7 @@ def attention(call: Call, wants_lse: bool) -> Any:
         if wants_lse and not _is_zero(cotangents[1]):
             operands, tensors = (*operands, "dlse"), (*tensors, cotangents[1])
         results = ("dq", "dk", "dv", *gradients)
-        found = dict(zip(results, _backward(call, operands, results)(*tensors)))
+        found = dict(zip(results, backward_of(call, operands, results)(*tensors)))
         # Zeros for what nobody asks for, which XLA leaves out: JAX 0.7 wants the same structure each time.
         return tuple(found.get("d" + name, _no_gradient(x)) for name, x in zip(call.operands, values))
 
@@ -70,13 +70,13 @@ def _array(cotangent: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(call: Call, results: tuple[str, ...]) -> Any:
+def forward_of(call: Call, results: tuple[str, ...]) -> Any:
     """The arrays that `results` names, of those that `call.operands` names."""
     return _once("forward", functools.partial(_call.forward, call, results), call, call.operands, results)
 
 
 @functools.lru_cache(maxsize=1024)
-def _backward(call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
+def backward_of(call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
     """Likewise of gradients."""
     return _once("backward", functools.partial(_call.backward, call, operands, results), call, operands, results)
 

@@ -39,12 +39,12 @@ def struct(shape: Any, dtype: Any, like: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=whole, **{str(_AXES_FIELD): getattr(kind, str(_AXES_FIELD))})
 
 
-def alike(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The same arrays, which inside of shard_map all vary over the axes that one of them varies over."""
+def alike(tensors: dict[str, Any], *more: str) -> dict[str, Any]:
+    """The same arrays, which inside of shard_map all vary over the axes that one of them varies over, and over more."""
     if _AXES_FIELD is None:
         return tensors
     axes = {name: _axes(x) for name, x in tensors.items()}
-    union = frozenset().union(*axes.values())
+    union = frozenset(more).union(*axes.values())
     return {name: _vary(x, tuple(sorted(union - axes[name]))) for name, x in tensors.items()}
 
 

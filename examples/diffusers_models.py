@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""diffusers' models with attend behind torch's attention: a U-Net with a mask and a transformer, with gradients.
+
+    python examples/diffusers_models.py [--device cuda]
+
+The models are small, with random weights; nothing is downloaded. `attend.activate()` is all it takes: they are not
+changed. The truth is the same model in float64 with torch's own attention. attend may err twice as much as torch's
+attention does in the model's dtype, plus 1e-6 of the largest element. On a GPU the models are in bfloat16, torch is
+told to take its flash attention, which is where attend runs, and the U-Net has no mask, which that does not know.
+Exit status: 0 done; 1 an error is beyond its budget, or attend was not called; 2 wrong usage or a missing package.
+"""
+
+import argparse
+import contextlib
+import copy
+import sys
+
+try:
+    import diffusers
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils._python_dispatch import TorchDispatchMode
+except ImportError as error:
+    print(f"{error.name} is not installed, which this example needs: pip install torch diffusers", file=sys.stderr)
+    sys.exit(2)
+
+import attend
+
+SHARE, FLOOR = 2.0, 1e-6
+TOKENS, CHANNELS = 11, 32  # of the text that an image is conditioned on
+
+
+class FlashCalls(TorchDispatchMode):
+    """Counts the calls of torch's flash attention, forward and backward: attend runs in its place."""
+
+    def __init__(self):
+        super().__init__()
+        self.forward = self.backward = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name()
+        if "flash_attention" in name:
+            self.backward += "backward" in name
+            self.forward += "backward" not in name
+        return function(*args, **(kwargs or {}))
+
+
+def unet(has_mask):
+    model = diffusers.UNet2DConditionModel(
+        sample_size=16, block_out_channels=(32, 64), layers_per_block=1, norm_num_groups=8, attention_head_dim=4,
+        cross_attention_dim=CHANNELS, down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    )  # fmt: skip
+    inputs = {
+        "sample": torch.randn(2, 4, 16, 16),
+        "timestep": torch.tensor([3, 500]),
+        "encoder_hidden_states": torch.randn(2, TOKENS, CHANNELS),
+    }
+    if has_mask:  # the second text is shorter
+        inputs["encoder_attention_mask"] = torch.arange(TOKENS) < torch.tensor([[TOKENS], [TOKENS // 2]])
+    return model, inputs
+
+
+def transformer():
+    model = diffusers.FluxTransformer2DModel(
+        in_channels=4, num_layers=1, num_single_layers=2, attention_head_dim=16, num_attention_heads=4,
+        joint_attention_dim=CHANNELS, pooled_projection_dim=CHANNELS, axes_dims_rope=(4, 4, 8),
+    )  # fmt: skip
+    places = torch.stack(torch.meshgrid(torch.zeros(1), torch.arange(8.0), torch.arange(8.0), indexing="ij"), -1)
+    inputs = {
+        "hidden_states": torch.randn(2, 64, 4),
+        "encoder_hidden_states": torch.randn(2, TOKENS, CHANNELS),
+        "pooled_projections": torch.randn(2, CHANNELS),
+        "timestep": torch.tensor([0.3, 0.9]),
+        "img_ids": places.reshape(64, 3),
+        "txt_ids": torch.zeros(TOKENS, 3),
+    }
+    return model, inputs
+
+
+def results(model, inputs):
+    """The output and the gradients of the weights, in one tensor each."""
+    model.zero_grad()
+    output = model(**inputs).sample
+    output.float().square().mean().backward()
+    gradients = [x.grad.flatten() for x in model.parameters() if x.grad is not None]
+    return output.detach().double(), torch.cat(gradients).double()
+
+
+def is_active():
+    """Whether attend runs in the place of torch's flash attention, by torch's own registry, where it has one."""
+    asked = getattr(torch.nn.attention, "current_flash_attention_impl", lambda: "attend")
+    return asked() == "attend"
+
+
+def converted(inputs, device, dtype):
+    return {name: x.to(device, dtype if x.is_floating_point() else x.dtype) for name, x in inputs.items()}
+
+
+def check(title, model, inputs, device):
+    """Whether attend was called and is within its budget."""
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    model = model.to(device, dtype)
+    exact = copy.deepcopy(model).double()
+    given = converted(inputs, device, dtype)
+    with sdpa_kernel(SDPBackend.MATH):
+        truth = results(exact, converted(given, device, torch.float64))
+    where = contextlib.nullcontext() if device.type == "cpu" else sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+    with where:
+        baseline = results(model, given)
+        attend.activate()
+        try:
+            with FlashCalls() as calls:
+                found = results(model, given)
+            passed = is_active() and calls.forward > 0 and calls.backward > 0
+        finally:
+            attend.restore()
+    print(f"{title}: {calls.forward} calls forward, {calls.backward} backward  {'ok' if passed else 'FAILED'}")
+    for name, ours, other, exactly in zip(("output", "gradients of the weights"), found, baseline, truth):
+        error, errs = float((ours - exactly).abs().max()), float((other - exactly).abs().max())
+        budget = SHARE * errs + FLOOR * float(exactly.abs().max())
+        is_near = error <= budget  # False where it is NaN
+        passed &= is_near
+        print(
+            f"  {name:<26} attend {error:.1e}  torch {errs:.1e}  budget {budget:.1e}  {'ok' if is_near else 'FAILED'}"
+        )
+    return passed
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device: cuda, but torch finds no GPU")
+    device = torch.device(options.device)
+    torch.manual_seed(options.seed)
+    diffusers.utils.logging.set_verbosity_error()
+    print(f"attend {attend.__version__}, diffusers {diffusers.__version__}, torch {torch.__version__}, {device}")
+    models = {"UNet2DConditionModel": unet(device.type == "cpu"), "FluxTransformer2DModel": transformer()}
+    passed = [check(title, *both, device) for title, both in models.items()]
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

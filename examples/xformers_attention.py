@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Code written for xFormers on attend: packed sequences, local attention, groups of heads, and a cache in pages.
+
+    python examples/xformers_attention.py [--device cuda]
+
+xFormers need not be installed: attend has its classes by the same names, and takes its own instances as well. Each
+result, and the gradients of the training call, are checked against the formula in float64, with the bias written out by
+its `materialize()`.
+Exit status: 0 done, 1 a check failed, 2 wrong usage or a missing package.
+"""
+
+import argparse
+import sys
+
+try:
+    import torch
+except ImportError as error:
+    print(f"{error.name} is not installed, which this example needs: pip install torch", file=sys.stderr)
+    sys.exit(2)
+
+import attend.xformers as xops
+from attend.xformers import fmha
+
+BUDGETS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # of the largest magnitude of each result
+
+
+def formula(q, k, v, bias):
+    """softmax(q k^T / sqrt(head_dim) + bias) v of (batch, seqlen, heads, head_dim), as many heads in each."""
+    q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
+    s = q @ k.transpose(2, 3) / q.shape[3] ** 0.5 + bias
+    return (s.softmax(3) @ v).transpose(1, 2)
+
+
+class Checks:
+    """Prints each comparison and remembers whether one failed."""
+
+    def __init__(self):
+        self.failed = False
+
+    def __call__(self, title, ours, truth):
+        budget = BUDGETS[ours[0].dtype]
+        errors = [float((x - y).detach().abs().max() / y.detach().abs().max()) for x, y in zip(ours, truth)]
+        passed = all(error <= budget for error in errors)  # not where one is NaN
+        self.failed |= not passed
+        print(f"{title:<30} error {max(errors):.1e}  budget {budget:.1e}  {'ok' if passed else 'FAILED'}")
+
+
+def training(check, normal, device):
+    """Three sequences in a row, each causal, and the gradients."""
+    lengths = [70, 3, 41]
+    bias = fmha.BlockDiagonalMask.from_seqlens(lengths, device=device).make_causal()
+    q, k, v = (normal(1, sum(lengths), 4, 64).requires_grad_() for _ in range(3))
+    o = xops.memory_efficient_attention(q, k, v, attn_bias=bias)
+    truth = formula(q, k, v, bias.materialize((sum(lengths),) * 2, torch.float64, device))
+    check("causal blocks", [o], [truth])
+    dout = torch.randn_like(o)
+    gradients = [torch.autograd.grad(x, (q, k, v), dout.to(x.dtype)) for x in (o, truth)]
+    check("their gradients", *gradients)
+
+
+def local(check, normal, device):
+    """Windows of 16 keys, two groups of four heads, each with one head of keys."""
+    q = normal(2, 90, 2, 4, 64)
+    k, v = (normal(2, 90, 2, 1, 64).expand(-1, -1, -1, 4, -1) for _ in range(2))
+    bias = fmha.attn_bias.LowerTriangularFromBottomRightMask().make_local_attention(16)
+    o = xops.memory_efficient_attention(q, k, v, attn_bias=bias).flatten(2, 3)
+    whole = bias.materialize((90, 90), torch.float64, device)
+    check("a window, grouped heads", [o], [formula(*(x.flatten(2, 3) for x in (q, k, v)), whole)])
+
+
+def paged(check, normal, device):
+    """One new row for each of two sequences, whose keys lie in pages of 16."""
+    table = torch.tensor([[3, 0, 5], [1, 4, 2]], dtype=torch.int32, device=device)
+    kind = fmha.attn_bias.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask
+    bias = kind.from_seqlens([1, 1], [45, 20], table, 16, device=device)
+    q, k, v = normal(1, 2, 4, 64), normal(1, 96, 4, 64), normal(1, 96, 4, 64)
+    with torch.no_grad():  # the pages are read where they are
+        o = xops.memory_efficient_attention(q, k, v, attn_bias=bias)
+    check("keys in pages", [o], [formula(q, k, v, bias.materialize((2, 96), torch.float64, device))])
+
+
+def merged(check, normal, device):
+    """Attention over two halves of the keys, put together."""
+    q, k, v = normal(2, 9, 4, 64), normal(2, 50, 4, 64), normal(2, 50, 4, 64)
+    halves = [xops.memory_efficient_attention_partial(q, k[:, x], v[:, x]) for x in (slice(30), slice(30, None))]
+    o, _ = xops.merge_attentions(*zip(*halves), output_dtype=q.dtype)
+    check("merged parts", [o], [formula(q, k, v, torch.zeros((), device=device))])
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device: cuda, but torch finds no GPU")
+    torch.manual_seed(options.seed)
+    check, dtype = Checks(), torch.float32 if options.device == "cpu" else torch.bfloat16
+    normal = lambda *shape: torch.randn(shape, device=options.device).to(dtype)
+    for part in (training, local, paged, merged):
+        part(check, normal, options.device)
+    return 1 if check.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""What a bias of xFormers lets each row see, read from its class's name and its fields: nothing imports xFormers.
+
+The classes of attend.xformers.attn_bias have the same names and fields.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from attend._errors import ArgumentError, UnsupportedError
+
+
+class Kind(NamedTuple):
+    """Of a class."""
+
+    keys: str  # where they lie: dense, packed, padded, gappy, pages, gappy_pages
+    reach: str  # all, causal, causal_local, local
+    is_top_left: bool = False  # the corner of the sequence in which masks begin; else they end bottom right
+
+
+KINDS = {
+    "LowerTriangularMask": Kind("dense", "causal", True),
+    "LowerTriangularMaskWithTensorBias": Kind("dense", "causal", True),
+    "LowerTriangularFromBottomRightMask": Kind("dense", "causal"),
+    "LowerTriangularFromBottomRightLocalAttentionMask": Kind("dense", "causal_local"),
+    "LocalAttentionFromBottomRightMask": Kind("dense", "local"),
+    "BlockDiagonalMask": Kind("packed", "all"),
+    "BlockDiagonalCausalMask": Kind("packed", "causal", True),
+    "BlockDiagonalCausalFromBottomRightMask": Kind("packed", "causal"),
+    "BlockDiagonalCausalLocalAttentionMask": Kind("packed", "causal_local", True),
+    "BlockDiagonalCausalLocalAttentionFromBottomRightMask": Kind("packed", "causal_local"),
+    "BlockDiagonalPaddedKeysMask": Kind("padded", "all"),
+    "BlockDiagonalCausalWithOffsetPaddedKeysMask": Kind("padded", "causal"),
+    "BlockDiagonalLocalAttentionPaddedKeysMask": Kind("padded", "local"),
+    "BlockDiagonalCausalLocalAttentionPaddedKeysMask": Kind("padded", "causal_local"),
+    "BlockDiagonalGappyKeysMask": Kind("gappy", "all"),
+    "BlockDiagonalCausalWithOffsetGappyKeysMask": Kind("gappy", "causal"),
+    "PagedBlockDiagonalPaddedKeysMask": Kind("pages", "all"),
+    "PagedBlockDiagonalCausalWithOffsetPaddedKeysMask": Kind("pages", "causal"),
+    "PagedBlockDiagonalGappyKeysMask": Kind("gappy_pages", "all"),
+    "PagedBlockDiagonalCausalWithOffsetGappyKeysMask": Kind("gappy_pages", "causal"),
+}
+
+
+class Pattern(NamedTuple):
+    """Of a bias: its kind, and how far a row sees to its left and right; -1: to the end."""
+
+    kind: Kind
+    window: tuple[int, int]
+    fields: Any  # the bias itself
+
+    @property
+    def q_bounds(self) -> list[tuple[int, int]]:
+        """(first, last + 1) row of each sequence."""
+        return list(itertools.pairwise(self.fields.q_seqinfo.seqstart_py))
+
+    @property
+    def k_bounds(self) -> list[tuple[int, int]]:
+        """(first, last + 1) key of each sequence: of all keys, or in pages of those of the sequence."""
+        info, keys = self.fields.k_seqinfo, self.kind.keys
+        if keys == "packed":
+            return list(itertools.pairwise(info.seqstart_py))
+        if keys == "pages":
+            return [(0, end) for end in info.seqlen_py]
+        if keys == "gappy_pages":
+            return list(zip(info.seqstart_py, info.seqlen_py))
+        return [(start, start + n) for start, n in zip(info.seqstart_py, info.seqlen_py)]
+
+    def window_of(self, num_rows: int, num_keys: int) -> tuple[int, int]:
+        """The window of a sequence, aligned bottom right as attend has it."""
+        left, right = self.window
+        shift = num_rows - num_keys if self.kind.is_top_left else 0
+        # A window that begins behind a row sees less than attend can say; xFormers' classes refuse it, too.
+        if left >= 0 and left - shift < 0:
+            raise ArgumentError(f"attn_bias: rows that no key of {num_keys} reaches, allowed a window that does")
+        return left if left < 0 else left - shift, right if right < 0 else right + shift
+
+
+def pattern_of(attn_bias: Any) -> Optional[Pattern]:
+    """The pattern of a bias that is no tensor; None: everything is seen."""
+    if attn_bias is None or isinstance(attn_bias, torch.Tensor):
+        return None
+    name = type(attn_bias).__name__
+    if name not in KINDS:
+        raise UnsupportedError(f"attn_bias: {name}, attend takes None, a tensor, or one of {', '.join(KINDS)}")
+    kind = KINDS[name]
+    windows = {
+        "all": lambda: (-1, -1),
+        "causal": lambda: (-1, 0),
+        "causal_local": lambda: (attn_bias._window_size - 1, 0),
+        "local": lambda: (attn_bias.window_left, attn_bias.window_right),
+    }
+    return Pattern(kind, windows[kind.reach](), attn_bias)
+
+
+def places(pattern: Pattern, bounds: list[tuple[int, int]], device: Any) -> torch.Tensor:
+    """i64: where the keys of the sequences lie in the tensor of keys, one sequence after another."""
+    of_sequence = [torch.arange(*each) for each in bounds]
+    keys = torch.cat(of_sequence).to(device)
+    if "pages" not in pattern.kind.keys:
+        return keys
+    table, size = pattern.fields.block_tables.to(device), pattern.fields.page_size
+    rows = torch.cat([torch.full_like(x, s) for s, x in enumerate(of_sequence)]).to(device)
+    places_in_pages: torch.Tensor = table[rows, keys // size].long() * size + keys % size
+    return places_in_pages
+
+
+def visible(pattern: Pattern, num_rows: int, num_keys: int) -> torch.Tensor:
+    """bool (num_rows, num_keys) of the whole tensors, or for a dense pattern of each matrix: what is seen."""
+    if pattern.kind.keys == "dense":
+        return _band(pattern, num_rows, num_keys)
+    seen = torch.zeros(num_rows, num_keys, dtype=torch.bool)
+    keys = places(pattern, pattern.k_bounds, "cpu").split([end - start for start, end in pattern.k_bounds])
+    for (start, end), of_sequence in zip(pattern.q_bounds, keys):
+        seen[start:end, of_sequence] = _band(pattern, end - start, len(of_sequence))
+    return seen
+
+
+def _band(pattern: Pattern, num_rows: int, num_keys: int) -> torch.Tensor:
+    left, right = pattern.window
+    offset = 0 if pattern.kind.is_top_left else num_keys - num_rows
+    i, j = torch.arange(num_rows)[:, None] + offset, torch.arange(num_keys)
+    seen = torch.ones(num_rows, num_keys, dtype=torch.bool)
+    seen = seen if left < 0 else seen & (j >= i - left)
+    return seen if right < 0 else seen & (j <= i + right)
