@@ -1,9 +1,10 @@
-from typing import Any, Callable, NoReturn, Optional, Sequence, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Optional, TypeAlias, TypedDict
 
 # The named tuples of attend._settings, which takes their fields from here.
-Extras = tuple[Any, ...]
-Settings = tuple[Any, ...]
-Gradients = tuple[Any, ...]
+Extras: TypeAlias = tuple[Any, ...]
+Settings: TypeAlias = tuple[Any, ...]
+Gradients: TypeAlias = tuple[Any, ...]
 
 __version__: str
 
@@ -76,9 +77,7 @@ TENSOR_OPTIONS: tuple[TensorOption, ...]  # in the order of EXTRAS_FIELDS, which
 def has_exchange_table(object: Any, /) -> bool: ...
 
 # q, k, v, o, lse: Array, or a tensor whose type has DLPack's C exchange table; likewise in the named tuples.
-def forward(
-    q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings, stream: int, /
-) -> None: ...
+def forward(q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings, stream: int, /) -> None: ...
 def backward(
     q: Any,
     k: Any,
@@ -116,8 +115,8 @@ def make_block_mask(
     seqlen_k: int, gpu: int, stream: int, /,
 ) -> BlockMask: ...  # fmt: skip
 def forward_with_own(
-    function: Optional[ScoreFunction], block_mask: Optional[BlockMask], q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings,
-    stream: int, /,
+    function: Optional[ScoreFunction], block_mask: Optional[BlockMask], q: Any,
+    k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings, stream: int, /,
 ) -> None: ...  # fmt: skip
 def backward_with_own(
     function: Optional[ScoreFunction], block_mask: Optional[BlockMask], names: tuple[str, ...], arrays: tuple[Any, ...],
@@ -150,7 +149,15 @@ def explain(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings, /
 ) -> list[dict[str, Any]]: ...
 def workspace_bytes(
-    q: Any, k: Any, v: Any, o: Any, lse: Optional[Any], gradients: Optional[Gradients], extras: Extras, settings: Settings, /
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Optional[Any],
+    gradients: Optional[Gradients],
+    extras: Extras,
+    settings: Settings,
+    /,
 ) -> int: ...
 def xla_handlers() -> dict[str, dict[str, Any]]: ...  # {"forward": {platform: a capsule, or one for each stage}, ...}
 def prepare(
@@ -177,9 +184,7 @@ def attention_forward(
 def attention_backward(context: Any, dout: Any, dlse: Any = None) -> Any: ...
 def packed_forward(context: Any, qkv: Any, settings: Settings, return_lse: bool, /) -> Any: ...
 def packed_backward(context: Any, dout: Any, dlse: Any = None) -> Any: ...
-def cuda_empty(
-    shape: Sequence[int], dtype: str, bytes: int, index: int, stream: int, stream_owner: Any, /
-) -> Any: ...
+def cuda_empty(shape: Sequence[int], dtype: str, bytes: int, index: int, stream: int, stream_owner: Any, /) -> Any: ...
 def synchronize(index: int, stream: int, /) -> None: ...
 def order_streams(index: int, first: int, second: int, /) -> None: ...
 def backends() -> list[Backend]: ...
@@ -201,6 +206,7 @@ def scaled_softmax(
     index: int,
     stream: int,
 ) -> None: ...
+
 class RingContext:
     """One rank of a ring."""
 
@@ -210,7 +216,9 @@ class RingContext:
     def size(self) -> int: ...
 
 def make_nccl_id() -> bytes: ...
-def make_nccl_ring(id: bytes, rank: int, size: int, device: int, timeout_s: float, copy_engines: bool) -> RingContext: ...
+def make_nccl_ring(
+    id: bytes, rank: int, size: int, device: int, timeout_s: float, copy_engines: bool
+) -> RingContext: ...
 
 # send and receive take (rank, channel, memory) and give a function that waits; all_gather takes (mine, everybody's).
 def make_callback_ring(
