@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend import _core
-from attend._api import NO_SOFTCAP, OPEN, number
 from attend._drop_in import renamed
 from attend._errors import Error
 from attend._frameworks import is_torch
+from attend._resolve import NO_SOFTCAP, OPEN, number
 from attend._serving import Numbers, Rotary, Tensors, appended, most, require
 from attend._settings import window_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from attend._types import Array, ArrayT, DecodeOptions, Number, Window
+
+
+@overload
+def decode(
+    q: ArrayT, k_cache: Array, v_cache: Optional[Array] = None, *, return_lse: Literal[False] = False,
+    **options: Unpack[DecodeOptions],
+) -> ArrayT: ...  # fmt: skip
+@overload
+def decode(
+    q: ArrayT, k_cache: Array, v_cache: Optional[Array] = None, *, return_lse: Literal[True],
+    **options: Unpack[DecodeOptions],
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def decode(
+    q: ArrayT, k_cache: Array, v_cache: Optional[Array] = None, *, return_lse: bool, **options: Unpack[DecodeOptions]
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...
 def decode(
     q: Any,
     k_cache: Any,
@@ -27,9 +45,9 @@ def decode(
     cu_seqlens_q: Any = None,
     max_seqlen_q: Optional[int] = None,
     causal: bool = True,
-    window: Sequence[Optional[int]] = OPEN,
-    scale: Optional[float] = None,
-    softcap: float = NO_SOFTCAP,
+    window: Window = OPEN,
+    scale: Optional[Number] = None,
+    softcap: Number = NO_SOFTCAP,
     alibi_slopes: Any = None,
     sinks: Any = None,
     tree_mask: Any = None,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from attend._api import attention
 from attend._drop_in import TORCH_NAMES, renamed, top_left
 from attend._errors import ArgumentError, Error
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TwoMasksError(ArgumentError, RuntimeError):
@@ -15,15 +18,15 @@ class TwoMasksError(ArgumentError, RuntimeError):
 
 
 def sdpa(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: Optional[float] = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Tensor:
     """``torch.nn.functional.scaled_dot_product_attention`` with the same arguments.
 
     Arguments:

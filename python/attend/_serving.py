@@ -19,6 +19,7 @@ _DEFAULTS = {
 
 if TYPE_CHECKING:
     from attend._settings import _Fields
+    from attend._types import Array
 
     Tensors = _Fields
     Numbers = _Fields
@@ -61,11 +62,11 @@ class Rotary(NamedTuple):
     Source: Su et al., RoFormer (2021), section 3.2.
     """
 
-    cos: Any
-    sin: Any
+    cos: Array
+    sin: Array
     interleaved: bool = False
     first_column: int = 0
-    seqlens: Any = None
+    seqlens: Optional[Array] = None
 
 
 def appended(

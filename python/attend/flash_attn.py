@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
+from attend._api import attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import Error
 from attend._flash_attn_kvcache import with_kvcache
@@ -27,6 +27,7 @@ from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
 from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
 from attend._flash_attn_passes import flash_attn_varlen_forward as _flash_attn_varlen_forward
 from attend._packed import parts
+from attend._resolve import NO_SOFTCAP, OPEN
 from attend._settings import drops
 
 __all__ = [

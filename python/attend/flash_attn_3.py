@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
-from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
+from attend._api import attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import ArgumentError, Error
 from attend._flash_attn_3_inputs import joined, without_unused
 from attend._flash_attn_kvcache import with_kvcache
 from attend._flash_attn_paged import no_metadata, varlen_with_pages
 from attend._packed import heads_of
+from attend._resolve import NO_SOFTCAP, OPEN
 
 __all__ = [
     "FlashAttnFunc",

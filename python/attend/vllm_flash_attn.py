@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from attend._api import NO_SOFTCAP, OPEN, attention_varlen
+from attend._api import attention_varlen
 from attend._append import append, merge
 from attend._drop_in import FLASH_NAMES, refuse_unless, renamed
 from attend._errors import ArgumentError, Error, UnsupportedError
 from attend._flash_attn_3_inputs import module_of
 from attend._flash_attn_paged import no_metadata, varlen_with_pages
+from attend._resolve import NO_SOFTCAP, OPEN
 from attend._serving import check_out, require, whole_number
 
 __all__ = [

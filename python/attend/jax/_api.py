@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from attend import _core
-from attend._api import NO_OFFSET, resolve
 from attend._errors import ArgumentError, UnsupportedError
 from attend._frameworks import is_torch
+from attend._resolve import NO_OFFSET, resolve
 from attend._settings import NEEDS_NONE, ROW_OPTIONS, Extras, Settings
 from attend.ring._contexts import door_of_comm, door_of_group, group_name, of_comm
 from attend.ring._seed import draw_seed
@@ -231,6 +231,7 @@ def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, S
         return (*resolve(function, q, given), False)
     if given.get("offset", NO_OFFSET) is not NO_OFFSET:
         raise ArgumentError("offset: given without seed, allowed with it only")
-    if not given.get("dropout_p"):
+    dropout_p = given.get("dropout_p")
+    if not dropout_p:
         return (*resolve(function, q, given), False)
-    return (*resolve(function, q, given | {"seed": draw_seed(q, given["dropout_p"])}), True)
+    return (*resolve(function, q, given | {"seed": draw_seed(q, dropout_p)}), True)
