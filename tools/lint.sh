@@ -68,7 +68,7 @@ sys.exit(not all(map(u.find_spec, '$modules'.split(', '))))" 2>/dev/null; then
     echo "left out: types: .venv lacks one of $modules. Downloads (large): tools/setup.sh pytest torch jax onnx" >&2
     return
   fi
-  "$bin/python" -m mypy --python-executable .venv/bin/python --num-workers 2 --no-error-summary &
+  "$bin/python" -m mypy --python-executable .venv/bin/python --no-error-summary &
   local mypy=$! found=0
   "$bin/basedpyright" --pythonpath .venv/bin/python --level error || found=1
   wait $mypy || found=1

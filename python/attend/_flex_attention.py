@@ -127,7 +127,8 @@ def create_block_mask(
     """
     from attend._flex import calls
 
-    return calls.create_block_mask(mask_mod, (B, H, Q_LEN, KV_LEN), device, BLOCK_SIZE, separate_full_blocks)
+    made: BlockMask = calls.create_block_mask(mask_mod, (B, H, Q_LEN, KV_LEN), device, BLOCK_SIZE, separate_full_blocks)
+    return made
 
 
 def create_mask(

@@ -52,13 +52,15 @@ def sdpa(
     if type(query).__module__ == "torch.fx.proxy":
         from attend.torch import _tracing
 
-        return _tracing.one_node(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        node: Tensor = _tracing.one_node(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return node
     if attn_mask is not None:
         _check_mask(attn_mask, is_causal)
     if getattr(query, "is_nested", False):
         from attend.torch import _jagged
 
-        return _jagged.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        nested: Tensor = _jagged.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return nested
     lead = leading(query, key, value)
     q, k, v = same_heads([four_dims(x, lead) for x in (query, key, value)], enable_gqa)
     aligned = _alignment(attn_mask, q.shape[2], k.shape[2])
@@ -76,7 +78,8 @@ def sdpa(
         )  # fmt: skip
     except Error as error:
         raise renamed(error, TORCH_NAMES) from None
-    return o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])
+    shaped: Tensor = o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])
+    return shaped
 
 
 def _check_mask(mask: Any, is_causal: bool) -> None:

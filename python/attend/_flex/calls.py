@@ -256,8 +256,7 @@ def _shape(sizes: tuple[Any, ...]) -> tuple[int, int, int, int]:
     found = []
     for name, n in zip(("B", "H", "Q_LEN", "KV_LEN"), sizes):
         try:
-            is_any = n is None and name in ("B", "H")
-            found.append(1 if is_any else operator.index(n))
+            found.append(1 if name in ("B", "H") and n is None else operator.index(n))
         except TypeError:
             raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
         least = 1 if name in ("B", "H") else 0

@@ -46,7 +46,7 @@ def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
             operator.attrgetter("is_nested"),
             private._functorch.is_functorch_wrapped_tensor,
             private._functorch.is_legacy_batchedtensor,  # by which autograd maps over gradients
-            torch._is_functional_tensor,  # pyright: ignore[reportPrivateImportUsage]
+            torch._is_functional_tensor,
             torch.Tensor._is_zerotensor,
             torch.Tensor.is_neg,
         )
