@@ -15,6 +15,7 @@
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
 # make tsan       every test with ThreadSanitizer                                   (build/tsan)
+#                 CTEST: more arguments of ctest, to leave tests out of both
 # make fuzz       each fuzz target for FUZZ_SECONDS (600)                           (build/fuzz)
 # make lint       static checks: format, Python's rules, shell scripts, columns, includes, types (a minute or two). The types
 #                 are checked where .venv has torch, JAX and ONNX
@@ -141,13 +142,13 @@ asan:
 	$(call need,build)@mkdir -p build
 	$(call compile,asan)
 	$(call want,nvrtc)
-	@ctest --preset asan --parallel $(JOBS)
+	@ctest --preset asan --parallel $(JOBS) $(CTEST)
 
 tsan:
 	$(call need,build clang)@mkdir -p build
 	$(call compile,tsan)
 	$(call want,nvrtc)
-	@ctest --preset tsan --parallel $(JOBS)
+	@ctest --preset tsan --parallel $(JOBS) $(CTEST)
 
 fuzz:
 	$(call need,build clang)@mkdir -p build

@@ -154,7 +154,7 @@ def attention(
     return (o, lse) if return_lse else o
 
 
-_core.learn_defaults(attention.__kwdefaults__)
+_core.learn_defaults(attention.__kwdefaults__ or {})
 
 
 @overload

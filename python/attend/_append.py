@@ -14,7 +14,8 @@ from attend._serving import Numbers, Rotary, Tensors, appended, most, refuse_giv
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from attend._types import Array, ArrayT, CacheOptions, Layout
+    from attend._serving import CacheOptions
+    from attend._types import Array, ArrayT, Layout
 
 
 @overload
@@ -138,7 +139,7 @@ def append(
     return _serving_arrays.append(tensors, numbers)
 
 
-_core.learn_append(append.__kwdefaults__)
+_core.learn_append(append.__kwdefaults__ or {})
 
 
 @overload

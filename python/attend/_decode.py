@@ -15,7 +15,8 @@ from attend._settings import window_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from attend._types import Array, ArrayT, DecodeOptions, Number, Window
+    from attend._serving import DecodeOptions
+    from attend._types import Array, ArrayT, Number, Window
 
 
 @overload
@@ -184,7 +185,7 @@ def decode(
     return _run(tensors, numbers, head_dim_v, return_lse)
 
 
-_core.learn_decode(decode.__kwdefaults__)
+_core.learn_decode(decode.__kwdefaults__ or {})
 
 
 def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> Any:

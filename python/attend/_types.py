@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Optional, Protocol, TypedDict, TypeVar, Union
+from typing import Literal, Optional, Protocol, TypedDict, TypeVar, Union
 
 from attend._core import BlockMask
-
-if TYPE_CHECKING:
-    from attend._serving import Rotary
 
 
 class Array(Protocol):
@@ -95,44 +92,3 @@ class RingOptions(VarlenOptions, total=False):
     cu_seqlens_k: Optional[Array]
     max_seqlen_q: Optional[int]
     max_seqlen_k: Optional[int]
-
-
-class CacheOptions(TypedDict, total=False):
-    """What `append` and `decode` are told of a cache and of new keys."""
-
-    layout: Layout
-    seqlens_k: Optional[WholeNumber]
-    page_table: Optional[Array]
-    cache_batch_idx: Optional[Array]
-    cu_seqlens_new: Optional[Array]
-    max_seqlen_new: Optional[int]
-    slot_mapping: Optional[Array]
-    positions: Optional[Array]
-    rotary: Optional[Rotary]
-    cu_seqlens_q: Optional[Array]
-    max_seqlen_q: Optional[int]
-    query_positions: Literal["last", "first", "one"]
-    q_norm: Optional[Array]
-    k_norm: Optional[Array]
-    norm_eps: float
-    k_descale: Optional[Array]
-    v_descale: Optional[Array]
-
-
-class DecodeOptions(CacheOptions, total=False):
-    """The options of `decode`."""
-
-    cache_leftpad: Optional[Array]
-    causal: bool
-    window: Window
-    scale: Optional[Number]
-    softcap: Number
-    alibi_slopes: Optional[Array]
-    sinks: Optional[Array]
-    tree_mask: Optional[Array]
-    head_dim_v: Optional[int]
-    k: Optional[Array]
-    v: Optional[Array]
-    lse_base2: bool
-    out: Optional[Array]
-    compute: str
