@@ -20,7 +20,7 @@
 # make lint       static checks: format, Python's rules, shell scripts, columns, includes, types (a minute or two). The types
 #                 are checked where .venv has torch, JAX and ONNX
 # make format     clang-format every source file, ruff format every Python file
-# make tidy       clang-tidy every source file                                      (an hour)
+# make tidy       clang-tidy every C++ source file, or FILES                         (hours)
 # make install    install below PREFIX (/usr/local)
 # make clean      remove the build folder and the generated data
 #
@@ -165,9 +165,8 @@ format:
 	@.venv-lint/bin/ruff format --quiet
 
 tidy:
-	$(call need,build tidy)@mkdir -p build
-	$(call compile,release)
-	@tools/tidy.sh build/release $(JOBS)
+	$(call need,build clang tidy pytest)@mkdir -p build
+	@tools/tidy.sh $(JOBS) $(FILES)
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)

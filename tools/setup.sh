@@ -7,7 +7,7 @@
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
 #   lint    the private virtual environment .venv-lint with clang-format, ruff, mypy, basedpyright and shellcheck, each in
 #           the release that tools/requirements-lint.txt names: a check means the same everywhere. And CMake
-#   tidy    clang-tidy, with clang's OpenMP header
+#   tidy    clang-tidy, besides clang and nanobind
 #   mpi     Open MPI: rings of processes, their tests and `attend run --ring`
 #   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; no GPU is needed. Where the machine
 #           has none, into the private virtual environment .venv-nvrtc
@@ -41,7 +41,7 @@ declare -A packages=(
            libbenchmark-dev=benchmark/benchmark.h pkg-config=pkg-config'
   [clang]='clang=clang++ libomp-dev=libomp.so'
   [lint]='cmake=cmake python3-venv=ensurepip'
-  [tidy]='clang-tidy=clang-tidy libomp-dev=libomp.so'
+  [tidy]='clang-tidy=clang-tidy'
   [mpi]='libopenmpi-dev=mpicxx openmpi-bin=mpirun'
   [nvrtc]=''
   [python]='python3-venv=ensurepip'
