@@ -13,13 +13,14 @@ jobs=${1:-1}
 cmake --preset tidy -Dnanobind_DIR="$(.venv/bin/python -m nanobind --cmake_dir)" \
   -DPython_EXECUTABLE="$PWD/.venv/bin/python" >build/tidy.log || { cat build/tidy.log >&2; exit 2; }
 # What no target compiles here, such as the programs of MPI where there is none, has no command.
-readarray -t compiled < <(sed -n -E 's|^ *"file": "(.*)",?$|\1|p' build/tidy/compile_commands.json | sort -u)
+declare -A compiled
+while IFS= read -r file; do compiled[$file]=1; done < <(sed -n -E 's|^ *"file": "(.*)",?$|\1|p' build/tidy/compile_commands.json)
 if (($# == 0)); then
   readarray -t files < <(git ls-files '*.cpp')
   set -- "${files[@]}"
 fi
 for file; do
-  if printf '%s\n' "${compiled[@]}" | grep -qxF -- "$PWD/$file"; then
+  if [[ -v compiled[$PWD/$file] ]]; then
     printf '%s\0' "$file"
   else
     echo "left out: $file" >&2
