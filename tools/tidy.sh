@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# clang-tidy (checks: .clang-tidy) over every C++ source: the library, the program, the extension module, the tests and the
-# benchmarks. Nothing is built: clang reads the commands of the preset tidy, which has no precompiled headers.
+# clang-tidy (checks: .clang-tidy) over every C++ source: the library, the program, the extension module, the tests and
+# the benchmarks. Nothing is built: clang reads the commands of the preset tidy, which has no precompiled headers.
 #
 #   tools/tidy.sh [JOBS [FILE...]]     FILE: sources to look at, instead of all
 #
@@ -10,11 +10,14 @@ cd "$(dirname "$0")/.."
 jobs=${1:-1}
 (($# == 0)) || shift
 
-cmake --preset tidy -Dnanobind_DIR="$(.venv/bin/python -m nanobind --cmake_dir)" \
+# Anew: a cache that names clang by its path takes the preset's name for another compiler, and forgets all else.
+cmake --fresh --preset tidy -Dnanobind_DIR="$(.venv/bin/python -m nanobind --cmake_dir)" \
   -DPython_EXECUTABLE="$PWD/.venv/bin/python" >build/tidy.log || { cat build/tidy.log >&2; exit 2; }
 # What no target compiles here, such as the programs of MPI where there is none, has no command.
 declare -A compiled
-while IFS= read -r file; do compiled[$file]=1; done < <(sed -n -E 's|^ *"file": "(.*)",?$|\1|p' build/tidy/compile_commands.json)
+while IFS= read -r file; do
+  compiled[$file]=1
+done < <(sed -n -E 's|^ *"file": "(.*)",?$|\1|p' build/tidy/compile_commands.json)
 if (($# == 0)); then
   readarray -t files < <(git ls-files '*.cpp')
   set -- "${files[@]}"
