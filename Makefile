@@ -15,9 +15,12 @@
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
 # make tsan       every test with ThreadSanitizer                                   (build/tsan)
+#                 CTEST: more arguments of ctest, to leave tests out of both
 # make fuzz       each fuzz target for FUZZ_SECONDS (600)                           (build/fuzz)
-# make format     clang-format every source file
-# make tidy       clang-tidy every source file
+# make lint       static checks: format, Python's rules, shell scripts, columns, includes, types (a minute or two). The types
+#                 are checked where .venv has torch, JAX and ONNX
+# make format     clang-format every source file, ruff format every Python file
+# make tidy       clang-tidy every C++ source file, or FILES                         (hours)
 # make install    install below PREFIX (/usr/local)
 # make clean      remove the build folder and the generated data
 #
@@ -37,7 +40,8 @@ ATTEND := build/release/attend
 EXAMPLE := data/B2_H8_S512_D64
 
 .DEFAULT_GOAL := build
-.PHONY: build run ring test py-test wheel gpu-test emulated-test bench-cpu asan tsan fuzz format tidy install clean help
+.PHONY: build run ring test py-test wheel gpu-test emulated-test bench-cpu asan tsan fuzz lint format tidy install clean \
+  help
 
 # $(call need,groups): stops make with one line when something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
@@ -138,13 +142,13 @@ asan:
 	$(call need,build)@mkdir -p build
 	$(call compile,asan)
 	$(call want,nvrtc)
-	@ctest --preset asan --parallel $(JOBS)
+	@ctest --preset asan --parallel $(JOBS) $(CTEST)
 
 tsan:
 	$(call need,build clang)@mkdir -p build
 	$(call compile,tsan)
 	$(call want,nvrtc)
-	@ctest --preset tsan --parallel $(JOBS)
+	@ctest --preset tsan --parallel $(JOBS) $(CTEST)
 
 fuzz:
 	$(call need,build clang)@mkdir -p build
@@ -153,11 +157,16 @@ fuzz:
 
 sources = $(shell git ls-files '*.cpp' '*.hpp' '*.cuh' '*.c' '*.h')
 
-format:
-	$(call need,lint)@clang-format -i $(sources)
+lint:
+	$(call need,lint)@tools/lint.sh
 
-tidy: build
-	$(call need,lint)@tools/tidy.sh build/release $(JOBS)
+format:
+	$(call need,lint)@.venv-lint/bin/clang-format -i $(sources)
+	@.venv-lint/bin/ruff format --quiet
+
+tidy:
+	$(call need,build clang tidy pytest)@mkdir -p build
+	@tools/tidy.sh $(JOBS) $(FILES)
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)

@@ -10,6 +10,7 @@ nothing but Python and CMake.
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 
@@ -27,7 +28,7 @@ def peak(seqlen: int) -> dict:
 
 def add_slopes(rows) -> None:
     """row["bytes_per_row"]: growth of the peak since the length before."""
-    for before, row in zip(rows, rows[1:]):
+    for before, row in itertools.pairwise(rows):
         row["bytes_per_row"] = round((row["peak_mib"] - before["peak_mib"]) * 2**20 / (row["seqlen"] - before["seqlen"]))
 
 

@@ -151,7 +151,7 @@ def row(case, mode, times, errors) -> dict:
         "speedup": round(theirs[1] / ours[1], 3),
         "max_abs_err": {k: v for k, v in errors.items() if (k == "o") == (mode == "forward")},
     }
-    print(f"{mode:8} {case.dtype:4} {str(case.shape):20} {'causal' if case.causal else 'full':6} "
+    print(f"{mode:8} {case.dtype:4} {case.shape!s:20} {'causal' if case.causal else 'full':6} "
           f"attend {result['ms']:9.3f} ms   torch {result['torch_ms']:9.3f} ms   {result['speedup']:.2f}x", flush=True)
     return result
 

@@ -25,11 +25,10 @@ import pathlib
 import statistics
 import sys
 
-import torch
-
 import decode_peer_cases
 import h200_vs_peers
 import peer_tables
+import torch
 from attend._measure import files
 from attend._measure.arguments import page_sizes
 from attend._measure.decode_shapes import COLD, WARM

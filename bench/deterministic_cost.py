@@ -15,12 +15,11 @@ import pathlib
 import statistics
 import sys
 
-import torch
-
 import attend
+import report
+import torch
 from attend._measure import timing
 from attend._measure.implementations import Prepared
-import report
 from h200_vs_peers import kept_busy
 
 LIMITS = timing.Limits(samples=9, seconds=3.0, sample_ms=3.0)

@@ -20,11 +20,10 @@ import math
 import pathlib
 import statistics
 
+import report
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
-import report
 from torch_shim import Attend
 
 SEED_GRID = [(1, 1, 128, 64), (2, 4, 256, 64), (2, 8, 256, 64), (8, 16, 32, 64), (2, 8, 512, 64), (8, 16, 100, 64),
@@ -62,7 +61,7 @@ class Sides:
         self.case, self.attend, self.sdp = case, attend, sdp
         self.sets = make_sets(case)
         self.saved, self.graphs = [], []
-        for q, k, v, dout in self.sets:
+        for q, k, v, _ in self.sets:
             self.saved.append(attend.forward(case, q, k, v))
             leaves = tuple(t.detach().requires_grad_() for t in (q, k, v))
             with sdpa_kernel(sdp):
@@ -85,7 +84,7 @@ class Sides:
 def check(sides, with_backward):
     """Largest absolute errors of both sides against float64 on the GPU, of the first heads of the first sequence."""
     case = sides.case
-    b, h, s, d = case.shape
+    _, h, s, d = case.shape
     heads = max(1, min(h, CHECKED_SCORES // (s * s)))
     q, k, v, dout = (t[:1, :heads].double().requires_grad_() for t in sides.sets[0])
     scores = q @ k.transpose(-1, -2) / math.sqrt(d)
@@ -158,7 +157,7 @@ def main():
                 rows.append({"B": shape[0], "H": shape[1], "S": shape[2], "D": shape[3], "causal": case.causal,
                              "dtype": case.dtype, "mode": mode, "ms": ms["attend"], "torch_ms": ms["torch"],
                              "tflops": speed["attend"], "torch_tflops": speed["torch"], "errors": errors})
-                print(f"{str(shape):<20} {mode:<9} {ms['attend']:>10.4f} {ms['torch']:>10.4f} {speed['attend']:>8.2f} "
+                print(f"{shape!s:<20} {mode:<9} {ms['attend']:>10.4f} {ms['torch']:>10.4f} {speed['attend']:>8.2f} "
                       f"{speed['torch']:>8.2f}          {ms['torch'] / ms['attend']:.2f}", flush=True)
         del sides
         torch.cuda.empty_cache()

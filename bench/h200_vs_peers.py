@@ -31,14 +31,13 @@ import importlib.metadata
 import pathlib
 import sys
 
-import torch
-
 import attend
 import corner_cases
 import own_peer_cases
 import peer_cases
 import peer_tables
 import report
+import torch
 from attend._measure import files, timing
 from attend._measure.differences import LARGEST_DIFFERENCE, first_line, relative_difference
 from attend._measure.implementations import Prepared
@@ -63,7 +62,7 @@ def calls_of(case, mode, errors):
     for name, side in case.sides.items():
         try:
             found[name] = forward_call(side, case) if mode == "fwd" else backward_call(side, case)
-        except Exception as error:  # whatever a peer raises is its answer
+        except Exception as error:  # noqa: BLE001 - whatever a peer raises is its answer
             errors[name] = first_line(error)
     for name in case.computes:
         has_mode = ("backward" in name) == (mode == "bwd")
@@ -108,7 +107,7 @@ def compare(calls, errors):
     for name in list(calls):
         try:
             results[name] = calls[name]()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             errors[name] = first_line(error)
             del calls[name]
             continue

@@ -73,8 +73,9 @@ int main(int argc, char** argv) {
   const double after_forward = peak_mib();
   attend::backward(dout, q, k, v, o, lse, dq, dk, dv, params);
   const double after_backward = peak_mib();
-  std::printf("{\"seqlen\": %lld, \"causal\": %s, \"threads\": %d, \"tensors_mib\": %.2f, \"peak_mib\": %.2f, "
-              "\"forward_scratch_mib\": %.2f, \"scratch_mib\": %.2f}\n",
-              static_cast<long long>(seqlen), params.causal ? "true" : "false", attend::cpu_threads(),
-              static_cast<double>(floats) * 4 / kMiB, after_backward, after_forward - before, after_backward - before);
+  std::printf(
+      "{\"seqlen\": %lld, \"causal\": %s, \"threads\": %d, \"tensors_mib\": %.2f, \"peak_mib\": %.2f, "
+      "\"forward_scratch_mib\": %.2f, \"scratch_mib\": %.2f}\n",
+      static_cast<long long>(seqlen), params.causal ? "true" : "false", attend::cpu_threads(),
+      static_cast<double>(floats) * 4 / kMiB, after_backward, after_forward - before, after_backward - before);
 }

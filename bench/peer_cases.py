@@ -9,12 +9,11 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
+import attend
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-import attend
 from attend._measure import decode_sides
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SDP = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION,
        "efficient": SDPBackend.EFFICIENT_ATTENTION}

@@ -15,16 +15,16 @@ bound of what the C++ function costs; the rest is Python's and torch's.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import statistics
 import time
 
-import torch
-import torch.nn.functional as F
-
 import attend
 import report
+import torch
+import torch.nn.functional as F
 from attend import _core, flash_attn, flash_attn_3
 from attend._serving import Numbers, Tensors
 
@@ -123,7 +123,7 @@ def measure_serving(name, device):
     for called, (call, tensors) in serving_calls(DTYPES[name], device).items():
         library, numbers = (_core.decode if tensors.q is not None else _core.append), Numbers()
         stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else 0
-        sides = {"attend": call, "library": lambda run=library, given=tensors: run(given, numbers, stream)}
+        sides = {"attend": call, "library": functools.partial(library, tensors, numbers, stream)}
         rows.append({"dtype": name, "call": called} | sampled(sides, device))
         print(f"{name:<5} {called:<32} attend {rows[-1]['attend_us']:6.1f} us   "
               f"library {rows[-1]['library_us']:6.1f} us", flush=True)

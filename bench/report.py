@@ -162,7 +162,7 @@ class Section:
 
 def section_of(page: str, name: str):
     """The text of a section, or None where the page has none of that name."""
-    found = re.search(rf"<!-- begin {re.escape(name)} -->\n(.*?)\n<!-- end {re.escape(name)} -->", page, flags=re.S)
+    found = re.search(rf"<!-- begin {re.escape(name)} -->\n(.*?)\n<!-- end {re.escape(name)} -->", page, flags=re.DOTALL)
     return found[1] if found else None
 
 
@@ -171,9 +171,9 @@ def replace_section(path: pathlib.Path, name: str, text: str) -> None:
     old = path.read_text()
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
     pattern = re.escape(begin) + ".*?" + re.escape(end)
-    if not re.search(pattern, old, flags=re.S):
+    if not re.search(pattern, old, flags=re.DOTALL):
         raise SystemExit(f"{path}: no section '{begin.strip()}' ... '{end}'")
-    new = re.sub(pattern, lambda _: begin + text.rstrip("\n") + "\n" + end, old, flags=re.S)
+    new = re.sub(pattern, lambda _: begin + text.rstrip("\n") + "\n" + end, old, flags=re.DOTALL)
     if new != old:
         path.write_text(new)
         print(f"wrote {path.relative_to(ROOT)}, section {name}")

@@ -151,7 +151,7 @@ def measure(sides, number, rounds, replays):
     """Milliseconds of every replay, by pass and side."""
     times = {}
     for _ in range(rounds):
-        passes = [side.ask("prepare", number) for side in sides][0]
+        passes, *_ = [side.ask("prepare", number) for side in sides]
         for name in passes:
             of_pass = times.setdefault(name, ([], []))
             for turn in range(4):

@@ -2,4 +2,6 @@
 // environment. libomp is not instrumented; its own locking inside intercepted calls is not ours to judge.
 extern "C" const char* __tsan_default_options();  // the runtime's hook
 
-extern "C" const char* __tsan_default_options() { return "ignore_noninstrumented_modules=1:halt_on_error=1"; }
+extern "C" const char* __tsan_default_options() {
+  return "ignore_noninstrumented_modules=1:halt_on_error=1";
+}

@@ -136,14 +136,15 @@ def run(options):
     return 2 if refused else 0
 
 
-def check_device(parser, name):
+def check_device(parser: argparse.ArgumentParser, name: str) -> None:
     """Ends with one line and status 2 where there is no such device."""
+    refusal = f"--device: {name!r}, allowed cpu, cuda, cuda:N"
     try:
         device = torch.device(name)
     except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        parser.error(f"--device: {name!r}, allowed cpu, cuda, cuda:N")
+        parser.error(refusal)
+    if device.type not in ("cpu", "cuda"):
+        parser.error(refusal)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         parser.error(f"--device: {name}, but torch finds {torch.cuda.device_count() or 'no'} GPU")
 

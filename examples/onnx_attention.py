@@ -10,6 +10,7 @@ Exit status: 0 done, 1 a check failed, 2 wrong usage or a package is missing.
 
 import argparse
 import sys
+from typing import Any
 
 try:
     import numpy as np
@@ -56,14 +57,15 @@ def formula(q, k, v):
     """Of the last rows of a sequence, in float64."""
     q, k, v = (x.astype(np.float64) for x in (q, *(np.repeat(x, HEADS // HEADS_K, axis=1) for x in (k, v))))
     s = q @ k.transpose(0, 1, 3, 2) / np.sqrt(HEAD_DIM)
-    s = np.where(np.tri(*s.shape[2:], s.shape[3] - s.shape[2], dtype=bool), s, -np.inf)
+    rows, keys = s.shape[2:]
+    s = np.where(np.tri(rows, keys, keys - rows, dtype=bool), s, -np.inf)
     p = np.exp(s - s.max(axis=3, keepdims=True))
     return p / p.sum(axis=3, keepdims=True) @ v
 
 
 def largest_difference(run, rng):
     """Of a prompt and steps of one token, from the formula."""
-    past = {name: np.zeros((1, HEADS_K, 0, HEAD_DIM), np.float32) for name in CACHE}
+    past: dict[str, Any] = {name: np.zeros((1, HEADS_K, 0, HEAD_DIM), np.float32) for name in CACHE}
     differences = []
     for new in (PROMPT, *[1] * STEPS):
         q, k, v = (rng.standard_normal((1, h, new, HEAD_DIM), np.float32) for h in (HEADS, HEADS_K, HEADS_K))

@@ -78,10 +78,10 @@ def train(args, device, is_ring):
             return loss.detach()
 
         if is_ring:
-            buffers = dict(buffers=[tokens, labels, positions], buffer_seq_dims=[1, 1, 0])
-            with context_parallel(sharding=args.sharding, **buffers):
+            tensors = [tokens, labels, positions]
+            with context_parallel(sharding=args.sharding, buffers=tensors, buffer_seq_dims=[1, 1, 0]):
                 loss = forward_and_backward()
-            for x in (loss, *(p.grad for p in model.parameters())):
+            for x in (loss, *(p.grad for p in model.parameters() if p.grad is not None)):
                 dist.all_reduce(x)
         else:
             loss = forward_and_backward()
@@ -117,7 +117,7 @@ def rank_main(rank, args, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2, help="processes, on --device cuda as many GPUs (default: 2)")
     parser.add_argument("--sharding", default="zigzag", choices=["zigzag", "contiguous", "striped"])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

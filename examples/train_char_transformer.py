@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from typing import Any
 
 try:
     import torch
@@ -27,6 +28,7 @@ except ImportError as error:
     sys.exit(2)
 
 import attend
+from attend._core import source_digests
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD_DIM = 64
@@ -102,7 +104,8 @@ def train(options, data, vocabulary):
         torch.manual_seed(options.seed)
         models[name] = CharTransformer(vocabulary, options, attention).to(options.device)
     optimizers = {name: torch.optim.AdamW(model.parameters(), lr=options.lr) for name, model in models.items()}
-    losses, seconds = {name: [] for name in models}, {name: [] for name in models}
+    losses: dict[str, list[float]] = {name: [] for name in models}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
     batches = torch.Generator().manual_seed(options.seed)
     device_type = torch.device(options.device).type
     start = time.perf_counter()
@@ -127,7 +130,8 @@ def train(options, data, vocabulary):
 
 def judge_falls(losses):
     """{"first": {name: loss}, "last": {name: mean}} and one line for each loss that did not fall."""
-    report, failures = {"first": {}, "last": {}}, []
+    report: dict[str, Any] = {"first": {}, "last": {}}
+    failures = []
     for name, values in losses.items():
         count = min(LAST, len(values))
         report["first"][name], report["last"][name] = values[0], sum(values[-count:]) / count
@@ -168,14 +172,15 @@ def plot(losses, folder):
     print(f"wrote {folder / 'losses.svg'} and losses.png")
 
 
-def check_device(parser, name):
+def check_device(parser: argparse.ArgumentParser, name: str) -> None:
     """Ends with one line and status 2 where there is no such device."""
+    refusal = f"--device: {name!r}, allowed cpu, cuda, cuda:N"
     try:
         device = torch.device(name)
     except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        parser.error(f"--device: {name!r}, allowed cpu, cuda, cuda:N")
+        parser.error(refusal)
+    if device.type not in ("cpu", "cuda"):
+        parser.error(refusal)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         parser.error(f"--device: {name}, but torch finds {torch.cuda.device_count() or 'no'} GPU")
 
@@ -229,7 +234,7 @@ def main(arguments=None):
     report, failures = judge(losses, tolerance)
     settings = {name: value for name, value in vars(options).items() if name not in ("text", "output", "tolerance")}
     versions = {"attend": attend.__version__, "torch": torch.__version__}
-    when = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "sources": attend._core.source_digests()}
+    when = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "sources": source_digests()}
     skipped = min(WARM_UP, options.steps - 1)
     milliseconds = {name: 1e3 * statistics.median(values[skipped:]) for name, values in seconds.items()}
     record = {"settings": settings, "versions": versions, **when, "failures": failures,

@@ -23,6 +23,7 @@ import pathlib
 import statistics
 import sys
 import time
+from typing import Any
 
 try:
     import torch
@@ -32,6 +33,7 @@ except ImportError as error:
     sys.exit(2)
 
 import attend
+from attend._core import source_digests
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import train_char_transformer as small  # the model, its two attentions, and the checks
@@ -107,7 +109,7 @@ class Trainee:
 
     def gradients(self, window, attention):
         """Of the weights that make q, k and v, (3, layers, ...), with this attention; nothing is learnt."""
-        blocks = list(self.model.blocks)
+        blocks: Any = list(self.model.blocks)
         for block in blocks:
             block.attention = attention
         found = torch.autograd.grad(self.loss(window), [block.qkv.weight for block in blocks])
@@ -242,7 +244,7 @@ def main(arguments=None):
     is_gpu = torch.device(options.device).type == "cuda"
     settings["device_name"] = torch.cuda.get_device_name(options.device) if is_gpu else "cpu"
     versions = {"attend": attend.__version__, "torch": torch.__version__}
-    when = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "sources": attend._core.source_digests()}
+    when = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "sources": source_digests()}
     record = {"settings": settings, "versions": versions, **when, "failures": failures,
               "ms_per_step": milliseconds, **report,
               "losses": losses}  # fmt: skip

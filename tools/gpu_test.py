@@ -19,9 +19,9 @@ python/tests with the given interpreter, which has attend, torch and pytest. Wit
 Without a GPU everything is reported as skipped and no report is written. The parts are in tools/gpu_report/.
 
 The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-names_digest (of the tests), first (what --first ran), tests (run, failed, skipped, names of the failed, pieces that are missing, what ran again),
-sanitizers (tool, errors, summary), python (the same as tests, the seed, messages of the failed, the reasons of what was
-skipped, the version of torch), and cases: each comparison with its error and budget.
+names_digest (of the tests), first (what --first ran), tests (run, failed, skipped, names of the failed, pieces that are
+missing, what ran again), sanitizers (tool, errors, summary), python (the same as tests, the seed, messages of the
+failed, the reasons of what was skipped, the version of torch), and cases: each comparison with its error and budget.
 """
 
 import argparse

@@ -56,8 +56,9 @@ def parse():
     parser.add_argument("--base", type=pathlib.Path, help="folder with the package of the earlier build")
     parser.add_argument("--new", type=pathlib.Path, help="that of the other")
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="cpu if not given")
-    parser.add_argument("--compute", nargs="+", metavar="NAME",
-                        help="backends; sm80 stands for sm80_forward and sm80_backward")
+    parser.add_argument(
+        "--compute", nargs="+", metavar="NAME", help="backends; sm80 stands for sm80_forward and sm80_backward"
+    )
     parser.add_argument("--cases", type=int, default=500, metavar="N", help="500 if not given")
     parser.add_argument("--seed", type=int, metavar="N", help="of options and inputs; drawn and printed if not given")
     parser.add_argument("--only", type=int, metavar="N", help="this case alone")
@@ -101,9 +102,11 @@ def main():
         groups = [[case] for group in groups for case in group if case["number"] == words.only]
         if not groups:
             words.error(f"--only: {words.only}, allowed 0 to {words.cases - 1}")
-    print(f"seed {words.seed}, {sum(map(len, groups))} cases (the first {num_covering} have every pair), "
-          f"{builds[0]['arrays']} arrays, kernel digests {builds[0]['kernel_digest']} and {builds[1]['kernel_digest']}",
-          flush=True)
+    print(
+        f"seed {words.seed}, {sum(map(len, groups))} cases (the first {num_covering} have every pair), "
+        f"{builds[0]['arrays']} arrays, kernel digests {builds[0]['kernel_digest']} and {builds[1]['kernel_digest']}",
+        flush=True,
+    )
     run = Run(words, passes)
     why = None
     try:

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax|onnx ...
+#   tools/setup.sh build|clang|lint|tidy|mpi|nvrtc|python|pytest|torch|jax|onnx ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
-#   lint    clang-format, clang-tidy, shellcheck
+#   lint    the private virtual environment .venv-lint with clang-format, ruff, mypy, basedpyright and shellcheck, each in
+#           the release that tools/requirements-lint.txt names: a check means the same everywhere. And CMake
+#   tidy    clang-tidy, besides clang and nanobind
 #   mpi     Open MPI: rings of processes, their tests and `attend run --ring`
 #   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; no GPU is needed. Where the machine
 #           has none, into the private virtual environment .venv-nvrtc
@@ -38,7 +40,8 @@ declare -A packages=(
            libgtest-dev=gtest/gtest.h libgmock-dev=gmock/gmock.h
            libbenchmark-dev=benchmark/benchmark.h pkg-config=pkg-config'
   [clang]='clang=clang++ libomp-dev=libomp.so'
-  [lint]='clang-format=clang-format clang-tidy=clang-tidy shellcheck=shellcheck'
+  [lint]='cmake=cmake python3-venv=ensurepip'
+  [tidy]='clang-tidy=clang-tidy'
   [mpi]='libopenmpi-dev=mpicxx openmpi-bin=mpirun'
   [nvrtc]=''
   [python]='python3-venv=ensurepip'
@@ -111,37 +114,39 @@ fi
 
 # An environment that came along with a copied checkout names the original's folder, into which its pip would install.
 adopt_venv() {
-  local original here files
-  here=$PWD/.venv
-  [[ -e .venv/bin/activate ]] || return 0
-  original=$(sed -n -E "s/^ *(export )?VIRTUAL_ENV=[\"']?([^\"'\$()]*)[\"']?\$/\\2/p" .venv/bin/activate | head -n 1)
+  local venv=$1 original here files
+  here=$PWD/$venv
+  [[ -e $venv/bin/activate ]] || return 0
+  original=$(sed -n -E "s/^ *(export )?VIRTUAL_ENV=[\"']?([^\"'\$()]*)[\"']?\$/\\2/p" "$venv/bin/activate" | head -n 1)
   [[ -z $original || $original -ef $here ]] && return
-  echo ".venv came from $original: it is for this folder now" >&2
-  readarray -t files < <(grep -slIF -- "$original" .venv/pyvenv.cfg .venv/bin/* || true)  # a file may be missing
+  echo "$venv came from $original: it is for this folder now" >&2
+  readarray -t files < <(grep -slIF -- "$original" "$venv/pyvenv.cfg" "$venv"/bin/* || true)  # a file may be missing
   sed -i -- "s|$original|$here|g" "${files[@]}"  # new files in place of the old ones, which may be hard links
 }
-adopt_venv
+adopt_venv .venv
+adopt_venv .venv-lint
 
-# fill_venv REQUIREMENTS REMARK: the environment counts as ready only when the last step of filling it is done and still
-# matches the list of requirements.
+# fill_venv REQUIREMENTS REMARK [VENV]: the environment counts as ready only when the last step of filling it is done and
+# still matches the list of requirements.
 fill_venv() {
-  local done_mark
-  done_mark=.venv/$(basename "$1")
-  if ! .venv/bin/python -c '' 2>/dev/null; then
-    rm -rf .venv  # there is none, or it came from a machine whose Python lies elsewhere
+  local venv=${3:-.venv} done_mark
+  done_mark=$venv/$(basename "$1")
+  if ! "$venv/bin/python" -c '' 2>/dev/null; then
+    rm -rf "$venv"  # there is none, or it came from a machine whose Python lies elsewhere
   elif cmp -s "$1" "$done_mark"; then
     return
   fi
-  echo "filling .venv: $(tr '\n' ' ' <"$1")$2" >&2
+  echo "filling $venv: $(tr '\n' ' ' <"$1")$2" >&2
   mkdir -p build
   {
-    python3 -m venv .venv && .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$1"
-  } >"$log" 2>&1 </dev/null || fail "cannot fill .venv (no network? see $log). By hand: .venv/bin/python -m pip install -r $1"
+    python3 -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$1"
+  } >"$log" 2>&1 </dev/null || fail "cannot fill $venv (no network? see $log). By hand: $venv/bin/python -m pip install -r $1"
   cp "$1" "$done_mark"
 }
 
 for group in "$@"; do
   case $group in
+    lint) fill_venv tools/requirements-lint.txt '' .venv-lint ;;
     python) fill_venv bench/requirements.txt '(a large download)' ;;
     pytest) fill_venv python/requirements-test.txt '' ;;
     torch)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend import _core
 from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._packed import parts
-from attend._random import drawn_seed
+from attend._resolve import NO_OFFSET, NO_SOFTCAP, OPEN, number, random_numbers, resolve, torch_front
 from attend._score import attention_with_own, taken_from
-from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, needs_of, window_of
+from attend._settings import NO_EXTRAS, Extras, Settings, dense_layout, needs_of, window_of
 
-# attend.torch, once a call has needed it: an import statement costs time even if the module is there.
-_front_of_torch: Any = None
-# Defaults. They are compared by identity, which is quick, and asks no tensor or symbol for its value.
-NO_OFFSET, OPEN, NO_SOFTCAP = 0, (-1, -1), 0.0
-_TENSORS = tuple(name for name in Extras._fields if name != "philox_state")
-# The options of `forward` that Settings takes as they are.
-_OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from attend._types import Array, ArrayT, AttentionOptions, Captures, Number, PassOptions, VarlenOptions, Window
 
 
+@overload
+def attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, return_lse: Literal[False] = False, **options: Unpack[AttentionOptions]
+) -> ArrayT: ...
+@overload
+def attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, return_lse: Literal[True], **options: Unpack[AttentionOptions]
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, return_lse: bool, **options: Unpack[AttentionOptions]
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...
 def attention(
     q: Any,
     k: Any,
@@ -29,9 +37,9 @@ def attention(
     *,
     layout: str = "bhsd",
     causal: bool = False,
-    window: Sequence[Optional[int]] = OPEN,
-    scale: Optional[float] = None,
-    softcap: float = NO_SOFTCAP,
+    window: Window = OPEN,
+    scale: Optional[Number] = None,
+    softcap: Number = NO_SOFTCAP,
     bias: Any = None,
     mask: Any = None,
     alibi_slopes: Any = None,
@@ -134,7 +142,7 @@ def attention(
                 return results
     left, right = window_of(window)
     scale, softcap = number("scale", scale), number("softcap", softcap)
-    seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
+    seed, offset, state = random_numbers(q, seed, offset, dropout_p)
     has_extras = bias is not None or mask is not None or alibi_slopes is not None
     has_extras = has_extras or sinks is not None or state is not None
     extras = Extras(bias, mask, alibi_slopes, sinks, philox_state=state) if has_extras else NO_EXTRAS
@@ -146,16 +154,28 @@ def attention(
     return (o, lse) if return_lse else o
 
 
-_core.learn_defaults(attention.__kwdefaults__)
+_core.learn_defaults(attention.__kwdefaults__ or {})
 
 
+@overload
+def attention_qkvpacked(
+    qkv: ArrayT, *, return_lse: Literal[False] = False, **options: Unpack[VarlenOptions]
+) -> ArrayT: ...
+@overload
+def attention_qkvpacked(
+    qkv: ArrayT, *, return_lse: Literal[True], **options: Unpack[VarlenOptions]
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def attention_qkvpacked(
+    qkv: ArrayT, *, return_lse: bool, **options: Unpack[VarlenOptions]
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...
 def attention_qkvpacked(
     qkv: Any,
     *,
     causal: bool = False,
-    window: Sequence[Optional[int]] = OPEN,
-    scale: Optional[float] = None,
-    softcap: float = NO_SOFTCAP,
+    window: Window = OPEN,
+    scale: Optional[Number] = None,
+    softcap: Number = NO_SOFTCAP,
     alibi_slopes: Any = None,
     sinks: Any = None,
     dropout_p: float = 0.0,
@@ -196,19 +216,34 @@ def attention_qkvpacked(
                 return results
     left, right = window_of(window)
     scale, softcap = number("scale", scale), number("softcap", softcap)
-    seed, offset, state = _random_numbers(qkv, seed, offset, dropout_p)
+    seed, offset, state = random_numbers(qkv, seed, offset, dropout_p)
     has_extras = alibi_slopes is not None or sinks is not None or state is not None
     extras = Extras(alibi_slopes=alibi_slopes, sinks=sinks, philox_state=state) if has_extras else NO_EXTRAS
     settings = Settings(
         0, 0, "bshd", scale, causal, left, right, softcap, dropout_p, seed, offset, deterministic, compute
     )  # fmt: skip
     if is_torch(qkv):
-        return _torch_front().attention_qkvpacked(qkv, extras, settings, return_lse)
+        return torch_front().attention_qkvpacked(qkv, extras, settings, return_lse)
     q, k, v = parts(qkv, 2, 3, "qkv")
     o, lse = _forward(q, k, v, extras, settings, return_lse)
     return (o, lse) if return_lse else o
 
 
+@overload
+def attention_varlen(
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int, *,
+    return_lse: Literal[False] = False, **options: Unpack[VarlenOptions],
+) -> ArrayT: ...  # fmt: skip
+@overload
+def attention_varlen(
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int, *,
+    return_lse: Literal[True], **options: Unpack[VarlenOptions],
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def attention_varlen(
+    q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int, max_seqlen_k: int, *,
+    return_lse: bool, **options: Unpack[VarlenOptions],
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
 def attention_varlen(
     q: Any,
     k: Any,
@@ -219,9 +254,9 @@ def attention_varlen(
     max_seqlen_k: int,
     *,
     causal: bool = False,
-    window: Sequence[Optional[int]] = (-1, -1),
-    scale: Optional[float] = None,
-    softcap: float = 0.0,
+    window: Window = (-1, -1),
+    scale: Optional[Number] = None,
+    softcap: Number = 0.0,
     alibi_slopes: Any = None,
     sinks: Any = None,
     dropout_p: float = 0.0,
@@ -253,7 +288,7 @@ def attention_varlen(
     if cu_seqlens_q is None:
         raise ArgumentError("cu_seqlens_q: None, allowed an array i32 (sequences + 1)")
     scale, softcap = number("scale", scale), number("softcap", softcap)
-    seed, offset, state = _random_numbers(q, seed, offset, dropout_p)
+    seed, offset, state = random_numbers(q, seed, offset, dropout_p)
     extras = Extras(
         alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
         philox_state=state,
@@ -266,6 +301,12 @@ def attention_varlen(
     return (o, lse) if return_lse else o
 
 
+@overload
+def forward(q: ArrayT, k: ArrayT, v: ArrayT, **options: Unpack[PassOptions]) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def forward(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, score: str, captures: Optional[Captures] = None, **options: Unpack[PassOptions]
+) -> tuple[ArrayT, ArrayT]: ...
 def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     """(o, lse) of `attention`, or of `attention_varlen` if `cu_seqlens_q` is among the options; no autograd.
 
@@ -281,13 +322,23 @@ def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
     if own is not None:
         return own.forward(q, k, v, extras, settings, with_autograd=False)
     if is_torch(q):
-        both: tuple[Any, Any] = _torch_front().forward(q, k, v, extras, settings)
+        both: tuple[Any, Any] = torch_front().forward(q, k, v, extras, settings)
         return both
     from attend import _arrays
 
     return _arrays.forward(q, k, v, extras, settings)
 
 
+@overload
+def backward(
+    dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, o: ArrayT, lse: ArrayT, *, dlse: Optional[ArrayT] = None,
+    needs_dbias: bool = True, **options: Unpack[PassOptions],
+) -> tuple[ArrayT, ...]: ...  # fmt: skip
+@overload
+def backward(
+    dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, o: ArrayT, lse: ArrayT, *, dlse: Optional[ArrayT] = None,
+    needs_dbias: bool = True, score: str, captures: Optional[Captures] = None, **options: Unpack[PassOptions],
+) -> tuple[Union[ArrayT, dict[str, ArrayT]], ...]: ...  # fmt: skip
 def backward(
     dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, dlse: Any = None, needs_dbias: bool = True, **options: Any
 ) -> tuple[Any, ...]:
@@ -315,7 +366,7 @@ def backward(
     if own is not None:
         return own.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings)
     if is_torch(q):
-        gradients: tuple[Any, ...] = _torch_front().backward(
+        gradients: tuple[Any, ...] = torch_front().backward(
             dout, q, k, v, o, lse, dlse, needs, extras, settings
         )  # fmt: skip
         return gradients
@@ -324,81 +375,11 @@ def backward(
     return _arrays.backward(dout, q, k, v, o, lse, dlse, needs, extras, settings)
 
 
-def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
-    """The options of `function`, which is `forward`, `backward` or one that takes the same."""
-    rest = dict(options)
-    seed, dropout_p = rest.pop("seed", None), rest.get("dropout_p", 0.0)
-    if seed is None and drops(dropout_p):
-        raise ArgumentError(f"seed: None with dropout_p {dropout_p}, allowed a number: backward needs the same")
-    seed, offset, state = _random_numbers(q, seed, rest.pop("offset", NO_OFFSET), dropout_p)
-    passed = {name: rest.pop(name) for name in _TENSORS if name in rest}
-    given = {name: x for name, x in passed.items() if x is not None}
-    extras = Extras(**given, philox_state=state) if given or state is not None else NO_EXTRAS
-    if extras.cu_seqlens_q is not None:
-        if "layout" in rest:
-            raise ArgumentError(
-                "layout: given with cu_seqlens_q, allowed without it only: packed tensors have one layout"
-            )
-        rest["layout"] = "thd"
-    elif extras.cu_seqlens_k is not None:
-        raise ArgumentError("cu_seqlens_k: given without cu_seqlens_q, allowed with it only")
-    else:
-        rest["layout"] = dense_layout(rest.get("layout", "bhsd"))
-    for name in ("scale", "softcap"):
-        if name in rest:
-            rest[name] = number(name, rest[name])
-    left, right = window_of(rest.pop("window", OPEN))
-    try:
-        return extras, Settings(**rest, window_left=left, window_right=right, seed=seed, offset=offset)
-    except TypeError:
-        wrong = next(name for name in rest if name not in _OPTIONS)
-        raise TypeError(f"{function}() got an unexpected keyword argument {wrong!r}") from None
-
-
-def number(name: str, x: Any) -> Any:
-    """The value of a tensor; everything else as it is."""
-    if x is None or isinstance(x, (int, float)) or not is_torch(x):
-        return x
-    return _torch_front().number_of(name, x)
-
-
-def _random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int, int, Any]:
-    """seed and offset as numbers, or 0, 0 and the tensor of both if their values are not to be asked for."""
-    if seed is None:
-        if offset is not NO_OFFSET:
-            raise ArgumentError("offset: given without seed, allowed with it only")
-        if not drops(dropout_p):
-            return 0, 0, None
-        if not is_torch(q):
-            return drawn_seed(), 0, None
-        drawn: tuple[int, int, Any] = _torch_front().drawn_numbers(q)
-        return drawn
-    if is_torch(q):
-        given: tuple[int, int, Any] = _torch_front().random_numbers(q, seed, offset)
-        return given
-    return as_int64("seed", seed), as_int64("offset", offset), None
-
-
 def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:
     """o and lse, which may be None if it is not asked for."""
     if is_torch(q):
-        both: tuple[Any, Any] = _torch_front().attention(q, k, v, extras, settings, return_lse)
+        both: tuple[Any, Any] = torch_front().attention(q, k, v, extras, settings, return_lse)
         return both
     from attend import _arrays
 
     return _arrays.forward(q, k, v, extras, settings, return_lse)
-
-
-def _torch_front() -> Any:
-    global _front_of_torch
-    import torch
-
-    if torch.compiler.is_dynamo_compiling():  # a global that it has read must not change
-        from attend import torch as front
-
-        return front
-    if _front_of_torch is None:
-        from attend import torch as front
-
-        _front_of_torch = front
-    return _front_of_torch

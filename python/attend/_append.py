@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend import _core
 from attend._drop_in import renamed
@@ -11,7 +11,23 @@ from attend._errors import ArgumentError, Error
 from attend._frameworks import is_torch
 from attend._serving import Numbers, Rotary, Tensors, appended, most, refuse_given, require
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from attend._serving import CacheOptions
+    from attend._types import Array, ArrayT, Layout
+
+
+@overload
+def append(
+    k: Array, v: Optional[Array], k_cache: Array, v_cache: Optional[Array] = None, *, q: None = None,
+    **options: Unpack[CacheOptions],
+) -> None: ...  # fmt: skip
+@overload
+def append(
+    k: Array, v: Optional[Array], k_cache: Array, v_cache: Optional[Array] = None, *, q: ArrayT,
+    q_out: Optional[ArrayT] = None, **options: Unpack[CacheOptions],
+) -> ArrayT: ...  # fmt: skip
 def append(
     k: Any,
     v: Any,
@@ -123,9 +139,24 @@ def append(
     return _serving_arrays.append(tensors, numbers)
 
 
-_core.learn_append(append.__kwdefaults__)
+_core.learn_append(append.__kwdefaults__ or {})
 
 
+@overload
+def merge(
+    states: Sequence[tuple[ArrayT, ArrayT]], *, layout: Layout = "bhsd", sinks: Optional[Array] = None,
+    return_lse: Literal[False] = False, lse_base2: bool = False, out: Optional[ArrayT] = None,
+) -> ArrayT: ...  # fmt: skip
+@overload
+def merge(
+    states: Sequence[tuple[ArrayT, ArrayT]], *, layout: Layout = "bhsd", sinks: Optional[Array] = None,
+    return_lse: Literal[True], lse_base2: bool = False, out: Optional[ArrayT] = None,
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def merge(
+    states: Sequence[tuple[ArrayT, ArrayT]], *, layout: Layout = "bhsd", sinks: Optional[Array] = None,
+    return_lse: bool, lse_base2: bool = False, out: Optional[ArrayT] = None,
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
 def merge(
     states: Sequence[tuple[Any, Any]],
     *,

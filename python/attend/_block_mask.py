@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from attend import _core
 from attend._core import BlockMask
@@ -13,6 +12,9 @@ from attend._errors import ArgumentError
 from attend._frameworks import is_torch
 from attend._score import check_captures, check_text, view_of_capture
 from attend._spaces import KDL_CUDA
+
+if TYPE_CHECKING:
+    from attend._types import Captures, Device
 
 
 def make_block_mask(
@@ -22,8 +24,8 @@ def make_block_mask(
     *,
     batch: int = 1,
     num_heads: int = 1,
-    captures: Optional[Mapping[str, Any]] = None,
-    device: Any = None,
+    captures: Optional[Captures] = None,
+    device: Optional[Device] = None,
 ) -> BlockMask:
     """Which keys each row sees, for `attention(..., block_mask=...)`, which skips tiles in which no row sees a key.
 
@@ -57,8 +59,9 @@ def make_block_mask(
     check_text("mask", mask)
     check_captures(captures)
     given = captures or {}
-    sizes = [_size(name, n) for name, n in (("batch", batch), ("num_heads", num_heads), ("seqlen_q", seqlen_q),
-                                            ("seqlen_k", seqlen_k))]  # fmt: skip
+    sizes = (
+        _size("batch", batch), _size("num_heads", num_heads), _size("seqlen_q", seqlen_q), _size("seqlen_k", seqlen_k)
+    )  # fmt: skip
     index = _gpu_of(device, tuple(given.values()))
     if index is None:
         views = tuple(_view(name, x) for name, x in given.items())

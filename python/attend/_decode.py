@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend import _core
-from attend._api import NO_SOFTCAP, OPEN, number
 from attend._drop_in import renamed
 from attend._errors import Error
 from attend._frameworks import is_torch
+from attend._resolve import NO_SOFTCAP, OPEN, number
 from attend._serving import Numbers, Rotary, Tensors, appended, most, require
 from attend._settings import window_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from attend._serving import DecodeOptions
+    from attend._types import Array, ArrayT, Number, Window
+
+
+@overload
+def decode(
+    q: ArrayT, k_cache: Array, v_cache: Optional[Array] = None, *, return_lse: Literal[False] = False,
+    **options: Unpack[DecodeOptions],
+) -> ArrayT: ...  # fmt: skip
+@overload
+def decode(
+    q: ArrayT, k_cache: Array, v_cache: Optional[Array] = None, *, return_lse: Literal[True],
+    **options: Unpack[DecodeOptions],
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def decode(
+    q: ArrayT, k_cache: Array, v_cache: Optional[Array] = None, *, return_lse: bool, **options: Unpack[DecodeOptions]
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...
 def decode(
     q: Any,
     k_cache: Any,
@@ -27,9 +46,9 @@ def decode(
     cu_seqlens_q: Any = None,
     max_seqlen_q: Optional[int] = None,
     causal: bool = True,
-    window: Sequence[Optional[int]] = OPEN,
-    scale: Optional[float] = None,
-    softcap: float = NO_SOFTCAP,
+    window: Window = OPEN,
+    scale: Optional[Number] = None,
+    softcap: Number = NO_SOFTCAP,
     alibi_slopes: Any = None,
     sinks: Any = None,
     tree_mask: Any = None,
@@ -166,7 +185,7 @@ def decode(
     return _run(tensors, numbers, head_dim_v, return_lse)
 
 
-_core.learn_decode(decode.__kwdefaults__)
+_core.learn_decode(decode.__kwdefaults__ or {})
 
 
 def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> Any:

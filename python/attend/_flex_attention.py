@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
-Mod = Callable[..., Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
+
+    from attend._types import Device
+
+Mod = Callable[..., "Tensor"]  # a score_mod or mask_mod; what it gets are tensors without dimensions
 
 
+@overload
 def flex_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Mod] = None, block_mask: Optional[BlockMask] = None,
+    scale: Optional[float] = None, enable_gqa: bool = False, return_lse: Literal[False] = False,
+    kernel_options: Optional[Mapping[str, object]] = None, *, return_aux: None = None,
+) -> Tensor: ...  # fmt: skip
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Mod] = None, block_mask: Optional[BlockMask] = None,
+    scale: Optional[float] = None, enable_gqa: bool = False, *, return_lse: Literal[True],
+    kernel_options: Optional[Mapping[str, object]] = None, return_aux: None = None,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Mod] = None, block_mask: Optional[BlockMask] = None,
+    scale: Optional[float] = None, enable_gqa: bool = False, return_lse: bool = False,
+    kernel_options: Optional[Mapping[str, object]] = None, *, return_aux: AuxRequest,
+) -> tuple[Tensor, AuxOutput]: ...  # fmt: skip
+@overload
+def flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Mod] = None, block_mask: Optional[BlockMask] = None,
+    scale: Optional[float] = None, enable_gqa: bool = False, return_lse: bool = False,
+    kernel_options: Optional[Mapping[str, object]] = None, *, return_aux: Optional[AuxRequest] = None,
+) -> Union[Tensor, tuple[Tensor, Tensor], tuple[Tensor, AuxOutput]]: ...  # fmt: skip
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     score_mod: Optional[Mod] = None,
-    block_mask: Any = None,
+    block_mask: Optional[BlockMask] = None,
     scale: Optional[float] = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
-    kernel_options: Optional[Mapping[str, Any]] = None,
+    kernel_options: Optional[Mapping[str, object]] = None,
     *,
-    return_aux: Any = None,
+    return_aux: Optional[AuxRequest] = None,
 ) -> Any:
     """``torch.nn.attention.flex_attention.flex_attention`` with the same arguments.
 
@@ -67,13 +97,13 @@ def create_block_mask(
     H: Optional[int],  # noqa: N803
     Q_LEN: int,  # noqa: N803
     KV_LEN: int,  # noqa: N803
-    device: Any = None,
+    device: Optional[Device] = None,
     BLOCK_SIZE: Union[int, tuple[int, int]] = 128,  # noqa: N803
     _compile: bool = False,
     separate_full_blocks: bool = True,
     compute_dq_write_order: bool = False,
     dq_kv_order: bool = True,
-) -> Any:
+) -> BlockMask:
     """``torch.nn.attention.flex_attention.create_block_mask`` with the same arguments.
 
     Arguments:
@@ -97,7 +127,8 @@ def create_block_mask(
     """
     from attend._flex import calls
 
-    return calls.create_block_mask(mask_mod, (B, H, Q_LEN, KV_LEN), device, BLOCK_SIZE, separate_full_blocks)
+    made: BlockMask = calls.create_block_mask(mask_mod, (B, H, Q_LEN, KV_LEN), device, BLOCK_SIZE, separate_full_blocks)
+    return made
 
 
 def create_mask(
@@ -106,8 +137,8 @@ def create_mask(
     H: Optional[int],  # noqa: N803
     Q_LEN: int,  # noqa: N803
     KV_LEN: int,  # noqa: N803
-    device: Any = None,
-) -> Any:
+    device: Optional[Device] = None,
+) -> Tensor:
     """The pairs that a mask_mod keeps, or that a score_mod leaves above -inf: bool (B, H, Q_LEN, KV_LEN).
 
     Arguments:
@@ -125,7 +156,7 @@ def and_masks(*mask_mods: Mod) -> Mod:
     """The mask_mod of the pairs that all of them keep; of none, of every pair."""
     _check_functions(mask_mods)
 
-    def kept_by_all(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    def kept_by_all(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         kept = noop_mask(b, h, q_idx, kv_idx)
         for mask_mod in mask_mods:
             kept = kept & mask_mod(b, h, q_idx, kv_idx)
@@ -138,7 +169,7 @@ def or_masks(*mask_mods: Mod) -> Mod:
     """The mask_mod of the pairs that one of them keeps; of none, of no pair."""
     _check_functions(mask_mods)
 
-    def kept_by_one(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    def kept_by_one(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         kept = ~noop_mask(b, h, q_idx, kv_idx)
         for mask_mod in mask_mods:
             kept = kept | mask_mod(b, h, q_idx, kv_idx)
@@ -147,7 +178,7 @@ def or_masks(*mask_mods: Mod) -> Mod:
     return kept_by_one
 
 
-def noop_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+def noop_mask(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
     """The mask_mod of every pair."""
     import torch
 

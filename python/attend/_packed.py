@@ -18,7 +18,8 @@ def parts(packed: Any, axis: int, count: int, name: str) -> tuple[Any, ...]:
     if is_torch(packed):  # autograd gathers their gradients at once then, and adds nothing up
         return tuple(packed.unbind(axis))
     before = (slice(None),) * axis
-    return tuple(packed[(*before, i)] for i in range(count))
+    places = ((*before, i) for i in range(count))
+    return tuple(packed[place] for place in places)
 
 
 def heads_of(qkv: Any, num_heads_q: int) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsIndex
 
 from attend._settings import as_int64
 
@@ -25,7 +25,7 @@ def _generator() -> random.Random:
     return found
 
 
-def manual_seed(seed: Any) -> None:
+def manual_seed(seed: SupportsIndex) -> None:
     """Set the generator that dropout on NumPy arrays, and on others that are not torch's, draws its seeds from.
 
     The calls that follow drop what they dropped after the same `manual_seed`, in their order. The generator is one for

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from attend._api import attention
 from attend._drop_in import TORCH_NAMES, renamed, top_left
 from attend._errors import ArgumentError, Error
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TwoMasksError(ArgumentError, RuntimeError):
@@ -15,15 +18,15 @@ class TwoMasksError(ArgumentError, RuntimeError):
 
 
 def sdpa(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor] = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: Optional[float] = None,
     enable_gqa: bool = False,
-) -> Any:
+) -> Tensor:
     """``torch.nn.functional.scaled_dot_product_attention`` with the same arguments.
 
     Arguments:
@@ -49,13 +52,15 @@ def sdpa(
     if type(query).__module__ == "torch.fx.proxy":
         from attend.torch import _tracing
 
-        return _tracing.one_node(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        node: Tensor = _tracing.one_node(sdpa, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return node
     if attn_mask is not None:
         _check_mask(attn_mask, is_causal)
     if getattr(query, "is_nested", False):
         from attend.torch import _jagged
 
-        return _jagged.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        nested: Tensor = _jagged.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return nested
     lead = leading(query, key, value)
     q, k, v = same_heads([four_dims(x, lead) for x in (query, key, value)], enable_gqa)
     aligned = _alignment(attn_mask, q.shape[2], k.shape[2])
@@ -73,7 +78,8 @@ def sdpa(
         )  # fmt: skip
     except Error as error:
         raise renamed(error, TORCH_NAMES) from None
-    return o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])
+    shaped: Tensor = o.reshape(*lead, *o.shape[1:]) if query.dim() > 2 else o.reshape(o.shape[2:])
+    return shaped
 
 
 def _check_mask(mask: Any, is_causal: bool) -> None:

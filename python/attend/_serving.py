@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import namedtuple
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional, TypedDict
 
 from attend import _core
 from attend._errors import ArgumentError
@@ -19,6 +19,7 @@ _DEFAULTS = {
 
 if TYPE_CHECKING:
     from attend._settings import _Fields
+    from attend._types import Array, Layout, Number, WholeNumber, Window
 
     Tensors = _Fields
     Numbers = _Fields
@@ -61,11 +62,52 @@ class Rotary(NamedTuple):
     Source: Su et al., RoFormer (2021), section 3.2.
     """
 
-    cos: Any
-    sin: Any
+    cos: Array
+    sin: Array
     interleaved: bool = False
     first_column: int = 0
-    seqlens: Any = None
+    seqlens: Optional[Array] = None
+
+
+class CacheOptions(TypedDict, total=False):
+    """What `append` and `decode` are told of a cache and of new keys."""
+
+    layout: Layout
+    seqlens_k: Optional[WholeNumber]
+    page_table: Optional[Array]
+    cache_batch_idx: Optional[Array]
+    cu_seqlens_new: Optional[Array]
+    max_seqlen_new: Optional[int]
+    slot_mapping: Optional[Array]
+    positions: Optional[Array]
+    rotary: Optional[Rotary]
+    cu_seqlens_q: Optional[Array]
+    max_seqlen_q: Optional[int]
+    query_positions: Literal["last", "first", "one"]
+    q_norm: Optional[Array]
+    k_norm: Optional[Array]
+    norm_eps: float
+    k_descale: Optional[Array]
+    v_descale: Optional[Array]
+
+
+class DecodeOptions(CacheOptions, total=False):
+    """The options of `decode`."""
+
+    cache_leftpad: Optional[Array]
+    causal: bool
+    window: Window
+    scale: Optional[Number]
+    softcap: Number
+    alibi_slopes: Optional[Array]
+    sinks: Optional[Array]
+    tree_mask: Optional[Array]
+    head_dim_v: Optional[int]
+    k: Optional[Array]
+    v: Optional[Array]
+    lse_base2: bool
+    out: Optional[Array]
+    compute: str
 
 
 def appended(

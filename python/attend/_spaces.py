@@ -23,24 +23,31 @@ class Space(Protocol):
 
     def view(self, name: str, x: Any) -> _core.Array:
         """`x` as the library reads it, for `name` in what is refused. Holds the memory."""
+        ...
 
     def plain(self, name: str, x: Any) -> Any:
         """`x` as the functions of `hand_over_edited` take it."""
+        ...
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         """An uninitialised result; `name` is the input whose dtype it has."""
+        ...
 
     def result_view(self, result: Any) -> _core.Array:
         """A result as the library writes it."""
+        ...
 
     def finish(self) -> None:
         """Called once the work is submitted: the inputs may go when it returns."""
+        ...
 
     def hand_over(self, result: Any) -> Any:
         """A result as an array of the framework of `q`."""
+        ...
 
     def hand_over_edited(self, results: list[Any], edit: Callable[..., tuple[Any, ...]]) -> list[Any]:
         """What `edit(module, *results)` makes of them with a module's functions on arrays, handed over."""
+        ...
 
 
 class ServingSpace(Space, Protocol):
@@ -48,12 +55,15 @@ class ServingSpace(Space, Protocol):
 
     def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
         """With `is_dense` without any gaps."""
+        ...
 
     def view_in_place(self, name: str, x: Any, is_written: bool) -> _core.Array:
         """The memory of `x` itself. What would have to be copied is refused, and to be written what is read-only."""
+        ...
 
     def lengths(self, count: int, length: int) -> _core.Array:
         """i32 (count), all of them `length`."""
+        ...
 
 
 def namespace_of(x: Any) -> Any:

@@ -15,9 +15,9 @@ seqlen_q), packed (heads, tokens). The third value of flash-attn is the dropout 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
+from attend._api import attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import Error
 from attend._flash_attn_kvcache import with_kvcache
@@ -27,7 +27,11 @@ from attend._flash_attn_passes import flash_attn_forward as _flash_attn_forward
 from attend._flash_attn_passes import flash_attn_varlen_backward as _flash_attn_varlen_backward
 from attend._flash_attn_passes import flash_attn_varlen_forward as _flash_attn_varlen_forward
 from attend._packed import parts
+from attend._resolve import NO_SOFTCAP, OPEN
 from attend._settings import drops
+
+if TYPE_CHECKING:
+    from attend._types import Array, WholeNumber
 
 __all__ = [
     "FlashAttnFunc",
@@ -58,15 +62,15 @@ FlashAttnVarlenQKVPackedFunc = StandIn("FlashAttnVarlenQKVPackedFunc", "flash_at
 
 
 def flash_attn_func(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Array,
+    k: Array,
+    v: Array,
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = OPEN,
     softcap: float = NO_SOFTCAP,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Array] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
@@ -80,13 +84,13 @@ def flash_attn_func(
 
 
 def flash_attn_qkvpacked_func(
-    qkv: Any,
+    qkv: Array,
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = OPEN,
     softcap: float = NO_SOFTCAP,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Array] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
@@ -96,14 +100,14 @@ def flash_attn_qkvpacked_func(
 
 
 def flash_attn_kvpacked_func(
-    q: Any,
-    kv: Any,
+    q: Array,
+    kv: Array,
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = OPEN,
     softcap: float = NO_SOFTCAP,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Array] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
@@ -114,11 +118,11 @@ def flash_attn_kvpacked_func(
 
 
 def flash_attn_varlen_func(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
     max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float = 0.0,
@@ -126,10 +130,10 @@ def flash_attn_varlen_func(
     causal: bool = False,
     window_size: Sequence[int] = (-1, -1),
     softcap: float = 0.0,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Array] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
-    block_table: Any = None,
+    block_table: Optional[Array] = None,
 ) -> Any:
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
 
@@ -152,15 +156,15 @@ def flash_attn_varlen_func(
 
 
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Any,
-    cu_seqlens: Any,
+    qkv: Array,
+    cu_seqlens: Array,
     max_seqlen: int,
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = (-1, -1),
     softcap: float = 0.0,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Array] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
@@ -171,10 +175,10 @@ def flash_attn_varlen_qkvpacked_func(
 
 
 def flash_attn_varlen_kvpacked_func(
-    q: Any,
-    kv: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    q: Array,
+    kv: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
     max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float = 0.0,
@@ -182,7 +186,7 @@ def flash_attn_varlen_kvpacked_func(
     causal: bool = False,
     window_size: Sequence[int] = (-1, -1),
     softcap: float = 0.0,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Array] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
@@ -193,23 +197,23 @@ def flash_attn_varlen_kvpacked_func(
 
 
 def flash_attn_with_kvcache(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    k: Any = None,
-    v: Any = None,
-    rotary_cos: Any = None,
-    rotary_sin: Any = None,
-    cache_seqlens: Any = None,
-    cache_batch_idx: Any = None,
-    cache_leftpad: Any = None,
-    block_table: Any = None,
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    k: Optional[Array] = None,
+    v: Optional[Array] = None,
+    rotary_cos: Optional[Array] = None,
+    rotary_sin: Optional[Array] = None,
+    cache_seqlens: Optional[WholeNumber] = None,
+    cache_batch_idx: Optional[Array] = None,
+    cache_leftpad: Optional[Array] = None,
+    block_table: Optional[Array] = None,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = OPEN,
     softcap: float = NO_SOFTCAP,
     rotary_interleaved: bool = True,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Array] = None,
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:

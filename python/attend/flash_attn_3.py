@@ -10,15 +10,21 @@ function that attend lacks can be imported, and raises it when called.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from attend._api import NO_SOFTCAP, OPEN, attention, attention_qkvpacked, attention_varlen
+from attend._api import attention, attention_qkvpacked, attention_varlen
 from attend._drop_in import FLASH_NAMES, StandIn, refuse_unless, renamed
 from attend._errors import ArgumentError, Error
 from attend._flash_attn_3_inputs import joined, without_unused
 from attend._flash_attn_kvcache import with_kvcache
 from attend._flash_attn_paged import no_metadata, varlen_with_pages
 from attend._packed import heads_of
+from attend._resolve import NO_SOFTCAP, OPEN
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
+    from attend._types import Array, WholeNumber
 
 __all__ = [
     "FlashAttnFunc",
@@ -42,15 +48,15 @@ _flash_attn_forward = StandIn("_flash_attn_forward", "attend.forward is there")
 
 
 def flash_attn_func(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Array,
+    k: Array,
+    v: Array,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
-    qv: Any = None,
-    q_descale: Any = None,
-    k_descale: Any = None,
-    v_descale: Any = None,
+    qv: Optional[Array] = None,
+    q_descale: Optional[Array] = None,
+    k_descale: Optional[Array] = None,
+    v_descale: Optional[Array] = None,
     window_size: Sequence[int] = OPEN,
     attention_chunk: int = 0,
     softcap: float = NO_SOFTCAP,
@@ -60,8 +66,8 @@ def flash_attn_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
     *,
-    s_aux: Any = None,
-    learnable_sink: Any = None,
+    s_aux: Optional[Array] = None,
+    learnable_sink: Optional[Array] = None,
 ) -> Any:
     """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
 
@@ -83,21 +89,21 @@ def flash_attn_func(
 
 
 def flash_attn_varlen_func(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    seqused_q: Any = None,
-    seqused_k: Any = None,
+    seqused_q: Optional[Array] = None,
+    seqused_k: Optional[Array] = None,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
-    qv: Any = None,
-    q_descale: Any = None,
-    k_descale: Any = None,
-    v_descale: Any = None,
+    qv: Optional[Array] = None,
+    q_descale: Optional[Array] = None,
+    k_descale: Optional[Array] = None,
+    v_descale: Optional[Array] = None,
     window_size: Sequence[int] = (-1, -1),
     attention_chunk: int = 0,
     softcap: float = 0.0,
@@ -107,11 +113,11 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
     *,
-    s_aux: Any = None,
-    learnable_sink: Any = None,
-    page_table: Any = None,
-    block_table: Any = None,
-    scheduler_metadata: Any = None,
+    s_aux: Optional[Array] = None,
+    learnable_sink: Optional[Array] = None,
+    page_table: Optional[Array] = None,
+    block_table: Optional[Array] = None,
+    scheduler_metadata: Optional[Array] = None,
 ) -> Any:
     """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
 
@@ -149,12 +155,12 @@ def flash_attn_varlen_func(
 
 
 def flash_attn_qkvpacked_func(
-    qkv: Any,
+    qkv: Array,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
-    q_descale: Any = None,
-    k_descale: Any = None,
-    v_descale: Any = None,
+    q_descale: Optional[Array] = None,
+    k_descale: Optional[Array] = None,
+    v_descale: Optional[Array] = None,
     window_size: Sequence[int] = OPEN,
     attention_chunk: int = 0,
     softcap: float = NO_SOFTCAP,
@@ -163,8 +169,8 @@ def flash_attn_qkvpacked_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
     *,
-    s_aux: Any = None,
-    learnable_sink: Any = None,
+    s_aux: Optional[Array] = None,
+    learnable_sink: Optional[Array] = None,
 ) -> Any:
     """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`.
 
@@ -180,7 +186,11 @@ def flash_attn_qkvpacked_func(
 
 
 def flash_attn_combine(
-    out_partial: Any, lse_partial: Any, out: Any = None, out_dtype: Any = None, return_lse: bool = True
+    out_partial: Tensor,
+    lse_partial: Tensor,
+    out: Optional[Tensor] = None,
+    out_dtype: Optional[dtype] = None,
+    return_lse: bool = True,
 ) -> Any:
     """Attention to all keys, from that to each of several parts of them.
 
@@ -204,39 +214,39 @@ def flash_attn_combine(
 
 
 def flash_attn_with_kvcache(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    k: Any = None,
-    v: Any = None,
-    qv: Any = None,
-    rotary_cos: Any = None,
-    rotary_sin: Any = None,
-    cache_seqlens: Any = None,
-    cache_batch_idx: Any = None,
-    cache_leftpad: Any = None,
-    page_table: Any = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k_new: Any = None,
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    k: Optional[Array] = None,
+    v: Optional[Array] = None,
+    qv: Optional[Array] = None,
+    rotary_cos: Optional[Array] = None,
+    rotary_sin: Optional[Array] = None,
+    cache_seqlens: Optional[WholeNumber] = None,
+    cache_batch_idx: Optional[Array] = None,
+    cache_leftpad: Optional[Array] = None,
+    page_table: Optional[Array] = None,
+    cu_seqlens_q: Optional[Array] = None,
+    cu_seqlens_k_new: Optional[Array] = None,
     max_seqlen_q: Optional[int] = None,
-    rotary_seqlens: Any = None,
-    q_descale: Any = None,
-    k_descale: Any = None,
-    v_descale: Any = None,
+    rotary_seqlens: Optional[Array] = None,
+    q_descale: Optional[Array] = None,
+    k_descale: Optional[Array] = None,
+    v_descale: Optional[Array] = None,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = OPEN,
     attention_chunk: int = 0,
     softcap: float = NO_SOFTCAP,
     rotary_interleaved: bool = True,
-    scheduler_metadata: Any = None,
+    scheduler_metadata: Optional[Array] = None,
     num_splits: int = 0,
     pack_gqa: Optional[bool] = None,
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
     *,
-    s_aux: Any = None,
-    learnable_sink: Any = None,
+    s_aux: Optional[Array] = None,
+    learnable_sink: Optional[Array] = None,
 ) -> Any:
     """`attend.flash_attn.flash_attn_with_kvcache` with flash-attn 3's options, on a CPU.
 
@@ -278,12 +288,12 @@ def get_scheduler_metadata(
     num_heads_q: int,
     num_heads_kv: int,
     headdim: int,
-    cache_seqlens: Any,
-    qkv_dtype: Any = None,
+    cache_seqlens: WholeNumber,
+    qkv_dtype: object = None,
     headdim_v: Optional[int] = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k_new: Any = None,
-    cache_leftpad: Any = None,
+    cu_seqlens_q: Optional[Array] = None,
+    cu_seqlens_k_new: Optional[Array] = None,
+    cache_leftpad: Optional[Array] = None,
     page_size: Optional[int] = None,
     max_seqlen_k_new: int = 0,
     causal: bool = False,

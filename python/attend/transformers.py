@@ -18,12 +18,18 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 from attend._api import attention
 from attend._continuous_batching import packed_attention, tables_of_pages
 from attend._drop_in import refuse_unless, renamed, top_left
 from attend._errors import ArgumentError, Error, UnsupportedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+ModelT = TypeVar("ModelT", bound="Module")
 
 # Arguments that a model may pass, and attend has not. None and False ask for nothing.
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
@@ -103,20 +109,20 @@ def _has_table(kind: type) -> bool:
 
 
 def attention_forward(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any,
+    module: Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Optional[Tensor],
     dropout: float = 0.0,
     scaling: Optional[float] = None,
     sliding_window: Optional[int] = None,
     softcap: Optional[float] = None,
     is_causal: Optional[bool] = None,
-    position_bias: Any = None,
-    s_aux: Any = None,
+    position_bias: Optional[Tensor] = None,
+    s_aux: Optional[Tensor] = None,
     **kwargs: Any,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Optional[Tensor]]:
     """The function that transformers calls: query (batch, heads, seqlen_q, head_dim), key and value with their heads.
 
     Arguments:
@@ -163,7 +169,7 @@ def attention_forward(
 
 
 @contextlib.contextmanager
-def continuous_batching(model: Any) -> Iterator[Any]:
+def continuous_batching(model: ModelT) -> Iterator[ModelT]:
     """While it is open, `model` computes with attend, also in transformers' continuous batching.
 
     ::
@@ -191,8 +197,9 @@ def continuous_batching(model: Any) -> Iterator[Any]:
     from transformers.masking_utils import AttentionMaskInterface
 
     refuse_without_interface(type(model), _BATCHED)
-    if model.device.type != "cpu":
-        raise UnsupportedError(f"model: on {model.device}, continuous batching with attend allows cpu")
+    device: Any = model.device
+    if device.type != "cpu":
+        raise UnsupportedError(f"model: on {device}, continuous batching with attend allows cpu")
     AttentionInterface.register(_BATCHED, batched_attention_forward)
     AttentionMaskInterface.register(_BATCHED, mask_of)
     before = [(config, config._attn_implementation) for config in _configs_of(model)]

@@ -11,15 +11,21 @@ argument.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from attend._api import NO_SOFTCAP, OPEN, attention_varlen
+from attend._api import attention_varlen
 from attend._append import append, merge
 from attend._drop_in import FLASH_NAMES, refuse_unless, renamed
 from attend._errors import ArgumentError, Error, UnsupportedError
 from attend._flash_attn_3_inputs import module_of
 from attend._flash_attn_paged import no_metadata, varlen_with_pages
+from attend._resolve import NO_SOFTCAP, OPEN
 from attend._serving import check_out, require, whole_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attend._types import WholeNumber
 
 __all__ = [
     "fa_version_unsupported_reason",
@@ -36,42 +42,42 @@ _SINKS = {"sinks": "s_aux"}
 
 
 def flash_attn_varlen_func(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     max_seqlen_q: int,
-    cu_seqlens_q: Any,
+    cu_seqlens_q: Tensor,
     max_seqlen_k: int,
-    cu_seqlens_k: Any = None,
-    seqused_k: Any = None,
-    q_v: Any = None,
+    cu_seqlens_k: Optional[Tensor] = None,
+    seqused_k: Optional[Tensor] = None,
+    q_v: Optional[Tensor] = None,
     dropout_p: float = 0.0,
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Optional[Sequence[int]] = None,
     softcap: float = NO_SOFTCAP,
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
-    block_table: Any = None,
+    block_table: Optional[Tensor] = None,
     return_softmax_lse: bool = False,
-    out: Any = None,
-    scheduler_metadata: Any = None,
-    q_descale: Any = None,
-    k_descale: Any = None,
-    v_descale: Any = None,
+    out: Optional[Tensor] = None,
+    scheduler_metadata: Optional[Tensor] = None,
+    q_descale: Optional[Tensor] = None,
+    k_descale: Optional[Tensor] = None,
+    v_descale: Optional[Tensor] = None,
     num_splits: int = 0,
-    output_scale: Any = None,
+    output_scale: Optional[Tensor] = None,
     fa_version: int = 2,
-    s_aux: Any = None,
+    s_aux: Optional[Tensor] = None,
     cp_world_size: int = 1,
     cp_rank: int = 0,
-    cp_tot_seqused_k: Any = None,
-    mask_mod: Any = None,
-    block_sparse_tensors: Any = None,
-    aux_tensors: Any = None,
-    aux_tensor_leading_dims: Any = None,
-    dynamic_causal: Any = None,
+    cp_tot_seqused_k: Optional[Tensor] = None,
+    mask_mod: object = None,
+    block_sparse_tensors: object = None,
+    aux_tensors: object = None,
+    aux_tensor_leading_dims: object = None,
+    dynamic_causal: object = None,
 ) -> Any:
     """Attention of q (total_q, heads_q, head_dim), packed by cu_seqlens_q, to a cache or to packed keys.
 
@@ -127,14 +133,14 @@ def flash_attn_varlen_func(
 
 
 def reshape_and_cache_flash(
-    key: Any,
-    value: Any,
-    key_cache: Any,
-    value_cache: Any,
-    slot_mapping: Any,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
     kv_cache_dtype: str,
-    k_scale: Any = None,
-    v_scale: Any = None,
+    k_scale: Optional[Tensor] = None,
+    v_scale: Optional[Tensor] = None,
 ) -> None:
     """Writes row i of key and value into slot slot_mapping[i] of the caches: see `attend.append`.
 
@@ -161,14 +167,14 @@ def reshape_and_cache_flash(
 
 
 def merge_attn_states(
-    output: Any,
-    prefix_output: Any,
-    prefix_lse: Any,
-    suffix_output: Any,
-    suffix_lse: Any,
-    output_lse: Any = None,
+    output: Tensor,
+    prefix_output: Tensor,
+    prefix_lse: Tensor,
+    suffix_output: Tensor,
+    suffix_lse: Tensor,
+    output_lse: Optional[Tensor] = None,
     prefill_tokens_with_context: Optional[int] = None,
-    output_scale: Any = None,
+    output_scale: Optional[Tensor] = None,
 ) -> None:
     """Attention over all keys from that over a prefix and that over the other keys: see `attend.merge`.
 
@@ -223,12 +229,12 @@ def get_scheduler_metadata(
     num_heads_q: int,
     num_heads_kv: int,
     headdim: int,
-    cache_seqlens: Any,
-    qkv_dtype: Any = None,
+    cache_seqlens: WholeNumber,
+    qkv_dtype: object = None,
     headdim_v: Optional[int] = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k_new: Any = None,
-    cache_leftpad: Any = None,
+    cu_seqlens_q: Optional[Tensor] = None,
+    cu_seqlens_k_new: Optional[Tensor] = None,
+    cache_leftpad: Optional[Tensor] = None,
     page_size: Optional[int] = None,
     max_seqlen_k_new: int = 0,
     causal: bool = False,

@@ -228,8 +228,8 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
 
 
 def test_the_peak_of_a_cpu_is_above_what_attention_reaches(no_torch):
-    """attend takes nothing but the same multiply-adds, and exponentials. Both in turns, and about as long: something else
-    may run here, and a short one more often finds a moment without it."""
+    """attend takes nothing but the same multiply-adds, and exponentials. Both in turns, and about as long: something
+    else may run here, and a short one more often finds a moment without it."""
     from attend import _core
 
     seqlen = 3072

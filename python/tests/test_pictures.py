@@ -1,5 +1,6 @@
 """python -m attend.bench visualize: what is drawn from result files, and files that make no sense."""
 
+import itertools
 import json
 
 import pytest
@@ -48,7 +49,7 @@ def test_lines_differ_in_colour_mark_and_dash():
 def test_labels_keep_their_distance_and_their_order():
     found = style.spread([0.5, 0.5, 0.52, 0.0, 0.99, 1.0], 0.1, 0.0, 1.0)
     ranked = sorted(found)
-    assert all(b - a > 0.1 - 1e-9 for a, b in zip(ranked, ranked[1:])) and ranked[0] >= 0 and ranked[-1] <= 1
+    assert all(b - a > 0.1 - 1e-9 for a, b in itertools.pairwise(ranked)) and ranked[0] >= 0 and ranked[-1] <= 1
     assert found[3] < found[0] < found[2] < found[4] < found[5]
     assert style.spread([0.2, 0.8], 0.1, 0.0, 1.0) == [0.2, 0.8]
     assert len(style.spread([0.5] * 40, 0.1, 0.0, 1.0)) == 40

@@ -130,7 +130,7 @@ print("the same")
 def test_a_package_of_aotinductor(tmp_path):
     """In a process of its own, as that of test_torch_operators.py, which says why the library has a name."""
     command = [sys.executable, "-W", "ignore", "-c", PACKAGE, str(tmp_path / "layer.pt2")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr
 
 
@@ -143,7 +143,7 @@ attend.attention(q, q, q, score="score + 1")
 
 def test_a_program_ends_in_silence():
     """The extension module tells what outlives it."""
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and done.stderr == "", done.stderr
 
 

@@ -196,7 +196,7 @@ def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, de
             attend.attention(*given)
     for wants in (True, 1, np.True_):
         for leaf in (q, q.clone().requires_grad_()):
-            o, lse = attend.attention(leaf, k, v, return_lse=wants)
+            _, lse = attend.attention(leaf, k, v, return_lse=wants)
             assert lse.shape == (1, 2, 8)
     assert torch.is_tensor(attend.attention(q, k, v, return_lse=0))
 

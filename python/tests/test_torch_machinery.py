@@ -246,7 +246,7 @@ def test_a_call_is_traced_while_other_threads_import(torch, device, is_packed):
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_first_call_that_is_compiled_is_compiled_once(torch, device, monkeypatch, is_packed):
-    monkeypatch.setattr(attend._api, "_front_of_torch", None)
+    monkeypatch.setattr(attend._resolve, "_front_of_torch", None)
     torch._dynamo.reset()
     packed = lambda q, k, v: attend.attention_qkvpacked(torch.stack((q, k, v), 2))
     call = packed if is_packed else attend.attention

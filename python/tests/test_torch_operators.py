@@ -157,7 +157,7 @@ print("the same")
 def test_a_package_of_aotinductor(torch, device, tmp_path):
     """In a process of its own, since what goes wrong with a package ends it."""
     command = [sys.executable, "-W", "ignore", "-c", PACKAGE, str(device), str(tmp_path / "layer.pt2")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr
 
 

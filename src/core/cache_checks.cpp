@@ -28,8 +28,8 @@ void check_pages(const DecodeProblem& p, const DecodeSequence& s) {
 
 bool checks_caches() {
   static constexpr std::array<std::string_view, 2> kAllowed = {"0", "1"};
-  static const bool wanted = environment_choice("ATTEND_CHECK", kAllowed) == std::size_t{1};
-  return wanted;
+  static const bool kWanted = environment_choice("ATTEND_CHECK", kAllowed) == std::size_t{1};
+  return kWanted;
 }
 
 void check_cache_entries(const DecodeProblem& p) {

@@ -113,7 +113,7 @@ inline constexpr auto kDTypes = [] {
 
 // The two descriptions of a type that kernels know have to be of one type, and complete.
 static_assert([] {
-  for (const DType dtype : kDTypes) {
+  for (const DType dtype : kDTypes) {  // NOLINT(readability-use-anyofallof): one refusal a line
     if (dtype_traits(dtype).npy == nullptr) return false;
     const std::optional<ElementType> element = dtype_traits(dtype).element;
     if (!element) continue;

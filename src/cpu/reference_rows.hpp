@@ -82,12 +82,7 @@ struct ScoreGradient {
 class Scores {
  public:
   Scores(const Problem& p, const Sequence& s, std::int64_t head)
-      : p_(p),
-        s_(s),
-        head_(head),
-        window_(p.window(s)),
-        tiles_(p.seen_tiles(s, head)),
-        dropout_(p.dropout(s, head)) {
+      : p_(p), s_(s), head_(head), window_(p.window(s)), tiles_(p.seen_tiles(s, head)), dropout_(p.dropout(s, head)) {
     if (p.custom_score != nullptr) function_ = std::make_unique<ReferenceFunction>(p, s, head);
   }
 

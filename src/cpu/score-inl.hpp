@@ -279,8 +279,7 @@ class ScoreRules {
           tiles_.pattern_of(tile.row_begin / core::kMaskTile, (tile.key_begin + first) / core::kMaskTile);
       if (number == core::kAllSeen) continue;
       for (std::int64_t k = 0; k < keys; ++k) {
-        const std::uint64_t seen =
-            number == core::kNoneSeen ? 0 : tiles_.pattern(number)[static_cast<std::size_t>(k)];
+        const std::uint64_t seen = number == core::kNoneSeen ? 0 : tiles_.pattern(number)[static_cast<std::size_t>(k)];
         if (seen == ~std::uint64_t{0}) continue;
         for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
           const std::uint64_t bits = seen >> lane;

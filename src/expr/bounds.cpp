@@ -247,7 +247,7 @@ Interval bounds_of(const Graph& graph, Id root, const Ranges& ranges, const Load
       const std::vector<std::int64_t>& shape = graph.captures()[static_cast<std::size_t>(node.which)].shape;
       std::array<Interval, kMostSubscripts> subscripts;
       for (std::size_t n = 0; n < shape.size(); ++n) {
-        const double last = static_cast<double>(shape[n] - 1);
+        const auto last = static_cast<double>(shape[n] - 1);
         subscripts[n] = {std::clamp(arg(n).low, 0.0, last), std::clamp(arg(n).high, 0.0, last)};
       }
       own = loads(node.which, {subscripts.data(), shape.size()});

@@ -90,7 +90,9 @@ def replace(report, names, results, cases):
 def run_again(report, tests, chosen, folder, num_gpus):
     """Runs the failed tests of a report, and those of a filter. Their results replace the earlier ones."""
     counts = report["tests"]
-    failures = [name.removesuffix(DID_NOT_END) for name in counts["failures"] + report.get("first", {}).get("failures", [])]
+    failures = [
+        name.removesuffix(DID_NOT_END) for name in counts["failures"] + report.get("first", {}).get("failures", [])
+    ]
     named = [name for name in failures if " " not in name]  # the others are processes, not tests
     wanted = ":".join([*filter(None, [chosen]), *named])
     names = names_here(tests, wanted, num_gpus)

@@ -75,18 +75,24 @@ def empty_report(num_gpus, digest, tests):
     pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
     pieces += [*(f"ring{index}" for index in range(RINGS)), "last"] if num_gpus > 1 else []
     there = "one GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
-    counts = {"run": 0, "failed": 0, "skipped": 0, "failures": [], "missing": pieces,
-              "left_out": [f"{name}: {there}" for name in beyond(num_gpus)]}
+    counts = {
+        "run": 0,
+        "failed": 0,
+        "skipped": 0,
+        "failures": [],
+        "missing": pieces,
+        "left_out": [f"{name}: {there}" for name in beyond(num_gpus)],
+    }
     return {"kernel_digest": digest, "names_digest": digest_of_names(tests), "passed": False, "tests": counts,
             "sanitizers": [],
             "python": {"passed": False, "run": 0, "failed": 0, "skipped": 0}, "cases": []}  # fmt: skip
 
 
 def run_piece(tests, piece, folder, num_gpus, passed):
-    """Runs one process: its piece and its exit status, None if nothing is left of the piece. passed: tests to leave out.
+    """Runs one process: its piece and its exit status, None if nothing is left of the piece.
 
-    It sees one GPU, since memory that host and GPU share is slow in a process that sees several. Processes of the ring,
-    and the last one, see all.
+    passed: tests to leave out. It sees one GPU, since memory that host and GPU share is slow in a process that sees
+    several. Processes of the ring, and the last one, see all.
     """
     every, one = ",".join(map(str, range(num_gpus))), "0"
     shard, shards, limit_s = 0, 1, LIMIT_S

@@ -24,7 +24,7 @@ def python_tests(python, folder):
     start, seed = time.monotonic(), secrets.randbelow(2**31)
     junit, log = folder / "pytest.xml", folder / "pytest.log"
     probe = "import attend, torch, importlib.util as u; print(torch.__version__, u.find_spec('xdist') is not None)"
-    asked = subprocess.run([python, "-c", probe], capture_output=True, text=True, cwd=folder)
+    asked = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False, cwd=folder)
     if asked.returncode != 0:
         return {"passed": False, "why": asked.stderr.strip().splitlines()[-1], "run": 0, "failed": 0, "skipped": 0}
     torch, has_xdist = asked.stdout.split()
@@ -32,8 +32,12 @@ def python_tests(python, folder):
     if has_xdist == "True":
         command += ["-n", str(max(6, (os.cpu_count() or 2) * 3 // 8))]
     # A few threads each: the processes share the machine with one another and with the sanitizers.
-    environment = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", "CUDA_VISIBLE_DEVICES": "0",
-                   "ATTEND_TEST_SEED": str(seed)}
+    environment = {
+        "OMP_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "passive",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "ATTEND_TEST_SEED": str(seed),
+    }
     status = run(command, environment, log)
     say(f"python tests: {time.monotonic() - start:.0f} s")
     cases = list(xml.etree.ElementTree.parse(junit).iter("testcase")) if junit.exists() else []
@@ -44,15 +48,23 @@ def python_tests(python, folder):
         say(f"FAILED {name}: {why.get('message', '')[:300]}")
     if status != 0:
         say(log.read_text()[-1500:])
-    return {"passed": status == 0 and len(cases) > 0, "torch": torch, "run": len(cases), "failed": len(failed),
-            "skipped": len(skipped), "seed": seed,
-            "failures": [name for name, _ in failed],
-            "why_they_failed": {name: end_of(why) for name, why in failed},
-            "skips": sorted({why.get("message", "") for _, why in skipped})}
+    return {
+        "passed": status == 0 and len(cases) > 0,
+        "torch": torch,
+        "run": len(cases),
+        "failed": len(failed),
+        "skipped": len(skipped),
+        "seed": seed,
+        "failures": [name for name, _ in failed],
+        "why_they_failed": {name: end_of(why) for name, why in failed},
+        "skips": sorted({why.get("message", "") for _, why in skipped}),
+    }
 
 
 def python_part(python, folder):
     found = python_tests(python, folder)
-    say("python: " + ", ".join(f"{key} {value}" for key, value in found.items()
-                                if key not in ("failures", "why_they_failed")))
+    say(
+        "python: "
+        + ", ".join(f"{key} {value}" for key, value in found.items() if key not in ("failures", "why_they_failed"))
+    )
     return found

@@ -20,8 +20,13 @@ def verdict(report):
     counts, sanitizers = report["tests"], report["sanitizers"]
     if report.get("first", {}).get("failed"):
         return False
-    return (counts["failed"] == counts["skipped"] == 0 and not counts.get("missing") and len(sanitizers) == len(TOOLS)
-            and all(s["passed"] for s in sanitizers) and report["python"]["passed"])
+    return (
+        counts["failed"] == counts["skipped"] == 0
+        and not counts.get("missing")
+        and len(sanitizers) == len(TOOLS)
+        and all(s["passed"] for s in sanitizers)
+        and report["python"]["passed"]
+    )
 
 
 def write(report, target):

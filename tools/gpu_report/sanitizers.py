@@ -39,8 +39,16 @@ def sanitize(tests, tool, folder, gpu):
     environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu, "ATTEND_LINE_INFO": "1"}
     if tool == "racecheck":
         environment |= racecheck_kernels(folder)
-    command = ["compute-sanitizer", "--tool", tool, *OPTIONS.get(tool, []), "--print-limit", "20", tests,
-               f"--gtest_filter={SLICE}"]
+    command = [
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        *OPTIONS.get(tool, []),
+        "--print-limit",
+        "20",
+        tests,
+        f"--gtest_filter={SLICE}",
+    ]
     start = time.monotonic()
     status = run(command, environment, log)
     say(f"{tool}: {time.monotonic() - start:.0f} s")
@@ -52,8 +60,13 @@ def sanitize(tests, tool, folder, gpu):
     if not passed:
         found = [line for line in text.splitlines() if line.startswith(("=========", "[ RUN"))]
         say("\n".join(found)[:20000])
-    return {"tool": tool, "tests": int(ran.group(1)) if ran else 0, "errors": errors,
-            "summary": summary[-1] if summary else "no summary", "passed": passed}
+    return {
+        "tool": tool,
+        "tests": int(ran.group(1)) if ran else 0,
+        "errors": errors,
+        "summary": summary[-1] if summary else "no summary",
+        "passed": passed,
+    }
 
 
 def sanitizers_part(tests, folder, gpu):

@@ -35,7 +35,9 @@ class Tests:
             start = time.monotonic()
             pieces = [f"ahead{index}" for index in range(AHEADS)]
             with concurrent.futures.ThreadPoolExecutor(AHEADS) as pool:
-                results = pool.map(lambda piece: run_piece(self.tests, piece, self.folder, self.num_gpus, self.passed), pieces)
+                results = pool.map(
+                    lambda piece: run_piece(self.tests, piece, self.folder, self.num_gpus, self.passed), pieces
+                )
                 for piece, result in zip(pieces, results):
                     self.done(result if piece in self.missing else None)
             say(f"compiled ahead: {time.monotonic() - start:.0f} s")

@@ -11,8 +11,18 @@ import covering
 # simple ones, which every backend takes.
 KERNEL_OPTIONS = {
     "dtype": ["f32", "f16", "bf16"],
-    "head_dims": [(40, 40), (64, 64), (72, 72), (96, 96), (128, 128), (192, 128), (256, 256), (512, 512), (33, 33),
-                  (7, 3)],
+    "head_dims": [
+        (40, 40),
+        (64, 64),
+        (72, 72),
+        (96, 96),
+        (128, 128),
+        (192, 128),
+        (256, 256),
+        (512, 512),
+        (33, 33),
+        (7, 3),
+    ],
     "visible": [{}, {"causal": True}, {"window": (7, 3)}, {"window": (40, -1), "causal": True}, {"window": (-1, 2)}],
     "scale": [None, 0.3, -0.4],
     "deterministic": [True, False],
@@ -64,8 +74,11 @@ def groups(num_cases, seed, device, dtypes, known):
 
     dtypes: those that can be had on the device. known: names of the options that both builds have.
     """
-    kernels = {name: values for name, values in KERNEL_OPTIONS.items()
-               if name not in MODIFICATIONS or KEYWORDS.get(name, name) in known}
+    kernels = {
+        name: values
+        for name, values in KERNEL_OPTIONS.items()
+        if name not in MODIFICATIONS or KEYWORDS.get(name, name) in known
+    }
     kernels["dtype"] = [dtype for dtype in kernels["dtype"] if dtype in dtypes]
     rows = covering.cases(kernels, seed, excludes)
     calls = {"kernels": list(range(len(rows))), **call_options(device)}

@@ -55,8 +55,10 @@ def words(found):
         return f"{found['refused']} refused: base {found['base']!r}, new {found['new']!r}"
     if "kind" in found:
         return f"{found['result']}: {found['kind']}"
-    return (f"{found['result']}: {found['elements']} of {found['of']} elements differ, the first at {found['first']}, "
-            f"by {found['largest_difference']:.3g} at most; base's values reach {found['largest_value']:.3g}")
+    return (
+        f"{found['result']}: {found['elements']} of {found['of']} elements differ, the first at {found['first']}, "
+        f"by {found['largest_difference']:.3g} at most; base's values reach {found['largest_value']:.3g}"
+    )
 
 
 class Outcome:

@@ -64,8 +64,10 @@ class Run:
         for _ in range(num_pairs - 1):
             pairs.put(Sides(s.base, s.new, s.device))
         self._total = sum(map(len, groups)) * len(self._passes)
-        with (tqdm.tqdm(total=self._total, disable=None, unit="run", file=sys.stderr, leave=False) as bar,
-              concurrent.futures.ThreadPoolExecutor(num_pairs) as pool):
+        with (
+            tqdm.tqdm(total=self._total, disable=None, unit="run", file=sys.stderr, leave=False) as bar,
+            concurrent.futures.ThreadPoolExecutor(num_pairs) as pool,
+        ):
             jobs = [pool.submit(self._group, group, pairs, bar) for group in groups]
             try:
                 for job in concurrent.futures.as_completed(jobs):
@@ -134,8 +136,9 @@ class Run:
                 name: {
                     **{kind: counts[kind] for kind in KINDS},
                     "varying": dict(self.varying[name]),
-                    "refusals": [{"count": n, "base": base, "new": new}
-                                 for (base, new), n in self.lines[name].most_common()],
+                    "refusals": [
+                        {"count": n, "base": base, "new": new} for (base, new), n in self.lines[name].most_common()
+                    ],
                 }
                 for name, counts in self.counts.items()
             },

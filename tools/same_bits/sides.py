@@ -18,8 +18,9 @@ class Side:
         # Two processes share the cores: threads that wait must not spin.
         environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONPATH": str(folder)}
         command = [sys.executable, str(TOOL), "--worker", device]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                         env=environment)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def tell(self, *message):
         with contextlib.suppress(BrokenPipeError):  # it has ended, as `answer` will say

@@ -82,8 +82,8 @@ typedef struct attend_decode_params {
   const uint64_t* tree_mask;
   /// "cpu", "reference", on a GPU "decode" or "sm90_forward": as DecodeParams::compute. Null or "auto": the best one
   const char* compute;
-  int32_t lse_base2;    ///< 1: lse is the logarithm to the base 2, not the natural one
-  int32_t reserved;     ///< 0
+  int32_t lse_base2;  ///< 1: lse is the logarithm to the base 2, not the natural one
+  int32_t reserved;   ///< 0
 } attend_decode_params;
 
 /// causal 1, windows -1, else 0.

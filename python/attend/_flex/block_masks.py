@@ -274,7 +274,7 @@ def _is_same_state(a: tuple[Any, ...], b: Optional[tuple[Any, ...]]) -> bool:
 
 
 def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
-    sizes = dict(zip(("b", "h", "q", "k"), size))
+    sizes: dict[str, int] = dict(zip(("b", "h", "q", "k"), size))
     known.traced.check_extents("mask_mod", sizes)
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         tensors = known.traced.captures(known.captured, torch.device("cpu"))
@@ -325,7 +325,8 @@ def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
 
     def seen(b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
         lists = (b % batch if batch > 1 else 0, h % heads if heads > 1 else 0)
-        state: torch.Tensor = table[(*lists, q // block_size[0], k // block_size[1])]
+        place = (*lists, q // block_size[0], k // block_size[1])
+        state: torch.Tensor = table[place]
         if mask_mod is torchs.noop_mask:
             return state > 0
         partial: torch.Tensor = (state == 1) & mask_mod(b, h, q, k)

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import torch
 from torch.nn.attention import flex_attention as torchs
 
-from attend._api import attention, resolve
+from attend._api import attention
 from attend._drop_in import renamed
 from attend._errors import ArgumentError, Error, UnsupportedError
 from attend._flex import graphs
@@ -25,6 +25,7 @@ from attend._flex.functions import (
     traced,
 )
 from attend._flex.results import AuxOutput
+from attend._resolve import resolve
 from attend._score import Own
 from attend.torch import _score
 from attend.torch._autograd import autocast
@@ -255,7 +256,7 @@ def _shape(sizes: tuple[Any, ...]) -> tuple[int, int, int, int]:
     found = []
     for name, n in zip(("B", "H", "Q_LEN", "KV_LEN"), sizes):
         try:
-            found.append(1 if n is None and name in ("B", "H") else operator.index(n))
+            found.append(1 if name in ("B", "H") and n is None else operator.index(n))
         except TypeError:
             raise ArgumentError(f"{name}: {type(n).__name__}, allowed an integer") from None
         least = 1 if name in ("B", "H") else 0

@@ -28,7 +28,7 @@ def outside_of_graphs(
     function: Callable[..., Any], reason: str = "attend traces score_mod and mask_mod itself"
 ) -> Callable[..., Any]:
     """torch.compile breaks its graph there. Otherwise Dynamo would follow the trace, and find that it cannot."""
-    options = {"reason": reason}
+    options: dict[str, Any] = {"reason": reason}
     if "reason" not in inspect.signature(torch.compiler.disable).parameters:
         options = {}
     disabled: Callable[..., Any] = torch.compiler.disable(function, **options)

@@ -73,6 +73,7 @@ def new_run(folder: pathlib.Path, about: str) -> pathlib.Path:
     """A new folder for one run below `folder`, named by the time and what it is `about`; `latest` points to it."""
     stem = f"{time.strftime('%Y-%m-%d_%H%M%S')}_{about}"
     names = itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(2)))
+    name = stem
     for name in names:
         try:
             (folder / name).mkdir(parents=True)

@@ -75,13 +75,21 @@ class OnTorch(Implementation):
 
     def prepare(self, inputs: Inputs, causal: bool, mode: str) -> Prepared:
         sets = inputs.sets
+
+        def forward(i: int) -> Any:
+            q, k, v, _ = sets[i % len(sets)]
+            return self.forward(q, k, v, causal)
+
         if mode == "forward":
-            return Prepared(lambda i: self.forward(*sets[i % len(sets)][:3], causal), lambda: self._context(mode))
+            return Prepared(forward, lambda: self._context(mode))
         with self._context(mode):
             graphs = [self._graph(tensors, causal) for tensors in sets]
-        return Prepared(
-            lambda i: self._gradients(*graphs[i % len(sets)], sets[i % len(sets)][3]), lambda: self._context(mode)
-        )
+
+        def backward(i: int) -> Any:
+            o, leaves = graphs[i % len(sets)]
+            return self._gradients(o, leaves, sets[i % len(sets)][3])
+
+        return Prepared(backward, lambda: self._context(mode))
 
     def _graph(self, tensors: Sets, causal: bool) -> tuple[Any, tuple[Any, ...]]:
         q, k, v = (x.detach().requires_grad_() for x in tensors[:3])

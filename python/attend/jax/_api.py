@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,6 +22,26 @@ from attend.jax._call import Call
 _NUMBERS = ("scale", "softcap", "dropout_p")
 
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from attend._types import JaxOptions, VarlenOptions
+
+Operand = Union[jax.Array, "np.ndarray[Any, Any]"]  # NumPy arrays are constants of the program
+
+
+@overload
+def attention(
+    q: Operand, k: Operand, v: Operand, *, return_lse: Literal[False] = False, **options: Unpack[JaxOptions]
+) -> jax.Array: ...
+@overload
+def attention(
+    q: Operand, k: Operand, v: Operand, *, return_lse: Literal[True], **options: Unpack[JaxOptions]
+) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def attention(
+    q: Operand, k: Operand, v: Operand, *, return_lse: bool, **options: Unpack[JaxOptions]
+) -> Union[jax.Array, tuple[jax.Array, jax.Array]]: ...
 def attention(
     q: Any,
     k: Any,
@@ -29,8 +50,8 @@ def attention(
     layout: str = "bhsd",
     causal: bool = False,
     window: Sequence[Optional[int]] = (-1, -1),
-    scale: Optional[float] = None,
-    softcap: float = 0.0,
+    scale: Any = None,
+    softcap: Any = 0.0,
     bias: Any = None,
     mask: Any = None,
     alibi_slopes: Any = None,
@@ -79,6 +100,21 @@ def attention(
     return _attention(q, k, v, extras, settings, seed, offset, return_lse)
 
 
+@overload
+def attention_varlen(
+    q: Operand, k: Operand, v: Operand, cu_seqlens_q: Operand, cu_seqlens_k: Operand, max_seqlen_q: int,
+    max_seqlen_k: int, *, return_lse: Literal[False] = False, **options: Unpack[VarlenOptions],
+) -> jax.Array: ...  # fmt: skip
+@overload
+def attention_varlen(
+    q: Operand, k: Operand, v: Operand, cu_seqlens_q: Operand, cu_seqlens_k: Operand, max_seqlen_q: int,
+    max_seqlen_k: int, *, return_lse: Literal[True], **options: Unpack[VarlenOptions],
+) -> tuple[jax.Array, jax.Array]: ...  # fmt: skip
+@overload
+def attention_varlen(
+    q: Operand, k: Operand, v: Operand, cu_seqlens_q: Operand, cu_seqlens_k: Operand, max_seqlen_q: int,
+    max_seqlen_k: int, *, return_lse: bool, **options: Unpack[VarlenOptions],
+) -> Union[jax.Array, tuple[jax.Array, jax.Array]]: ...  # fmt: skip
 def attention_varlen(
     q: Any,
     k: Any,
@@ -90,8 +126,8 @@ def attention_varlen(
     *,
     causal: bool = False,
     window: Sequence[Optional[int]] = (-1, -1),
-    scale: Optional[float] = None,
-    softcap: float = 0.0,
+    scale: Any = None,
+    softcap: Any = 0.0,
     alibi_slopes: Any = None,
     sinks: Any = None,
     dropout_p: float = 0.0,

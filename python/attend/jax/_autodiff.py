@@ -52,7 +52,8 @@ def attention(call: Call, wants_lse: bool) -> Any:
         # Zeros for what nobody asks for, which XLA leaves out: JAX 0.7 wants the same structure each time.
         return tuple(found.get("d" + name, _no_gradient(x)) for name, x in zip(call.operands, values))
 
-    run.__name__ = run.__qualname__ = "attend_attention"
+    named: Any = run
+    named.__name__ = named.__qualname__ = "attend_attention"
     run.defvjp(forward, backward, symbolic_zeros=True)
     return jax.jit(run)
 

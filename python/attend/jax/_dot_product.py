@@ -10,22 +10,22 @@ from jax import lax
 
 from attend._drop_in import refuse_unless, renamed
 from attend._errors import ArgumentError, Error, UnsupportedError
-from attend.jax._api import attention
+from attend.jax._api import Operand, attention
 
 _NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", "window": "local_window_size"}
 
 
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    bias: Optional[Operand] = None,
+    mask: Optional[Operand] = None,
     *,
     scale: Optional[float] = None,
     is_causal: bool = False,
-    query_seq_lengths: Any = None,
-    key_value_seq_lengths: Any = None,
+    query_seq_lengths: Optional[Operand] = None,
+    key_value_seq_lengths: Optional[Operand] = None,
     local_window_size: Union[int, tuple[int, int], None] = None,
     implementation: Optional[str] = None,
     return_residual: bool = False,
@@ -78,12 +78,12 @@ def dot_product_attention(
         k, v = k[:, :keys], v[:, :keys]
         bias, mask = (x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., :keys] for x in (bias, mask))
     try:
-        found = attention(
+        results: Any = attention(
             q, k, v, layout="bshd", window=window, scale=scale, bias=bias, mask=mask, return_lse=return_residual
         )
     except Error as error:
         raise renamed(error, _NAMES) from None
-    o, lse = found if return_residual else (found, found)
+    o, lse = results if return_residual else (results, results)
     if lengths_q is not None:
         o = jnp.where((jnp.arange(seqlen_q) < lengths_q[:, None])[:, :, None, None], o, jnp.zeros((), o.dtype))
     o = o if query.ndim == 4 else o[0]

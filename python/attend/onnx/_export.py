@@ -32,7 +32,7 @@ def translation_table(opset_version: int = FIRST_OPSET) -> dict[Any, Callable[..
 
     import attend.torch._operators  # noqa: F401  the operator
 
-    op = Opset("", opset_version)
+    op: Any = Opset("", opset_version)
 
     def forward(q: Any, k: Any, v: Any, *rest: Any) -> tuple[Any, Any]:
         extras = Extras(*rest[: len(Extras._fields)])

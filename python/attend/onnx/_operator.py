@@ -82,7 +82,7 @@ def attention(
     window = (left_window_size, 0 if is_causal else right_window_size)
     lengths, offsets = _positions(q, k, past_key, nonpad_kv_seqlen)
     options = {"scale": scale, "softcap": softcap}
-    y = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+    y: Any = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
     for first, last in _runs(lengths):
         part = slice(first, last)
         hidden = None if mask is None else mask if mask.shape[0] == 1 else mask[part]

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
 
 from attend import _core
-from attend._api import NO_OFFSET, resolve
 from attend._errors import ArgumentError, UnsupportedError
 from attend._frameworks import is_torch
+from attend._resolve import NO_OFFSET, resolve
 from attend._settings import NEEDS_NONE, ROW_OPTIONS, Extras, Settings
 from attend.ring._contexts import door_of_comm, door_of_group, group_name, of_comm
 from attend.ring._seed import draw_seed
 from attend.ring._telling import begins, told
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from attend._types import ArrayT, RingOptions
+    from attend.ring._contexts import Group
+
+
+@overload
+def ring_attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, group: Optional[Group] = None, return_lse: Literal[False] = False,
+    **options: Unpack[RingOptions],
+) -> ArrayT: ...  # fmt: skip
+@overload
+def ring_attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, group: Optional[Group] = None, return_lse: Literal[True],
+    **options: Unpack[RingOptions],
+) -> tuple[ArrayT, ArrayT]: ...  # fmt: skip
+@overload
+def ring_attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, group: Optional[Group] = None, return_lse: bool,
+    **options: Unpack[RingOptions],
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...  # fmt: skip
 @told(door_of_group, "group", traceable=True)
 def ring_attention(
     q: Any,
     k: Any,
     v: Any,
     *,
-    group: Any = None,
+    group: Optional[Group] = None,
     sharding: str = "zigzag",
     algorithm: str = "automatic",
     layout: Optional[str] = None,
@@ -136,6 +157,18 @@ def _ring_forward(
     return o, lse
 
 
+@overload
+def attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, comm: object, return_lse: Literal[False] = False, **options: Unpack[RingOptions]
+) -> ArrayT: ...
+@overload
+def attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, comm: object, return_lse: Literal[True], **options: Unpack[RingOptions]
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def attention(
+    q: ArrayT, k: ArrayT, v: ArrayT, *, comm: object, return_lse: bool, **options: Unpack[RingOptions]
+) -> Union[ArrayT, tuple[ArrayT, ArrayT]]: ...
 @told(door_of_comm, "comm")
 def attention(
     q: Any,
@@ -182,19 +215,19 @@ def attention(
 
 @told(door_of_comm, "comm")
 def backward(
-    dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    o: Any,
-    lse: Any,
+    dout: ArrayT,
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    o: ArrayT,
+    lse: ArrayT,
     *,
-    comm: Any,
+    comm: object,
     sharding: str = "zigzag",
     algorithm: str = "automatic",
-    dlse: Any = None,
+    dlse: Optional[ArrayT] = None,
     **options: Any,
-) -> tuple[Any, Any, Any]:
+) -> tuple[ArrayT, ArrayT, ArrayT]:
     """The gradients (dq, dk, dv) of `attention`: each rank's rows of them.
 
     Arguments:
@@ -231,6 +264,7 @@ def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, S
         return (*resolve(function, q, given), False)
     if given.get("offset", NO_OFFSET) is not NO_OFFSET:
         raise ArgumentError("offset: given without seed, allowed with it only")
-    if not given.get("dropout_p"):
+    dropout_p = given.get("dropout_p")
+    if not dropout_p:
         return (*resolve(function, q, given), False)
-    return (*resolve(function, q, given | {"seed": draw_seed(q, given["dropout_p"])}), True)
+    return (*resolve(function, q, given | {"seed": draw_seed(q, dropout_p)}), True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from attend._errors import ArgumentError, UnsupportedError
 from attend._frameworks import is_torch
@@ -13,14 +13,19 @@ from attend.ring._contexts import door_of_group, group_name
 from attend.ring._shards import shard
 from attend.ring._telling import told
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attend.ring._contexts import Group
+
 
 @contextlib.contextmanager
 def context_parallel(
-    mesh: Any = None,
+    mesh: Optional[Group] = None,
     *,
-    buffers: Optional[Sequence[Any]] = None,
+    buffers: Optional[Sequence[Tensor]] = None,
     buffer_seq_dims: Optional[Sequence[int]] = None,
-    no_restore_buffers: Optional[Collection[Any]] = None,
+    no_restore_buffers: Optional[Collection[Tensor]] = None,
     sharding: str = "zigzag",
 ) -> Iterator[None]:
     """Within it, torch.nn.functional.scaled_dot_product_attention is `ring_attention` over `mesh`.

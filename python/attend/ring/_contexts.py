@@ -6,12 +6,18 @@ import atexit
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from attend import _core
 from attend._errors import ArgumentError, RunError
 from attend.ring._messages import GroupMessages, MpiMessages
 from attend.ring._telling import begins, connecting
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    Group = Union[ProcessGroup, DeviceMesh, str]  # "" is the default one
 
 TIMEOUT_S = 300.0
 

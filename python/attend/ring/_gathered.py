@@ -34,7 +34,8 @@ class GatheredAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, settings: Settings) -> tuple[Any, Any]:
-        o, lse = [], []
+        o: list[Any] = []
+        lse: list[Any] = []
         for heads in _walk(q, k, settings):
             keys, values = (_gather(x[:, heads.k], settings) for x in (k, v))
             if o or torch.compiler.is_compiling():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from attend._drop_in import dropout_seed
 from attend._errors import ArgumentError, UnsupportedError
@@ -19,11 +19,16 @@ from attend._settings import NO_EXTRAS, window_of
 from attend.ring._contexts import agree, door_of_group, group_name, process_group
 from attend.ring._telling import told
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attend.ring._contexts import Group
+
 _told = told(door_of_group, "group", traceable=True)
 
 
 def llama3_flash_attn_prepare_cu_seqlens(
-    cu_seqlens: Any, causal: bool, rank: int, world_size: int
+    cu_seqlens: Tensor, causal: bool, rank: int, world_size: int
 ) -> tuple[Any, Any, int, int, slice]:
     """The arguments of `llama3_flash_attn_varlen_func` for the rank's piece of the tokens.
 
@@ -53,11 +58,11 @@ def llama3_flash_attn_prepare_cu_seqlens(
 
 @_told
 def llama3_flash_attn_varlen_func(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
     heads_k_stride: int,
@@ -66,10 +71,10 @@ def llama3_flash_attn_varlen_func(
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = (-1, -1),
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
-    group: Any = None,
+    group: Optional[Group] = None,
 ) -> Any:
     """Attention of the rank's piece q (rows, heads_q, head_dim), k and v (rows, heads_k, head_dim) of all tokens.
 
@@ -147,10 +152,10 @@ def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
 
 @_told
 def llama3_flash_attn_varlen_kvpacked_func(
-    q: Any,
-    kv: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
     heads_k_stride: int,
@@ -159,10 +164,10 @@ def llama3_flash_attn_varlen_kvpacked_func(
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = (-1, -1),
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
-    group: Any = None,
+    group: Optional[Group] = None,
 ) -> Any:
     """`llama3_flash_attn_varlen_func` of q and kv (rows, 2, heads_k, head_dim)."""
     k, v = parts(kv, 1, 2, "kv")
@@ -174,9 +179,9 @@ def llama3_flash_attn_varlen_kvpacked_func(
 
 @_told
 def llama3_flash_attn_varlen_qkvpacked_func(
-    qkv: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    qkv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
     heads_k_stride: int,
@@ -185,10 +190,10 @@ def llama3_flash_attn_varlen_qkvpacked_func(
     softmax_scale: Optional[float] = None,
     causal: bool = False,
     window_size: Sequence[int] = (-1, -1),
-    alibi_slopes: Any = None,
+    alibi_slopes: Optional[Tensor] = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
-    group: Any = None,
+    group: Optional[Group] = None,
 ) -> Any:
     """`llama3_flash_attn_varlen_func` of qkv (rows, 3, heads, head_dim)."""
     q, k, v = parts(qkv, 1, 3, "qkv")

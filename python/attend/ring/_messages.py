@@ -123,8 +123,9 @@ class GroupMessages:
         self.group = self._checked(self._gloo, name)
 
     def _gloo(self, name: str) -> Any:
-        import torch.distributed as dist
+        import torch.distributed
 
+        dist: Any = torch.distributed  # whose annotations lack PrefixStore
         if not dist.is_gloo_available():
             raise RuntimeError("torch.distributed has no gloo here")
         store = dist.PrefixStore(name, self._store)

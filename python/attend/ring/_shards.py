@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union, cast
 
 from attend import _core
 from attend._errors import ArgumentError
 from attend.ring._contexts import group_name, process_group
+
+if TYPE_CHECKING:
+    from attend._types import Array, ArrayT
+    from attend.ring._contexts import Group
+
+    Offsets = Union[Sequence[int], Array]
 
 _POSITION_BYTES = 8
 
@@ -24,15 +30,15 @@ def positions(
 
 
 def shard(
-    x: Any,
+    x: ArrayT,
     dim: int,
     *,
-    group: Any = None,
+    group: Optional[Group] = None,
     rank: Optional[int] = None,
     size: Optional[int] = None,
     sharding: str = "zigzag",
-    cu_seqlens: Any = None,
-) -> Any:
+    cu_seqlens: Optional[Offsets] = None,
+) -> ArrayT:
     """A rank's part of a whole tensor, a copy: the rows that it holds along `dim`, in its order.
 
     12 tokens on 3 ranks::
@@ -65,12 +71,19 @@ def shard(
         resolved = process_group(group_name(group))
         rank, size = dist.get_rank(resolved), dist.get_world_size(resolved)
     found = _core.shard_positions(sharding, _length(x, dim), rank, size, _offsets(cu_seqlens))
-    return _taken(x, dim, found)
+    part: ArrayT = _taken(x, dim, found)
+    return part
 
 
 def unshard(
-    x: Any, dim: int, *, group: Any = None, sharding: str = "zigzag", cu_seqlens: Any = None, comm: Any = None
-) -> Any:
+    x: ArrayT,
+    dim: int,
+    *,
+    group: Optional[Group] = None,
+    sharding: str = "zigzag",
+    cu_seqlens: Optional[Offsets] = None,
+    comm: Optional[object] = None,
+) -> ArrayT:
     """The whole tensor of every rank's part along `dim`, on every rank: the way back from `shard`. Collective.
 
     Arguments:
@@ -82,11 +95,13 @@ def unshard(
     Returns:
         like x, with all rows. Not differentiable.
     """
-    parts = _gathered(x, dim, group) if comm is None else comm.allgather(x)
+    parts: list[ArrayT] = _gathered(x, dim, group) if comm is None else cast(Any, comm).allgather(x)
     return join(parts, dim, sharding=sharding, cu_seqlens=cu_seqlens)
 
 
-def join(parts: Sequence[Any], dim: int, *, sharding: str = "zigzag", cu_seqlens: Any = None) -> Any:
+def join(
+    parts: Sequence[ArrayT], dim: int, *, sharding: str = "zigzag", cu_seqlens: Optional[Offsets] = None
+) -> ArrayT:
     """The whole tensor of all ranks' parts, in the order of the ranks."""
     size, seqlen = len(parts), sum(_length(part, dim) for part in parts)
     held = []
@@ -103,10 +118,15 @@ def join(parts: Sequence[Any], dim: int, *, sharding: str = "zigzag", cu_seqlens
     if _is_torch(parts[0]):
         import torch
 
-        return torch.cat(list(parts), dim).index_select(dim, torch.argsort(_torch_rows(order)).to(parts[0].device))
+        tensors: Any = parts
+        there = torch.argsort(_torch_rows(order)).to(tensors[0].device)
+        whole: Any = torch.cat(list(tensors), dim).index_select(dim, there)
+        return cast("ArrayT", whole)
     import numpy as np
 
-    return np.take(np.concatenate(parts, axis=dim), np.argsort(np.frombuffer(order, np.int64)), axis=dim)
+    arrays: Any = parts
+    whole = np.take(np.concatenate(arrays, axis=dim), np.argsort(np.frombuffer(order, np.int64)), axis=dim)
+    return cast("ArrayT", whole)
 
 
 def _gathered(x: Any, dim: int, group: Any) -> list[Any]:

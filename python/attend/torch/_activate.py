@@ -72,8 +72,9 @@ def _override() -> _Handle:
 def _library(key: str, kernels: dict[str, Callable[..., Any]]) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL", key)
     knows_overrides = "allow_override" in inspect.signature(library.impl).parameters  # younger than torch 2.6
+    options: dict[str, Any] = {"allow_override": True} if knows_overrides else {}
     for name, kernel in kernels.items():
-        library.impl(name, kernel, **({"allow_override": True} if knows_overrides else {}))
+        library.impl(name, kernel, **options)
     return library
 
 

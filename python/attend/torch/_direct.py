@@ -32,10 +32,11 @@ def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
     AttributeError if this release of torch lacks one of them.
     """
     forward_ad._current_level  # noqa: B018
+    private: Any = torch._C
     of_gradients = (
         torch._C._len_torch_dispatch_stack,
-        torch._C._functorch.peek_interpreter_stack,  # None if no transform is active
-        torch._C._autograd._profiler_enabled,  # it shows the calls that the dispatcher sees
+        private._functorch.peek_interpreter_stack,  # None if no transform is active
+        private._autograd._profiler_enabled,  # it shows the calls that the dispatcher sees
     )
     of_tensors: tuple[Any, ...] = (torch.Tensor.is_neg,)
     if not has_exchange_table:  # which refuses such tensors
@@ -43,8 +44,8 @@ def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
             _has_no_dense_memory,
             operator.attrgetter("is_quantized"),
             operator.attrgetter("is_nested"),
-            torch._C._functorch.is_functorch_wrapped_tensor,
-            torch._C._functorch.is_legacy_batchedtensor,  # by which autograd maps over gradients
+            private._functorch.is_functorch_wrapped_tensor,
+            private._functorch.is_legacy_batchedtensor,  # by which autograd maps over gradients
             torch._is_functional_tensor,
             torch.Tensor._is_zerotensor,
             torch.Tensor.is_neg,
@@ -63,6 +64,8 @@ def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, A
     except AttributeError:
         watchers = {}
     nothing: tuple[Any, ...] = ()
+    attention: Any = super(torch.autograd.Function, _autograd.Attention)
+    packed_attention: Any = super(torch.autograd.Function, _autograd.PackedAttention)
     return {
         "has_watchers": bool(watchers),
         "gradient_watchers": watchers.get("gradient_watchers", nothing),
@@ -90,8 +93,8 @@ def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, A
         "autocast": _autograd.autocast,
         # Past Function.apply, which looks for transforms of torch.func and for tensors that one has left behind: the
         # library has seen that there are none.
-        "apply": super(torch.autograd.Function, _autograd.Attention).apply,
-        "apply_packed": super(torch.autograd.Function, _autograd.PackedAttention).apply,
+        "apply": attention.apply,
+        "apply_packed": packed_attention.apply,
         "run_forward": run_forward,
         "forward_with_extras": _autograd.forward_with_extras,
         "run_backward": _autograd.run_backward,

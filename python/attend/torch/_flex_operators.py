@@ -22,13 +22,13 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from attend._api import resolve
 from attend._block_mask import make_block_mask
 from attend._core import BlockMask as Tiles
 from attend._drop_in import renamed
 from attend._errors import Error, UnsupportedError
 from attend._flex.block_masks import mask_of_token, tiles_of
 from attend._flex.functions import NAMES
+from attend._resolve import resolve
 from attend._score import Own
 from attend._settings import NEEDS_NONE, NO_EXTRAS, Gradients, Settings
 from attend.torch import _meta, _score

@@ -51,8 +51,8 @@ def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, tor
 
 
 def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any) -> tuple[Any, ...]:
-    *rest, needs_captures = rest
-    needs, (extras, settings, score) = tuple(rest[:_NUM_NEEDS]), _split(tuple(rest[_NUM_NEEDS:]))
+    *others, needs_captures = rest
+    needs, (extras, settings, score) = tuple(others[:_NUM_NEEDS]), _split(tuple(others[_NUM_NEEDS:]))
     *found, of_captures = _score.gradients(
         score, dout, q, k, v, o, lse, dlse, needs, extras, settings, needs_captures, score.captures
     )
@@ -61,12 +61,12 @@ def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *r
 
 
 def _backward_fake(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any) -> tuple[Any, ...]:
-    *rest, captures, _, _, needs_captures = rest
+    *others, captures, _, _, needs_captures = rest
     of_captures = [
         x.new_empty(x.shape if is_needed and x.is_floating_point() else 0)
         for x, is_needed in zip(captures, needs_captures)
     ]
-    return *_operators.backward_fake(q, k, v, o, lse, dout, dlse, *rest), of_captures
+    return *_operators.backward_fake(q, k, v, o, lse, dout, dlse, *others), of_captures
 
 
 for _key in ("CPU", "CUDA"):

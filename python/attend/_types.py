@@ -1,0 +1,94 @@
+"""The types of public signatures. Nothing is imported for them when a program runs: no framework has to be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Optional, Protocol, TypedDict, TypeVar, Union
+
+from attend._core import BlockMask
+
+
+class Array(Protocol):
+    """An array of any framework: NumPy's, torch's, JAX's, or another's with ``__dlpack__``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> object: ...
+
+
+# The kind of array of a call: results are of it. Arrays of two frameworks in one call have no kind in common.
+ArrayT = TypeVar("ArrayT", bound=Array)
+
+
+class TorchDevice(Protocol):
+    """torch.device."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def index(self) -> Optional[int]: ...
+
+
+Device = Union[str, TorchDevice]
+Layout = Literal["bhsd", "bshd"]
+Window = Sequence[Optional[int]]  # (left, right); -1 or None leaves a side open
+Number = Union[float, Array]  # a tensor of one element counts as its number
+WholeNumber = Union[int, Array]
+Captures = Mapping[str, Union[Array, float]]
+
+
+class VarlenOptions(TypedDict, total=False):
+    """The options of `attention_varlen`, and those that all calls of attention have."""
+
+    causal: bool
+    window: Window
+    scale: Optional[Number]
+    softcap: Number
+    alibi_slopes: Optional[Array]
+    sinks: Optional[Array]
+    dropout_p: float
+    seed: Optional[WholeNumber]
+    offset: WholeNumber
+    deterministic: bool
+    compute: str
+
+
+class JaxOptions(VarlenOptions, total=False):
+    """The options of `attend.jax.attention`."""
+
+    layout: Layout
+    bias: Optional[Array]
+    mask: Optional[Array]
+
+
+class AttentionOptions(JaxOptions, total=False):
+    """The options of `attention`."""
+
+    score: Optional[str]
+    captures: Optional[Captures]
+    block_mask: Optional[BlockMask]
+
+
+class PassOptions(JaxOptions, total=False):
+    """The options of `forward` and `backward`, without a score."""
+
+    block_mask: Optional[BlockMask]
+    cu_seqlens_q: Optional[Array]
+    cu_seqlens_k: Optional[Array]
+    max_seqlen_q: int
+    max_seqlen_k: int
+
+
+class RingOptions(VarlenOptions, total=False):
+    """The options of the calls of `attend.ring`."""
+
+    sharding: str
+    algorithm: str
+    layout: Optional[Layout]
+    bias: Optional[Array]
+    mask: Optional[Array]
+    cu_seqlens_q: Optional[Array]
+    cu_seqlens_k: Optional[Array]
+    max_seqlen_q: Optional[int]
+    max_seqlen_k: Optional[int]
