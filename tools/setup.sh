@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax|onnx ...
+#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax|onnx|docs ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
@@ -14,6 +14,7 @@
 #   torch   .venv with torch, for the tests of the Python package that need it
 #   jax     .venv with JAX for CPUs, likewise
 #   onnx    .venv with ONNX and ONNX Runtime, likewise
+#   docs    Doxygen and Graphviz, and .venv with Sphinx and what it needs: the documentation's site
 #
 # Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
 # Progress goes to stderr.
@@ -46,6 +47,7 @@ declare -A packages=(
   [torch]='python3-venv=ensurepip'
   [jax]='python3-venv=ensurepip'
   [onnx]='python3-venv=ensurepip'
+  [docs]='doxygen=doxygen graphviz=dot python3-venv=ensurepip'
 )
 
 is_present() {
@@ -126,7 +128,7 @@ adopt_venv
 # matches the list of requirements.
 fill_venv() {
   local done_mark
-  done_mark=.venv/$(basename "$1")
+  done_mark=.venv/${1//\//-}
   if ! .venv/bin/python -c '' 2>/dev/null; then
     rm -rf .venv  # there is none, or it came from a machine whose Python lies elsewhere
   elif cmp -s "$1" "$done_mark"; then
@@ -149,6 +151,7 @@ for group in "$@"; do
       ;;
     jax) .venv/bin/python -c 'import jax, flatbuffers' 2>/dev/null || fill_venv python/requirements-jax.txt '(a large download)' ;;
     onnx) .venv/bin/python -c 'import onnx, onnxruntime, onnxscript' 2>/dev/null || fill_venv python/requirements-onnx.txt '' ;;
+    docs) fill_venv docs/requirements.txt '' ;;
   esac
 done
 

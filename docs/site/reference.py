@@ -1,0 +1,122 @@
+"""The reference's pages: every public name of the Python package, every public header. Doxygen reads the headers."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from headers import group_of
+from stage import ROOT, Stage
+
+# The public modules, with the title of each one's page; a page a module.
+MODULES = {
+    "attend": "Python: attend",
+    "attend.torch": "Python: attend.torch",
+    "attend.jax": "Python: attend.jax",
+    "attend.onnx": "Python: attend.onnx",
+    "attend.ring": "Python: attend.ring",
+    "attend.transformers": "Python: attend.transformers",
+    "attend.flash_attn": "Python: attend.flash_attn",
+    "attend.flash_attn_3": "Python: attend.flash_attn_3",
+    "attend.vllm_flash_attn": "Python: attend.vllm_flash_attn",
+    "attend.ring_flash_attn": "Python: attend.ring_flash_attn",
+}
+CPP_HEADERS = (
+    "attention.hpp", "tensor.hpp", "error.hpp", "score_function.hpp", "block_mask.hpp", "serving.hpp", "ring.hpp",
+    "ring_mpi.hpp", "ring_nccl.hpp", "version.hpp",
+)  # fmt: skip
+C_HEADERS = ("attend.h", "c/types.h", "c/attention.h", "c/serving.h", "c/ring.h")
+DOXYFILE = """\
+PROJECT_NAME = attend
+INPUT = {root}/include/attend
+RECURSIVE = YES
+FILE_PATTERNS = *.hpp *.h
+EXCLUDE = {root}/include/attend/export.hpp
+STRIP_FROM_PATH = {root}/include
+INPUT_FILTER = "{python} {root}/docs/site/headers.py"
+FILTER_SOURCE_FILES = YES
+OUTPUT_DIRECTORY = {output}
+GENERATE_HTML = NO
+GENERATE_LATEX = NO
+GENERATE_XML = YES
+XML_PROGRAMLISTING = NO
+EXTRACT_ALL = NO
+EXTRACT_STATIC = NO
+TYPEDEF_HIDES_STRUCT = YES
+SORT_MEMBER_DOCS = NO
+SORT_BRIEF_DOCS = NO
+HIDE_UNDOC_MEMBERS = NO
+JAVADOC_AUTOBRIEF = YES
+MULTILINE_CPP_IS_BRIEF = NO
+MARKDOWN_SUPPORT = YES
+MACRO_EXPANSION = YES
+EXPAND_ONLY_PREDEF = YES
+PREDEFINED = ATTEND_API= __cplusplus
+EXCLUDE_SYMBOLS = attend::core attend::core::* State
+QUIET = YES
+WARNINGS = YES
+WARN_IF_UNDOCUMENTED = YES
+WARN_IF_DOC_ERROR = YES
+WARN_IF_INCOMPLETE_DOC = NO
+WARN_LOGFILE = {output}/warnings.txt
+"""
+
+
+def run_doxygen(output: Path) -> list[str]:
+    """XML of the headers below `output`; Doxygen's warnings, of which a symbol without a comment is one."""
+    output.mkdir(parents=True, exist_ok=True)
+    doxyfile = output / "Doxyfile"
+    doxyfile.write_text(DOXYFILE.format(root=ROOT, output=output, python=sys.executable))
+    subprocess.run(["doxygen", str(doxyfile)], check=True)
+    for path in (output / "xml").glob("*.xml"):  # the pages say once that all is in namespace attend
+        text = path.read_text()
+        path.write_text(re.sub(r"(<compoundname>|<innerclass [^>]*>)attend::", r"\1", text))
+    return [line for line in (output / "warnings.txt").read_text().splitlines() if line.strip()]
+
+
+def public_names(module: str) -> list[str]:
+    """The names of a module's __all__, without those that begin with an underscore, in the order of the alphabet."""
+    found = importlib.import_module(module)
+    return sorted((name for name in found.__all__ if not name.startswith("_")), key=str.lower)
+
+
+def python_page(module: str) -> str:
+    found = importlib.import_module(module)
+    parts = [f"# {MODULES[module]}", f"```{{eval-rst}}\n.. automodule:: {module}\n   :no-members:\n```"]
+    for name in public_names(module):
+        is_class = isinstance(getattr(found, name), type)
+        options = "\n   :members:" if is_class else ""
+        kind = "autoclass" if is_class else "autofunction"
+        parts.append(f"## {name}\n\n```{{eval-rst}}\n.. {kind}:: {module}.{name}{options}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def opening_of(text: str) -> str:
+    """A header's opening comment as Markdown; its indented lines are a block of code."""
+    comment = "\n".join(line[3:] for line in itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
+    block = re.compile(r"(?:^  (?! *-).*\n?|^\n(?=  ))+", re.MULTILINE)
+    return block.sub(lambda match: f"```cpp\n{textwrap.dedent(match[0]).strip()}\n```\n", comment + "\n").strip()
+
+
+def header_page(title: str, headers: tuple[str, ...]) -> str:
+    """A section for each header. Its label is Doxygen's, which links the names of headers in comments."""
+    parts = [f"# {title}"]
+    for header in headers:
+        label = Path(header).name.replace("_", "__").replace(".", "_8")
+        opening = opening_of((ROOT / "include/attend" / header).read_text())
+        scope = "" if header.endswith(".h") else "```{cpp:namespace} attend\n```\n\n"
+        group = f"```{{doxygengroup}} {group_of(header)}\n:content-only:\n:members:\n:undoc-members:\n```"
+        parts.append(f"({label})=\n\n## attend/{header}\n\n{opening}\n\n{scope}{group}")
+    return "\n\n".join(parts) + "\n"
+
+
+def write(stage: Stage) -> None:
+    stage.write("reference/cpp.md", header_page("C++", CPP_HEADERS))
+    stage.write("reference/c.md", header_page("C", C_HEADERS))
+    for module in MODULES:
+        stage.write(f"reference/{module.replace('.', '_')}.md", python_page(module))
