@@ -7,6 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
+from reference import ABSENT  # noqa: E402
+
 project = "attend"
 author = "the authors of attend"
 copyright = "the authors of attend"  # noqa: A001: Sphinx's name
@@ -28,6 +30,9 @@ suppress_warnings = ["myst.header"]  # a file of notes may begin at any level
 breathe_projects = {"attend": os.environ["ATTEND_DOXYGEN_XML"]}
 breathe_default_project = "attend"
 breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
+autodoc_mock_imports = ABSENT
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
 breathe_order_parameters_first = True
 
 graphviz_output_format = "svg"

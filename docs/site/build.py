@@ -1,6 +1,6 @@
-"""`make docs`: makes the pages, and of them the site in build/docs/html. A warning is an error.
+"""`make docs`: makes the pages, and of them the site in OUTPUT/html. A warning is an error.
 
-    python docs/site/build.py build/docs
+    python docs/site/build.py OUTPUT BUILD     for example build/docs build/release, where the program has been built
 """
 
 from __future__ import annotations
@@ -13,25 +13,39 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import check
+import commands
+import matrix
 import reference
 from stage import DOCS, Stage
 
 
-def main(output: Path) -> int:
-    source = output / "source"
-    shutil.rmtree(source, ignore_errors=True)
-    stage = Stage(source)
-    stage.make()
-    reference.write(stage)
-    complaints = reference.run_doxygen(output / "doxygen")
-    print("\n".join(complaints), file=sys.stderr)
+def run_sphinx(output: Path) -> int:
     command = [
         sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-j", "auto", "-c", str(DOCS),
-        "-d", str(output / "doctrees"), str(source), str(output / "html"),
+        "-d", str(output / "doctrees"), str(output / "source"), str(output / "html"),
     ]  # fmt: skip
-    status = subprocess.run(command, env=os.environ | {"ATTEND_DOXYGEN_XML": str(output / "doxygen/xml")}).returncode
+    environment = os.environ | {"ATTEND_DOXYGEN_XML": str(output / "doxygen" / "xml")}
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def main(output: Path, build: Path) -> int:
+    for folder in ("source", "html"):  # what is left of a page that is gone would hide a link to it
+        shutil.rmtree(output / folder, ignore_errors=True)
+    stage = Stage(output / "source")
+    stage.make()
+    reference.write(stage)
+    stage.write("reference/command_line.md", commands.page(build))
+    stage.write("reference/support.md", matrix.page(build))
+    complaints = reference.run_doxygen(output / "doxygen")
+    status = run_sphinx(output)
+    complaints += check.complaints(output / "html")
+    complaints += reference.missing(output / "html" / "objects.inv")
+    print("\n".join(complaints), file=sys.stderr)
+    if not status and not complaints:
+        print(output / "html" / "index.html")
     return status or bool(complaints)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve()))
+    sys.exit(main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()))

@@ -25,6 +25,8 @@ from attend._continuous_batching import packed_attention, tables_of_pages
 from attend._drop_in import refuse_unless, renamed, top_left
 from attend._errors import ArgumentError, Error, UnsupportedError
 
+__all__ = ["attention_forward", "continuous_batching", "register"]
+
 # Arguments that a model may pass, and attend has not. None and False ask for nothing.
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
 
