@@ -20,6 +20,7 @@ nitpick_ignore_regex = [
     ("c:identifier", r"u?int\d+_t|size_t"),
     ("cpp:identifier", r"State|core(::.*)?|ring(::.*)?|MPI_Comm"),  # declared, not described
     ("py:obj", ".*"),  # a word in backticks is a link where there is something of its name
+    ("py:(class|exc)", ".*"),  # types of other packages
 ]
 default_role = "py:obj"
 

@@ -22,7 +22,7 @@ from stage import DOCS, Stage
 
 def run_sphinx(output: Path) -> int:
     command = [
-        sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-j", "auto", "-c", str(DOCS),
+        sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-c", str(DOCS),
         "-d", str(output / "doctrees"), str(output / "source"), str(output / "html"),
     ]  # fmt: skip
     environment = os.environ | {"ATTEND_DOXYGEN_XML": str(output / "doxygen" / "xml")}

@@ -19,6 +19,7 @@ OPTIONS = {
     "head_dim 96": ["2,8,512,96"],
     "head_dim 256": ["2,8,512,256"],
     "head_dim 512": ["2,8,512,512"],
+    "head_dim 128, of v 64": ["2,8,512,128", "--head_dim_v", "64"],
     "head_dim 100, of v 40": ["2,8,512,100", "--head_dim_v", "40"],
     "causal": ["--causal"],
     "window": ["--window_left", "128", "--window_right", "0"],
@@ -30,7 +31,6 @@ OPTIONS = {
     "boolean mask": ["--mask"],
     "sinks, and their gradient": ["--sinks"],
     "dropout": ["--dropout_p", "0.1"],
-    "deterministic": ["--deterministic"],
 }
 CPU = {"cpu": "cpu", "reference": "reference", "cpu_naive": "cpu_naive"}
 # A column of the GPU's table: compute capability, kernels of the forward pass, of the backward pass.
@@ -62,7 +62,7 @@ class Program:
     """`attend info --explain` on this CPU, or on a GPU of a compute capability."""
 
     def __init__(self, build: Path) -> None:
-        self._program = build / "attend"
+        self.path = build / "attend"
         self._fakes = [next(build.rglob(f"libfake_lib{name}.so")) for name in ("cuda", "nvrtc")]
 
     def explain(self, options: list[str], capability: int = 0) -> dict[str, dict[str, str]]:
@@ -70,27 +70,15 @@ class Program:
         sizes = options[0] if re.match(r"\d", options[0]) else SIZES
         rest = [word for word in options if word != sizes]
         device = "cuda" if capability else "cpu"
-        line = [self._program, "info", "--json", "--explain", sizes, "--device", device, *rest]
+        line = [self.path, "info", "--json", "--explain", sizes, "--device", device, *rest]
         environment = os.environ | {
             "ATTEND_LIBCUDA_PATH": str(self._fakes[0]), "ATTEND_FAKE_CAPABILITY": str(capability),
             "ATTEND_NVRTC_PATH": str(self._fakes[1]), "ATTEND_FAKE_NVRTC_ARCH": str(capability),
         }  # fmt: skip
         done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
-        if done.returncode:
-            return {mode: _Refused(done.stderr) for mode in ("forward", "backward")}
-        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
-        return {mode: {row["compute"]: row.get("lack", "") for row in rows} for mode, rows in found.items()}
-
-
-class _Refused(dict[str, str]):
-    """Every backend lacks it."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__()
-        self.why = why
-
-    def __missing__(self, backend: str) -> str:
-        return self.why
+        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout) if done.returncode == 0 else {}
+        lacks = {mode: {row["compute"]: row.get("lack", "") for row in rows} for mode, rows in found.items()}
+        return lacks or {"forward": {}, "backward": {}}  # refused, whatever the backend
 
 
 def cell(lacks: dict[str, dict[str, str]], forward: str, backward: str) -> str:
@@ -117,6 +105,9 @@ def page(build: Path) -> str:
             cell(program.explain(in_dtype(options, "f32" if forward == "fa2" else "bf16"), capability), forward, backward)
             for capability, forward, backward in GPU.values()
         ]
+    nowhere = [name for name in OPTIONS if not re.search("yes|ward", " ".join(cpu[name] + gpu[name]))]
+    if nowhere:  # a flag that is none any more, or a problem that makes no sense
+        raise SystemExit(f"no backend takes {', '.join(nowhere)}")
     kernels = ", ".join(f"{title} {capability / 10}" for title, (capability, _, _) in GPU.items())
     return (
         f"{HEAD}\n## On CPUs\n\n{table([f'`{name}`' for name in CPU], cpu)}\n## On GPUs\n\n"
@@ -132,13 +123,14 @@ def ladder(program: Program) -> str:
         "causal": ["--causal"], "grouped heads": ["--num_heads_kv", "2"], "head_dim 128": ["2,8,512,128"],
         "head_dim 96": ["2,8,512,96"],
     }  # fmt: skip
-    families = {name for _, *names in GPU.values() for name in names} - {"fa2"}
-    rows: dict[str, list[str]] = {}
+    shown = subprocess.run([program.path, "info", "--json"], capture_output=True, text=True, check=True).stdout
+    rungs = {row["name"]: row["description"] for row in json.loads(shown)["backends"]}
+    names = [name for name in sorted(rungs, key=rungs.__getitem__) if rungs[name].startswith("rung")]
+    rows: dict[str, list[str]] = {f"`{name}`": [] for name in names if name not in CPU}
     for options in columns.values():
         # A rung is asked in a dtype that it takes.
         found = [program.explain(in_dtype(options, dtype), 90) for dtype in ("f32", "bf16")]
-        for name in found[0]["forward"]:
-            if name not in families:
-                cells = [cell(lacks, name, name) for lacks in found]
-                rows.setdefault(f"`{name}`", []).append(min(cells, key=["yes", "forward", "backward", "–"].index))
-    return f"## The ladder's kernels\n\nOn Hopper, which runs all of them.\n\n{table(list(columns), dict(sorted(rows.items())))}"
+        for name, row in rows.items():
+            cells = [cell(lacks, name.strip("`"), name.strip("`")) for lacks in found]
+            row.append(min(cells, key=["yes", "forward", "backward", "–"].index))
+    return f"## The ladder's kernels\n\nOn Hopper, which runs all of them.\n\n{table(list(columns), rows)}"

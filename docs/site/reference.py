@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import re
 import subprocess
 import sys
 import textwrap
 import zlib
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import sources
 from headers import group_of
 from sphinx.ext.autodoc.mock import mock
 from stage import ROOT, Stage
 
-# Packages that modules of attend import, and that the reference does without.
-ABSENT = [
-    name for name in ("torch", "jax", "jaxlib", "transformers", "onnx", "onnxruntime", "mpi4py") if find_spec(name) is None
-]
-
+# Packages that modules of attend import, and that the reference does without, whether they are installed or not.
+ABSENT = ["torch", "jax", "jaxlib", "transformers", "onnx", "onnxruntime", "mpi4py"]
+# Modules that do more than import them: they are read, not imported.
+FROM_SOURCES = ("attend.torch", "attend.jax")
 # The public modules, with the title of each one's page; a page a module.
 MODULES = {
     "attend": "Python: attend",
@@ -89,21 +90,37 @@ def run_doxygen(output: Path) -> list[str]:
 
 def public_names(module: str) -> list[str]:
     """The names of a module's __all__, without those that begin with an underscore, in the order of the alphabet."""
+    names = sources.all_of(module) if module in FROM_SOURCES else imported(module).__all__
+    return sorted((name for name in names if not name.startswith("_")), key=str.lower)
+
+
+def imported(module: str) -> Any:
     with mock(ABSENT):
-        found = importlib.import_module(module)
-    return sorted((name for name in found.__all__ if not name.startswith("_")), key=str.lower)
+        return importlib.import_module(module)
 
 
 def python_page(module: str) -> str:
-    names = public_names(module)
-    found = sys.modules[module]
-    parts = [f"# {MODULES[module]}", f"```{{eval-rst}}\n.. automodule:: {module}\n   :no-members:\n```"]
-    for name in names:
-        is_class = isinstance(getattr(found, name), type)
-        options = "\n   :members:" if is_class else ""
-        kind = "autoclass" if is_class else "autofunction"
-        parts.append(f"## {name}\n\n```{{eval-rst}}\n.. {kind}:: {module}.{name}{options}\n```")
+    if module in FROM_SOURCES:
+        described = sources.description_of(module)
+        entries = {name: sources.directive(module, name) for name in public_names(module)}
+    else:
+        described = f".. automodule:: {module}\n   :no-members:"
+        entries = {name: automatic(module, name) for name in public_names(module)}
+    parts = [f"# {MODULES[module]}", f"```{{eval-rst}}\n{described}\n```"]
+    parts += [f"## {name}\n\n```{{eval-rst}}\n{entry}\n```" for name, entry in entries.items()]
     return "\n\n".join(parts) + "\n"
+
+
+def automatic(module: str, name: str) -> str:
+    """The directive of autodoc for one name."""
+    found = getattr(imported(module), name)
+    if not (found.__doc__ or "").strip():
+        raise SystemExit(f"{module}.{name} has no docstring")
+    if isinstance(found, type):
+        return f".. autoclass:: {module}.{name}\n   :members:"
+    if not inspect.isroutine(found):  # a name of another package for which attend has no function
+        return f".. py:data:: {module}.{name}\n\n   {repr(found)[1:-1]}."
+    return f".. autofunction:: {module}.{name}"
 
 
 def missing(inventory: Path) -> list[str]:
