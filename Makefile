@@ -104,6 +104,7 @@ test:
 	$(call compile,release)
 	@$(await_packages)
 	$(call want,nvrtc)
+	$(call want,doxygen)
 	$(if $(strip $(frameworks)),$(call want,pytest $(frameworks)))
 	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || \
 	  { echo "left out: python/tests: $$answer" >&2; exit 0; } && $(run_pytest)

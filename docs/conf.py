@@ -7,13 +7,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
-from reference import ABSENT  # noqa: E402
+from reference import ABSENT
 
 project = "attend"
 author = "the authors of attend"
-copyright = "the authors of attend"  # noqa: A001: Sphinx's name
+copyright = "the authors of attend"
 
-extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc", "sphinx.ext.graphviz", "sphinx.ext.napoleon", "attend_site"]
+extensions = [
+    "myst_parser",
+    "breathe",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.graphviz",
+    "sphinx.ext.napoleon",
+    "attend_site",
+]
 source_suffix = {".md": "markdown"}
 nitpicky = True
 nitpick_ignore_regex = [

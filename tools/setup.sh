@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax|onnx|docs ...
+#   tools/setup.sh build|clang|lint|mpi|nvrtc|python|pytest|torch|jax|onnx|doxygen|docs ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
@@ -14,6 +14,7 @@
 #   torch   .venv with torch, for the tests of the Python package that need it
 #   jax     .venv with JAX for CPUs, likewise
 #   onnx    .venv with ONNX and ONNX Runtime, likewise
+#   doxygen the test that every public symbol of the headers has a comment
 #   docs    Doxygen and Graphviz, and .venv with Sphinx and what it needs: the documentation's site
 #
 # Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
@@ -47,6 +48,7 @@ declare -A packages=(
   [torch]='python3-venv=ensurepip'
   [jax]='python3-venv=ensurepip'
   [onnx]='python3-venv=ensurepip'
+  [doxygen]='doxygen=doxygen'
   [docs]='doxygen=doxygen graphviz=dot python3-venv=ensurepip'
 )
 

@@ -1,6 +1,6 @@
 """`make docs`: makes the pages, and of them the site in OUTPUT/html. A warning is an error.
 
-    python docs/site/build.py OUTPUT BUILD     for example build/docs build/release, where the program has been built
+python docs/site/build.py OUTPUT BUILD     for example build/docs build/release, where the program has been built
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import check
 import commands
+import doxygen
 import matrix
 import reference
 from stage import DOCS, Stage
@@ -37,7 +38,7 @@ def main(output: Path, build: Path) -> int:
     reference.write(stage)
     stage.write("reference/command_line.md", commands.page(build))
     stage.write("reference/support.md", matrix.page(build))
-    complaints = reference.run_doxygen(output / "doxygen")
+    complaints = doxygen.run(output / "doxygen")
     status = run_sphinx(output)
     complaints += check.complaints(output / "html")
     complaints += reference.missing(output / "html" / "objects.inv")

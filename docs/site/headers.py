@@ -1,8 +1,9 @@
 """Doxygen's input filter: the comments of a public header as Doxygen wants them. `python headers.py HEADER` prints it.
 
-The header's opening `//` block becomes the description of a group, in which all is that the header declares. An indented run of lines in a `///` block is a formula or
-an example, which keeps its shape. "Source:" begins a paragraph, also after @throws. What has nothing to be said of, or
-is the library's own, is left out. Lines keep their numbers where they can, for the sake of warnings.
+The header's opening `//` block becomes the description of a group, in which all is that the header declares. An
+indented run of lines in a `///` block is a formula or an example, which keeps its shape. "Source:" begins a paragraph,
+also after @throws. What has nothing to be said of, or is the library's own, is left out. Lines keep their numbers where
+they can, for the sake of warnings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 
 _DOC = re.compile(r"^(\s*)///(?!<) ?(.*)$")
 # Copies, moves and comparisons that do what the language says.
-_ORDINARY = re.compile(r"= default;|^ *~|^ *(\w+)\((?:const )?\1&&?\)(?: noexcept)?;|operator=\((?:const )?\w+&&?\)|^ *friend ")
+_ORDINARY = re.compile(
+    r"= default;|^ *~|^ *(\w+)\((?:const )?\1&&?\)(?: noexcept)?;|operator=\((?:const )?\w+&&?\)|^ *friend "
+)
 _CLOSING = "}  // namespace attend"
 _INTERNAL = re.compile(r"^\s*/// (?:Of|For) the library's own")
 
@@ -30,8 +33,9 @@ def body_of(line: str) -> str | None:
 
 
 def without_internals(lines: list[str]) -> list[str]:
-    """Empty lines in the place of what the reference leaves out, and of the comment before it. Internals are left out as
-    far as the next empty line.
+    """Empty lines in the place of what the reference leaves out, and of the comment before it.
+
+    Internals are left out as far as the next empty line.
     """
     kept: list[str] = []
     hidden = False
@@ -97,7 +101,11 @@ def example(lines: list[str]) -> list[str]:
     """The same word for word to Doxygen, whose Markdown must not see four spaces: they would begin a block of code."""
     prefix = lines[0].partition("///")[0] + "///"
     text = textwrap.dedent("\n".join(body_of(line) or "" for line in lines))
-    return [f"{prefix} @code{{.unparsed}}", *(f"{prefix} {line}".rstrip() for line in text.split("\n")), f"{prefix} @endcode"]
+    return [
+        f"{prefix} @code{{.unparsed}}",
+        *(f"{prefix} {line}".rstrip() for line in text.split("\n")),
+        f"{prefix} @endcode",
+    ]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of what each backend does: each cell is what `attend info --explain` says, on GPUs that a driver pretends."""
+"""The page of what each backend does: a cell is what `attend info --explain` says, on GPUs that a driver pretends."""
 
 from __future__ import annotations
 
@@ -43,17 +43,19 @@ GPU = {
 HEAD = """\
 # What each backend does
 
-*yes*: forward and backward. *forward*, *backward*: that pass alone. The problem is (2, 8, 512, 64) in bfloat16, on CPUs and in `fa2`
-in float32, with one option each; combinations have lacks of their own. `attend info --explain 2,8,512,64 --causal` and
+*yes*: forward and backward. *forward*, *backward*: that pass alone. The problem is (2, 8, 512, 64) in bfloat16, on CPUs
+and in `fa2` in float32, with one option each; combinations have lacks of their own. `attend info --explain 2,8,512,64 --causal` and
 `attend.explain(2, 8, 512, 64, causal=True)` say it of any problem, with the reason. This page is made of their answers.
 
-`compute="auto"` takes the best backend that does the whole call, so that an option is never refused where one of them takes it.
+`compute="auto"` takes the best backend that does the whole call, so that an option is never refused where one of them
+takes it.
 [What each GPU gets](../operations.md#what-each-gpu-gets) says which.
 """
 TAIL = """\
 ## Beyond this table
 
-- Scores and masks of your own: `cpu`, `reference`, `simt`, and on Hopper its kernels ([custom_scores.md](../custom_scores.md)).
+- Scores and masks of your own: the backends on CPUs, `simt`, and with limits Ampere's and Hopper's kernels
+  ([custom_scores.md](../custom_scores.md)).
 - Caches: [serving.md](../serving.md). Several ranks: [ring.md](../ring.md#what-is-refused).
 """
 
@@ -102,7 +104,9 @@ def page(build: Path) -> str:
         lacks = program.explain(in_dtype(options, "f32"))
         cpu[name] = [cell(lacks, backend, backend) for backend in CPU]
         gpu[name] = [
-            cell(program.explain(in_dtype(options, "f32" if forward == "fa2" else "bf16"), capability), forward, backward)
+            cell(
+                program.explain(in_dtype(options, "f32" if forward == "fa2" else "bf16"), capability), forward, backward
+            )
             for capability, forward, backward in GPU.values()
         ]
     nowhere = [name for name in OPTIONS if not re.search("yes|ward", " ".join(cpu[name] + gpu[name]))]

@@ -1,4 +1,4 @@
-"""The reference's pages: every public name of the Python package, every public header. Doxygen reads the headers."""
+"""The reference's pages: every public name of the Python package, every public header, which doxygen.py reads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import importlib
 import inspect
 import itertools
 import re
-import subprocess
-import sys
 import textwrap
 import zlib
 from pathlib import Path
@@ -40,52 +38,6 @@ CPP_HEADERS = (
     "ring_mpi.hpp", "ring_nccl.hpp", "version.hpp",
 )  # fmt: skip
 C_HEADERS = ("attend.h", "c/types.h", "c/attention.h", "c/serving.h", "c/ring.h")
-DOXYFILE = """\
-PROJECT_NAME = attend
-INPUT = {root}/include/attend
-RECURSIVE = YES
-FILE_PATTERNS = *.hpp *.h
-EXCLUDE = {root}/include/attend/export.hpp
-STRIP_FROM_PATH = {root}/include
-INPUT_FILTER = "{python} {root}/docs/site/headers.py"
-FILTER_SOURCE_FILES = YES
-OUTPUT_DIRECTORY = {output}
-GENERATE_HTML = NO
-GENERATE_LATEX = NO
-GENERATE_XML = YES
-XML_PROGRAMLISTING = NO
-EXTRACT_ALL = NO
-EXTRACT_STATIC = NO
-TYPEDEF_HIDES_STRUCT = YES
-SORT_MEMBER_DOCS = NO
-SORT_BRIEF_DOCS = NO
-HIDE_UNDOC_MEMBERS = NO
-JAVADOC_AUTOBRIEF = YES
-MULTILINE_CPP_IS_BRIEF = NO
-MARKDOWN_SUPPORT = YES
-MACRO_EXPANSION = YES
-EXPAND_ONLY_PREDEF = YES
-PREDEFINED = ATTEND_API= __cplusplus
-EXCLUDE_SYMBOLS = attend::core attend::core::* State
-QUIET = YES
-WARNINGS = YES
-WARN_IF_UNDOCUMENTED = YES
-WARN_IF_DOC_ERROR = YES
-WARN_IF_INCOMPLETE_DOC = NO
-WARN_LOGFILE = {output}/warnings.txt
-"""
-
-
-def run_doxygen(output: Path) -> list[str]:
-    """XML of the headers below `output`; Doxygen's warnings, of which a symbol without a comment is one."""
-    output.mkdir(parents=True, exist_ok=True)
-    doxyfile = output / "Doxyfile"
-    doxyfile.write_text(DOXYFILE.format(root=ROOT, output=output, python=sys.executable))
-    subprocess.run(["doxygen", str(doxyfile)], check=True)
-    for path in (output / "xml").glob("*.xml"):  # the pages say once that all is in namespace attend
-        text = path.read_text()
-        path.write_text(re.sub(r"(<compoundname>|<innerclass [^>]*>)attend::", r"\1", text))
-    return [line for line in (output / "warnings.txt").read_text().splitlines() if line.strip()]
 
 
 def public_names(module: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def jax_arrays() -> Iterator[Names]:
 def scores() -> Iterator[Names]:
     """What texts of scores read."""
     q, k, v = (_normal(1, 2, 256, 8) for _ in range(3))
-    table, cap = _normal(2, 256), np.array([5.0], np.float32)
+    table, cap = _normal(2, 256), np.array(5.0, np.float32)
     yield {"attend": attend, "q": q, "k": k, "v": v, "do": q, "table": table, "cap": cap}
 
 
@@ -158,8 +159,7 @@ def two_processes() -> Iterator[Names]:
 
 
 def _by_torchrun(code: str) -> None:
-    import torch  # noqa: F401: without it there is no torchrun
-
+    importlib.import_module("torch")  # without it there is no torchrun
     path = pathlib.Path("program.py")
     path.write_text(code)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
