@@ -44,8 +44,9 @@ HEAD = """\
 # What each backend does
 
 *yes*: forward and backward. *forward*, *backward*: that pass alone. The problem is (2, 8, 512, 64) in bfloat16, on CPUs
-and in `fa2` in float32, with one option each; combinations have lacks of their own. `attend info --explain 2,8,512,64 --causal` and
-`attend.explain(2, 8, 512, 64, causal=True)` say it of any problem, with the reason. This page is made of their answers.
+and in `fa2` in float32, with one option each; combinations have lacks of their own.
+`attend info --explain 2,8,512,64 --causal` and `attend.explain(2, 8, 512, 64, causal=True)` say it of any problem, with
+the reason. This page is made of their answers.
 
 `compute="auto"` takes the best backend that does the whole call, so that an option is never refused where one of them
 takes it.
