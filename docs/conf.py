@@ -45,6 +45,8 @@ breathe_order_parameters_first = True
 
 graphviz_output_format = "svg"
 
+toc_object_entries = False  # the bar of each page would list every member of every class
+
 html_theme = "furo"
 html_title = "attend"
 html_static_path = ["site/static"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from docstrings import prose_of_errors
+from docstrings import with_prose
 from pygments.lexers.c_cpp import CppLexer
 
 
 def _changed(app: Any, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = prose_of_errors(lines)
+    lines[:] = with_prose(lines)
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def run_sphinx(output: Path) -> int:
 
 
 def main(output: Path, build: Path) -> int:
-    for folder in ("source", "html"):  # what is left of a page that is gone would hide a link to it
+    for folder in ("source", "doctrees", "html"):  # what is left of a page that is gone would hide a link to it
         shutil.rmtree(output / folder, ignore_errors=True)
     stage = Stage(output / "source")
     stage.make()

@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 
-from docstrings import prose_of_errors
+from docstrings import with_prose
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from stage import ROOT
 
@@ -47,5 +47,5 @@ def directive(module: str, name: str) -> str:
     if not lines:
         raise SystemExit(f"{module}.{name} has no docstring")
     returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-    text = str(GoogleDocstring(prose_of_errors(lines), Config(napoleon_use_rtype=False)))
+    text = str(GoogleDocstring(with_prose(lines), Config(napoleon_use_rtype=False)))
     return f".. py:function:: {module}.{name}({ast.unparse(function.args)}){returns}\n\n{textwrap.indent(text, '   ')}"
