@@ -71,7 +71,7 @@ def automatic(module: str, name: str) -> str:
     if isinstance(found, type):
         return f".. autoclass:: {module}.{name}\n   :members:"
     if not inspect.isroutine(found):  # a name of another package for which attend has no function
-        return f".. py:data:: {module}.{name}\n\n   {repr(found)[1:-1]}."
+        return f".. py:data:: {name}\n   :module: {module}\n\n   {repr(found)[1:-1]}."
     return f".. autofunction:: {module}.{name}"
 
 

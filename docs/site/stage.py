@@ -30,6 +30,8 @@ _TOKEN = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _ENTRY = re.compile(r"^- (?:\[(?P<title>[^\]]+)\]\((?P<file>[^)]+)\.md\)|`(?P<made>[\w/]+)`)", re.MULTILINE)
+# What is said to readers of the repository alone.
+_ELSEWHERE = re.compile(r"^<!-- not on the site -->\n.*?^<!-- on the site -->\n\n?", re.MULTILINE | re.DOTALL)
 _MERMAID = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -54,7 +56,7 @@ class Stage:
 
     def make(self) -> None:
         for source, name in sorted(self.names.items()):
-            text = (ROOT / source).read_text()
+            text = _ELSEWHERE.sub("", (ROOT / source).read_text())
             if name == "index.md":
                 text = with_contents(text)
             self.write(name, graphs(self.linked(text, source, name)))
