@@ -1,6 +1,6 @@
 """Doxygen over the public headers.
 
-`python doxygen.py OUTPUT` writes its XML below OUTPUT, prints what has no comment, and ends with 1 where it has printed.
+`python doxygen.py OUTPUT` writes its XML below OUTPUT, prints what has no comment, and then ends with 1.
 """
 
 from __future__ import annotations
