@@ -126,11 +126,11 @@ adopt_venv() {
 }
 adopt_venv
 
-# fill_venv REQUIREMENTS REMARK: the environment counts as ready only when the last step of filling it is done and still
+# fill_venv REQUIREMENTS REMARK [MARK]: the environment counts as ready only when the last step of filling it is done and still
 # matches the list of requirements.
 fill_venv() {
   local done_mark
-  done_mark=.venv/${1//\//-}
+  done_mark=.venv/${3:-$(basename "$1")}
   if ! .venv/bin/python -c '' 2>/dev/null; then
     rm -rf .venv  # there is none, or it came from a machine whose Python lies elsewhere
   elif cmp -s "$1" "$done_mark"; then
@@ -153,7 +153,7 @@ for group in "$@"; do
       ;;
     jax) .venv/bin/python -c 'import jax, flatbuffers' 2>/dev/null || fill_venv python/requirements-jax.txt '(a large download)' ;;
     onnx) .venv/bin/python -c 'import onnx, onnxruntime, onnxscript' 2>/dev/null || fill_venv python/requirements-onnx.txt '' ;;
-    docs) fill_venv docs/requirements.txt '' ;;
+    docs) fill_venv docs/requirements.txt '' requirements-docs.txt ;;  # bench/ has a list of this name, too
   esac
 done
 
