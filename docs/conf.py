@@ -52,5 +52,5 @@ html_title = "attend"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_show_search_summary = False  # it would fetch each page that it found, which a browser refuses where there is no server
+html_show_search_summary = False  # it would fetch pages, which a browser refuses without a server
 html_show_sphinx = False

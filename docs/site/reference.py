@@ -80,13 +80,23 @@ def missing(inventory: Path) -> list[str]:
     with inventory.open("rb") as file:
         for _ in range(4):  # lines of text before the compressed rest
             file.readline()
-        known = {line.split(" py:")[0] for line in zlib.decompress(file.read()).decode().splitlines()}
-    return [
-        f"{module}.{name}: not in the reference"
-        for module in MODULES
-        for name in public_names(module)
-        if f"{module}.{name}" not in known
-    ]
+        lines = zlib.decompress(file.read()).decode().splitlines()
+    known = {re.split(r" (?:py|cpp|c):", line)[0] for line in lines}
+    names = [f"{module}.{name}" for module in MODULES for name in public_names(module)] + exported()
+    return [f"{name}: not in the reference" for name in names if name not in known]
+
+
+def exported() -> list[str]:
+    """Functions and classes of the headers that the libraries export, by the names that the site gives them."""
+    names = []
+    for header in CPP_HEADERS + C_HEADERS:
+        text = re.sub(r"//.*", "", (ROOT / "include/attend" / header).read_text())
+        scope = "" if header.endswith(".h") else "attend::"
+        found = re.findall(r"class ATTEND_API (\w+)|ATTEND_API [^;{(]*?(\w+)\(", text)
+        names += [scope + (kind or function) for kind, function in found]
+    if len(names) < 60:
+        raise SystemExit(f"only {len(names)} exported names were found in the headers")
+    return names
 
 
 def opening_of(text: str) -> str:
