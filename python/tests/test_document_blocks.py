@@ -66,18 +66,17 @@ GROUPS = groups()
 @pytest.mark.parametrize("group", GROUPS, ids=[f"{group[0].page}:{group[0].line}" for group in GROUPS])
 def test_python_runs(group, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with document_setups.begin(group[0].setup) as (names, run):
-        for block in group:
-            code = compiled(block)
-            if block.reason:
-                continue
-            try:
-                run(block.code) if run else exec(code, names)
-            except ModuleNotFoundError as error:
-                package = (error.name or "").partition(".")[0]
-                if package in OPTIONAL:
-                    pytest.skip(f"{package} is not installed")
-                raise
+    codes = [compiled(block) for block in group]
+    try:
+        with document_setups.begin(group[0].setup) as (names, run):
+            for block, code in zip(group, codes):
+                if not block.reason:
+                    run(block.code) if run else exec(code, names)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in OPTIONAL:
+            pytest.skip(f"{package} is not installed")
+        raise
 
 
 def test_blocks_were_found_and_few_are_left_out():
