@@ -102,7 +102,8 @@ def exported() -> list[str]:
 def opening_of(text: str) -> str:
     """A header's opening comment as Markdown; its indented lines are a block of code."""
     comment = "\n".join(line[3:] for line in itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
-    block = re.compile(r"(?:^  (?! *-).*\n?|^\n(?=  ))+", re.MULTILINE)
+    # Behind an empty line: elsewhere an indented line continues an entry of a list.
+    block = re.compile(r"(?<=\n\n)(?=  (?! *-))(?:^  .*\n?|^\n(?=  ))+", re.MULTILINE)
     return block.sub(lambda match: f"```cpp\n{textwrap.dedent(match[0]).strip()}\n```\n", comment + "\n").strip()
 
 
