@@ -13,6 +13,7 @@
 #                 GPU_RESULTS/tests.json
 # make emulated-test  GPU kernels run on the CPU: more cases than in make test                     (minutes)
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
+# make docs       the documentation's site: build/docs/html/index.html; a warning is an error
 # make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
 # make tsan       every test with ThreadSanitizer                                   (build/tsan)
 #                 CTEST: more arguments of ctest, to leave tests out of both
@@ -40,8 +41,8 @@ ATTEND := build/release/attend
 EXAMPLE := data/B2_H8_S512_D64
 
 .DEFAULT_GOAL := build
-.PHONY: build run ring test py-test wheel gpu-test emulated-test bench-cpu asan tsan fuzz lint format tidy install clean \
-  help
+.PHONY: build run ring test py-test wheel gpu-test emulated-test bench-cpu docs asan tsan fuzz lint format tidy install \
+  clean help
 
 # $(call need,groups): stops make with one line when something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
@@ -107,6 +108,7 @@ test:
 	$(call compile,release)
 	@$(await_packages)
 	$(call want,nvrtc)
+	$(call want,doxygen)
 	$(if $(strip $(frameworks)),$(call want,pytest $(frameworks)))
 	@answer=$$(tools/setup.sh build pytest) && test "$$answer" = ready || \
 	  { echo "left out: python/tests: $$answer" >&2; exit 0; } && $(run_pytest)
@@ -137,6 +139,12 @@ bench-cpu:
 	@.venv/bin/python bench/cpu_vs_torch.py --threads $(BENCH_THREADS)
 	@.venv/bin/python bench/cpu_memory.py
 	@.venv/bin/python bench/plot_cpu.py
+
+docs:
+	$(call need,build pytest docs)@mkdir -p build
+	$(call compile,release,attend_cli fake_libcuda fake_libnvrtc)
+	@$(install_wheel)
+	@.venv/bin/python docs/site/build.py build/docs build/release
 
 asan:
 	$(call need,build)@mkdir -p build

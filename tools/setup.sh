@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
 #
-#   tools/setup.sh build|clang|lint|tidy|mpi|nvrtc|python|pytest|torch|jax|onnx ...
+#   tools/setup.sh build|clang|lint|tidy|mpi|nvrtc|python|pytest|torch|jax|onnx|doxygen|docs ...
 #
 #   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
@@ -16,6 +16,8 @@
 #   torch   .venv with torch, transformers, diffusers and xFormers, for the tests of the Python package that need them
 #   jax     .venv with JAX for CPUs, likewise
 #   onnx    .venv with ONNX and ONNX Runtime, likewise
+#   doxygen the test that every public symbol of the headers has a comment
+#   docs    Doxygen and Graphviz, and .venv with Sphinx and what it needs: the documentation's site
 #
 # Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
 # Progress goes to stderr.
@@ -49,6 +51,8 @@ declare -A packages=(
   [torch]='python3-venv=ensurepip'
   [jax]='python3-venv=ensurepip'
   [onnx]='python3-venv=ensurepip'
+  [doxygen]='doxygen=doxygen'
+  [docs]='doxygen=doxygen graphviz=dot python3-venv=ensurepip'
 )
 
 is_present() {
@@ -127,10 +131,10 @@ adopt_venv .venv
 adopt_venv .venv-lint
 
 # fill_venv REQUIREMENTS REMARK [VENV]: the environment counts as ready only when the last step of filling it is done and
-# still matches the list of requirements.
+# still matches the list of requirements, whose mark has the name of its path: several folders have a list of one name.
 fill_venv() {
   local venv=${3:-.venv} done_mark
-  done_mark=$venv/$(basename "$1")
+  done_mark=$venv/${1//\//-}
   if ! "$venv/bin/python" -c '' 2>/dev/null; then
     rm -rf "$venv"  # there is none, or it came from a machine whose Python lies elsewhere
   elif cmp -s "$1" "$done_mark"; then
@@ -154,6 +158,7 @@ for group in "$@"; do
       ;;
     jax) .venv/bin/python -c 'import jax, flatbuffers' 2>/dev/null || fill_venv python/requirements-jax.txt '(a large download)' ;;
     onnx) .venv/bin/python -c 'import onnx, onnxruntime, onnxscript' 2>/dev/null || fill_venv python/requirements-onnx.txt '' ;;
+    docs) fill_venv docs/requirements.txt '' ;;
   esac
 done
 

@@ -34,9 +34,9 @@ namespace attend {
 struct Varlen {
   const std::int32_t* cu_seqlens_q = nullptr;  ///< (num_sequences + 1), on the tensors' device
   const std::int32_t* cu_seqlens_k = nullptr;  ///< (num_sequences + 1), on the tensors' device
-  std::int64_t num_sequences = 0;
-  std::int64_t max_seqlen_q = 0;  ///< an upper bound of every query length
-  std::int64_t max_seqlen_k = 0;  ///< an upper bound of every key length
+  std::int64_t num_sequences = 0;              ///< how many there are
+  std::int64_t max_seqlen_q = 0;               ///< an upper bound of every query length
+  std::int64_t max_seqlen_k = 0;               ///< an upper bound of every key length
 };
 
 /// Memory for the scratch of a call, on the tensors' device. A call that is given none takes it from a pool of the
@@ -95,9 +95,9 @@ struct Params {
   /// memory for tensors on a CPU, and in memory that the GPU can read for tensors on a GPU. There the kernels read them
   /// when they run: each replay of a CUDA graph drops what they then say. They stay the same until backward has run
   const std::uint64_t* philox_state = nullptr;
-  bool deterministic = false;  ///< bit-equal results from run to run, backward on a GPU too. All else always is
-  std::optional<Varlen> varlen = {};
-  WorkspaceView workspace = {};  ///< used until the call is done; not by the CPU's backends
+  bool deterministic = false;         ///< bit-equal results from run to run, backward on a GPU too. All else always is
+  std::optional<Varlen> varlen = {};  ///< packed sequences; unset: all have seqlen_q rows and seqlen_k keys
+  WorkspaceView workspace = {};       ///< used until the call is done; not by the CPU's backends
   /// A backend's name (see backends()) or alias, or "auto": the best one for the device. This is a view: the characters
   /// have to stay until the call, or plan(), has returned
   std::string_view compute = "auto";
@@ -114,7 +114,7 @@ struct ForwardCall {
   /// Out, f32 (batch, num_heads_q, seqlen_q, 1): natural log of sum_j exp(s[i,j]), with exp(sink) added to
   /// the sum if there are sinks. Dropout does not change it
   std::optional<Tensor> lse = {};
-  Params params = {};
+  Params params = {};       ///< what is computed, and how
   Stream stream = nullptr;  ///< of a GPU: forward returns before the work is done there
 };
 
@@ -242,14 +242,15 @@ class ATTEND_API Plan {
 /// Checks the arguments and chooses the backend. Nothing is compiled or written.
 /// @throws Error naming the argument, if no backend could take it.
 [[nodiscard]] ATTEND_API Plan plan(const ForwardCall& call);
+/// The same for the gradients.
 [[nodiscard]] ATTEND_API Plan plan(const BackwardCall& call);
 
 /// One way to compute attention.
 struct BackendInfo {
   std::string name;         ///< what Params::compute and --compute take
   std::string description;  ///< one line
-  DeviceType device;
-  bool has_backward;
+  DeviceType device;        ///< where its tensors lie
+  bool has_backward;        ///< it computes gradients, too
 };
 
 /// Every backend of this build, for each device first those that "auto" would rather take; the last of a GPU supports
@@ -337,6 +338,7 @@ inline void backward(const ConstTensor& dout, const ConstTensor& q, const ConstT
                                                          const Tensor* lse = nullptr, const Params& params = {}) {
   return plan(forward_call(q, k, v, o, lse, params)).workspace_bytes();
 }
+/// The same for backward.
 [[nodiscard]] inline std::size_t backward_workspace_bytes(const ConstTensor& dout, const ConstTensor& q,
                                                           const ConstTensor& k, const ConstTensor& v,
                                                           const ConstTensor& o, const ConstTensor& lse,
@@ -351,6 +353,7 @@ inline void prepare_forward(const ConstTensor& q, const ConstTensor& k, const Co
                             const Tensor* lse = nullptr, const Params& params = {}) {
   plan(forward_call(q, k, v, o, lse, params)).prepare();
 }
+/// The same for backward.
 inline void prepare_backward(const ConstTensor& dout, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
                              const ConstTensor& o, const ConstTensor& lse, const Tensor& dq, const Tensor& dk,
                              const Tensor& dv, const Params& params = {}, const BackwardExtras& extras = {}) {
@@ -363,6 +366,7 @@ inline void prepare_backward(const ConstTensor& dout, const ConstTensor& q, cons
                                                             const Tensor* lse = nullptr, const Params& params = {}) {
   return plan(forward_call(q, k, v, o, lse, params)).explanation();
 }
+/// The same for backward.
 [[nodiscard]] inline std::vector<Candidate> explain_backward(const ConstTensor& dout, const ConstTensor& q,
                                                              const ConstTensor& k, const ConstTensor& v,
                                                              const ConstTensor& o, const ConstTensor& lse,

@@ -45,8 +45,8 @@ class ATTEND_API MaskFunction {
   MaskFunction(const MaskFunction&) = default;
   MaskFunction& operator=(const MaskFunction&) = default;
 
-  [[nodiscard]] const std::string& text() const noexcept;
-  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;
+  [[nodiscard]] const std::string& text() const noexcept;                    ///< as it was given
+  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< as they were given
 
   /// Of the library's own.
   struct State;
@@ -59,10 +59,10 @@ class ATTEND_API MaskFunction {
 /// What a mask is for: calls with these lengths. If the function does not ask for b (or h), the mask is for any number
 /// of sequences (or query heads), whatever batch (num_heads) says. If it does, these are the call's.
 struct BlockMaskShape {
-  std::int64_t batch = 1;
-  std::int64_t num_heads = 1;
-  std::int64_t seqlen_q = 0;
-  std::int64_t seqlen_k = 0;
+  std::int64_t batch = 1;      ///< sequences
+  std::int64_t num_heads = 1;  ///< query heads
+  std::int64_t seqlen_q = 0;   ///< rows of a sequence
+  std::int64_t seqlen_k = 0;   ///< keys of a sequence
 };
 
 /// Which pairs of rows and keys are seen, by tiles of 64 rows and 64 keys: tiles that are seen in part have a pattern,
@@ -78,12 +78,12 @@ class ATTEND_API BlockMask {
 
   /// Numbers of tiles, of all sequences and heads of shape().
   struct Tiles {
-    std::int64_t all;
+    std::int64_t all;       ///< those that are neither full nor partial are empty
     std::int64_t full;      ///< every row of the tile sees every key of it
     std::int64_t partial;   ///< some pairs of it are seen
     std::int64_t patterns;  ///< different ones, of the partial tiles
   };
-  [[nodiscard]] Tiles tiles() const noexcept;
+  [[nodiscard]] Tiles tiles() const noexcept;  ///< how many there are
 
   /// Part of all pairs that are seen, from 0 to 1; 1 if there are none.
   [[nodiscard]] double density() const noexcept;

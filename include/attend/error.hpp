@@ -8,6 +8,7 @@
 
 namespace attend {
 
+/// What kind of error it is.
 enum class ErrorCode {
   kInvalidArgument,  ///< a shape, stride, dtype or parameter that attention does not define
   kUnsupported,      ///< well defined, but the chosen backend does not do it
@@ -20,11 +21,12 @@ enum class ErrorCode {
 /// No output has been written when it is thrown by a check of the arguments.
 class ATTEND_API Error : public std::runtime_error {
  public:
+  /// An error of this kind, with the line that what() gives.
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
   ~Error() override;  // in the library: one vtable, so that exceptions are caught across shared objects
-  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< what kind of error it is
 
  private:
   ErrorCode code_;

@@ -59,6 +59,7 @@ enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAl
 
 /// How a call is spread over the ranks, the same on every rank. A sharding alone will do: its algorithm is automatic.
 struct RingParams {
+  /// A sharding and an algorithm; seed_of_rank_0 stays false.
   RingParams(Sharding sharding_of_tokens = Sharding::kZigzag,  // NOLINT(google-explicit-constructor)
              RingAlgorithm algorithm_of_call = RingAlgorithm::kAutomatic)
       : sharding(sharding_of_tokens), algorithm(algorithm_of_call) {}
@@ -84,6 +85,8 @@ class ATTEND_API RingContext {
 
   [[nodiscard]] int rank() const;  ///< 0 to size() - 1; rank r sends to r + 1, the last one to 0
   [[nodiscard]] int size() const;  ///< number of ranks
+
+  /// Of the library's own.
   [[nodiscard]] ring::Transport& transport() const noexcept { return *transport_; }
 
  private:
@@ -214,22 +217,22 @@ ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dou
 
 /// A call that explain_ring() is asked about, by its sizes.
 struct RingProblem {
-  int num_ranks = 2;
+  int num_ranks = 2;                     ///< of the ring
   DeviceType device = DeviceType::kCPU;  ///< of the tensors
-  DType dtype = DType::kBF16;
-  std::int64_t batch = 1;
-  std::int64_t num_heads_q = 1;
-  std::int64_t num_heads_k = 1;
-  std::int64_t seqlen_q = 0;  ///< of the whole
-  std::int64_t seqlen_k = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t head_dim_v = 0;
-  bool is_backward = false;
+  DType dtype = DType::kBF16;            ///< of q, k and v
+  std::int64_t batch = 1;                ///< sequences
+  std::int64_t num_heads_q = 1;          ///< query heads
+  std::int64_t num_heads_k = 1;          ///< heads of keys and values
+  std::int64_t seqlen_q = 0;             ///< of the whole
+  std::int64_t seqlen_k = 0;             ///< likewise
+  std::int64_t head_dim = 0;             ///< of q and k
+  std::int64_t head_dim_v = 0;           ///< of v and o
+  bool is_backward = false;              ///< the gradients
 };
 
 /// One thing that a rank does while others do the same.
 struct RingStep {
-  std::string what;
+  std::string what;             ///< in a few words
   std::int64_t sent_bytes = 0;  ///< most of any rank
   double compute_us = 0;        ///< of the slowest rank, estimated
   double exchange_us = 0;       ///< likewise
@@ -238,15 +241,15 @@ struct RingStep {
 
 /// What an algorithm would make of a call.
 struct RingCandidate {
-  RingAlgorithm algorithm = RingAlgorithm::kExchange;
-  bool chosen = false;            ///< the one asked for, or kAutomatic's choice
+  RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< its name
+  bool chosen = false;                                 ///< the one asked for, or kAutomatic's choice
   std::string lack;               ///< why it cannot, or why kAutomatic leaves it out; empty where it takes part
   int ranks_of_group = 1;         ///< of kTwoLevel
   std::string why;                ///< in one line
   std::vector<RingStep> steps;    ///< empty where it cannot
   std::int64_t sent_bytes = 0;    ///< in all, most of any rank
   std::int64_t memory_bytes = 0;  ///< beside the tensors, of messages and of what they become
-  double estimated_us = 0;
+  double estimated_us = 0;        ///< of the call, by the model
 };
 
 /// How each algorithm would do a call, without ranks and without doing it: a pure function, the same that the ranks'

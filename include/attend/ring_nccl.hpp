@@ -15,9 +15,10 @@ namespace attend {
 
 /// What the ranks of a new communicator have in common: an ncclUniqueId, to be sent to them as it is.
 struct NcclId {
-  std::array<std::byte, 128> bytes;
+  std::array<std::byte, 128> bytes;  ///< as NCCL made them
 };
 
+/// How a ring over NCCL waits and sends.
 struct NcclRingOptions {
   /// How long a rank waits for the others to begin a call, or to get as far as itself in one. After that, and after an
   /// error of NCCL's, it throws. 0: no end.

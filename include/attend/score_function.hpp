@@ -25,28 +25,29 @@ namespace attend {
 /// A view of 0 to 4 dimensions with any strides, for tensors that are not (batch, heads, seqlen, head_dim). The caller
 /// owns the memory and keeps it alive until the call is done with it. This one is of memory that a call only reads.
 struct ConstStridedTensor {
-  const void* data = nullptr;  ///< of the element whose subscripts are all 0
-  DType dtype = DType::kF32;
+  const void* data = nullptr;             ///< of the element whose subscripts are all 0
+  DType dtype = DType::kF32;              ///< of every element
   std::vector<std::int64_t> shape = {};   ///< no dimensions: one element
   std::vector<std::int64_t> stride = {};  ///< in elements, one for each dimension; empty: dense, the last one is 1
-  Device device = {};
+  Device device = {};                     ///< where the memory lies
 };
 
 /// The same of memory that a call may write.
 struct StridedTensor {
-  void* data = nullptr;
-  DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape = {};
-  std::vector<std::int64_t> stride = {};
-  Device device = {};
+  void* data = nullptr;                   ///< as in ConstStridedTensor
+  DType dtype = DType::kF32;              ///< likewise
+  std::vector<std::int64_t> shape = {};   ///< likewise
+  std::vector<std::int64_t> stride = {};  ///< likewise
+  Device device = {};                     ///< likewise
 
+  /// The same view, for reading only.
   // NOLINTNEXTLINE(google-explicit-constructor)
   [[nodiscard]] operator ConstStridedTensor() const { return {data, dtype, shape, stride, device}; }
 };
 
 /// A tensor that a score function reads, and its name in the text.
 struct ScoreCapture {
-  std::string name;
+  std::string name;  ///< as the text has it
   /// f32, f16, bf16, f64: floats. i32, i64: integers; those of 64 bits are taken modulo 2^32. bool: a byte, 0 is false.
   /// Each extent is 1 to 2^31 - 1. Strides may be 0 or negative
   ConstStridedTensor tensor;
@@ -89,10 +90,10 @@ class ATTEND_API ScoreFunction {
   /// bool) or a shape is another one.
   [[nodiscard]] ScoreFunction with(std::vector<ScoreCapture> captures) const;
 
-  [[nodiscard]] const std::string& text() const noexcept;
-  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;
+  [[nodiscard]] const std::string& text() const noexcept;                    ///< as it was given
+  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< as they were given
 
-  static constexpr std::size_t kMostCaptures = 8;
+  static constexpr std::size_t kMostCaptures = 8;  ///< tensors that a function may read
 
   /// Of the library's own.
   struct State;

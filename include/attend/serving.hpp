@@ -22,9 +22,9 @@ namespace attend {
 /// n * page_size on.
 struct PageTable {
   const std::int32_t* pages = nullptr;  ///< (num_rows, pages_per_row), on the tensors' device
-  std::int64_t num_rows = 0;
-  std::int64_t pages_per_row = 0;
-  std::int64_t row_stride = 0;  ///< entries from row to row, >= 0. 0: all rows are one
+  std::int64_t num_rows = 0;            ///< of the table
+  std::int64_t pages_per_row = 0;       ///< entries of a row
+  std::int64_t row_stride = 0;          ///< entries from row to row, >= 0. 0: all rows are one
 };
 
 /// Where the keys of each sequence lie in a cache. The arrays lie on the tensors' device, and are read when the call
@@ -63,11 +63,11 @@ struct CacheIndex {
 /// Options of decode(). Every default but `causal` means "off". The meaning of those that Params has too is the same,
 /// with off = seqlen_k - seqlen_q of the sequence, so that masks align bottom right.
 struct DecodeParams {
-  std::optional<double> scale = {};  ///< unset: 1/sqrt(head_dim)
-  bool causal = true;                ///< keep j <= i + off
-  std::int64_t window_left = -1;     ///< keep j >= i + off - window_left; -1: open
-  std::int64_t window_right = -1;    ///< keep j <= i + off + window_right; -1: open
-  double softcap = 0.0;
+  std::optional<double> scale = {};              ///< unset: 1/sqrt(head_dim)
+  bool causal = true;                            ///< keep j <= i + off
+  std::int64_t window_left = -1;                 ///< keep j >= i + off - window_left; -1: open
+  std::int64_t window_right = -1;                ///< keep j <= i + off + window_right; -1: open
+  double softcap = 0.0;                          ///< >= 0; 0: off
   std::optional<ConstTensor> alibi_slopes = {};  ///< f32 (1 or num_sequences, num_heads_q, 1, 1)
   std::optional<ConstTensor> sinks = {};         ///< any float type (1 or num_sequences, num_heads_q, 1, 1)
   /// Packed query rows: q is (1, num_heads_q, total_q, head_dim), and sequence s owns the rows [cu_seqlens_q[s],
@@ -102,9 +102,9 @@ struct DecodeCall {
   /// Out, f32, (num_sequences, num_heads_q, seqlen_q, 1), or packed likewise: log of sum_j exp(s[i,j]), with exp(sink)
   /// in the sum if there are sinks
   std::optional<Tensor> lse = {};
-  CacheIndex cache = {};
-  DecodeParams params = {};
-  Stream stream = nullptr;  ///< of a GPU; as in ForwardCall
+  CacheIndex cache = {};     ///< where the keys of each sequence lie
+  DecodeParams params = {};  ///< what is computed
+  Stream stream = nullptr;   ///< of a GPU; as in ForwardCall
 };
 
 /// o = softmax(scale * q k^T + options) v over the cached keys of each sequence: decoding, verification of drafts,
@@ -130,9 +130,9 @@ ATTEND_API void decode(const DecodeCall& call);
 /// ATTEND_CHECK=1 it is refused.
 /// Source: Su et al., RoFormer (2021), section 3.2
 struct Rotary {
-  ConstTensor cos;  ///< any float type (1, 1, max_positions, rotary_dim / 2), max_positions >= 1
-  ConstTensor sin;  ///< likewise, of the same shape
-  bool interleaved = false;
+  ConstTensor cos;                        ///< any float type (1, 1, max_positions, rotary_dim / 2), max_positions >= 1
+  ConstTensor sin;                        ///< likewise, of the same shape
+  bool interleaved = false;               ///< pairs are neighbours, not halves
   std::int64_t first_column = 0;          ///< first_column + rotary_dim <= head_dim
   const std::int32_t* seqlens = nullptr;  ///< (num_sequences): in the place of seqlens_k in a row's position
 };
@@ -174,7 +174,7 @@ struct AppendCall {
   std::optional<Tensor> q_out = {};  ///< with q: out, dtype and shape of q. May be q itself, with the same strides
   const std::int32_t* cu_seqlens_q = nullptr;  ///< as in DecodeParams, over q
   std::int64_t max_seqlen_q = 0;               ///< with cu_seqlens_q only: an upper bound of a sequence's query rows
-  QueryPositions query_positions = QueryPositions::kLast;
+  QueryPositions query_positions = QueryPositions::kLast;  ///< of q, in the rotation
   /// Weights of an RMS norm over all columns, before the rotation: x / sqrt(mean(x^2) + norm_eps) * weight. Any float
   /// type (1, 1, 1, head_dim)
   std::optional<ConstTensor> q_norm = {};
@@ -210,6 +210,7 @@ struct PartialState {
   ConstTensor lse;  ///< f32 (batch, num_heads_q, seqlen_q, 1)
 };
 
+/// Options of merge().
 struct MergeParams {
   /// Any float type (1 or batch, num_heads_q, 1, 1): counts once in the sum of each row, so that no state has it
   std::optional<ConstTensor> sinks = {};

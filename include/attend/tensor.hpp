@@ -61,11 +61,13 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, 
   return "?";
 }
 
+/// Where memory lies.
 enum class DeviceType : std::uint8_t { kCPU, kCUDA };
 
+/// A CPU, or a GPU by its number.
 struct Device {
-  DeviceType type = DeviceType::kCPU;
-  int index = 0;
+  DeviceType type = DeviceType::kCPU;  ///< where memory lies
+  int index = 0;                       ///< the GPU's number; 0 for a CPU
   bool operator==(const Device&) const = default;
 };
 
@@ -87,14 +89,16 @@ using Shape = std::array<std::int64_t, 4>;  ///< (batch, heads, seqlen, head_dim
 /// reverse does not compile.
 template <class Void>
 struct TensorView {
-  Void* data = nullptr;
-  DType dtype = DType::kF32;
-  Device device = {};
-  Shape shape = {0, 0, 0, 0};
-  Shape stride = {0, 0, 0, 1};
+  Void* data = nullptr;         ///< of the element whose subscripts are all 0
+  DType dtype = DType::kF32;    ///< of every element
+  Device device = {};           ///< where the memory lies
+  Shape shape = {0, 0, 0, 0};   ///< in elements
+  Shape stride = {0, 0, 0, 1};  ///< in elements
 
+  /// Number of elements.
   [[nodiscard]] constexpr std::int64_t numel() const noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }
 
+  /// The same view, for reading only.
   // NOLINTNEXTLINE(google-explicit-constructor)
   [[nodiscard]] constexpr operator TensorView<const void>() const noexcept requires(!std::is_const_v<Void>) {
     return {data, dtype, device, shape, stride};

@@ -3,10 +3,10 @@
 
 #include "attend/export.hpp"
 
-#define ATTEND_VERSION_MAJOR 0
-#define ATTEND_VERSION_MINOR 1
-#define ATTEND_VERSION_PATCH 0
-#define ATTEND_VERSION_STRING "0.1.0"
+#define ATTEND_VERSION_MAJOR 0         ///< as in Semantic Versioning
+#define ATTEND_VERSION_MINOR 1         ///< likewise
+#define ATTEND_VERSION_PATCH 0         ///< likewise
+#define ATTEND_VERSION_STRING "0.1.0"  ///< the three, with points between
 
 #ifdef __cplusplus
 namespace attend {

@@ -25,6 +25,8 @@ from attend._continuous_batching import packed_attention, tables_of_pages
 from attend._drop_in import refuse_unless, renamed, top_left
 from attend._errors import ArgumentError, Error, UnsupportedError
 
+__all__ = ["attention_forward", "continuous_batching", "register"]
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module

@@ -64,7 +64,7 @@ void expect_understood(const std::string& line, const std::string& where) {
 
 TEST(Readme, EveryLineThatCallsTheProgramIsUnderstood) {
   std::vector<fs::path> pages = {kRoot / "README.md"};
-  for (const auto& entry : fs::directory_iterator(kRoot / "docs")) {
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "docs")) {
     if (entry.path().extension() == ".md") pages.push_back(entry.path());
   }
   std::size_t in_readme = 0;

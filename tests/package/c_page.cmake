@@ -1,23 +1,6 @@
 # cmake -DBUILD=... -DPAGE=docs/c.md ... -P c_page.cmake: installs the built project below SCRATCH and builds and runs
 # the program of the page as the page says: by its CMakeLists.txt, and by pkg-config.
-function(run)
-  execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
-endfunction()
-
-# The text of the page's only block in a language.
-function(text_of_block language result)
-  file(READ ${PAGE} text)
-  string(FIND "${text}" "\n```${language}\n" begin)
-  if(begin EQUAL -1)
-    message(FATAL_ERROR "${PAGE}: no block in ${language}")
-  endif()
-  string(LENGTH "\n```${language}\n" length)
-  math(EXPR begin "${begin} + ${length}")
-  string(SUBSTRING "${text}" ${begin} -1 text)
-  string(FIND "${text}" "\n```\n" end)
-  string(SUBSTRING "${text}" 0 ${end} text)
-  set(${result} "${text}\n" PARENT_SCOPE)
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/page.cmake)
 
 file(REMOVE_RECURSE ${SCRATCH})
 set(prefix "${SCRATCH}/a prefix")

@@ -17,9 +17,9 @@ typedef struct attend_varlen {
   size_t struct_size;           ///< sizeof(attend_varlen)
   const int32_t* cu_seqlens_q;  ///< (num_sequences + 1), on the tensors' device
   const int32_t* cu_seqlens_k;  ///< (num_sequences + 1), on the tensors' device
-  int64_t num_sequences;
-  int64_t max_seqlen_q;  ///< an upper bound of every query length
-  int64_t max_seqlen_k;  ///< an upper bound of every key length
+  int64_t num_sequences;        ///< how many there are
+  int64_t max_seqlen_q;         ///< an upper bound of every query length
+  int64_t max_seqlen_k;         ///< an upper bound of every key length
 } attend_varlen;
 
 /// Every field 0.

@@ -163,12 +163,12 @@ typedef struct attend_ring_problem {
   int32_t dtype;        ///< ATTEND_BF16 is the default
   int32_t is_backward;  ///< 1: of attend_ring_backward
   int64_t batch;        ///< 1 is the default, for heads too
-  int64_t num_heads_q;
-  int64_t num_heads_k;
-  int64_t seqlen_q;  ///< of the whole
-  int64_t seqlen_k;
-  int64_t head_dim;
-  int64_t head_dim_v;
+  int64_t num_heads_q;  ///< query heads
+  int64_t num_heads_k;  ///< heads of keys and values
+  int64_t seqlen_q;     ///< of the whole
+  int64_t seqlen_k;     ///< likewise
+  int64_t head_dim;     ///< of q and k
+  int64_t head_dim_v;   ///< of v and o
 } attend_ring_problem;
 
 /// 2 ranks, bf16, one batch entry and head, all other fields 0.

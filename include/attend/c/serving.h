@@ -17,11 +17,11 @@ extern "C" {
 /// Which pages of a paged cache hold the keys of a sequence. Row r lists pages: entry n is the page with the keys from
 /// n * page_size on.
 typedef struct attend_page_table {
-  size_t struct_size;    ///< sizeof(attend_page_table)
-  const int32_t* pages;  ///< (num_rows, pages_per_row), on the tensors' device
-  int64_t num_rows;
-  int64_t pages_per_row;
-  int64_t row_stride;  ///< entries from row to row, >= 0. 0: all rows are one
+  size_t struct_size;     ///< sizeof(attend_page_table)
+  const int32_t* pages;   ///< (num_rows, pages_per_row), on the tensors' device
+  int64_t num_rows;       ///< of the table
+  int64_t pages_per_row;  ///< entries of a row
+  int64_t row_stride;     ///< entries from row to row, >= 0. 0: all rows are one
 } attend_page_table;
 
 /// Every field 0.

@@ -25,6 +25,7 @@ enum {
   ATTEND_INTERNAL = 5,          ///< a defect of the library, a GPU or another rank that failed
   ATTEND_OUT_OF_MEMORY = 6      ///< of the host
 };
+/// One of these numbers.
 typedef int32_t attend_status;
 
 /// Where a function puts what went wrong: memory of the caller, on any thread's stack. Frozen.

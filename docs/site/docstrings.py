@@ -1,0 +1,49 @@
+"""Docstrings of attend as Napoleon wants them."""
+
+from __future__ import annotations
+
+import re
+
+_SECTION = re.compile(r"^(\s*)(Returns|Raises):$")
+_NAMED = re.compile(r"^[\w.]+: ")
+_RESULT = re.compile(r"^(\w+(?:, \w+)*): ")
+
+
+def with_prose(lines: list[str]) -> list[str]:
+    """The docstring with paragraphs in the place of sections that Napoleon would take for lists of types.
+
+    "Raises:" stays where each of its entries begins with a class. "Returns:" becomes a list of results, if it has
+    several, each with its name.
+    """
+    lines = list(lines)
+    i = -1
+    while (i := i + 1) < len(lines):
+        section = _SECTION.match(lines[i])
+        if section is None:
+            continue
+        indent = section[1]
+        end = i + 1
+        while end < len(lines) and (not lines[end].strip() or lines[end].startswith(indent + "    ")):
+            end += 1
+        body = [line.removeprefix(indent + "    ") for line in lines[i + 1 : end]]
+        begins = [line for line in body if line[:1].strip()]
+        if section[2] == "Raises" and all(_NAMED.match(line) for line in begins):
+            continue
+        if section[2] == "Returns":
+            body = _results(body)
+        lines[i:end] = [f"{indent}**{section[2]}**", "", *(f"{indent}{line}".rstrip() for line in body), ""]
+    return lines
+
+
+def _results(body: list[str]) -> list[str]:
+    """A list, where more than one line begins with a name."""
+    if sum(bool(_RESULT.match(line)) for line in body) < 2:
+        return body
+    items: list[str] = []
+    in_sentences = False
+    for line in body:
+        named = bool(_RESULT.match(line))
+        begins = named or (bool(line[:1].strip()) and not in_sentences)
+        in_sentences = bool(line[:1].strip()) and not named
+        items.append(("- " if begins else "  ") + _RESULT.sub(r"**\1**: ", line.strip()))
+    return items

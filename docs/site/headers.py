@@ -1,0 +1,112 @@
+"""Doxygen's input filter: the comments of a public header as Doxygen wants them. `python headers.py HEADER` prints it.
+
+The header's opening `//` block becomes the description of a group, in which all is that the header declares. An
+indented run of lines in a `///` block is a formula or an example, which keeps its shape. "Source:" begins a paragraph,
+also after @throws. What has nothing to be said of, or is the library's own, is left out. Lines keep their numbers where
+they can, for the sake of warnings.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+_DOC = re.compile(r"^(\s*)///(?!<) ?(.*)$")
+# Copies, moves and comparisons that do what the language says.
+_ORDINARY = re.compile(
+    r"= default;|^ *~|^ *(\w+)\((?:const )?\1&&?\)(?: noexcept)?;|operator=\((?:const )?\w+&&?\)|^ *friend "
+)
+_CLOSING = "}  // namespace attend"
+_INTERNAL = re.compile(r"^\s*/// (?:Of|For) the library's own")
+
+
+def group_of(header: str) -> str:
+    """The name of a header's group, in which the reference shows what the header declares: "attention_hpp"."""
+    return Path(header).name.replace(".", "_")
+
+
+def body_of(line: str) -> str | None:
+    match = _DOC.match(line)
+    return match[2] if match else None
+
+
+def without_internals(lines: list[str]) -> list[str]:
+    """Empty lines in the place of what the reference leaves out, and of the comment before it.
+
+    Internals are left out as far as the next empty line.
+    """
+    kept: list[str] = []
+    hidden = False
+    for line in lines:
+        hidden = bool(line.strip()) and (hidden or bool(_INTERNAL.match(line)))
+        ordinary = bool(_ORDINARY.search(line))
+        for i in range(len(kept) - 1, -1, -1):
+            if not ordinary or body_of(kept[i]) is None:
+                break
+            kept[i] = ""
+        kept.append("" if hidden or ordinary else line)
+    return kept
+
+
+def grouped(lines: list[str], group: str) -> list[str]:
+    """The header's opening comment as the group's; the group's brackets around what namespace attend, or C, has."""
+    opening = next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
+    begin, end = [f"/// @addtogroup {group}", "/// @{"], ["/// @}"]
+    head = ["/// @file", f"/// @defgroup {group} {group}", *("/" + line for line in lines[:opening])]
+    rest = lines[opening:]
+    if "namespace attend {" not in rest:
+        return head + begin + rest + end
+    for line in rest:
+        head += [line, *begin] if line == "namespace attend {" else [*end, line] if line == _CLOSING else [line]
+    return head
+
+
+def filtered(text: str, group: str) -> str:
+    lines = grouped(without_internals(text.splitlines()), group)
+    result: list[str] = []
+    while lines:
+        count = example_length(lines) if result and body_of(result[-1]) == "" else 0
+        if count:
+            result += example(lines[:count])
+            del lines[:count]
+            continue
+        line = lines.pop(0)
+        if begins_paragraph(body_of(line) or "", result[-1] if result else ""):
+            result.append(line.partition("///")[0] + "///")
+        result.append(line)
+    return "\n".join(result) + "\n"
+
+
+def begins_paragraph(body: str, before: str) -> bool:
+    """Tags in a paragraph of their own: Breathe cuts one that has both text and tags at each link."""
+    tag = re.match(r"@(throws|param|return)", body)
+    return body.startswith("Source:") or bool(tag and body_of(before) and not re.match("@", body_of(before) or ""))
+
+
+def example_length(lines: list[str]) -> int:
+    """How many of the first lines are an example: indented ones, and empty ones between them."""
+    count = 0
+    for i, line in enumerate(lines):
+        body = body_of(line)
+        if body is None or (body and not body.startswith("  ")):
+            break
+        if body:
+            count = i + 1
+    return count
+
+
+def example(lines: list[str]) -> list[str]:
+    """The same word for word to Doxygen, whose Markdown must not see four spaces: they would begin a block of code."""
+    prefix = lines[0].partition("///")[0] + "///"
+    text = textwrap.dedent("\n".join(body_of(line) or "" for line in lines))
+    return [
+        f"{prefix} @code{{.unparsed}}",
+        *(f"{prefix} {line}".rstrip() for line in text.split("\n")),
+        f"{prefix} @endcode",
+    ]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(filtered(Path(sys.argv[1]).read_text(), group_of(sys.argv[1])))

@@ -1,0 +1,126 @@
+"""The reference's pages: every public name of the Python package, every public header, which doxygen.py reads."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import re
+import textwrap
+import zlib
+from pathlib import Path
+from typing import Any
+
+import sources
+from headers import group_of
+from sphinx.ext.autodoc.mock import mock
+from stage import ROOT, Stage
+
+# Packages that modules of attend import, and that the reference does without, whether they are installed or not.
+ABSENT = ["torch", "jax", "jaxlib", "transformers", "onnx", "onnxruntime", "mpi4py"]
+# Modules that do more than import them: they are read, not imported.
+FROM_SOURCES = ("attend.torch", "attend.jax")
+# The public modules, with the title of each one's page; a page a module.
+MODULES = {
+    "attend": "Python: attend",
+    "attend.torch": "Python: attend.torch",
+    "attend.jax": "Python: attend.jax",
+    "attend.onnx": "Python: attend.onnx",
+    "attend.ring": "Python: attend.ring",
+    "attend.transformers": "Python: attend.transformers",
+    "attend.flash_attn": "Python: attend.flash_attn",
+    "attend.flash_attn_3": "Python: attend.flash_attn_3",
+    "attend.vllm_flash_attn": "Python: attend.vllm_flash_attn",
+    "attend.ring_flash_attn": "Python: attend.ring_flash_attn",
+}
+CPP_HEADERS = (
+    "attention.hpp", "tensor.hpp", "error.hpp", "score_function.hpp", "block_mask.hpp", "serving.hpp", "ring.hpp",
+    "ring_mpi.hpp", "ring_nccl.hpp", "version.hpp",
+)  # fmt: skip
+C_HEADERS = ("attend.h", "c/types.h", "c/attention.h", "c/serving.h", "c/ring.h")
+
+
+def public_names(module: str) -> list[str]:
+    """The names of a module's __all__, without those that begin with an underscore, in the order of the alphabet."""
+    names = sources.all_of(module) if module in FROM_SOURCES else imported(module).__all__
+    return sorted((name for name in names if not name.startswith("_")), key=str.lower)
+
+
+def imported(module: str) -> Any:
+    with mock(ABSENT):
+        return importlib.import_module(module)
+
+
+def python_page(module: str) -> str:
+    if module in FROM_SOURCES:
+        described = sources.description_of(module)
+        entries = {name: sources.directive(module, name) for name in public_names(module)}
+    else:
+        described = f".. automodule:: {module}\n   :no-members:"
+        entries = {name: automatic(module, name) for name in public_names(module)}
+    parts = [f"# {MODULES[module]}", f"```{{eval-rst}}\n{described}\n```"]
+    parts += [f"## {name}\n\n```{{eval-rst}}\n{entry}\n```" for name, entry in entries.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def automatic(module: str, name: str) -> str:
+    """The directive of autodoc for one name."""
+    found = getattr(imported(module), name)
+    if not (found.__doc__ or "").strip():
+        raise SystemExit(f"{module}.{name} has no docstring")
+    if isinstance(found, type):
+        return f".. autoclass:: {module}.{name}\n   :members:"
+    if not inspect.isroutine(found):  # a name of another package for which attend has no function
+        return f".. py:data:: {name}\n   :module: {module}\n\n   {repr(found)[1:-1]}."
+    return f".. autofunction:: {module}.{name}"
+
+
+def missing(inventory: Path) -> list[str]:
+    """Public names that the site does not describe, by the list of what it does that Sphinx writes."""
+    with inventory.open("rb") as file:
+        for _ in range(4):  # lines of text before the compressed rest
+            file.readline()
+        lines = zlib.decompress(file.read()).decode().splitlines()
+    known = {re.split(r" (?:py|cpp|c):", line)[0] for line in lines}
+    names = [f"{module}.{name}" for module in MODULES for name in public_names(module)] + exported()
+    return [f"{name}: not in the reference" for name in names if name not in known]
+
+
+def exported() -> list[str]:
+    """Functions and classes of the headers that the libraries export, by the names that the site gives them."""
+    names = []
+    for header in CPP_HEADERS + C_HEADERS:
+        text = re.sub(r"//.*", "", (ROOT / "include/attend" / header).read_text())
+        scope = "" if header.endswith(".h") else "attend::"
+        found = re.findall(r"class ATTEND_API (\w+)|ATTEND_API [^;{(]*?(\w+)\(", text)
+        names += [scope + (kind or function) for kind, function in found]
+    if len(names) < 60:
+        raise SystemExit(f"only {len(names)} exported names were found in the headers")
+    return names
+
+
+def opening_of(text: str) -> str:
+    """A header's opening comment as Markdown; its indented lines are a block of code."""
+    comment = "\n".join(line[3:] for line in itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
+    # Behind an empty line: elsewhere an indented line continues an entry of a list.
+    block = re.compile(r"(?<=\n\n)(?=  (?! *-))(?:^  .*\n?|^\n(?=  ))+", re.MULTILINE)
+    return block.sub(lambda match: f"```cpp\n{textwrap.dedent(match[0]).strip()}\n```\n", comment + "\n").strip()
+
+
+def header_page(title: str, headers: tuple[str, ...]) -> str:
+    """A section for each header. Its label is Doxygen's, which links the names of headers in comments."""
+    parts = [f"# {title}"]
+    for header in headers:
+        label = Path(header).name.replace("_", "__").replace(".", "_8")
+        opening = opening_of((ROOT / "include/attend" / header).read_text())
+        scope = "" if header.endswith(".h") else "```{cpp:namespace} attend\n```\n\n"
+        group = f"```{{doxygengroup}} {group_of(header)}\n:content-only:\n:members:\n:undoc-members:\n```"
+        parts.append(f"({label})=\n\n## attend/{header}\n\n{opening}\n\n{scope}{group}")
+    return "\n\n".join(parts) + "\n"
+
+
+def write(stage: Stage) -> None:
+    stage.write("reference/cpp.md", header_page("C++", CPP_HEADERS))
+    stage.write("reference/c.md", header_page("C", C_HEADERS))
+    for module in MODULES:
+        stage.write(f"reference/{module.replace('.', '_')}.md", python_page(module))
