@@ -178,7 +178,7 @@ struct TileRules {
     if constexpr (Score<Config>::kMasksFromMemory) {
       if (mask[row * mask_row_stride + key] == 0) return -kInfinity;
     }
-    float score = Score<Config>::kTransforms ? fmaf(transform.unit_value(product), transform.cap, addend)
+    float score = Score<Config>::kTransforms ? fmaf(transform.template unit_value<Config>(product), transform.cap, addend)
                                              : fmaf(product, scale, addend);
     if constexpr (Score<Config>::kIsCustom) {
       float unused;

@@ -20,6 +20,7 @@ struct Sm90F32Tile {
   int stages;              // kStages: buffers of k and of v
   int producer_registers;  // kProducerRegisters: per thread
   int consumer_registers;  // kConsumerRegisters: per thread
+  int overlaps;            // kOverlap: p v of a tile runs under the softmax of the next
   int takes_turns;         // kPingPong: consumers issue their products one after the other
   Schedule schedule;       // kSchedule
 

@@ -1,0 +1,30 @@
+// Which tile sm90_f32_forward takes for which facts.
+#include "cuda/launch/sm90_f32_forward_variant.hpp"
+
+#include <algorithm>
+
+namespace attend::cuda {
+
+Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low) {
+  const bool is_narrow = std::max(facts.head_dim, facts.head_dim_v) <= 64;
+  // Scores, p in two pieces, a tile's p v and o have all of a thread's registers: overlap, which keeps two p, takes them
+  // from the scores.
+  Sm90F32Tile tile = {.consumers = 2,
+                      .block_n = is_narrow ? 96 : 64,
+                      .stages = 2,
+                      .producer_registers = 24,
+                      .consumer_registers = 240,
+                      .overlaps = is_narrow && !facts.has_rules() ? 1 : 0,
+                      .takes_turns = 1,
+                      .schedule = Schedule::kDynamic};
+  if (low) {
+    tile.consumers = 1;
+    tile.producer_registers = 40;
+    tile.consumer_registers = 248;
+    tile.takes_turns = 0;
+    tile.overlaps = is_narrow ? 1 : 0;
+  }
+  return tile;
+}
+
+}  // namespace attend::cuda
