@@ -56,7 +56,7 @@ struct Layout {
     const Tensor t = {.data = pieces,
                       .dtype = DType::kF16,
                       .device = p.q.device,
-                      .shape = {kPieces, heads, rows, head_dim},
+                      .shape = {kPieces, heads, rows, pitch},
                       .stride = {heads * rows * pitch, rows * pitch, pitch, 1}};
     return row_map(t, box_rows, p.q.data);
   }
