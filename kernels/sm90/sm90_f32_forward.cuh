@@ -102,6 +102,7 @@ struct F32Consumer {
     }
     const uint32 no_terms[Sm90Scores<Config>::kTermsWords] = {};
     rows.scores.template finish<kIsFirst>(s, tile, false, no_terms);
+    if constexpr (kScoreUnits<Config> == ScoreUnits::kNatural) F32Softmax<Config>::limit(s);
     return rows.scores.multiplier() * (kHasRules ? 1.0f : unit);
   }
 

@@ -26,6 +26,15 @@ struct F32Softmax {
   float rest[kRowsOfThread] = {0.0f, 0.0f};              // to be added to it
   float row_sum[kRowsOfThread] = {0.0f, 0.0f};           // l of the thread's columns
 
+  // Scores near the end of float32, as a bias of -FLT_MAX makes them, become 2^127: times c they are still numbers.
+  static __device__ __forceinline__ void limit(float (&s)[kScores]) {
+    constexpr float kMost = 0x1p127f;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      if (fabsf(s[i]) > kMost && fabsf(s[i]) < kInfinity) s[i] = copysignf(kMost, s[i]);
+    }
+  }
+
   // The row's maximum of a tile becomes 2^kTop, if it is above b. factor: of the sums over earlier tiles.
   __device__ __forceinline__ void raise(int h, float largest, float c, float& factor) {
     factor = 1.0f;

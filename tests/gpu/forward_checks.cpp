@@ -64,8 +64,8 @@ void check_repeats(std::string_view compute, const AttentionCase& c, int rounds)
   }
 }
 
-void check_finite_bias(std::string_view compute, std::int64_t head_dim) {
-  AttentionCase c = plain(DType::kBF16, 2, 1, 70, 200, head_dim, false);
+void check_finite_bias(std::string_view compute, std::int64_t head_dim, DType dtype) {
+  AttentionCase c = plain(dtype, 2, 1, 70, 200, head_dim, false);
   c.bias = Broadcast{true, true, true};
   const Inputs in = make_inputs(c);
   constexpr double kLowest = -0x1.fep127;  // of bfloat16

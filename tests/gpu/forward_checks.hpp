@@ -20,7 +20,7 @@ void submit(std::string_view compute, const Inputs& in, const Outputs& out, Stre
 void check_repeats(std::string_view compute, const AttentionCase& c, int rounds);
 
 /// A finite bias, however low, hides nothing: rows under it alone are means, as those without a bias.
-void check_finite_bias(std::string_view compute, std::int64_t head_dim);
+void check_finite_bias(std::string_view compute, std::int64_t head_dim, DType dtype = DType::kBF16);
 
 /// Results do not depend on the rest of the batch, whatever that holds.
 void check_neighbours(std::string_view compute, std::int64_t head_dim, bool packed, DType dtype = DType::kBF16);

@@ -25,7 +25,7 @@ TEST_P(Sm90F32Forward, StaysInBudget) {
 }
 
 // What a kernel is compiled for: each pair of these values meets in some variant.
-enum Factor { kHeadDim, kHeadDimV, kMask, kSoftcap, kAlibi, kScale, kPacked, kSinks, kLayout, kFactors };
+enum Factor { kHeadDim, kHeadDimV, kMask, kSoftcap, kAlibi, kBias, kBoolMask, kScale, kPacked, kSinks, kLayout, kFactors };
 constexpr std::int64_t kHeadDims[] = {64, 128, 8, 40, 59, 72, 96, 112};
 constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 33};  // 0: that of q
 struct Mask {
@@ -35,10 +35,12 @@ struct Mask {
 constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
 constexpr CaseLayout kLayouts[] = {CaseLayout::kBHSD, CaseLayout::kBSHD, CaseLayout::kPadded};
 const std::vector<int> kNumValues = {
-    std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 2, 3, 3, 2, 3, std::size(kLayouts)};
+    std::size(kHeadDims), std::size(kHeadDimsV), std::size(kMasks), 2, 3, 9, 9, 3, 2, 3, std::size(kLayouts)};
 
-bool compatible(int /*f*/, int /*a*/, int /*g*/, int /*b*/) {
-  return true;
+bool compatible(int f, int a, int g, int b) {
+  const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
+  if (has_matrix && g == kPacked && b == 1) return false;
+  return !(f == kAlibi && a > 0 && g == kBoolMask && b > 0);  // not beyond head_dim 64
 }
 
 AttentionCase variant_case(const Choice& v) {
@@ -51,6 +53,8 @@ AttentionCase variant_case(const Choice& v) {
   c.softcap = v[kSoftcap] == 1 ? 1.5 : 0;
   c.alibi = v[kAlibi] > 0;
   c.alibi_per_sequence = v[kAlibi] > 1;
+  c.bias = numbered_broadcast(v[kBias]);
+  c.mask = numbered_broadcast(v[kBoolMask]);
   if (v[kScale] > 0) c.scale = v[kScale] == 1 ? -0.2 : 0.35;
   c.sinks = v[kSinks] > 0;
   c.sinks_per_sequence = v[kSinks] > 1;
@@ -257,6 +261,10 @@ TEST_F(Sm90F32, NeighboursThatHoldNaNReachNothing) {
 
 TEST_F(Sm90F32, LargeScoresStayFinite) {
   for (const std::int64_t head_dim : {64, 128}) check_large_scores(kCompute, head_dim, DType::kF32);
+}
+
+TEST_F(Sm90F32, AFiniteBiasIsNotMinusInfinity) {
+  for (const std::int64_t head_dim : {64, 128}) check_finite_bias(kCompute, head_dim, DType::kF32);
 }
 
 TEST_F(Sm90F32, RepeatsAreBitEqual) {

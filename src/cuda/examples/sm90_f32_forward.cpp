@@ -8,7 +8,9 @@ namespace attend::cuda {
 namespace {
 
 using enum MaskKind;
-using option::kAlibi, option::kTransform, option::kVarlen;
+using option::kAlibi, option::kBias, option::kBlockMask, option::kBoolMask, option::kTransform, option::kVarlen;
+
+constexpr std::int32_t kRules = kTransform | kAlibi | kBias;
 
 struct Case {
   HeadDims head_dim;
@@ -30,6 +32,12 @@ constexpr Case kCases[] = {
     {.head_dim = 128, .mask = kWindow, .options = kTransform | kAlibi | kVarlen, .negate_scores = true},
     {.head_dim = 128, .mask = kCausal, .options = kAlibi},
     {.head_dim = 128, .mask = kCausal, .is_low = true},
+    {.head_dim = 64, .mask = kWindow, .options = kRules},
+    {.head_dim = 128, .mask = kWindow, .options = kRules | kVarlen},
+    {.head_dim = 64, .options = kBoolMask},
+    {.head_dim = 64, .mask = kWindow, .options = kBlockMask | kRules},
+    {.head_dim = 128, .mask = kWindow, .options = kBoolMask},
+    {.head_dim = 128, .mask = kWindow, .options = kBlockMask | kBias | kTransform},
     {.head_dim = 96},
     {.head_dim = {72, 40}, .mask = kWindow, .is_aligned = false},
     {.head_dim = {8, 112}, .is_low = true, .is_aligned = false},
@@ -46,6 +54,8 @@ std::vector<Variant> sm90_f32_forward_examples(const Arch& arch) {
                                 .options = c.options,
                                 .negate_scores = c.negate_scores,
                                 .aligned = c.is_aligned}};
+    v.wide_options = v.options;
+    v.see_mask_as_blocks();
     v.tile = sm90_f32_forward_tile(v, c.is_low);
     v.wide = simt_variant(v, c.is_low, arch.max_smem_per_block).forward;
     variants.emplace_back(v);

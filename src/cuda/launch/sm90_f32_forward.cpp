@@ -1,10 +1,12 @@
 // sm90_f32_forward: float32 forward on Hopper's tensor cores, by products of float16 pieces.
 #include <algorithm>
 
+#include "cuda/launch/block_map.hpp"
 #include "cuda/launch/estimate.hpp"
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm90_f32_forward_variant.hpp"
+#include "cuda/launch/sm90_mask_steps.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/attention/work.cuh"
 #include "kernels/sm90/sm90_f32_args.cuh"
@@ -14,14 +16,15 @@ namespace {
 
 using core::Problem;
 
+constexpr std::int64_t kNarrow = 64;  // columns that leave registers for everything
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
 constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // what the device counts them in
 
-/// The steps, in their order.
-enum Step { kSplit, kMain, kWide, kSteps };
+/// The steps behind those for a mask, in their order.
+enum Step { kSplit, kMain, kWide };
 
 /// Regions of the workspace, likewise.
-enum Region { kCounters, kQPieces, kKPieces, kVPieces, kQUnits, kKeyUnits };
+enum Region { kCounters, kQPieces, kKPieces, kVPieces, kQUnits, kKeyUnits, kMaskTiles };
 
 /// How the pieces lie in the workspace.
 struct Layout {
@@ -74,6 +77,14 @@ KernelSpec spec_of(const char* function, const char* source, const char* args, c
           .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
 }
 
+/// To the main kernel all masks are block masks.
+Sm90MaskLists mask_lists_of(const Sm90F32ForwardVariant& v) {
+  return {.by_rows_rows = v.tile.block_m(), .by_rows_keys = v.tile.block_n};
+}
+std::size_t steps_before(const Sm90F32ForwardVariant& v) {
+  return v.lists_from_mask != 0 ? mask_lists_of(v).num_steps() : 0;
+}
+
 double tflops_of(const Sm90F32ForwardVariant& v) {
   const double rate = std::max(v.head_dim, v.head_dim_v) <= 64 ? 120 : 160;
   return v.tile.consumers == 1 ? 0.6 * rate : rate;
@@ -83,17 +94,19 @@ class Sm90F32Forward final : public Family {
  public:
   Sm90F32Forward() : Family("sm90_f32_forward", "float32 on Hopper's tensor cores, by products of float16 pieces") {
     has_backward = false;
-    takes = option::kTransform | option::kAlibi | option::kWindow | option::kVarlen | option::kDeterministic |
-            option::bits_outside_loop();
+    takes = (option::kAll & ~(option::kDropout | option::kPhiloxState)) | option::kCustomScore | option::kBlockMask;
     dtypes.bits = core::dtype_bit(DType::kF32);
   }
 
   [[nodiscard]] bool supports(const Arch& arch) const override { return arch.wgmma; }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
-    const Facts facts = facts_of(p, true);
+    Facts facts = facts_of(p, true);
+    facts.see_mask_as_blocks();
     Sm90F32ForwardVariant tall = {facts};
-    tall.wide = simt_variant(facts_of(p, false), false, device.max_smem_per_block).forward;
+    const Facts of_wide = facts_of(p, false);
+    tall.wide = simt_variant(of_wide, false, device.max_smem_per_block).forward;
+    tall.wide_options = of_wide.options;
     Sm90F32ForwardVariant low = tall;
     tall.tile = sm90_f32_forward_tile(facts, false);
     low.tile = sm90_f32_forward_tile(facts, true);
@@ -109,6 +122,12 @@ class Sm90F32Forward final : public Family {
     const Sm90ForwardGrid grid = grid_of(p, v, device.num_multiprocessors);
     const Layout layout(p, v.tile);
     choice.num_steps = 0;
+    choice.seconds = 0;
+    if (v.lists_from_mask != 0) {
+      const Sm90MaskSteps mask_steps(p, mask_lists_of(v));
+      mask_steps.add_steps(choice);
+      choice.seconds = mask_steps.seconds(device);
+    }
     choice.add_step({.blocks = layout.split_blocks()});
     choice.add_step({.blocks = grid.blocks});
     choice.add_step({.blocks = num_tiles(p.max_seqlen_q, v.wide.block_m) * p.num_sequences * p.num_heads_q *
@@ -116,26 +135,25 @@ class Sm90F32Forward final : public Family {
     // The preparing kernel reads float32, and writes as many bytes.
     constexpr double kBytesPerSecond = 3.5e12, kBytesOfElement = 8;
     const auto elements = static_cast<double>(p.q.numel() + p.k.numel() + p.v.numel());
-    choice.seconds = elements * kBytesOfElement / kBytesPerSecond +
-                     estimated_seconds(p, device,
-                                       {.tflops = tflops_of(v),
-                                        .block_m = v.tile.block_m(),
-                                        .blocks = grid.total_tiles,
-                                        .blocks_per_multiprocessor = 1,
-                                        .num_steps = choice.num_steps});
+    choice.seconds += elements * kBytesOfElement / kBytesPerSecond +
+                      estimated_seconds(p, device,
+                                        {.tflops = tflops_of(v),
+                                         .block_m = v.tile.block_m(),
+                                         .blocks = grid.total_tiles,
+                                         .blocks_per_multiprocessor = 1,
+                                         .num_steps = choice.num_steps});
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     // Parts of the kernels are those of families that take every option, and ask for their constants.
-    constexpr std::int32_t kAsked = option::kAll | option::kHugeTransform | option::kCustomScore | option::kBlockMask |
-                                    option::kBlockMap | option::kRing;
+    constexpr std::int32_t kAsked = option::kAll | option::kHugeTransform | option::kCustomScore | option::kRing;
     const auto v = variant.as<Sm90F32ForwardVariant>();
     KernelSpec split = spec_of("sm90_f32_split", "sm90/sm90_f32_split.cuh", Sm90F32SplitArgs::kTypeName, arch);
     split.config = constants_of(
         v, kAsked, {{"kThreads", std::int64_t{kF32SplitThreads}}, {"kBlockN", std::int64_t{v.tile.block_n}}});
     KernelSpec main = spec_of("sm90_f32_forward", "sm90/sm90_f32_forward.cuh", Sm90F32ForwardArgs::kTypeName, arch,
                               v.smem_bytes());
-    main.config = config_of<Sm90F32Tile>(v, kAsked, kSm90F32ForwardFields, v.tile);
+    main.config = config_of<Sm90F32Tile>(v, kAsked | option::kBlockMask, kSm90F32ForwardFields, v.tile);
     for (const char* constant : {"kSpeculate", "kPutsAside", "kTermsTiles", "kIsCached", "kHasBoxes"}) {
       main.config.push_back({constant, false});
     }
@@ -145,13 +163,18 @@ class Sm90F32Forward final : public Family {
                               v.wide.smem_bytes());
     Facts facts = v;
     facts.negate_scores = 0;
-    wide.config = config_of<SimtForwardTile>(facts, kAsked, kSimtForwardFields, v.wide);
+    facts.options = v.wide_options;
+    wide.config = config_of<SimtForwardTile>(facts, kAsked | option::kBlockMap, kSimtForwardFields, v.wide);
     wide.min_blocks = v.wide.min_blocks;
-    return {split, main, wide};
+    std::vector<KernelSpec> specs;
+    if (v.lists_from_mask != 0) mask_lists_of(v).add_specs(arch, specs);
+    specs.insert(specs.end(), {split, main, wide});
+    return specs;
   }
 
   [[nodiscard]] Workspace workspace(const Problem& p, const Choice& choice) const override {
-    const Layout layout(p, choice.variant.as<Sm90F32ForwardVariant>().tile);
+    const auto v = choice.variant.as<Sm90F32ForwardVariant>();
+    const Layout layout(p, v.tile);
     Workspace workspace;
     workspace.add({.name = "next tile and wide heads", .bytes = layout.counter_bytes(), .zeroed = true});
     workspace.add({.name = "pieces of q", .bytes = Layout::bytes(layout.heads_q, layout.q.rows, p.head_dim)});
@@ -160,6 +183,8 @@ class Sm90F32Forward final : public Family {
     workspace.add({.name = "units of q", .bytes = layout.unit_bytes(layout.heads_q, layout.q.rows, kSm90ConsumerRows)});
     workspace.add(
         {.name = "units of keys", .bytes = 2 * layout.unit_bytes(layout.heads_k, layout.k.rows, layout.block_n)});
+    workspace.add({.name = "tiles of the mask",
+                   .bytes = v.lists_from_mask != 0 ? Sm90MaskSteps(p, mask_lists_of(v)).bytes() : 0});
     return workspace;
   }
 
@@ -170,8 +195,10 @@ class Sm90F32Forward final : public Family {
     const Layout layout(p, v.tile);
     Sm90F32SplitArgs split = {
         .base = forward_args(p, nullptr, true), .options = option_args_of(p), .pieces = pieces_of(launch, layout)};
-    launch.run(kSplit, split);
-    const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[kMain].blocks);
+    split.options.block_mask = mask_lists_of(v).args(launch, launch.region<std::byte>(kMaskTiles)).by_rows;
+    const std::size_t first = steps_before(v);
+    launch.run(first + kSplit, split);
+    const Sm90ForwardGrid grid = grid_of(p, v, launch.choice.steps[first + kMain].blocks);
     Sm90F32ForwardArgs main = {};
     main.q_map = layout.map(split.pieces.q, layout.heads_q, layout.q.rows, p.head_dim, v.tile.block_m());
     main.k_map = layout.map(split.pieces.k, layout.heads_k, layout.k.rows, p.head_dim, v.tile.block_n);
@@ -185,12 +212,13 @@ class Sm90F32Forward final : public Family {
     main.base.scale = made_up_scale(p, true);
     main.options = split.options;
     main.pieces = split.pieces;
-    launch.run(kMain, main);
+    launch.run(first + kMain, main);
     Sm90F32WideArgs wide = {};
     wide.base = forward_args(p, nullptr);
     wide.options = split.options;
+    set_block_map(wide.options, p);
     wide.wide = split.pieces.wide;
-    launch.run(kWide, wide);
+    launch.run(first + kWide, wide);
   }
 
   [[nodiscard]] std::span<const Tunable> tunables(const Variant& /*variant*/) const override {
@@ -202,12 +230,20 @@ class Sm90F32Forward final : public Family {
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
+    if (auto lack = custom_score_lack(p, option::kRing)) return lack;
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (head_dim < kF32LeastHeadDim || head_dim > kF32LargestHeadDim) {
         return core::Lack{tensor, "head_dim", head_dim, core::Range{kF32LeastHeadDim, kF32LargestHeadDim}};
       }
     }
+    if (p.alibi_slopes && (p.mask || p.block_mask != nullptr) && std::max(p.head_dim, p.head_dim_v) > kNarrow) {
+      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask beyond head_dim 64"};  // registers spill
+    }
     if (auto lack = length_lack(p, kMostLength)) return lack;
+    if (p.mask) {
+      constexpr Sm90MaskLists kAny = {.by_rows_rows = kSm90ConsumerRows, .by_rows_keys = core::kMaskTile};
+      if (auto lack = Sm90MaskSteps(p, kAny).lack()) return lack;
+    }
     const std::int64_t row_tiles = num_tiles(p.max_seqlen_q, kSm90ConsumerRows) * p.num_heads_q;
     const std::int64_t key_tiles = 2 * num_tiles(p.max_seqlen_k, kSm90ConsumerRows) * p.num_heads_k;
     if ((row_tiles + key_tiles) * p.num_sequences > kMostTiles) {

@@ -11,7 +11,8 @@ namespace attend::cuda {
 
 struct Sm90F32ForwardVariant : Facts {
   Sm90F32Tile tile = {};
-  SimtForwardTile wide = {};  ///< of the kernel for heads that two pieces are not enough for
+  SimtForwardTile wide = {};        ///< of the kernel for heads that two pieces are not enough for
+  std::int32_t wide_options = 0;    ///< its facts' own: it reads boolean masks
 
   [[nodiscard]] int smem_bytes() const { return tile.smem_bytes(head_dim, head_dim_v); }
 };
