@@ -86,7 +86,7 @@ std::size_t steps_before(const Sm90F32ForwardVariant& v) {
 }
 
 double tflops_of(const Sm90F32ForwardVariant& v) {
-  const double rate = std::max(v.head_dim, v.head_dim_v) <= 64 ? 120 : 160;
+  const double rate = std::max(v.head_dim, v.head_dim_v) <= 64 ? 190 : 205;
   return v.tile.consumers == 1 ? 0.6 * rate : rate;
 }
 
