@@ -149,11 +149,25 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm90F32Forward, testing::ValuesIn(slice_cases()), kIndexName);
 
+/// Rows enough for every multiprocessor to get some of the larger tiles.
+std::vector<AttentionCase> tall_cases() {
+  std::vector<AttentionCase> cases;
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const bool causal : {false, true}) {
+      cases.push_back(plain(DType::kF32, 24, 8, 650, 300 + 100 * static_cast<std::int64_t>(cases.size()), head_dim, causal));
+      cases.back().seed = cases.size();
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Tall, Sm90F32Forward, testing::ValuesIn(tall_cases()), kIndexName);
+
 class AheadF32Forward : public Sm90F32 {};
 
 TEST_F(AheadF32Forward, CompilesWhatTheForwardCasesNeed) {
   std::vector<AttentionCase> cases = option_pairs();
-  for (const auto& more : {edge_cases(), slice_cases()}) cases.insert(cases.end(), more.begin(), more.end());
+  for (const auto& more : {edge_cases(), slice_cases(), tall_cases()}) cases.insert(cases.end(), more.begin(), more.end());
   compile_ahead(kCompute, cases);
 }
 
