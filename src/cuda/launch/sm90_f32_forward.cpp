@@ -154,7 +154,7 @@ class Sm90F32Forward final : public Family {
     KernelSpec main = spec_of("sm90_f32_forward", "sm90/sm90_f32_forward.cuh", Sm90F32ForwardArgs::kTypeName, arch,
                               v.smem_bytes());
     main.config = config_of<Sm90F32Tile>(v, kAsked | option::kBlockMask, kSm90F32ForwardFields, v.tile);
-    for (const char* constant : {"kSpeculate", "kPutsAside", "kTermsTiles", "kIsCached", "kHasBoxes"}) {
+    for (const char* constant : {"kSpeculate", "kPutsAside", "kTermsTiles", "kIsCached", "kHasBoxes", "kSplitsKeys"}) {
       main.config.push_back({constant, false});
     }
     for (const char* constant : {"kQBuffers", "kKeyLoaders"}) main.config.push_back({constant, std::int64_t{1}});
