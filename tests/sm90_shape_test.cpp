@@ -1,5 +1,5 @@
-// The host's half of sm90_forward: grids that cover the problem; where pieces of float32 lie; and the order of additions in
-// sm90_backward. Tiles are tested where they are chosen: family_test.cpp.
+// The host's half of sm90_forward: grids that cover the problem; where pieces of float32 lie; and the order of
+// additions in sm90_backward. Tiles are tested where they are chosen: family_test.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 //
 // Kernels know it as ScoreTransform, whatever function it is, in three forms:
 //   exact       the score in float32, with the library's tanh: CUDA cores
-//   factored    unit_value() and cap() apart, with a fast tanh for 16-bit types: the factor joins the one of the softmax's
-//               exponent
+//   factored    unit_value() and cap() apart, with a fast tanh for 16-bit types: the factor joins the one of the
+//               softmax's exponent
 //   reciprocal  tanh x = 1 - 2 r with r = 1 / (e^2x + 1): the constant goes into lse, the factor into the exponent. The
 //               derivative is 4 (r - r^2). Its absolute error is 2^-24 of 2 cap, far below the rounding of p while cap
 //               is at most kLargestCapByReciprocal

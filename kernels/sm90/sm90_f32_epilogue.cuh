@@ -50,9 +50,9 @@ __device__ __forceinline__ void f32_store_rows(const Sm90ForwardArgs& args, cons
   const float of_keys[kRowsOfThread] = {softmax.lse(0), softmax.lse(1)};
   const auto end = row_end<Config>(args, work);
   store_lse<Config>(args, work, rows, {end.lse(of_keys[0]), end.lse(of_keys[1])});
-  f32_store_o<Config>(
-      args, work, rows,
-      {end.factor(softmax.inverse_sum(0), of_keys[0]), end.factor(softmax.inverse_sum(1), of_keys[1])}, o);
+  f32_store_o<Config>(args, work, rows,
+                      {end.factor(softmax.inverse_sum(0), of_keys[0]), end.factor(softmax.inverse_sum(1), of_keys[1])},
+                      o);
 }
 
 }  // namespace attend

@@ -22,8 +22,7 @@ struct F32Place {
     const int heads_q = static_cast<int>(args.base.num_heads_q), heads_k = static_cast<int>(args.base.num_heads_k);
     const int head_k = work.head / (heads_q / heads_k);
     if constexpr (Config::kIsVarlen) {
-      return {work.head, head_k,
-              static_cast<int>(F32PieceRows::first(work.q_begin, work.sequence, kSm90ConsumerRows)),
+      return {work.head, head_k, static_cast<int>(F32PieceRows::first(work.q_begin, work.sequence, kSm90ConsumerRows)),
               static_cast<int>(F32PieceRows::first(work.k_begin, work.sequence, Config::kBlockN))};
     } else {
       return {work.sequence * heads_q + work.head, work.sequence * heads_k + head_k, 0, 0};

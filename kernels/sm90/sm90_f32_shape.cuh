@@ -10,7 +10,7 @@ constexpr int kPieces = 2;
 enum Piece { kHighPiece, kLowPiece };
 
 constexpr int kF32SplitThreads = 256;
-constexpr int kF32LeastHeadDim = 8;    // of fewer numbers a row may be small by chance: F32Block::kMostSpread
+constexpr int kF32LeastHeadDim = 8;  // of fewer numbers a row may be small by chance: F32Block::kMostSpread
 constexpr int kF32LargestHeadDim = 128;
 
 // The choices of a Config, with the names of its constants.
@@ -20,7 +20,6 @@ struct Sm90F32Tile {
   int stages;              // kStages: buffers of k and of v
   int producer_registers;  // kProducerRegisters: per thread
   int consumer_registers;  // kConsumerRegisters: per thread
-  int overlaps;            // kOverlap: p v of a tile runs under the softmax of the next
   int takes_turns;         // kPingPong: consumers issue their products one after the other
   Schedule schedule;       // kSchedule
 

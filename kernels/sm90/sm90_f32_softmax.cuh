@@ -2,8 +2,8 @@
 // equations. With c the factor that makes exponents of 2 of a tile's values,
 //   p = 2^(c s - b),   l = sum p,   lse = b ln 2 + ln l
 // where b is not the row's maximum but kTop below it: p of the largest score is 2^kTop, from where two float16 pieces
-// reach down to 2^-25. Weights 2^-40 of the largest are lost, and those below 2^-17 of it have fewer than 23 bits: a sum
-// over 2^16 of them is right to 2^-24. b stays where it is until p of a score exceeds 2^(kTop + kMostLag).
+// reach down to 2^-25. Weights 2^-40 of the largest are lost, and those below 2^-17 of it have fewer than 23 bits: a
+// sum over 2^16 of them is right to 2^-24. b stays where it is until p of a score exceeds 2^(kTop + kMostLag).
 //
 // c s - b is rounded once, and all of a row is relative to the same b, so that its own rounding cancels. Where b is
 // that large that its rounding could push p out of float16, `rest` has what was rounded off: even scores of 1e30 have

@@ -128,8 +128,8 @@ struct F32Block {
     }
 #pragma unroll
     for (int distance = kLanes; distance < kWarpThreads; distance *= 2) {
-      mine.add({__shfl_xor_sync(kAllLanes, mine.largest, distance),
-                __shfl_xor_sync(kAllLanes, mine.smallest, distance)});
+      mine.add(
+          {__shfl_xor_sync(kAllLanes, mine.largest, distance), __shfl_xor_sync(kAllLanes, mine.smallest, distance)});
     }
     if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = mine;
     __syncthreads();  // those of all warps are there

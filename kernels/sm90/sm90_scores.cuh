@@ -2,8 +2,8 @@
 //
 // If no modification changes scores, only masks are left, and a tile that all rows see costs nothing. Otherwise
 // ../attention/accumulator_scores.cuh applies the modifications, except for two, if no other one changes scores:
-//   a transform          of 16-bit types by reciprocals (score_transform.cuh): its constant and its factor go into those
-//                        of the softmax
+//   a transform          of 16-bit types by reciprocals (score_transform.cuh): its constant and its factor go into
+//                        those of the softmax
 //   a term from memory   of 16 bits comes with k, if the copy engine takes it (kTermsTiles). Otherwise it is loaded
 //                        while the products run, 16 bytes a lane. Loads of 4 bytes, in the accumulator's order, would
 //                        touch as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them

@@ -16,7 +16,7 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int64_t kNarrow = 64;  // columns that leave registers for everything
+constexpr std::int64_t kNarrow = 64;                                  // columns that leave registers for everything
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
 constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // what the device counts them in
 
@@ -130,18 +130,17 @@ class Sm90F32Forward final : public Family {
     }
     choice.add_step({.blocks = layout.split_blocks()});
     choice.add_step({.blocks = grid.blocks});
-    choice.add_step({.blocks = num_tiles(p.max_seqlen_q, v.wide.block_m) * p.num_sequences * p.num_heads_q *
-                               v.wide.columns.count});
+    choice.add_step(
+        {.blocks = num_tiles(p.max_seqlen_q, v.wide.block_m) * p.num_sequences * p.num_heads_q * v.wide.columns.count});
     // The preparing kernel reads float32, and writes as many bytes.
     constexpr double kBytesPerSecond = 3.5e12, kBytesOfElement = 8;
     const auto elements = static_cast<double>(p.q.numel() + p.k.numel() + p.v.numel());
-    choice.seconds += elements * kBytesOfElement / kBytesPerSecond +
-                      estimated_seconds(p, device,
-                                        {.tflops = tflops_of(v),
-                                         .block_m = v.tile.block_m(),
-                                         .blocks = grid.total_tiles,
-                                         .blocks_per_multiprocessor = 1,
-                                         .num_steps = choice.num_steps});
+    choice.seconds += elements * kBytesOfElement / kBytesPerSecond + estimated_seconds(p, device,
+                                                                                       {.tflops = tflops_of(v),
+                                                                                        .block_m = v.tile.block_m(),
+                                                                                        .blocks = grid.total_tiles,
+                                                                                        .blocks_per_multiprocessor = 1,
+                                                                                        .num_steps = choice.num_steps});
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
@@ -151,16 +150,17 @@ class Sm90F32Forward final : public Family {
     KernelSpec split = spec_of("sm90_f32_split", "sm90/sm90_f32_split.cuh", Sm90F32SplitArgs::kTypeName, arch);
     split.config = constants_of(
         v, kAsked, {{"kThreads", std::int64_t{kF32SplitThreads}}, {"kBlockN", std::int64_t{v.tile.block_n}}});
-    KernelSpec main = spec_of("sm90_f32_forward", "sm90/sm90_f32_forward.cuh", Sm90F32ForwardArgs::kTypeName, arch,
-                              v.smem_bytes());
+    KernelSpec main =
+        spec_of("sm90_f32_forward", "sm90/sm90_f32_forward.cuh", Sm90F32ForwardArgs::kTypeName, arch, v.smem_bytes());
     main.config = config_of<Sm90F32Tile>(v, kAsked | option::kBlockMask, kSm90F32ForwardFields, v.tile);
-    for (const char* constant : {"kSpeculate", "kPutsAside", "kTermsTiles", "kIsCached", "kHasBoxes", "kSplitsKeys"}) {
+    for (const char* constant :
+         {"kOverlap", "kSpeculate", "kPutsAside", "kTermsTiles", "kIsCached", "kHasBoxes", "kSplitsKeys"}) {
       main.config.push_back({constant, false});
     }
     for (const char* constant : {"kQBuffers", "kKeyLoaders"}) main.config.push_back({constant, std::int64_t{1}});
     main.config.push_back({"kSmemBytes", std::int64_t{v.smem_bytes()}});
-    KernelSpec wide = spec_of("sm90_f32_wide", "sm90/sm90_f32_wide.cuh", Sm90F32WideArgs::kTypeName, arch,
-                              v.wide.smem_bytes());
+    KernelSpec wide =
+        spec_of("sm90_f32_wide", "sm90/sm90_f32_wide.cuh", Sm90F32WideArgs::kTypeName, arch, v.wide.smem_bytes());
     Facts facts = v;
     facts.negate_scores = 0;
     facts.options = v.wide_options;

@@ -16,12 +16,11 @@ Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low) {
                       .stages = 2,
                       .producer_registers = 24,
                       .consumer_registers = 240,
-                      .overlaps = 0,
                       .takes_turns = 1,
                       .schedule = Schedule::kDynamic};
   if (is_narrow && !has_rules) tile.block_n = 128;
   if (is_narrow && has_rules && !has_blocks) tile.block_n = 96;
-  if (!is_narrow && !has_blocks && !low) tile.block_n = 80;
+  if (!is_narrow && !has_rules && !has_blocks && !low) tile.block_n = 80;
   if (low || (has_blocks && !is_narrow && has_rules)) {
     tile.consumers = 1;
     tile.producer_registers = 40;

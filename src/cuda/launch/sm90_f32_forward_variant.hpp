@@ -11,8 +11,8 @@ namespace attend::cuda {
 
 struct Sm90F32ForwardVariant : Facts {
   Sm90F32Tile tile = {};
-  SimtForwardTile wide = {};        ///< of the kernel for heads that two pieces are not enough for
-  std::int32_t wide_options = 0;    ///< its facts' own: it reads boolean masks
+  SimtForwardTile wide = {};      ///< of the kernel for heads that two pieces are not enough for
+  std::int32_t wide_options = 0;  ///< its facts' own: it reads boolean masks
 
   [[nodiscard]] int smem_bytes() const { return tile.smem_bytes(head_dim, head_dim_v); }
 };
@@ -26,7 +26,6 @@ inline constexpr Field<Sm90F32Tile> kSm90F32ForwardFields[] = {
     {"stages", "kStages", number<&Sm90F32Tile::stages>},
     {"producer_registers", "kProducerRegisters", number<&Sm90F32Tile::producer_registers>},
     {"consumer_registers", "kConsumerRegisters", number<&Sm90F32Tile::consumer_registers>},
-    {"overlap", "kOverlap", flag<&Sm90F32Tile::overlaps>},
     {"ping_pong", "kPingPong", flag<&Sm90F32Tile::takes_turns>},
     {"dynamic", "kSchedule", number<&Sm90F32Tile::schedule>},
 };
