@@ -135,12 +135,13 @@ class Sm90F32Forward final : public Family {
     // The preparing kernel reads float32, and writes as many bytes.
     constexpr double kBytesPerSecond = 3.5e12, kBytesOfElement = 8;
     const auto elements = static_cast<double>(p.q.numel() + p.k.numel() + p.v.numel());
-    choice.seconds += elements * kBytesOfElement / kBytesPerSecond + estimated_seconds(p, device,
-                                                                                       {.tflops = tflops_of(v),
-                                                                                        .block_m = v.tile.block_m(),
-                                                                                        .blocks = grid.total_tiles,
-                                                                                        .blocks_per_multiprocessor = 1,
-                                                                                        .num_steps = choice.num_steps});
+    choice.seconds += elements * kBytesOfElement / kBytesPerSecond +
+                      estimated_seconds(p, device,
+                                        {.tflops = tflops_of(v),
+                                         .block_m = v.tile.block_m(),
+                                         .blocks = grid.total_tiles,
+                                         .blocks_per_multiprocessor = 1,
+                                         .num_steps = choice.num_steps + 1});  // counters are cleared
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
