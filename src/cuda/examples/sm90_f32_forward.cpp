@@ -3,6 +3,7 @@
 
 #include "cuda/examples/family_examples.hpp"
 #include "cuda/launch/sm90_f32_forward_variant.hpp"
+#include "cuda/launch/sm90_forward_variant.hpp"
 
 namespace attend::cuda {
 namespace {
@@ -38,6 +39,10 @@ constexpr Case kCases[] = {
     {.head_dim = 64, .mask = kWindow, .options = kBlockMask | kRules},
     {.head_dim = 128, .mask = kWindow, .options = kBoolMask},
     {.head_dim = 128, .mask = kWindow, .options = kBlockMask | kBias | kTransform},
+    {.head_dim = 64, .is_low = true},
+    {.head_dim = 64, .options = kAlibi, .is_aligned = false},
+    {.head_dim = 64, .options = kAlibi, .is_low = true, .is_aligned = false},
+    {.head_dim = 64, .options = kBlockMask | kAlibi, .is_aligned = false},
     {.head_dim = 96},
     {.head_dim = {72, 40}, .mask = kWindow, .is_aligned = false},
     {.head_dim = {8, 112}, .is_low = true, .is_aligned = false},
@@ -57,6 +62,7 @@ std::vector<Variant> sm90_f32_forward_examples(const Arch& arch) {
     v.wide_options = v.options;
     v.see_mask_as_blocks();
     v.tile = sm90_f32_forward_tile(v, c.is_low);
+    v.tile.schedule = sm90_forward_schedule(v, 512);
     v.wide = simt_variant(v, c.is_low, arch.max_smem_per_block).forward;
     variants.emplace_back(v);
   }

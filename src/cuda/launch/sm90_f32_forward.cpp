@@ -6,6 +6,7 @@
 #include "cuda/launch/families.hpp"
 #include "cuda/launch/kernel_args.hpp"
 #include "cuda/launch/sm90_f32_forward_variant.hpp"
+#include "cuda/launch/sm90_forward_variant.hpp"
 #include "cuda/launch/sm90_mask_steps.hpp"
 #include "cuda/launch/tensor_maps.hpp"
 #include "kernels/attention/work.cuh"
@@ -110,6 +111,7 @@ class Sm90F32Forward final : public Family {
     Sm90F32ForwardVariant low = tall;
     tall.tile = sm90_f32_forward_tile(facts, false);
     low.tile = sm90_f32_forward_tile(facts, true);
+    tall.tile.schedule = low.tile.schedule = sm90_forward_schedule(facts, p.max_seqlen_k);
     Choice choice = {.variant = tall, .why = "Hopper's tensor cores, three products of float16 for one of float32"};
     lay_out(p, device, choice);
     Choice other = {.variant = low, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
