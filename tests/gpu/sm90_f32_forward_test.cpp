@@ -5,9 +5,14 @@
 #include <cmath>
 #include <cstdio>
 
+#include "attend/attention.hpp"
+#include "attend/block_mask.hpp"
+#include "cuda/driver/device.hpp"
+#include "cuda/driver/stream.hpp"
 #include "gpu/forward_checks.hpp"
 #include "gpu/gpu.hpp"
 #include "support/covering_array.hpp"
+#include "support/expect.hpp"
 #include "support/tolerances.hpp"
 
 namespace attend::test {
@@ -294,6 +299,32 @@ TEST_F(Sm90F32, LargeScoresStayFinite) {
 
 TEST_F(Sm90F32, AFiniteBiasIsNotMinusInfinity) {
   for (const std::int64_t head_dim : {64, 128}) check_finite_bias(kCompute, head_dim, DType::kF32);
+}
+
+/// With and without a block mask and a function of scores, and both: as simt does.
+TEST_F(Sm90F32, BlockMasksAndFunctionsOfScoresAreThoseOfSimt) {
+  const BlockMask mask = make_block_mask(MaskFunction("k <= q || k % 7 == 0"), {1, 1, 150, 300});
+  const ScoreFunction score("0.5 * score - 0.01 * abs(q - k)");
+  const cuda::ContextGuard guard(0);
+  const cuda::OwnStream stream;
+  for (const std::int64_t head_dim : {64, 128}) {
+    const Inputs in = make_inputs(plain(DType::kF32, 2, 1, 150, 300, head_dim, false));
+    for (const int which : {1, 2, 3}) {
+      const auto run_by = [&](const char* compute) {
+        Outputs out = make_outputs(in);
+        Params params = in.params(compute);
+        if ((which & 1) != 0) params.block_mask = &mask;
+        if ((which & 2) != 0) params.score = &score;
+        const Tensor lse = on_gpu(out.lse);
+        forward(on_gpu(in.q), on_gpu(in.k), on_gpu(in.v), on_gpu(out.o), &lse, params, stream.get());
+        cuda::synchronize(stream.get());
+        return out;
+      };
+      const Outputs got = run_by(kCompute), want = run_by("simt");
+      expect_near("o", got.o.values(), want.o.values(), property_tolerance(DType::kF32));
+      expect_near("lse", got.lse.values(), want.lse.values(), property_tolerance(DType::kF32));
+    }
+  }
 }
 
 TEST_F(Sm90F32, RepeatsAreBitEqual) {
