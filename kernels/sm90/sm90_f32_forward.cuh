@@ -11,7 +11,7 @@
 //            2  o += pv
 //            3  scores, softmax: p(n) in two pieces; o is rescaled if the row's maximum has risen
 // Memory   both pieces of q, rings of those of k and v: Sm90F32Storage
-// Measured (4, 16, 4096, 64): full 205, causal 180; (4, 8, 4096, 128): full 224, causal 190 TFLOP/s. H200, CUDA 13.0
+// Measured (4, 16, 4096, 64): full 196, causal 180; (4, 8, 4096, 128): full 224, causal 190 TFLOP/s. H200, CUDA 13.0
 // Called   by compute 'sm90_f32_forward': src/cuda/launch/sm90_f32_forward.cpp
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1; Ootomo and Yokota, Recovering single precision accuracy
 //          from Tensor Cores while surpassing the FP32 theoretical peak performance (2022)

@@ -2,6 +2,7 @@
 // wrong, numbers of every size, NaN and infinities, repeats.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -13,6 +14,7 @@
 #include "gpu/gpu.hpp"
 #include "support/covering_array.hpp"
 #include "support/expect.hpp"
+#include "support/standard.hpp"
 #include "support/tolerances.hpp"
 
 namespace attend::test {
@@ -203,8 +205,8 @@ TEST_F(Sm90F32, LongRowsKeepTheirAccuracy) {
   }
 }
 
-/// Equal weights and positive values: every product that is cut off makes o smaller. Prints by how many 2^-24 of it.
-TEST_F(Sm90F32, SumsOfOneSignAreNotTooSmall) {
+/// Positive values: every product that is cut off makes o smaller. Prints by how many 2^-24 of it.
+TEST_F(Sm90F32, SumsOfOneSignAreAsGoodAsPlainFloat32) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const bool is_flat : {true, false}) {
       const Inputs in = make_inputs(plain(DType::kF32, 1, 1, 128, 1536, head_dim, false));
@@ -214,12 +216,17 @@ TEST_F(Sm90F32, SumsOfOneSignAreNotTooSmall) {
       run_forward(in, out, kCompute);
       run_forward(in, want, "reference");
       const std::vector<double> got = out.o.values(), truth = want.o.values();
-      double sum = 0;
-      for (std::size_t at = 0; at < got.size(); ++at) sum += (got[at] - truth[at]) / truth[at];
+      const Standard standard = run_standard(in);
+      double sum = 0, largest = 0, of_standard = 0;
+      for (std::size_t at = 0; at < got.size(); ++at) {
+        sum += (got[at] - truth[at]) / truth[at];
+        largest = std::max(largest, std::abs(got[at] - truth[at]));
+        of_standard = std::max(of_standard, std::abs(double(standard.o.value[at]) - truth[at]));
+      }
       const double mean = sum / static_cast<double>(got.size()) / unit_roundoff(DType::kF32);
-      std::printf("head_dim %d, %s weights: o is off by %.2f 2^-24 in the mean\n", static_cast<int>(head_dim),
-                  is_flat ? "equal" : "different", mean);
-      EXPECT_LT(std::abs(mean), 2);
+      std::printf("head_dim %d, %s weights: o is off by %.2f 2^-24 in the mean; error %.3g, plain float32's %.3g\n",
+                  static_cast<int>(head_dim), is_flat ? "equal" : "different", mean, largest, of_standard);
+      EXPECT_LE(largest, kForwardFactor * of_standard + unit_roundoff(DType::kF32) * 2);  // o is below 2
     }
   }
 }

@@ -87,7 +87,7 @@ std::size_t steps_before(const Sm90F32ForwardVariant& v) {
 }
 
 double tflops_of(const Sm90F32ForwardVariant& v) {
-  const double rate = std::max(v.head_dim, v.head_dim_v) <= 64 ? 190 : 205;
+  const double rate = std::max(v.head_dim, v.head_dim_v) <= 64 ? 185 : 205;
   return v.tile.consumers == 1 ? 0.6 * rate : rate;
 }
 
@@ -136,8 +136,9 @@ class Sm90F32Forward final : public Family {
         {.blocks = num_tiles(p.max_seqlen_q, v.wide.block_m) * p.num_sequences * p.num_heads_q * v.wide.columns.count});
     // The preparing kernel reads float32, and writes as many bytes.
     constexpr double kBytesPerSecond = 3.5e12, kBytesOfElement = 8;
+    constexpr double kStart = 8e-6;  // of three kernels that wait for each other, beyond their launches
     const auto elements = static_cast<double>(p.q.numel() + p.k.numel() + p.v.numel());
-    choice.seconds += elements * kBytesOfElement / kBytesPerSecond +
+    choice.seconds += kStart + elements * kBytesOfElement / kBytesPerSecond +
                       estimated_seconds(p, device,
                                         {.tflops = tflops_of(v),
                                          .block_m = v.tile.block_m(),

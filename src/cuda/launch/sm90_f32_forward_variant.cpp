@@ -18,8 +18,7 @@ Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low) {
                       .consumer_registers = 240,
                       .takes_turns = 1,
                       .schedule = Schedule::kDynamic};
-  if (is_narrow && !has_rules) tile.block_n = 128;
-  if (is_narrow && has_rules && !has_blocks) tile.block_n = 96;
+  if (is_narrow && !has_blocks) tile.block_n = 96;  // with 128 more of p v is cut off
   if (!is_narrow && !has_rules && !has_blocks && !low) tile.block_n = 80;
   if (low || (has_blocks && !is_narrow && has_rules)) {
     tile.consumers = 1;
