@@ -1,11 +1,12 @@
-// The host's half of sm90_forward: grids that cover the problem; and the order of additions in sm90_backward. Tiles are
-// tested where they are chosen: family_test.cpp.
+// The host's half of sm90_forward: grids that cover the problem; where pieces of float32 lie; and the order of
+// additions in sm90_backward. Tiles are tested where they are chosen: family_test.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "kernels/sm90/sm90_backward_schedule.cuh"
+#include "kernels/sm90/sm90_f32_shape.cuh"
 #include "kernels/sm90/sm90_forward_args.cuh"
 #include "kernels/sm90/sm90_forward_shape.cuh"
 
@@ -36,6 +37,38 @@ TEST(Sm90BackwardOrder, HasEveryKeyBlockOnce) {
     std::sort(found.begin(), found.end());
     for (int block = 0; block < blocks; ++block) EXPECT_EQ(found[static_cast<std::size_t>(block)], block);
   }
+}
+
+TEST(F32PieceRows, OfPackedSequencesDoNotOverlap) {
+  for (const int block : {64, 96}) {
+    for (int pattern = 0; pattern < 200; ++pattern) {
+      std::vector<int64> lengths;
+      int64 total = 0, longest = 0;
+      for (int i = 0; i < 9; ++i) {
+        lengths.push_back(pattern * 37 * (i + 1) % (i % 2 == 0 ? 250 : 3));
+        total += lengths.back();
+        longest = std::max(longest, lengths.back());
+      }
+      const F32PieceRows rows = F32PieceRows::of(total, longest, true, 9, block);
+      EXPECT_EQ(rows.rows % block, 0);
+      int64 begin = 0, end_before = 0;
+      for (uint32 i = 0; i < 9; ++i) {
+        const int64 first = F32PieceRows::first(begin, i, block);
+        EXPECT_EQ(first % block, 0);
+        EXPECT_GE(first, end_before) << pattern << " " << i;
+        end_before = first + num_tiles(lengths[i], block) * block;
+        EXPECT_LE(num_tiles(lengths[i], block), rows.blocks);
+        begin += lengths[i];
+      }
+      EXPECT_LE(end_before, rows.rows) << pattern;
+    }
+  }
+}
+
+TEST(F32PieceRows, OfDenseTensorsAreWholeBlocks) {
+  const F32PieceRows rows = F32PieceRows::of(130, 130, false, 7, 64);
+  EXPECT_EQ(rows.rows, 192);
+  EXPECT_EQ(rows.blocks, 3);
 }
 
 // Else a block would wait for one behind it in the list, and that one for a place on the GPU.

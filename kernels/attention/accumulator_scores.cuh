@@ -310,7 +310,7 @@ struct AccumulatorRules {
                                                 int h, int c, float& slope) {
     float value = product;
     if constexpr (Score<Config>::kTransforms) {
-      value = rules.transform.unit_value(value);
+      value = rules.transform.template unit_value<Config>(value);
       slope = ScoreTransform::slope_of_unit_value(value);
     }
     const float factor = Score<Config>::kTransforms ? rules.transform.cap : rules.scale;

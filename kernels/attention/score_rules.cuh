@@ -178,8 +178,9 @@ struct TileRules {
     if constexpr (Score<Config>::kMasksFromMemory) {
       if (mask[row * mask_row_stride + key] == 0) return -kInfinity;
     }
-    float score = Score<Config>::kTransforms ? fmaf(transform.unit_value(product), transform.cap, addend)
-                                             : fmaf(product, scale, addend);
+    float score = Score<Config>::kTransforms
+                      ? fmaf(transform.template unit_value<Config>(product), transform.cap, addend)
+                      : fmaf(product, scale, addend);
     if constexpr (Score<Config>::kIsCustom) {
       float unused;
       score = custom_score<false>(score, {row, 0, key, 0}, unused);

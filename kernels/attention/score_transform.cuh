@@ -2,13 +2,15 @@
 //
 // Kernels know it as ScoreTransform, whatever function it is, in three forms:
 //   exact       the score in float32, with the library's tanh: CUDA cores
-//   factored    unit_value() and cap() apart, with a fast tanh: the factor joins the one of the softmax's exponent
+//   factored    unit_value() and cap() apart, with a fast tanh for 16-bit types: the factor joins the one of the
+//               softmax's exponent
 //   reciprocal  tanh x = 1 - 2 r with r = 1 / (e^2x + 1): the constant goes into lse, the factor into the exponent. The
 //               derivative is 4 (r - r^2). Its absolute error is 2^-24 of 2 cap, far below the rounding of p while cap
 //               is at most kLargestCapByReciprocal
 #pragma once
 
 #include "../common/args.cuh"
+#include "../common/config_enums.cuh"
 #include "../common/numbers.cuh"
 #include "../common/portable.cuh"
 
@@ -90,8 +92,10 @@ struct ScoreTransform {
   }
 
   // Factored: the score is cap times this. The derivative is slope_of_unit_value() of it.
+  template <class Config>
   [[nodiscard]] __device__ __forceinline__ float unit_value(float product) const {
-    return tanh_fast(product * scale_in_cap);
+    const float x = product * scale_in_cap;
+    return Config::kElement == ElementType::kF32 ? tanhf(x) : tanh_fast(x);
   }
   [[nodiscard]] static __device__ __forceinline__ float slope_of_unit_value(float value) {
     return transform_slope(value);

@@ -28,29 +28,9 @@
 #include "sm90_random_words.cuh"
 #include "sm90_scores.cuh"
 #include "sm90_softmax.cuh"
+#include "sm90_turn.cuh"
 
 namespace attend {
-
-// Consumers take turns in issuing products, so that the softmax of one runs under the products of another.
-template <class Config>
-struct Sm90Turn {
-  static constexpr int kFirstBarrier = 1;
-  static constexpr int kThreads = 2 * kWarpgroup;  // the consumer that waits, and the one that passes
-  int consumer;
-
-  // No consumer comes before the first turn. The last consumer passes it.
-  __device__ __forceinline__ void begin() const {
-    if (consumer == Config::kConsumers - 1) pass();
-  }
-  __device__ __forceinline__ void wait() const {
-    if constexpr (Config::kPingPong) barrier_wait<kThreads>(kFirstBarrier + consumer);
-  }
-  __device__ __forceinline__ void pass() const {
-    if constexpr (Config::kPingPong) {
-      barrier_arrive<kThreads>(kFirstBarrier + (consumer == Config::kConsumers - 1 ? 0 : consumer + 1));
-    }
-  }
-};
 
 // What a consumer has of its rows while it walks over the tiles of keys.
 template <class Config>

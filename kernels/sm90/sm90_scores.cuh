@@ -2,7 +2,8 @@
 //
 // If no modification changes scores, only masks are left, and a tile that all rows see costs nothing. Otherwise
 // ../attention/accumulator_scores.cuh applies the modifications, except for two, if no other one changes scores:
-//   a transform          by reciprocals (score_transform.cuh): its constant and its factor go into those of the softmax
+//   a transform          of 16-bit types by reciprocals (score_transform.cuh): its constant and its factor go into
+//                        those of the softmax
 //   a term from memory   of 16 bits comes with k, if the copy engine takes it (kTermsTiles). Otherwise it is loaded
 //                        while the products run, 16 bytes a lane. Loads of 4 bytes, in the accumulator's order, would
 //                        touch as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them
@@ -199,7 +200,8 @@ struct Sm90Scores {
   }
   // Are values -r of a transform?
   [[nodiscard]] static __device__ __forceinline__ bool is_reciprocal(const Sm90ForwardArgs& args) {
-    return Score<Config>::kOnlyTransforms && ScoreTransform::can_be_reciprocal(args.options);
+    return Score<Config>::kOnlyTransforms && Config::kElement != ElementType::kF32 &&
+           ScoreTransform::can_be_reciprocal(args.options);
   }
   __device__ __forceinline__ void add_terms(float (&s)[kScores], const uint32 (&terms)[kTermsWords]) const {
     if constexpr (kLoadsTermsEarly) {

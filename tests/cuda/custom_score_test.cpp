@@ -39,7 +39,8 @@ TEST(CustomScore, IsTakenByTheFamiliesOfProductionAndRefusedByRungs) {
       }
     }
   }
-  EXPECT_THAT(taken, testing::ElementsAre("simt", "sm80_backward", "sm80_forward", "sm90_backward", "sm90_forward"));
+  EXPECT_THAT(taken, testing::ElementsAre("simt", "sm80_backward", "sm80_forward", "sm90_backward", "sm90_f32_forward",
+                                          "sm90_forward"));
   EXPECT_EQ(taken.size() + refused.size(), cuda::families().size());
 }
 

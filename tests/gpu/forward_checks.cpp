@@ -64,8 +64,8 @@ void check_repeats(std::string_view compute, const AttentionCase& c, int rounds)
   }
 }
 
-void check_finite_bias(std::string_view compute, std::int64_t head_dim) {
-  AttentionCase c = plain(DType::kBF16, 2, 1, 70, 200, head_dim, false);
+void check_finite_bias(std::string_view compute, std::int64_t head_dim, DType dtype) {
+  AttentionCase c = plain(dtype, 2, 1, 70, 200, head_dim, false);
   c.bias = Broadcast{true, true, true};
   const Inputs in = make_inputs(c);
   constexpr double kLowest = -0x1.fep127;  // of bfloat16
@@ -83,9 +83,9 @@ void check_finite_bias(std::string_view compute, std::int64_t head_dim) {
   }
 }
 
-void check_large_scores(std::string_view compute, std::int64_t head_dim) {
+void check_large_scores(std::string_view compute, std::int64_t head_dim, DType dtype) {
   for (const double magnitude : {1e3, 1e9, 1e12, 1e15}) {
-    AttentionCase c = plain(DType::kBF16, 1, 1, 20, 300, head_dim, false);
+    AttentionCase c = plain(dtype, 1, 1, 20, 300, head_dim, false);
     c.scale = 1;
     const Inputs in = make_inputs(c);
     for (std::int64_t i = 0; i < 20; ++i) {
@@ -102,8 +102,8 @@ void check_large_scores(std::string_view compute, std::int64_t head_dim) {
   }
 }
 
-void check_neighbours(std::string_view compute, std::int64_t head_dim, bool packed) {
-  AttentionCase c = plain(DType::kBF16, 2, 2, 150, 170, head_dim, true);
+void check_neighbours(std::string_view compute, std::int64_t head_dim, bool packed, DType dtype) {
+  AttentionCase c = plain(dtype, 2, 2, 150, 170, head_dim, true);
   c.batch = 3;
   if (packed) {
     c.varlen_q = {150, 150, 150};

@@ -20,12 +20,12 @@ void submit(std::string_view compute, const Inputs& in, const Outputs& out, Stre
 void check_repeats(std::string_view compute, const AttentionCase& c, int rounds);
 
 /// A finite bias, however low, hides nothing: rows under it alone are means, as those without a bias.
-void check_finite_bias(std::string_view compute, std::int64_t head_dim);
+void check_finite_bias(std::string_view compute, std::int64_t head_dim, DType dtype = DType::kBF16);
 
 /// Results do not depend on the rest of the batch, whatever that holds.
-void check_neighbours(std::string_view compute, std::int64_t head_dim, bool packed);
+void check_neighbours(std::string_view compute, std::int64_t head_dim, bool packed, DType dtype = DType::kBF16);
 
 /// Scores up to 1e30: the largest one's key is all that is seen, and keys that share it share the row.
-void check_large_scores(std::string_view compute, std::int64_t head_dim);
+void check_large_scores(std::string_view compute, std::int64_t head_dim, DType dtype = DType::kBF16);
 
 }  // namespace attend::test

@@ -25,6 +25,7 @@ constexpr Entry kEntries[] = {{.family = "simt", .examples = simt_examples},
                               {.family = "sm80_forward", .examples = sm80_forward_examples},
                               {.family = "sm80_backward", .examples = sm80_backward_examples},
                               {.family = "sm90_forward", .examples = sm90_forward_examples},
+                              {.family = "sm90_f32_forward", .examples = sm90_f32_forward_examples},
                               {.family = "sm90_backward", .examples = sm90_backward_examples}};
 
 /// Adds the first variant of a pass with each modification of scores that the family takes and no variant of the pass

@@ -38,6 +38,10 @@ struct HeadDims {
 /// parts of a ring.
 [[nodiscard]] std::vector<Variant> sm90_forward_examples(const Arch& arch);
 
+/// Each head_dim at which tiles change, every mask; each option, and all that go together; few rows; tensors that are
+/// not aligned.
+[[nodiscard]] std::vector<Variant> sm90_f32_forward_examples(const Arch& arch);
+
 /// Both shapes of tiles, both types, every mask; packed, deterministic; head_dims that are padded; parts of a ring.
 [[nodiscard]] std::vector<Variant> sm90_backward_examples(const Arch& arch);
 

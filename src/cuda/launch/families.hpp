@@ -19,5 +19,7 @@ namespace attend::cuda {
 /// Hopper's tensor cores: sm90_backward.cpp; forward with every option, sm90_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_backward_family();
 [[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();
+/// Likewise, forward for float32: sm90_f32_forward.cpp.
+[[nodiscard]] std::unique_ptr<const Family> sm90_f32_forward_family();
 
 }  // namespace attend::cuda

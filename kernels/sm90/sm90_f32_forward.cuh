@@ -1,0 +1,259 @@
+// sm90_f32_forward: o = softmax(s) v and lse for float32, as exact as float32 arithmetic, on Hopper's tensor cores.
+//
+// Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
+//          packed sequences. Any strides and addresses: the preparing kernel reads q, k and v
+// Supports float32, d and d_v from 8 to 128, every option but dropout and rings. sm_90a
+// Work     sm90_f32_split.cuh writes each operand as two float16 pieces. A product of two operands is three products of
+//          pieces (sm90_f32_products.cuh), and that of p and v of a tile of keys has a sum of its own, which is added
+//          to o in float32: the tensor cores' sums are cut off, and o would lose 2^-24 of itself with each product.
+//          Otherwise the work is divided as in sm90_forward.cuh. The step of a consumer for a tile n of keys:
+//            1  issue s = q k(n)^T and pv = p(n + 1) v(n + 1), in turns with the other consumer (Sm90Turn)
+//            2  o += pv
+//            3  scores, softmax: p(n) in two pieces; o is rescaled if the row's maximum has risen
+// Memory   both pieces of q, rings of those of k and v: Sm90F32Storage
+// Measured (4, 16, 4096, 64): full 196, causal 180; (4, 8, 4096, 128): full 224, causal 190 TFLOP/s. H200, CUDA 13.0
+// Called   by compute 'sm90_f32_forward': src/cuda/launch/sm90_f32_forward.cpp
+// Source   Shah et al., FlashAttention-3 (2024), Algorithm 1; Ootomo and Yokota, Recovering single precision accuracy
+//          from Tensor Cores while surpassing the FP32 theoretical peak performance (2022)
+#pragma once
+
+#include "../isa/setmaxnreg.cuh"
+#include "sm90_f32_epilogue.cuh"
+#include "sm90_f32_producer.cuh"
+#include "sm90_f32_products.cuh"
+#include "sm90_f32_softmax.cuh"
+#include "sm90_scores.cuh"
+#include "sm90_turn.cuh"
+
+namespace attend {
+
+// What a consumer has of its rows while it walks over the tiles of keys.
+template <class Config>
+struct F32RowState {
+  const Sm90Scores<Config>& scores;
+  uint32 q_smem;           // the warpgroup's first row
+  float q_unit;            // of q's pieces
+  const float* key_units;  // of the head's tiles of keys: F32Pieces
+  F32Softmax<Config>& softmax;
+  float v_unit = 0.0f;  // of the tile whose p v is next
+  float (&o)[Sm90F32Shape<Config>::kOutputs];
+  float (&pv)[Sm90F32Shape<Config>::kOutputs];
+};
+
+// A consumer warpgroup: 64 query rows of each of the block's tiles.
+template <class Config>
+struct F32Consumer {
+  using Shape = Sm90F32Shape<Config>;
+  using RowState = F32RowState<Config>;
+  using Weights = F32Weights<Config>;
+  using Place = RingPlace<Config::kStages>;
+  using ScoreTile = float[Shape::kScores];
+  Sm90F32Storage<Config>& smem;
+  const Sm90F32ForwardArgs& args;
+  Sm90Turn<Config> turn;
+  RingPlace<1> q_at = {};
+  Place at = {};  // of k, and of v between tiles of rows; inside of one, v is one behind
+
+  // Tiles of keys that only other warpgroups of the block want.
+  __device__ __forceinline__ void skip(int tiles) {
+#pragma unroll 1
+    for (; tiles > 0; --tiles) {
+      turn.wait();
+      turn.pass();
+      smem.k_full[at.buffer()].wait(at.parity());  // or the release could count for the tile before
+      arrive_as_warp(smem.k_empty[at.buffer()]);
+      smem.v_full[at.buffer()].wait(at.parity());
+      arrive_as_warp(smem.v_empty[at.buffer()]);
+      at.advance();
+    }
+  }
+
+  // Issues s = q k^T of tile n and pv of tile n + 1, in this consumer's turn. Returns the place of that v.
+  [[nodiscard]] __device__ __forceinline__ Place issue_products(RowState& rows, ScoreTile& s, const Weights& p) {
+    const Place v_at = at;
+    at.advance();
+    smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has landed
+    turn.wait();
+    f32_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
+    smem.v_full[v_at.buffer()].wait(v_at.parity());  // v of tile n + 1 has landed
+    f32_begin_pv<Config>(rows.pv, p, smem_address(smem.v[v_at.buffer()]));
+    turn.pass();
+    return v_at;
+  }
+
+  // The units of tile n: of q k^T, and of v.
+  struct Units {
+    float s;
+    float v;
+  };
+  [[nodiscard]] __device__ __forceinline__ Units units_of(const RowState& rows, int n) const {
+    const float2 of_keys = __ldg(reinterpret_cast<const float2*>(rows.key_units) + n);
+    return {rows.q_unit * of_keys.x, of_keys.y};
+  }
+
+  // Products of pieces, which are there, become scores. Returns what makes exponents of 2 of them.
+  template <bool kIsFirst>
+  [[nodiscard]] __device__ __forceinline__ float finish_scores(const RowState& rows, ScoreTile& s,
+                                                               const SeenKeyTile<Config>& tile, float unit) {
+    arrive_as_warp(smem.k_empty[at.buffer()]);
+    constexpr bool kHasRules = Sm90Scores<Config>::kHasRules;  // which want q k^T itself
+    if constexpr (kHasRules) {
+#pragma unroll
+      for (int i = 0; i < Shape::kScores; ++i) s[i] *= unit;
+    }
+    const uint32 no_terms[Sm90Scores<Config>::kTermsWords] = {};
+    rows.scores.template finish<kIsFirst>(s, tile, false, no_terms);
+    if constexpr (kScoreUnits<Config> == ScoreUnits::kNatural) F32Softmax<Config>::limit(s);
+    return rows.scores.multiplier() * (kHasRules ? 1.0f : unit);
+  }
+
+  // o += pv, whose products are done.
+  __device__ __forceinline__ void add_products(RowState& rows) {
+#pragma unroll
+    for (int i = 0; i < Shape::kOutputs; ++i) rows.o[i] = fmaf(rows.pv[i], rows.v_unit, rows.o[i]);
+  }
+
+  // Tile n. The other consumer's products run under its softmax.
+  __device__ __forceinline__ void step(RowState& rows, int place, bool is_last, Weights& p) {
+    ScoreTile s;
+    const Place v_at = issue_products(rows, s, p);
+    const SeenKeyTile<Config> tile = rows.scores.tile_at(place);
+    const Units units = units_of(rows, tile.number);
+    wgmma_wait<0>(s);  // s and pv are there
+    pin_registers(rows.pv);
+    arrive_as_warp(smem.v_empty[v_at.buffer()]);
+    if (is_last) arrive_as_warp(smem.q_empty);
+    add_products(rows);
+    const float c = finish_scores<false>(rows, s, tile, units.s);
+    float factor[kRowsOfThread];
+    if (rows.softmax.update(s, c, p, factor)) scale_rows(rows.o, factor);
+    rows.v_unit = units.v;
+  }
+
+  // p v of the first tile of keys, which comes last.
+  __device__ __forceinline__ void finish_products(RowState& rows, const Weights& p) {
+    smem.v_full[at.buffer()].wait(at.parity());  // its v has landed
+    f32_begin_pv<Config>(rows.pv, p, smem_address(smem.v[at.buffer()]));
+    wgmma_wait<0>(rows.pv);
+    arrive_as_warp(smem.v_empty[at.buffer()]);
+    at.advance();
+    add_products(rows);
+  }
+
+  // o and softmax of the rows for the tiles of keys at these places, last to first. At least one.
+  __device__ __forceinline__ void attend_keys(RowState& rows, Sm90KeyTiles tiles) {
+    Weights p;
+    int place = tiles.end - 1;
+    {  // the first tile: there is no p v yet
+      ScoreTile s;
+      smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has landed
+      turn.wait();
+      f32_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
+      turn.pass();
+      const SeenKeyTile<Config> tile = rows.scores.tile_at(place);
+      const Units units = units_of(rows, tile.number);
+      wgmma_wait<0>(s);
+      if (place == tiles.begin) arrive_as_warp(smem.q_empty);
+      const float c = finish_scores<true>(rows, s, tile, units.s);
+      float factor[kRowsOfThread];
+      (void)rows.softmax.update(s, c, p, factor);
+      rows.v_unit = units.v;
+    }
+#pragma unroll 1
+    for (--place; place >= tiles.begin; --place) step(rows, place, place == tiles.begin, p);
+    finish_products(rows, p);
+    rows.softmax.finish();
+  }
+
+  // One tile of query rows.
+  __device__ __forceinline__ void consume(const Sm90Work& work) {
+    const WindowMask mask = sm90_mask<Config>(args.options, work);
+    const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
+    const Sm90KeyTiles all = places_of_rows<Config, Shape::kBlockM>(list, mask, work, work.row);
+    const int first = work.row + turn.consumer * kWarpgroupRows;
+    if (all.begin >= all.end) {
+      f32_store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
+      __syncwarp();
+      return;
+    }
+    const Sm90KeyTiles seen = places_of_rows<Config, kWarpgroupRows>(list, mask, work, first);
+    if (seen.begin >= seen.end) {
+      skip(all.end - all.begin);
+      f32_store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
+      smem.q_full.wait(q_at.parity());  // or the release could count for the tile before
+      arrive_as_warp(smem.q_empty);
+    } else {
+      skip(all.end - seen.end);
+      attend_rows(work, mask, list, seen);
+      if constexpr (Config::kMask == MaskKind::kWindow) skip(seen.begin - all.begin);
+    }
+    __syncwarp();
+    q_at.advance();
+  }
+
+  __device__ __forceinline__ void attend_rows(const Sm90Work& work, const WindowMask& mask,
+                                              const Sm90KeyList<Config>& list, Sm90KeyTiles seen) {
+    const F32Place<Config> place = F32Place<Config>::of(args, work);
+    const int first = work.row + turn.consumer * kWarpgroupRows;
+    const auto units_before = [](int head, int64 rows, int row, int block) {
+      return (static_cast<int64>(head) * rows + row) / block;
+    };
+    const Sm90Scores<Config> scores = Sm90Scores<Config>::of(args, work, turn.consumer, mask, list);
+    F32Softmax<Config> softmax;
+    float o[Shape::kOutputs] = {}, pv[Shape::kOutputs];
+    RowState rows = {.scores = scores,
+                     .q_smem = smem_address(smem.q) + turn.consumer * kWarpgroupRows * kSwizzleBytes,
+                     .q_unit = __ldg(args.pieces.q_units + units_before(place.head_q, args.pieces.q_rows,
+                                                                        place.first_q + first, kSm90ConsumerRows)),
+                     .key_units = args.pieces.key_units +
+                                  2 * units_before(place.head_k, args.pieces.k_rows, place.first_k, Config::kBlockN),
+                     .softmax = softmax,
+                     .o = o,
+                     .pv = pv};
+    smem.q_full.wait(q_at.parity());  // q has landed
+    attend_keys(rows, seen);
+    f32_store_rows<Config>(args, work, Sm90Rows::of(work, turn.consumer), softmax, o);
+  }
+
+  __device__ __forceinline__ void run() {
+    if constexpr (Config::kPingPong) turn.begin();
+    RingPlace<kSm90WorkSlots> work_at;
+    for (;;) {
+      smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
+      const Sm90Work& work = smem.work[work_at.buffer()];
+      if (work.sequence == Sm90Work::kNoWork) break;
+      consume(work);
+      arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp: all lanes have read it
+      work_at.advance();
+    }
+  }
+};
+
+// Grid: any number of blocks, which share all tiles. Warpgroup 0 loads, the others compute.
+template <class Config>
+__device__ void sm90_f32_forward(const Sm90F32ForwardArgs& args) {
+  using Shape = Sm90F32Shape<Config>;
+  constexpr int kRegistersOfThreads = 65536 / Shape::kThreads / 8 * 8;
+  static_assert(Config::kThreads == Shape::kThreads && Config::kBlockM == Shape::kBlockM);
+  static_assert(Config::kProducerRegisters + Config::kConsumers * Config::kConsumerRegisters <=
+                    (1 + Config::kConsumers) * kRegistersOfThreads,
+                "taking registers would wait for ever");
+  static_assert(sizeof(Sm90F32Storage<Config>) == Config::kSmemBytes);
+  extern __shared__ __align__(kSwizzleAtom) unsigned char smem_bytes[];
+  auto& smem = *reinterpret_cast<Sm90F32Storage<Config>*>(smem_bytes);
+
+  if (threadIdx.x == 0) smem.init_barriers();
+  __syncthreads();  // the barriers are there: all may wait, arrive and load
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
+  if (group == 0) {
+    give_registers<Config::kProducerRegisters>();
+    if (__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpThreads, 0) == 0) {
+      F32Producer<Config>{smem, args}.run();
+    }
+  } else {
+    take_registers<Config::kConsumerRegisters>();
+    F32Consumer<Config>{smem, args, {group - 1}}.run();
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,129 @@
+// The warp of sm90_f32_forward that loads: one of its lanes asks the copy engine for pieces. Heads that are marked as
+// wide (sm90_f32_split.cuh) are passed over.
+#pragma once
+
+#include "../isa/wgmma.cuh"
+#include "../tiles/tma_panel.cuh"
+#include "sm90_f32_args.cuh"
+#include "sm90_f32_storage.cuh"
+#include "sm90_work.cuh"
+
+namespace attend {
+
+// Where the pieces of a tile of query rows and of its head's keys lie.
+template <class Config>
+struct F32Place {
+  int head_q;  // in the maps
+  int head_k;
+  int first_q;  // the sequence's first row of pieces
+  int first_k;
+
+  [[nodiscard]] static __device__ __forceinline__ F32Place of(const Sm90F32ForwardArgs& args, const Sm90Work& work) {
+    const int heads_q = static_cast<int>(args.base.num_heads_q), heads_k = static_cast<int>(args.base.num_heads_k);
+    const int head_k = work.head / (heads_q / heads_k);
+    if constexpr (Config::kIsVarlen) {
+      return {work.head, head_k, static_cast<int>(F32PieceRows::first(work.q_begin, work.sequence, kSm90ConsumerRows)),
+              static_cast<int>(F32PieceRows::first(work.k_begin, work.sequence, Config::kBlockN))};
+    } else {
+      return {work.sequence * heads_q + work.head, work.sequence * heads_k + head_k, 0, 0};
+    }
+  }
+};
+
+// Its places in the rings go on from tile to tile.
+template <class Config>
+struct F32Producer {
+  using Shape = Sm90F32Shape<Config>;
+  Sm90F32Storage<Config>& smem;
+  const Sm90F32ForwardArgs& args;
+  RingPlace<1> q_at = {};
+  RingPlace<Config::kStages> k_at = {};
+  RingPlace<Config::kStages> v_at = {};
+  RingPlace<kSm90WorkSlots> work_at = {};
+
+  [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
+
+  // Both pieces of some rows.
+  template <int kPanels>
+  static __device__ __forceinline__ void load(void* to, int panel_bytes, const TensorMapArg& map, Mbarrier& full,
+                                              int row, int head) {
+    full.arrive_expect_bytes(kPieces * kPanels * panel_bytes);
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        tma_load_panel(smem_address(to) + (piece * kPanels + panel) * panel_bytes, map, full,
+                       {panel * kPanelColumns, row, head, piece});
+      }
+    }
+  }
+
+  // Each load waits until its buffer is free. The first waits pass: fresh barriers say that buffers are free.
+  __device__ __forceinline__ void load_q(const F32Place<Config>& place, const Sm90Work& work) {
+    smem.q_empty.wait(q_at.parity() ^ 1);
+    load<Shape::kPanelsQk>(smem.q, Shape::kPanelBytesQ, args.q_map, smem.q_full, place.first_q + work.row,
+                           place.head_q);
+    q_at.advance();
+  }
+  __device__ __forceinline__ void load_k(const F32Place<Config>& place, int n) {
+    smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);
+    load<Shape::kPanelsQk>(smem.k[k_at.buffer()], Shape::kPanelBytesK, args.k_map, smem.k_full[k_at.buffer()],
+                           place.first_k + n * Config::kBlockN, place.head_k);
+    k_at.advance();
+  }
+  __device__ __forceinline__ void load_v(const F32Place<Config>& place, int n) {
+    smem.v_empty[v_at.buffer()].wait(v_at.parity() ^ 1);
+    load<Shape::kPanelsV>(smem.v[v_at.buffer()], Shape::kPanelBytesK, args.v_map, smem.v_full[v_at.buffer()],
+                          place.first_k + n * Config::kBlockN, place.head_k);
+    v_at.advance();
+  }
+
+  // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next.
+  __device__ __forceinline__ void load_tile(const Sm90Work& work) {
+    const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
+    const Sm90KeyTiles tiles =
+        places_of_rows<Config, Shape::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
+    if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
+    const F32Place<Config> place = F32Place<Config>::of(args, work);
+    int number = list.number(tiles.end - 1);
+    load_k(place, number);
+    load_q(place, work);
+#pragma unroll 1
+    for (int at = tiles.end - 2; at >= tiles.begin; --at) {
+      const int next = list.number(at);
+      load_k(place, next);
+      load_v(place, number);
+      number = next;
+    }
+    load_v(place, number);
+  }
+
+  [[nodiscard]] __device__ __forceinline__ bool is_wide(const Sm90Work& work) const {
+    const int head_k = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
+    return __ldg(args.pieces.wide + work.sequence * static_cast<int>(args.base.num_heads_k) + head_k) != 0;
+  }
+
+  // By one warp.
+  __device__ __forceinline__ void run() {
+    Sm90TileWalk<Config> walk(args);
+    for (;;) {
+      const Sm90Work work = walk.tile();
+      const bool is_end = work.sequence == Sm90Work::kNoWork;
+      if (!is_end) walk.take();  // the answer comes while this tile is loaded
+      if (is_end || !is_wide(work)) {
+        smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the tile announced here before
+        if (is_loader()) {
+          smem.work[work_at.buffer()] = work;
+          smem.work_full[work_at.buffer()].arrive();
+        }
+        work_at.advance();
+        if (is_end) return;
+        if (is_loader()) load_tile(work);
+      }
+      __syncwarp();
+      walk.advance();
+    }
+  }
+};
+
+}  // namespace attend

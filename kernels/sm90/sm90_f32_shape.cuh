@@ -1,0 +1,83 @@
+// The numbers of sm90_f32_forward that host and device must agree on: tiles, shared memory, where pieces lie.
+#pragma once
+
+#include "sm90_forward_shape.cuh"
+
+namespace attend {
+
+// A float32 as the sum of two float16 numbers, times a power of two that a block of rows shares.
+constexpr int kPieces = 2;
+enum Piece { kHighPiece, kLowPiece };
+
+constexpr int kF32SplitThreads = 256;
+constexpr int kF32LeastHeadDim = 8;  // of fewer numbers a row may be small by chance: F32Block::kMostSpread
+constexpr int kF32LargestHeadDim = 128;
+
+// The choices of a Config, with the names of its constants.
+struct Sm90F32Tile {
+  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 consumers
+  int block_n;             // kBlockN: keys
+  int stages;              // kStages: buffers of k and of v
+  int producer_registers;  // kProducerRegisters: per thread
+  int consumer_registers;  // kConsumerRegisters: per thread
+  int takes_turns;         // kPingPong: consumers issue their products one after the other
+  Schedule schedule;       // kSchedule
+
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return (1 + consumers) * kSm90WarpgroupThreads; }
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr int smem_bytes(int head_dim, int head_dim_v) const {
+    const int panels_v = sm90_panels(sm90_columns_v(head_dim_v));
+    const int q = sm90_panels(head_dim) * block_m() * kSwizzleBytes;
+    const int k_and_v = (sm90_panels(head_dim) + panels_v) * block_n * kSwizzleBytes;
+    const int barriers = 8 * (2 + 4 * stages + 2 * kSm90WorkSlots);
+    const int bytes = kPieces * (q + stages * k_and_v) + kSm90WorkSlots * kSm90WorkBytes + barriers;
+    return (bytes + kSwizzleAtom - 1) / kSwizzleAtom * kSwizzleAtom;
+  }
+};
+
+// Columns of a row of pieces in memory: the copy engine takes multiples of 16 bytes.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int f32_piece_pitch(int head_dim) {
+  return (head_dim + 7) / 8 * 8;
+}
+
+// The rows of a tensor's pieces, of one head. They are in blocks, each of one sequence: packed sequences begin at
+// multiples of a block.
+struct F32PieceRows {
+  int64 rows;    // of a head, in memory
+  int64 blocks;  // of the longest sequence
+
+  // length: tokens in the tensor; longest: of a sequence
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr F32PieceRows of(int64 length, int64 longest, bool is_packed,
+                                                                    int64 sequences, int block) {
+    const int64 rows = is_packed ? length + sequences * block : length;
+    return {num_tiles(rows, block) * block, num_tiles(longest, block)};
+  }
+  // Of a packed sequence whose first token is `begin`. The blocks of different sequences do not overlap.
+  [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 first(int64 begin, uint32 sequence, int block) {
+    return (begin + static_cast<int64>(sequence) * block) / block * block;
+  }
+};
+
+// The same for a Config.
+template <class Config>
+struct Sm90F32Shape {
+  static constexpr int kConsumers = Config::kConsumers;
+  static constexpr int kBlockM = kConsumers * kSm90ConsumerRows;
+  static constexpr int kThreads = (1 + kConsumers) * kSm90WarpgroupThreads;
+  static constexpr int kQkSteps = (Config::kHeadDim + 15) / 16;  // products of depth 16
+  static constexpr int kColumnsV = sm90_columns_v(Config::kHeadDimV);
+  static constexpr int kPanelsQk = sm90_panels(Config::kHeadDim);
+  static constexpr int kPanelsV = sm90_panels(kColumnsV);
+  static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
+  static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
+  // Of one piece:
+  static constexpr int kQBytes = kPanelsQk * kPanelBytesQ;
+  static constexpr int kKBytes = kPanelsQk * kPanelBytesK;
+  static constexpr int kVBytes = kPanelsV * kPanelBytesK;
+  // Of a thread:
+  static constexpr int kScores = Config::kBlockN / 2;
+  static constexpr int kPairs = Config::kBlockN / 4;
+  static constexpr int kOutputs = kColumnsV / 2;
+};
+
+}  // namespace attend

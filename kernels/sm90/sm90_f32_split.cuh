@@ -1,0 +1,261 @@
+// sm90_f32_split: q, k and v of float32 as two float16 pieces each, for sm90_f32_forward:
+//   x = unit * (high + low),   high = float16(x / unit),   low = float16(x / unit - high)
+//
+// Work     A block has 64 rows of q, or kBlockN rows of k or v, of one head. Its unit is the power of two that brings
+//          its largest |x| to [2^14, 2^15): float16 ends at 2^16.
+// Bounds   |x - unit (high + low)| <= max(2^-23 |x|, 2^-40 of the largest of the block): high has 11 bits, low 11 more
+//          and a sign, and 2^-25 is half of float16's smallest number.
+// Wide     Two pieces are not enough where a block's largest number is not finite or beyond 2^48, or where some row's
+//          largest is below 2^-16 of the block's, but not 0: that row's scores, or outputs of rows that see only such
+//          keys, would have fewer than 24 bits. Such heads are marked, and left to sm90_f32_wide.cuh.
+// Called   by compute 'sm90_f32_forward', before its main kernel
+// Source   Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022)
+#pragma once
+
+#include "../attention/sequence.cuh"
+#include "../attention/work.cuh"
+#include "../common/element.cuh"
+#include "../common/warp_reduce.cuh"
+#include "sm90_f32_args.cuh"
+#include "sm90_f32_shape.cuh"
+
+namespace attend {
+
+// A tensor that is split, and where a block's rows lie in it.
+struct F32Source {
+  const float* data;  // of the block's first row
+  int64 row_stride;
+  int rows;  // of the block that exist
+};
+
+// Where its pieces go.
+struct F32Target {
+  unsigned short* high;  // of the block's first row
+  int64 low_offset;      // from a high piece to its low one
+  float* unit;
+  uint32* wide;
+};
+
+// A block of kRows rows of kColumns numbers, in registers.
+template <int kRows, int kColumns, bool kAligned>
+struct F32Block {
+  static constexpr int kVector = 4;
+  static constexpr int kLanes = kColumns <= 32 ? 8 : kColumns <= 64 ? 16 : 32;  // that share a row
+  static constexpr int kVectors = (kColumns + kVector * kLanes - 1) / (kVector * kLanes);
+  static constexpr int kRowsAtOnce = kF32SplitThreads / kLanes;
+  static constexpr int kSteps = kRows / kRowsAtOnce;
+  static constexpr int kWarps = kF32SplitThreads / kWarpThreads;
+  static constexpr uint32 kMagnitude = 0x7fffffff;
+  static constexpr int kExponentBits = 23, kBias = 127;
+  static constexpr int kTop = 14;         // floor(log2) of the largest number in pieces
+  static constexpr int kMostRange = 48;   // of its floor(log2) before, either way
+  static constexpr int kMostSpread = 16;  // powers of two between the largest numbers of two rows
+  static_assert(kRows % kRowsAtOnce == 0);
+  float value[kSteps][kVectors][kVector];
+
+  [[nodiscard]] static __device__ __forceinline__ int row(int step) {
+    return step * kRowsAtOnce + static_cast<int>(threadIdx.x) / kLanes;
+  }
+  [[nodiscard]] static __device__ __forceinline__ int column(int vector) {
+    return (vector * kLanes + static_cast<int>(threadIdx.x) % kLanes) * kVector;
+  }
+
+  __device__ __forceinline__ void load(const F32Source& from) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int n = 0; n < kVectors; ++n) {
+        float(&to)[kVector] = value[step][n];
+        const int first = column(n);
+        const float* at = from.data + row(step) * from.row_stride + first;
+        to[0] = to[1] = to[2] = to[3] = 0.0f;
+        if (row(step) >= from.rows || first >= kColumns) continue;
+        if constexpr (kAligned) {
+          const float4 four = __ldg(reinterpret_cast<const float4*>(at));
+          to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+        } else {
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) {
+            if (first + i < kColumns) to[i] = __ldg(at + i);
+          }
+        }
+      }
+    }
+  }
+
+  // The bits of the largest magnitude of a row. In this order infinity is beyond all numbers, and NaN beyond infinity.
+  [[nodiscard]] __device__ __forceinline__ uint32 row_largest(int step) const {
+    uint32 largest = 0;
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) largest = max(largest, __float_as_uint(value[step][n][i]) & kMagnitude);
+    }
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+    }
+    return largest;
+  }
+
+  // The bits of the largest magnitude of all rows, and of the smallest of those of rows that are not all 0.
+  struct Extent {
+    uint32 largest;
+    uint32 smallest;
+
+    __device__ __forceinline__ void add(const Extent& other) {
+      largest = max(largest, other.largest);
+      smallest = min(smallest, other.smallest);
+    }
+    [[nodiscard]] __device__ __forceinline__ bool is_wide() const {
+      if (largest == 0) return false;
+      const int exponent = static_cast<int>(largest >> kExponentBits) - kBias;  // of NaN and infinity 128
+      if (exponent < -kMostRange || exponent > kMostRange) return true;
+      return __uint_as_float(smallest) < __uint_as_float(largest - (kMostSpread << kExponentBits));
+    }
+    // The exponent of x / unit over that of x.
+    [[nodiscard]] __device__ __forceinline__ int shift() const {
+      return largest == 0 ? 0 : kTop + kBias - static_cast<int>(largest >> kExponentBits);
+    }
+  };
+  [[nodiscard]] __device__ __forceinline__ Extent extent() const {
+    __shared__ Extent of_warp[kWarps];
+    Extent mine = {0, kMagnitude};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint32 largest = row_largest(step);
+      mine.add({largest, largest == 0 ? kMagnitude : largest});
+    }
+#pragma unroll
+    for (int distance = kLanes; distance < kWarpThreads; distance *= 2) {
+      mine.add(
+          {__shfl_xor_sync(kAllLanes, mine.largest, distance), __shfl_xor_sync(kAllLanes, mine.smallest, distance)});
+    }
+    if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = mine;
+    __syncthreads();  // those of all warps are there
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) mine.add(of_warp[warp]);
+    return mine;
+  }
+
+  // 2^exponent, for exponents of normal numbers.
+  [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {
+    return __uint_as_float(static_cast<uint32>(exponent + kBias) << kExponentBits);
+  }
+
+  __device__ __forceinline__ void store(float scale, const F32Target& to) const {
+    constexpr int kPitch = f32_piece_pitch(kColumns);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int n = 0; n < kVectors; ++n) {
+        if (column(n) >= kPitch) continue;
+        uint32 high[kVector / 2], low[kVector / 2];
+#pragma unroll
+        for (int i = 0; i < kVector / 2; ++i) {
+          const float a = value[step][n][2 * i] * scale, b = value[step][n][2 * i + 1] * scale;
+          high[i] = Float16::pack(a, b);
+          low[i] = Float16::pack(a - Float16::low(high[i]), b - Float16::high(high[i]));
+        }
+        unsigned short* at = to.high + static_cast<int64>(row(step)) * kPitch + column(n);
+        *reinterpret_cast<uint2*>(at) = make_uint2(high[0], high[1]);
+        *reinterpret_cast<uint2*>(at + to.low_offset) = make_uint2(low[0], low[1]);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void split(const F32Source& from, const F32Target& to) {
+    F32Block block;
+    block.load(from);
+    const Extent extent = block.extent();
+    const bool is_wide = extent.is_wide();  // then nobody reads the pieces
+    const int shift = is_wide ? 0 : extent.shift();
+    if (threadIdx.x == 0) {
+      *to.unit = power_of_two(-shift);
+      if (is_wide) *to.wide = 1;
+    }
+    block.store(power_of_two(shift), to);
+  }
+};
+
+// Which rows a block has: of which sequence and head.
+template <class Config>
+struct F32SplitWork {
+  SequenceSpan span;
+  uint32 sequence;
+  uint32 head;
+  uint32 number;     // of the block in its sequence
+  uint32 num_heads;  // of the tensor
+  uint32 batches;    // likewise
+
+  [[nodiscard]] static __device__ __forceinline__ F32SplitWork of(const Sm90F32SplitArgs& args, uint32 index,
+                                                                  uint32 blocks, uint32 num_heads) {
+    const HeadTile at = HeadTile::of_block(index, blocks, num_heads);
+    return {sequence_span<Config>(args.base, args.options, at.batch),
+            at.batch,
+            at.head,
+            static_cast<uint32>(at.tile),
+            num_heads,
+            Config::kIsVarlen ? 1 : args.base.batch};
+  }
+
+  // tensor: its data and strides; begin and length: the sequence's in it. pieces, rows, units: F32Pieces; of units one
+  // in kStep is this tensor's.
+  struct Tensor {
+    const void* data;
+    const TensorStrides& stride;
+    int64 begin;
+    int64 length;
+    unsigned short* pieces;
+    int64 rows;
+    float* units;
+  };
+  template <int kRows, int kColumns, int kStep>
+  __device__ __forceinline__ void split(const Tensor& tensor, uint32* wide) const {
+    constexpr int kPitch = f32_piece_pitch(kColumns);
+    const int64 row = static_cast<int64>(number) * kRows;
+    if (row >= tensor.length) return;
+    const int64 of_head = static_cast<int64>(span.batch) * num_heads + head;
+    const int64 first = row + (Config::kIsVarlen ? F32PieceRows::first(tensor.begin, sequence, kRows) : 0);
+    const F32Source from = {
+        static_cast<const float*>(tensor.data) + tensor.stride.offset(span.batch, head, tensor.begin + row),
+        tensor.stride.row, static_cast<int>(min(tensor.length - row, int64{kRows}))};
+    const F32Target to = {tensor.pieces + (of_head * tensor.rows + first) * kPitch,
+                          static_cast<int64>(batches) * num_heads * tensor.rows * kPitch,
+                          tensor.units + (of_head * tensor.rows + first) / kRows * kStep, wide};
+    F32Block<kRows, kColumns, Config::kAligned>::split(from, to);
+  }
+};
+
+// Grid: the blocks of q of all heads, then those of k, then those of v.
+template <class Config>
+__device__ void sm90_f32_split(const Sm90F32SplitArgs& args) {
+  static_assert(Config::kThreads == kF32SplitThreads);
+  using Work = F32SplitWork<Config>;
+  const ForwardArgs& base = args.base;
+  const F32Pieces& pieces = args.pieces;
+  const uint32 of_q = pieces.q_blocks * base.num_heads_q * base.batch;
+  const uint32 of_k = pieces.k_blocks * base.num_heads_k * base.batch;
+  if (blockIdx.x < of_q) {
+    const Work work = Work::of(args, blockIdx.x, pieces.q_blocks, base.num_heads_q);
+    const uint32 head_k = work.head / (base.num_heads_q / base.num_heads_k);
+    work.template split<kSm90ConsumerRows, Config::kHeadDim, 1>(
+        {base.q, base.q_stride, work.span.q_begin, work.span.seqlen_q, pieces.q, pieces.q_rows, pieces.q_units},
+        pieces.wide + work.sequence * base.num_heads_k + head_k);
+    return;
+  }
+  const bool is_v = blockIdx.x - of_q >= of_k;
+  const Work work = Work::of(args, blockIdx.x - of_q - (is_v ? of_k : 0), pieces.k_blocks, base.num_heads_k);
+  uint32* wide = pieces.wide + work.sequence * base.num_heads_k + work.head;
+  if (is_v) {
+    work.template split<Config::kBlockN, Config::kHeadDimV, 2>(
+        {base.v, base.v_stride, work.span.k_begin, work.span.seqlen_k, pieces.v, pieces.k_rows, pieces.key_units + 1},
+        wide);
+  } else {
+    work.template split<Config::kBlockN, Config::kHeadDim, 2>(
+        {base.k, base.k_stride, work.span.k_begin, work.span.seqlen_k, pieces.k, pieces.k_rows, pieces.key_units},
+        wide);
+  }
+}
+
+}  // namespace attend

@@ -1,0 +1,44 @@
+// Shared memory of sm90_f32_forward, and its barriers.
+#pragma once
+
+#include "sm90_f32_shape.cuh"
+#include "sm90_storage.cuh"
+
+namespace attend {
+
+template <class Config>
+struct alignas(kSwizzleAtom) Sm90F32Storage {
+  using Shape = Sm90F32Shape<Config>;
+  unsigned char q[kPieces][Shape::kQBytes];
+  unsigned char k[Config::kStages][kPieces][Shape::kKBytes];
+  unsigned char v[Config::kStages][kPieces][Shape::kVBytes];
+  Sm90Work work[kSm90WorkSlots];
+  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
+  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it
+  Mbarrier q_full;                      // the bytes of both pieces of q have landed
+  Mbarrier q_empty;                     // each consumer warp has read them
+  Mbarrier k_full[Config::kStages];     // likewise
+  Mbarrier v_full[Config::kStages];
+  Mbarrier k_empty[Config::kStages];
+  Mbarrier v_empty[Config::kStages];
+
+  // By one thread; a barrier of the block follows.
+  __device__ __forceinline__ void init_barriers() {
+    constexpr int kReaders = Config::kConsumers * kWarpgroup / kWarpThreads;
+    for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
+      work_full[slot].init(1);
+      work_empty[slot].init(arrivals_of_warps(kReaders));
+    }
+    q_full.init(1);
+    q_empty.init(arrivals_of_warps(kReaders));
+    for (int stage = 0; stage < Config::kStages; ++stage) {
+      k_full[stage].init(1);
+      v_full[stage].init(1);
+      k_empty[stage].init(arrivals_of_warps(kReaders));
+      v_empty[stage].init(arrivals_of_warps(kReaders));
+    }
+    mbarrier_init_fence();
+  }
+};
+
+}  // namespace attend

@@ -1,0 +1,18 @@
+// sm90_f32_wide: the heads that sm90_f32_forward leaves out, since two float16 pieces are not enough for their numbers
+// (sm90_f32_split.cuh says when), by simt_forward: infinities and NaN, and numbers of very different size. A block of
+// another head ends at once.
+#pragma once
+
+#include "../simt/simt_forward.cuh"
+#include "sm90_f32_args.cuh"
+
+namespace attend {
+
+template <class Config>
+__device__ void sm90_f32_wide(const Sm90F32WideArgs& args) {
+  const auto work = SimtForwardWork<Config>::mine(args.base);
+  const uint32 head_k = work.head / (args.base.num_heads_q / args.base.num_heads_k);
+  if (__ldg(args.wide + work.sequence * args.base.num_heads_k + head_k) != 0) simt_forward<Config>(args);
+}
+
+}  // namespace attend
