@@ -46,7 +46,7 @@ std::vector<AttentionCase> cases() {
     add(65, 4097, head_dim).batch = 2;
     add(130, 5001, head_dim, true);
     add(64, 8192, head_dim, true).fill = Fill::kLarge;
-    add(2048, 2048, head_dim, true).heads_q = 2;  // the first rows see keys of the first part only
+    add(2048, 2048, head_dim, true).heads_q = 2;             // the first rows see keys of the first part only
     AttentionCase& blind = add(1300, 1100, head_dim, true);  // and here none
     blind.heads_q = blind.heads_k = 1;
     AttentionCase& windowed = add(200, 6000, head_dim);

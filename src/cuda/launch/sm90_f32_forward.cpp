@@ -116,7 +116,12 @@ class Sm90F32Forward final : public Family {
     lay_out(p, device, choice);
     Choice other = {.variant = low, .why = "Hopper's tensor cores: few rows, so tiles of 64"};
     lay_out(p, device, other);
-    return other.seconds < choice.seconds ? other : choice;
+    if (other.seconds < choice.seconds) choice = other;
+    // By name only, or where nobody else can: with these it has run in the tests' emulator, and on no GPU.
+    constexpr double kLast = 1e3;
+    constexpr std::int32_t kUnproven = option::kBias | option::kBoolMask | option::kBlockMask | option::kCustomScore;
+    if (facts.has(kUnproven)) choice.seconds *= kLast;
+    return choice;
   }
 
   void lay_out(const Problem& p, const DeviceInfo& device, Choice& choice) const override {
