@@ -5,7 +5,7 @@
 // Shapes   see MergeArgs. Any number of states, of any types and strides; o may be the o of a state, lse its lse
 // Work     a warp has a row: lane n has the weight of state n, then all lanes add up columns in the order of the states
 // Bits     weights and sums are float64. A state with lse = -inf is not read
-// Called   by src/cuda/serving/merge.cpp
+// Called   by src/cuda/serving/merge.cpp, and behind sm90_forward where blocks share keys
 // Source   Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
 #pragma once
 

@@ -104,7 +104,8 @@ struct F32Consumer {
     const uint32 no_terms[Sm90Scores<Config>::kTermsWords] = {};
     rows.scores.template finish<kIsFirst>(s, tile, false, no_terms);
     if constexpr (kScoreUnits<Config> == ScoreUnits::kNatural) F32Softmax<Config>::limit(s);
-    return rows.scores.multiplier() * (kHasRules ? 1.0f : unit);
+    constexpr float kLeast = 0x1p-100f;  // as sm90_folded_scale: 0 * -inf would be NaN
+    return kHasRules ? rows.scores.multiplier() : fmaxf(rows.scores.multiplier() * unit, kLeast);
   }
 
   // o += pv, whose products are done.

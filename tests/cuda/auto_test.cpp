@@ -28,8 +28,8 @@ TEST(Choose, TakesTheNamesOfOtherProjects) {
 TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   const Sizes large = {.seqlen_q = 8192, .seqlen_k = 8192, .head_dim = 128, .head_dim_v = 128};
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large)), "sm90_forward");
-  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "sm90_f32_forward");
-  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.softcap = 5})), "sm90_f32_forward");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large)), "fa2");
+  EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.softcap = 5})), "simt");
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.dropout_p = 0.1})), "simt");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5})), "sm90_forward");
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, large, {.softcap = 5}, false, 0, 2)), "sm80_forward");

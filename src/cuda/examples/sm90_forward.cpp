@@ -100,7 +100,7 @@ constexpr Case kSplits[] = {
     {.element = kBF16, .seqlen_k = 16384, .is_low = true, .splits_keys = true},
     {.element = kBF16, .mask = kCausal, .splits_keys = true},
     {.element = kF16, .mask = kWindow, .options = kTransform | kAlibi | kDropout, .splits_keys = true},
-    {.element = kBF16, .options = kBias, .bias = kBF16, .is_low = true, .splits_keys = true},
+    {.element = kBF16, .options = kDropout, .is_low = true, .splits_keys = true},
 };
 constexpr std::int32_t kTwoRules = kDropout | kAlibi, kThreeRules = kDropout | kAlibi | kTransform;
 constexpr Case kDropoutBesideRules[] = {

@@ -15,7 +15,7 @@ std::int64_t rows_of(const Problem& p) {
 
 bool sm90_forward_can_split(const Problem& p) {
   return !p.varlen && p.block_mask == nullptr && !p.mask && !p.adds_to_outputs() && p.placement() == nullptr &&
-         !p.sinks && p.max_seqlen_k > 0;
+         !p.sinks && !p.bias && p.custom_score == nullptr && p.max_seqlen_k > 0;
 }
 
 std::int64_t sm90_forward_split_bytes(const Problem& p, std::int64_t splits) {

@@ -14,7 +14,8 @@ namespace attend::cuda {
 constexpr std::int64_t kSm90MostSplits = kMergeStatesOfLaunch;
 
 /// May the keys of the problem be split? Not where lists of tiles, lengths on the device or a logit of the row's own
-/// say what a row sees, and not in a ring, whose pieces are merged by the kernel.
+/// say what a row sees, and not in a ring, whose pieces are merged by the kernel. Nor with a bias or a function of
+/// scores: where it is -1e9 for a whole row, the parts' lse, rounded to float32, no longer say how many keys they have.
 [[nodiscard]] bool sm90_forward_can_split(const core::Problem& p);
 
 /// Bytes of the parts' o and lse in the workspace.
