@@ -24,8 +24,6 @@ BLOCK = re.compile(r"(?:^<!-- (with|not run): ([^\n]+) -->\n+)?^```(\w+)\n(.*?)^
 # What CI installs, and others need not.
 OPTIONAL = ("torch", "jax", "onnx", "onnxruntime", "transformers", "mpi4py")
 
-pytestmark = pytest.mark.xfail(strict=False, reason="blocks of new doors: to be mended")
-
 
 class Block(NamedTuple):
     page: str
