@@ -59,6 +59,31 @@ def jax_arrays() -> Iterator[Names]:
 
 
 @contextlib.contextmanager
+def jax_mesh() -> Iterator[Names]:
+    """(batch, heads, seqlen, head_dim), and a mesh of one device."""
+    import functools
+
+    import attend.jax
+    import jax
+
+    q, k, v = (_normal(2, heads, 64, 32) for heads in (8, 2, 2))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "seq"))
+    yield {
+        "attend": attend, "jax": jax, "functools": functools, "PartitionSpec": jax.sharding.PartitionSpec, "mesh": mesh,
+        "seqlen": 64, "q": q, "k": k, "v": v,
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def torch_sequences() -> Iterator[Names]:
+    """(batch, seqlen, heads, head_dim) of torch, and two sequences of such."""
+    import torch
+
+    q, k, v = (torch.from_numpy(_normal(2, 64, 8, 32)) for _ in range(3))
+    yield {"q": q, "k": k, "v": v, "sequences": [q[:1], k[:1, :20]]}
+
+
+@contextlib.contextmanager
 def scores() -> Iterator[Names]:
     """What texts of scores read."""
     q, k, v = (_normal(1, 2, 256, 8) for _ in range(3))
@@ -172,7 +197,20 @@ def _by_torchrun(code: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-_ALL = (arrays, caches, jax_arrays, scores, documents, nothing, one_rank, torch_model, onnx_model, two_processes)
+_ALL = (
+    arrays,
+    caches,
+    jax_arrays,
+    jax_mesh,
+    torch_sequences,
+    scores,
+    documents,
+    nothing,
+    one_rank,
+    torch_model,
+    onnx_model,
+    two_processes,
+)
 SETUPS = {setup.__name__: setup for setup in _ALL}
 
 
