@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -62,6 +63,44 @@ std::optional<std::string_view> quoted_include(std::string_view line) {
   return line.substr(0, end);
 }
 
+/// Copies a string or character literal from `text` to `out`, with its quotes, and removes it from `text`.
+void move_literal(std::string_view& text, std::string& out) {
+  std::size_t length = 1;
+  while (length < text.size() && text[length] != text.front()) length += text[length] == '\\' ? 2 : 1;
+  length = std::min(length + 1, text.size());
+  out += text.substr(0, length);
+  text.remove_prefix(length);
+}
+
+/// `text` without comments, and with one blank for each run of white space outside literals. A single quote directly
+/// after a digit separates digits.
+std::string code_of(std::string_view text) {
+  std::string out;
+  const auto add_blank = [&out] {
+    if (!out.empty() && out.back() != ' ') out += ' ';
+  };
+  while (!text.empty()) {
+    const char c = text.front();
+    const bool separates_digits =
+        c == '\'' && !out.empty() && std::isxdigit(static_cast<unsigned char>(out.back())) != 0;
+    if (text.starts_with("//")) {
+      text.remove_prefix(std::min(text.find('\n'), text.size()));
+    } else if (text.starts_with("/*")) {
+      text.remove_prefix(std::min(text.find("*/", 2), text.size() - 2) + 2);
+      add_blank();
+    } else if (std::isspace(static_cast<unsigned char>(c)) != 0) {
+      text.remove_prefix(1);
+      add_blank();
+    } else if ((c == '"' || c == '\'') && !separates_digits) {
+      move_literal(text, out);
+    } else {
+      out += c;
+      text.remove_prefix(1);
+    }
+  }
+  return out;
+}
+
 class Collector {
  public:
   explicit Collector(const fs::path& kernel_dir) : kernel_dir_(kernel_dir) {}
@@ -112,13 +151,21 @@ class Collector {
 
 }  // namespace
 
-std::string kernel_digest() {
+std::string digest_of_code(std::span<const NamedSource> files) {
   Hasher hasher;
-  for (const EmbeddedSource& source : embedded_sources()) {
-    hasher.add(source.path);
-    hasher.add(original(source.text));
+  for (const NamedSource& file : files) {
+    hasher.add(file.name);
+    hasher.add(code_of(file.text));
   }
   return hex(hasher.digest());
+}
+
+std::string kernel_digest() {
+  std::vector<NamedSource> files;
+  for (const EmbeddedSource& source : embedded_sources()) {
+    files.push_back({std::string(source.path), original(source.text)});
+  }
+  return digest_of_code(files);
 }
 
 std::vector<NamedSource> collect_sources(const std::string& path, const fs::path& kernel_dir) {

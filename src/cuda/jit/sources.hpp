@@ -23,8 +23,10 @@ struct EmbeddedSource {
 /// The words that bytes from 1 on stand for in their texts.
 [[nodiscard]] std::span<const std::string_view> embedded_words() noexcept;
 
-/// 32 hexadecimal digits of all embedded sources, names and texts: two builds with the same digest run the same
-/// kernels.
+/// 32 hexadecimal digits of the files' names and code. Comments and the amount of white space do not count.
+[[nodiscard]] std::string digest_of_code(std::span<const NamedSource> files);
+
+/// digest_of_code() of all embedded sources: two builds with the same digest run the same kernels.
 [[nodiscard]] std::string kernel_digest();
 
 /// `path` and every file that it includes with quotes, directly or not, each once, `path` first. In their texts the

@@ -23,7 +23,7 @@ Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low) {
   if (low || (has_blocks && !is_narrow && has_rules)) {
     tile.consumers = 1;
     tile.producer_registers = 40;
-    tile.consumer_registers = 248;
+    tile.consumer_registers = 256;
     tile.takes_turns = 0;
   }
   return tile;
