@@ -20,7 +20,7 @@ Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low) {
                       .schedule = Schedule::kDynamic};
   if (is_narrow && !has_blocks) tile.block_n = 96;  // with 128 more of p v is cut off
   if (!is_narrow && !has_rules && !has_blocks && !low) tile.block_n = 80;
-  if (low || (has_blocks && !is_narrow && has_rules)) {
+  if (low || (has_blocks && !is_narrow)) {
     tile.consumers = 1;
     tile.producer_registers = 40;
     tile.consumer_registers = 256;
