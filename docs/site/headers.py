@@ -1,6 +1,6 @@
 """Doxygen's input filter for public headers. `python headers.py HEADER` prints the header with converted comments.
 
-The header's opening `//` block becomes the description of a group that contains all declarations of the header. Indented
+The header's opening `//` block becomes the description of a group with all declarations of the header. Indented
 lines in a `///` block are a formula or an example and keep their line breaks. "Source:" begins a paragraph, also after
 @throws. The filter removes trivial declarations and the library's internals. Most lines keep their numbers, so that
 warnings show the right line.
@@ -51,7 +51,7 @@ def without_internals(lines: list[str]) -> list[str]:
 
 
 def grouped(lines: list[str], group: str) -> list[str]:
-    """Turns the opening comment into the group's, and puts the namespace's (or in C all) declarations into the group."""
+    """Makes a group of the opening comment and the declarations in namespace attend, or in C all declarations."""
     opening = next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
     begin, end = [f"/// @addtogroup {group}", "/// @{"], ["/// @}"]
     head = ["/// @file", f"/// @defgroup {group} {group}", *("/" + line for line in lines[:opening])]
