@@ -102,7 +102,7 @@ struct BackwardWithOwn {
   Call arguments;
   BackwardCall call;
 
-  /// @param names, arrays gradients of captures
+  /// @param names, arrays  gradients of captures
   BackwardWithOwn(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
                   Call those, std::uintptr_t stream)
       : arguments(std::move(those)), call(arguments.backward(reinterpret_cast<Stream>(stream))) {

@@ -27,10 +27,9 @@ struct LaunchShape {
 class Kernel {
  public:
   /// Loads `cubin` into the primary context of `device` and finds its function `entry`.
-  /// @param name kernel and Config, for error messages
-  /// @param dynamic_smem_bytes largest dynamic shared memory of any launch. The limit is set here, once. If launches
-  /// set
-  ///              it, a small launch could lower the limit of a large launch in another thread
+  /// @param name  kernel and Config, for error messages
+  /// @param dynamic_smem_bytes  largest dynamic shared memory of any launch. The limit is set here, once. If launches
+  ///         set it, a small launch could lower the limit of a large launch in another thread
   Kernel(int device, std::span<const std::byte> cubin, const std::string& entry, std::string name,
          unsigned dynamic_smem_bytes);
   ~Kernel();
@@ -38,7 +37,7 @@ class Kernel {
   Kernel& operator=(const Kernel&) = delete;
 
   /// Launches the kernel on `stream` asynchronously. The device must be current (ContextGuard).
-  /// @param arguments addresses of the kernel's parameters, in order; the values are copied before the call returns
+  /// @param arguments  addresses of the kernel's parameters, in order; the values are copied before the call returns
   /// @throws Error (kInternal) with the kernel, the call, CUDA's error and the shape.
   void launch(const LaunchShape& shape, std::span<void*> arguments, StreamHandle stream) const;
 

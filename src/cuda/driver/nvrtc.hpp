@@ -37,10 +37,9 @@ class Nvrtc {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
   /// Compiles `source` to a cubin. Messages call the source `name`.
-  /// @param headers all headers that are included with quotes, directly or indirectly
+  /// @param headers  all headers that are included with quotes, directly or indirectly
   /// @throws Error (kInternal) with NVRTC's error name and the full log; (kMissingHardware) if this NVRTC does not
-  /// support
-  ///         the architecture or its builtins library is missing.
+  ///         support the architecture or its builtins library is missing.
   [[nodiscard]] CompileOutput compile(const std::string& name, const std::string& source,
                                       std::span<const NamedSource> headers,
                                       const std::vector<std::string>& options) const;

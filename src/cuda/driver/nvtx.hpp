@@ -11,7 +11,7 @@ namespace attend::cuda {
 /// A range of this thread, from the constructor to the destructor. Ranges nest.
 class NvtxRange {
  public:
-  /// @param describe returns the name; called only if a tool listens
+  /// @param describe  returns the name; called only if a tool listens
   template <class Describe>
   explicit NvtxRange(const Describe& describe) : listened_(is_listened()) {
     if (listened_) push(describe());

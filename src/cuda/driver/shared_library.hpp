@@ -12,9 +12,9 @@ namespace attend::cuda {
 /// is never closed, because its threads and exit handlers may outlive all objects of this library.
 class SharedLibrary {
  public:
-  /// @param what name for users ("libnvrtc (NVIDIA's run-time compiler)")
-  /// @param candidates file names and paths, in search order
-  /// @param advice what to do if no candidate is found
+  /// @param what        name for users ("libnvrtc (NVIDIA's run-time compiler)")
+  /// @param candidates  file names and paths, in search order
+  /// @param advice      what to do if no candidate is found
   /// @throws Error (kMissingHardware) with the name, the searched places and the advice, in one line.
   SharedLibrary(const std::string& what, const std::vector<std::string>& candidates, const std::string& advice);
 

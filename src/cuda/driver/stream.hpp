@@ -99,7 +99,7 @@ class DeviceMemory {
 /// waits. Captured graphs can contain it.
 class Scratch {
  public:
-  /// @param bytes if 0, nothing is allocated and data() is 0
+  /// @param bytes  if 0, nothing is allocated and data() is 0
   Scratch(std::size_t bytes, StreamHandle stream);
   ~Scratch();
   Scratch(Scratch&& other) noexcept

@@ -139,7 +139,7 @@ struct Facts {
   }
 };
 
-/// @param folds_scale the family's kernels require a scale > 0
+/// @param folds_scale  the family's kernels require a scale > 0
 [[nodiscard]] Facts facts_of(const core::Problem& p, bool folds_scale);
 
 /// Returns the Config constants for the facts and for the options in `taken`, followed by `more`.
@@ -147,7 +147,7 @@ struct Facts {
                                                  std::initializer_list<Constant> more);
 
 /// @throws Error (kInternal) for a type that no kernel supports. dtype_lack() and option_lack() refuse these types
-/// earlier.
+///         earlier.
 [[nodiscard]] ElementType element_of(DType dtype);
 
 /// Returns whether the addresses, row lengths and strides of all tensors are multiples of `bytes`.

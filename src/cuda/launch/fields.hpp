@@ -37,7 +37,7 @@ struct Tunable {
   std::vector<std::string> enumerators = {};  ///< names by value if the member is an enumeration; otherwise empty
 
   /// Returns the text of the allowed values if `value` is not allowed; otherwise an empty string.
-  /// @param present its value in the family's own choice
+  /// @param present  its value in the family's own choice
   [[nodiscard]] std::string allowed_instead_of(std::int32_t value, std::int32_t present) const;
 };
 

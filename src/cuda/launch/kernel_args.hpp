@@ -7,7 +7,7 @@
 
 namespace attend::cuda {
 
-/// @param folds_scale the kernel requires a scale > 0; see Facts::negate_scores
+/// @param folds_scale  the kernel requires a scale > 0; see Facts::negate_scores
 [[nodiscard]] ForwardArgs forward_args(const core::Problem& p, void* workspace, bool folds_scale = false);
 [[nodiscard]] BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_scale = false);
 

@@ -9,7 +9,7 @@ namespace attend::cuda {
 
 /// Returns the kernels of a variant. The first call compiles and loads them. The span stays valid until the process
 /// ends.
-/// @param custom_score the problem's custom score; may be null. The variant contains its digest
+/// @param custom_score  the problem's custom score; may be null. The variant contains its digest
 [[nodiscard]] std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant& variant,
                                                            const DeviceInfo& device,
                                                            const core::CustomScore* custom_score);

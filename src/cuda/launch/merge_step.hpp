@@ -11,7 +11,7 @@ namespace attend::cuda {
 
 [[nodiscard]] KernelSpec merge_step_spec(const char* arch);
 
-/// @param num_rows rows of all heads and batch entries
+/// @param num_rows  rows of all heads and batch entries
 [[nodiscard]] std::int64_t merge_step_blocks(std::int64_t num_rows);
 
 }  // namespace attend::cuda

@@ -64,7 +64,7 @@ constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; on sm
 
 /// Returns the tile that computes the most scores at a time for which registers suffice. A warp has two groups of 16
 /// rows if possible.
-/// @param adds_dq compute dq in the same pass, if there is room for ds
+/// @param adds_dq  compute dq in the same pass, if there is room for ds
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both options store values per score

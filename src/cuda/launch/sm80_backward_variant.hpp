@@ -60,7 +60,7 @@ inline constexpr Field<Sm80GradientKernel> kSm80GradientFields[] = {
 static_assert(covers<Sm80GradientKernel>(kSm80GradientFields));
 
 /// Returns the tiles for the facts. Uses one pass if the sum for dq needs no fixed order, otherwise two passes.
-/// @param has_dbias the caller calls set_dbias() afterwards
+/// @param has_dbias  the caller calls set_dbias() afterwards
 [[nodiscard]] Sm80BackwardVariant sm80_backward_variant(const Facts& facts, int copy_bytes, int max_smem,
                                                         bool is_deterministic, bool has_dbias = false);
 

@@ -10,7 +10,7 @@
 namespace attend::cuda {
 
 /// Returns the mask lists that the kernels walk.
-/// @param is_deterministic additions to dq have a fixed order
+/// @param is_deterministic  additions to dq have a fixed order
 [[nodiscard]] inline Sm90MaskLists sm90_backward_mask_lists(const Sm90BackwardTile& tile, bool is_deterministic) {
   return {.by_rows_rows = tile.is_wide ? kBackwardWideRows : 0,
           .by_rows_keys = tile.is_wide ? kBackwardWideKeys : 0,

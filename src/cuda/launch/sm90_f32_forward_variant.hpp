@@ -34,7 +34,7 @@ inline constexpr Field<Sm90F32Tile> kSm90F32ForwardFields[] = {
 };
 static_assert(covers<Sm90F32Tile>(kSm90F32ForwardFields));
 
-/// @param low use one consumer, for few rows
+/// @param low  use one consumer, for few rows
 [[nodiscard]] Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low);
 
 }  // namespace attend::cuda

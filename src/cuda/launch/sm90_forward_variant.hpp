@@ -58,12 +58,12 @@ constexpr int kSm90MostHeadDimWithBias = 192;
 [[nodiscard]] bool sm90_takes_bias_tiles(const Facts& facts);
 
 /// Returns the tallest row tile for which registers suffice. Measurements: docs/hopper_forward.md.
-/// @param bias_tiles the copy engine loads the bias
+/// @param bias_tiles  the copy engine loads the bias
 [[nodiscard]] Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles);
 
 /// Returns the variant for a cache, independent of the number and the lengths of sequences. The order of sums depends
 /// only on the facts.
-/// @param page_size keys per page; 0 if all keys are contiguous
+/// @param page_size  keys per page; 0 if all keys are contiguous
 [[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, std::int64_t page_size);
 
 /// Returns the rows of a key box for a cached variant, or 0 if keys are not loaded in boxes.

@@ -12,8 +12,8 @@ namespace attend::cuda {
 
 /// Returns the map of a tensor with dimensions (head_dim, seqlen, heads, batch). Its boxes have `rows` rows and 128
 /// bytes of columns, with the 128-byte swizzle. Elements outside the tensor read as 0.
-/// @param somewhere any device address; used for a tensor without elements, which may have no address
-/// @param promotion number of bytes that each load brings into the L2 cache
+/// @param somewhere  any device address; used for a tensor without elements, which may have no address
+/// @param promotion  number of bytes that each load brings into the L2 cache
 [[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere,
                                    TensorMapPromotion promotion = TensorMapPromotion::k256Bytes);
 
