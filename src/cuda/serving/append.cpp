@@ -97,10 +97,8 @@ AppendArgs args_of(const core::AppendProblem& p) {
 /// on the GPU, a warp processes several heads. It then computes the position, slot and table row of a token once for
 /// all of them.
 Dim3 deal_out(AppendArgs& args, const DeviceInfo& device) {
-  constexpr std::int64_t kWarpsOfMultiprocessor = 32, kMostHeads = 16,
-                         kMostGroups = 20000;  // kMostGroups is for each of
-                                               // three parts; a grid allows
-                                               // 65535 in total
+  // A grid allows 65535 groups, which up to three tensors share.
+  constexpr std::int64_t kWarpsOfMultiprocessor = 32, kMostHeads = 16, kMostGroups = 20000;
   constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max(), kTokensOfBlock = kAppendThreads / 32;
   std::int64_t rows = 0, tokens = 0, most_heads = 0;
   for (const AppendPart& part : args.parts) {
