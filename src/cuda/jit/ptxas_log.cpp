@@ -25,7 +25,7 @@ void take(std::string_view line, std::string_view unit, int& target) {
 
 bool is_warning(std::string_view line) {
   if (line.find("deprecated and may be removed") != std::string_view::npos)
-    // Concerns old GPUs, not the kernel.
+    // This warning concerns old GPUs, not the kernel.
     return false;
   return line.find("warning") != std::string_view::npos || line.find("(C75") != std::string_view::npos;
 }
@@ -34,8 +34,8 @@ bool is_warning(std::string_view line) {
 
 Resources parse_ptxas_log(std::string_view log, std::string_view entry) {
   Resources resources;
-  // The line "Function properties for NAME" precedes the stack frame and the spills. Device functions that were not
-  // inlined have the same lines.
+  // The line "Function properties for NAME" precedes the stack frame and the spills of a function. Device functions
+  // that were not inlined have separate lines.
   bool ours = false;
   while (!log.empty()) {
     const std::size_t length = std::min(log.find('\n'), log.size());
