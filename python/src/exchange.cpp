@@ -45,9 +45,8 @@ const ExchangeTable* known_table(nb::handle object) {
     const ExchangeTable* table = table_of(type);  // runs Python code, so another thread may run this function meanwhile
     bool is_new = false;
     std::tie(found, is_new) = tables->try_emplace(type, table);
-    if (is_new)
-      Py_INCREF(reinterpret_cast<PyObject*>(type));  // keeps the type alive, so that its address is not
-                                                     // reused
+    // Keeps the type alive, so that its address is not reused.
+    if (is_new) Py_INCREF(reinterpret_cast<PyObject*>(type));
   }
   last = *found;
   return last.second;

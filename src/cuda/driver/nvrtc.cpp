@@ -119,8 +119,8 @@ const Nvrtc& Nvrtc::instance() {
 std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   std::vector<Folders> places;
   std::error_code error;
-  const fs::path library = fs::canonical(path_, error).parent_path();  // lib64, targets/x86_64-linux/lib, or lib of a
-                                                                       // pip package
+  // lib64, targets/x86_64-linux/lib, or lib of a pip package.
+  const fs::path library = fs::canonical(path_, error).parent_path();
   if (!library.empty()) {
     places.push_back(toolkit_headers(library.parent_path()));
     places.push_back(cuda12_package_headers(library.parent_path().parent_path()));

@@ -57,8 +57,8 @@ JitOptions jit_options_from_environment() {
 }
 
 Jit& Jit::instance() {
-  static auto* instance = new Jit(jit_options_from_environment());  // never destroyed, because other threads may still
-                                                                    // launch kernels at exit
+  // Never destroyed, because other threads may still launch kernels at exit.
+  static auto* instance = new Jit(jit_options_from_environment());
   return *instance;
 }
 

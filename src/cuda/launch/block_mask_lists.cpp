@@ -185,9 +185,8 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
               list.push_back(static_cast<int>(row));
               list.resize(list.size() + static_cast<std::size_t>(words - 1), kNoneSeen);
             }
-            const std::int64_t from_end = words - 1 - head * of_block - key % of_block;  // counted from the end of the
-                                                                                         // list; word 0 of an entry is
-                                                                                         // the row
+            // Counted from the end of the list; word 0 of an entry is the row.
+            const std::int64_t from_end = words - 1 - head * of_block - key % of_block;
             list[list.size() - static_cast<std::size_t>(from_end)] = some.pattern;
           }
         }

@@ -103,8 +103,8 @@ std::int32_t options_in_lse(const Problem& p) {
 bool has_sole_keys(const Problem& p) {
   if (!p.is_backward || p.dropout_p <= 0 || !core::is_narrow(p.q.dtype)) return false;
   if (p.placement() != nullptr) return false;
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // an option outside the loop may contribute to the row
-                                                              // sum
+  // An option outside the loop may contribute to the row sum.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (p.*row.tensor && (option::bit_of(row.mod) & option::bits_outside_loop()) != 0) return false;
   }
   return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
@@ -235,8 +235,8 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
   const auto is_known = [](const std::optional<Tensor>& t) { return !t || kDTypesOfOptions.has(t->dtype); };
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // these tensors may have any float dtype, including
-                                                              // dtypes that no kernel supports
+  // These tensors may have any float dtype, including dtypes that no kernel supports.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (row.dtype) continue;
     const std::optional<Tensor>& tensor = p.*row.tensor;
     if (!is_known(tensor)) return Lack{row.name, "dtype", dtype_name(tensor->dtype), kDTypesOfOptions};

@@ -77,9 +77,9 @@ struct Choice {
   Variant variant;
   std::array<StepShape, kMaxSteps> steps = {};  ///< in launch order, which is also the order of kernels()
   std::size_t num_steps = 0;
-  double seconds = std::numeric_limits<double>::infinity();  ///< estimated time; infinity excludes the choice from
-                                                             ///< "auto"
-  const char* why = "";                                      ///< the reason for the choice, one line
+  /// Estimated time; infinity excludes the choice from "auto".
+  double seconds = std::numeric_limits<double>::infinity();
+  const char* why = "";  ///< the reason for the choice, one line
 
   void add_step(StepShape shape) { steps.at(num_steps++) = shape; }
 };

@@ -108,8 +108,8 @@ ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n
 }
 
 double made_up_for_cut_off(const core::Problem& p) {
-  constexpr std::int64_t kDepth = 16, kWide = 192;  // head_dim columns per instruction; head_dim above which the loss
-                                                    // of a score is larger
+  // head_dim columns per instruction; head_dim above which the loss of a score is larger.
+  constexpr std::int64_t kDepth = 16, kWide = 192;
   const double share = [&p] {
     switch (element_of(p.q.dtype)) {
       case ElementType::kF16:

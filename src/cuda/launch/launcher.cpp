@@ -59,8 +59,8 @@ DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
 
 std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant& variant, const DeviceInfo& device,
                                              const core::CustomScore* custom_score) {
-  static auto* cache = new VariantCache<std::vector<LoadedKernel>>();  // never destroyed, because launches may continue
-                                                                       // during process exit
+  // Never destroyed, because launches may continue during process exit.
+  static auto* cache = new VariantCache<std::vector<LoadedKernel>>();
   return cache->get(&family, device.index, variant, [&] {
     const ContextGuard guard(device.index);
     const RelaxedCapture relaxed;  // loading is not part of a graph that this thread may be capturing
@@ -80,8 +80,8 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   check_varlen(p, handle);
-  for (const core::CapturedGradient& g : p.captured_gradients) {  // a capture that no score reads also has a gradient
-                                                                  // of 0
+  // A capture that no score reads also has a gradient of 0.
+  for (const core::CapturedGradient& g : p.captured_gradients) {
     std::size_t bytes = sizeof(float);
     for (const std::int64_t extent : g.gradient.shape) bytes *= static_cast<std::size_t>(extent);
     clear(reinterpret_cast<DevicePointer>(g.gradient.data), bytes, handle, "a gradient of captures");

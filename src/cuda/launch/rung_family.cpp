@@ -86,8 +86,8 @@ class RungFamily final : public Family {
     const Problem& p = launch.problem;
     if (p.is_backward) return launch.run_all(backward_args(p, launch.region(0), rung_.folds_scale));
     ForwardArgs args = forward_args(p, launch.region(0), rung_.folds_scale);
-    const Step& first = steps_of(launch.choice.variant).front();  // if the first step has tensor maps, it is the only
-                                                                  // step
+    // If the first step has tensor maps, it is the only step.
+    const Step& first = steps_of(launch.choice.variant).front();
     if (!first.takes_maps) return launch.run_all(args);
     launch.run_all(forward_tma_args(p, first.tile.block_m, first.tile.block_n, args));
   }

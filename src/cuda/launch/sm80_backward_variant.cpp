@@ -59,8 +59,8 @@ Sm80BackwardTile unmodified_tile(const Facts& facts, int max_smem) {
   return first_that_fits(facts, kBoth, max_smem, {tile_of(tall), tile_of(low), {}});
 }
 
-constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; on sm_120 the compiler also needs more
-                                     // registers
+// sm_86, sm_89 and sm_120 have less; on sm_120 the compiler also needs more registers.
+constexpr int kMidSmem = 128 << 10;
 
 /// Returns the tile that computes the most scores at a time for which registers suffice. A warp has two groups of 16
 /// rows if possible.
@@ -68,8 +68,8 @@ constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; on sm
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both options store values per score
-  const bool has_two_masks =
-      facts.has(option::kBlockMask) && facts.mask != MaskKind::kFull;  // each mask needs registers
+  // Each mask needs registers.
+  const bool has_two_masks = facts.has(option::kBlockMask) && facts.mask != MaskKind::kFull;
   if (widest <= 64 && facts.has_rules()) return tile_of({.streamed = 64, .adds_dq = adds_dq});
   if (widest <= 64) {
     return tile_of({.warps = 4,

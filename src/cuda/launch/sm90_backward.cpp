@@ -71,8 +71,8 @@ class Sm90Backward final : public Family {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
     v.aligned = 1;  // required by lack_of_its_own()
     v.owns_heads = sm90_backward_owns_heads(p, device);
-    v.is_deterministic = p.deterministic && !v.tile().is_wide && v.owns_heads == 0;  // wide tiles and owned heads are
-                                                                                     // deterministic anyway
+    // Wide tiles and owned heads are deterministic anyway.
+    v.is_deterministic = p.deterministic && !v.tile().is_wide && v.owns_heads == 0;
     // With 64 columns and no mask, the compiler runs out of registers for dropout or a transform. With an open window
     // it does not.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;

@@ -17,11 +17,11 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int64_t kNarrow = 64;                                  // largest head_dim for which registers suffice
-                                                                      // for all options
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // positions past the end in the last tile still
-                                                                      // fit in an int
-constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // the device counts tiles in 32 bits
+// Largest head_dim for which registers suffice for all options.
+constexpr std::int64_t kNarrow = 64;
+// Positions past the end in the last tile still fit in an int.
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;
+constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the device counts tiles in 32 bits
 
 /// The steps after the mask steps, in launch order.
 enum Step { kSplit, kMain, kWide };
@@ -247,8 +247,8 @@ class Sm90F32Forward final : public Family {
       }
     }
     if (p.alibi_slopes && (p.mask || p.block_mask != nullptr) && std::max(p.head_dim, p.head_dim_v) > kNarrow) {
-      return core::Lack{nullptr, "alibi_slopes", "given",
-                        "none with a mask beyond head_dim 64"};  // would spill registers
+      // Would spill registers.
+      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask beyond head_dim 64"};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (p.mask) {

@@ -32,9 +32,9 @@ double tflops_of(const Sm90ForwardVariant& v) {
   return v.tile.consumers == 1 ? 0.55 * rate : is_middle ? 0.85 * rate : rate;
 }
 
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // positions past the end in the last tile still
-                                                                      // fit in an int
-constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // the device counts tiles in 32 bits
+// Positions past the end in the last tile still fit in an int.
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;
+constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the device counts tiles in 32 bits
 
 /// The kernel treats all masks as block masks.
 Sm90MaskLists mask_lists_of(const Sm90ForwardVariant& v) {
@@ -137,9 +137,8 @@ class Sm90Forward final : public Family {
         .q_map = row_map(p.q, v.tile.block_m(), p.q.data),
         .k_map = row_map(p.k, v.tile.block_n, p.q.data),
         .v_map = row_map(p.v, v.tile.block_n, p.q.data),
-        .o_map =
-            row_map(p.adds_to_outputs() ? p.q : p.o, kSm90ConsumerRows, p.q.data),  // o_map is unused when adding to
-                                                                                    // outputs
+        // o_map is unused when adding to outputs.
+        .o_map = row_map(p.adds_to_outputs() ? p.q : p.o, kSm90ConsumerRows, p.q.data),
         .terms_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
         .next_tile = launch.region<uint32>(0),
         .total_tiles = static_cast<uint32>(grid.total_tiles * splits),
@@ -172,9 +171,8 @@ class Sm90Forward final : public Family {
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, {}, kSm90LargestHeadDim, true)) return lack;
-    for (const auto& [tensor, head_dim] :
-         {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {  // o is stored in units of 16
-                                                               // bytes
+    // o is stored in units of 16 bytes.
+    for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (head_dim % 8 != 0) return core::Lack{tensor, "head_dim", head_dim, "multiples of 8"};
     }
     if (const std::int64_t widest = std::max(p.head_dim, p.head_dim_v); widest > kSm90MostHeadDimWithBias && p.bias) {

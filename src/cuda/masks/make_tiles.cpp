@@ -185,9 +185,8 @@ class Attempt {
     std::int64_t rows = 1;
     const std::int64_t runs = ceil_div(capture.tensor.shape[last], kCaptureRun);
     for (std::size_t d = 0; d < last && rows <= kMostRuns; ++d) rows *= capture.tensor.shape[d];
-    if (rows > kMostRuns || runs > kMostRuns / rows)
-      return 0;  // The table would be too large. Without it, the
-                 // elements count as unbounded.
+    // The table would be too large. Without it, the elements count as unbounded.
+    if (rows > kMostRuns || runs > kMostRuns / rows) return 0;
     ranges.rows = rows;
     ranges.runs = runs;
     num_runs_ += rows * runs;

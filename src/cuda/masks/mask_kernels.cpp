@@ -44,8 +44,8 @@ std::string_view MaskKernels::text(MakerStep step) const {
 }
 
 MaskKernels::Loaded MaskKernels::load(const DeviceInfo& device) const {
-  static auto* kernels = new KernelCache<Variant>();  // never destroyed, because launches may continue during process
-                                                      // exit
+  // Never destroyed, because launches may continue during process exit.
+  static auto* kernels = new KernelCache<Variant>();
   Loaded loaded = {};
   for (std::size_t n = 0; n < kMakerSteps; ++n) {
     const auto step = static_cast<MakerStep>(n);

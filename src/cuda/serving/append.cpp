@@ -153,8 +153,8 @@ void check_entries(const core::AppendProblem& p, StreamHandle stream) {
 }  // namespace
 
 void append(const core::AppendProblem& p, Stream stream) {
-  static auto* kernels = new KernelCache<Variant>();  // never destroyed, because launches may continue during process
-                                                      // exit
+  // Never destroyed, because launches may continue during process exit.
+  static auto* kernels = new KernelCache<Variant>();
   const DeviceInfo& device = device_of("k", p.k);
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);

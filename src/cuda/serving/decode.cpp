@@ -85,8 +85,8 @@ struct DecodeLaunch {
   std::int64_t most_rows;
 
   [[nodiscard]] ReadyKernel<DecodeArgs> few_rows(const DecodeVariant& variant, DecodeStorage& storage) const {
-    static auto* kernels = new KernelCache<DecodeVariant>();  // never destroyed, because launches may continue during
-                                                              // process exit
+    // Never destroyed, because launches may continue during process exit.
+    static auto* kernels = new KernelCache<DecodeVariant>();
     const LoadedVariant& kernel =
         kernels->get(device, variant, [&](const Arch& arch) { return decode_spec(variant, arch.target); });
     const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);

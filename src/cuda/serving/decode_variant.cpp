@@ -104,8 +104,8 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const bool wants_two = is_slow || items >= kManyItems * gpu.multiprocessors;
   if (wants_two && v.leaves_room == 0 && choose_two_blocks(v, gpu)) return;
   v.blocks = 1;
-  const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);  // decode runs on half of the
-                                                                             // multiprocessors
+  // Decode runs on half of the multiprocessors.
+  const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);
   int slots = wanted_slots(v, in_flight);
   int nodes = 0;
   const int unit = decode_leaves_in_turns(v.tile()) ? 2 : 1;  // one slot in each part of the ring

@@ -33,8 +33,8 @@ KernelSpec spec_of(Step step, const char* arch) {
 }
 
 const LoadedVariant& loaded(Step step, const DeviceInfo& device) {
-  static auto* kernels = new KernelCache<Variant>();  // never destroyed, because launches may continue during process
-                                                      // exit
+  // Never destroyed, because launches may continue during process exit.
+  static auto* kernels = new KernelCache<Variant>();
   return kernels->get(device, {step}, [step](const Arch& arch) { return spec_of(step, arch.target); });
 }
 
