@@ -56,8 +56,8 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
 }
 
 /// Refuses the shapes, strides, dtypes and settings that forward and backward refuse, without reading memory. If
-/// `gradients` is None, checks a forward call. The arrays claim to be on a GPU, because the library does not read the
-/// offsets of packed sequences there.
+/// `gradients` is None, checks a forward call. The arrays claim to be on a GPU, because on a GPU the library does not
+/// read the offsets of packed sequences.
 void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
            nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);

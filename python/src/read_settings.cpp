@@ -14,7 +14,7 @@
 namespace attend::python {
 namespace {
 
-/// The values of an option for which settings can be cached. These values are immutable, so identity or equal bits
+/// The values of an option that allow caching of the settings. These values are immutable, so identity or equal bits
 /// identify them.
 enum class Kept : std::uint8_t {
   kFlag,          ///< True or False

@@ -226,8 +226,8 @@ nb::dict step_of(const RingStep& step) {
   return entry;
 }
 
-/// Returns the explanation of a ring call. `q` and `k` are (batch, heads, tokens of all ranks, head_dim). `k` has
-/// head_dim_v as its last number.
+/// Returns the explanation of a ring call. `q` and `k` are (batch, heads, tokens of all ranks, head_dim). The last
+/// number of `k` is head_dim_v.
 nb::list explain(int num_ranks, bool on_gpu, const std::string& dtype, const Shape& q, const Shape& k, bool is_backward,
                  bool causal, std::int64_t window_left, std::int64_t window_right, double dropout_p,
                  const Spread& spread) {

@@ -51,7 +51,7 @@ std::vector<ScoreCapture> captures_of(const nb::tuple& names, const nb::tuple& a
   return captures;
 }
 
-/// A score function with the arrays that it reads. Nobody else holds some of these arrays, because they are copies.
+/// A score function with the arrays that it reads. Some of these arrays are copies that only this object keeps alive.
 struct HeldFunction {
   ScoreFunction function;
   nb::object arrays;

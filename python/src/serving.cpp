@@ -255,7 +255,7 @@ std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
 }
 
 /// Refuses the shapes, strides, dtypes and numbers that decode refuses, without reading memory. The arrays claim to be
-/// on a GPU, because the library does not read the offsets of packed rows there.
+/// on a GPU, because on a GPU the library does not read the offsets of packed rows.
 void check_decode(nb::handle tensors, nb::handle numbers) {
   const Fields fields(tensors, numbers);
   const Rows q = query_rows_of(fields);

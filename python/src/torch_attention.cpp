@@ -18,7 +18,7 @@ namespace {
 
 using namespace nb::literals;
 
-/// Result of a call that does not support the direct route. attend/torch/_front.py then calls torch.ops.attend.
+/// Result of a call for which the direct route is unsupported. attend/torch/_front.py then calls torch.ops.attend.
 nb::object not_direct() {
   return nb::none();
 }

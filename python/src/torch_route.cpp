@@ -39,7 +39,7 @@ bool is_ordinary(nb::handle x, dltensor& memory) {
   if (torch->has_exchange_table) {
     if (!try_exchange(x, memory)) return false;
     if (!is_on_gpu(memory) && memory.device.device_type != nb::device::cpu::value) return false;
-    // A tensor of torch's zero-tensor kind may have elements but no memory.
+    // torch's zero tensors may have elements but no memory.
     if (memory.data == nullptr)
       return std::find(memory.shape, memory.shape + memory.ndim, 0) != memory.shape + memory.ndim;
   }

@@ -25,7 +25,8 @@ struct Route {
 /// Extras. All tensors should be on one device; otherwise the library refuses the call.
 [[nodiscard]] Route route_of(std::span<const nb::handle> heads, std::span<const nb::handle> others = {});
 
-/// Returns whether a call can use the direct route and needs no gradients. Ignores autocast.
+/// Returns whether a call can use the direct route and needs no gradients. Valid only for calls that autocast does not
+/// affect.
 [[nodiscard]] bool is_direct_without_gradients(std::span<const nb::handle> tensors);
 
 /// Returns whether the autograd engine and torch's modes allow the direct route for backward. The tensors must be

@@ -29,7 +29,7 @@ using namespace nb::literals;
 using nb::dlpack::dltensor;
 using Sizes = std::vector<std::int64_t>;
 
-/// Result of a call that does not support the direct route.
+/// Result of a call for which the direct route is unsupported.
 nb::object not_direct() {
   return nb::none();
 }

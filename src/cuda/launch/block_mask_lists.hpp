@@ -21,8 +21,8 @@ struct BlockMaskLists {
   [[nodiscard]] static BlockMaskLists by_keys(const core::BlockTiles& tiles, int keys, int heads, bool is_persistent);
 };
 
-/// Returns BlockMaskArgs::patterns. Bit i of word `thread` is the visibility of the score that the thread holds at
-/// position i of an accumulator. If `transposed`, the accumulator's rows are keys.
+/// Returns BlockMaskArgs::patterns. Bit i of word `thread` is set if the score at position i of the thread's
+/// accumulator is visible. If `transposed`, the accumulator's rows are keys.
 [[nodiscard]] std::vector<uint32> pattern_words(const core::BlockTiles& tiles, bool transposed = false);
 
 /// Returns the lists in the memory of a GPU whose context is current. The first call for a mask and a kind of tile

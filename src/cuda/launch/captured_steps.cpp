@@ -82,7 +82,7 @@ void add_captured_step(const core::Problem& p, Choice& choice) {
 
 double captured_seconds(const core::Problem& p, const DeviceInfo& device) {
   if (!has_step(p)) return 0;
-  constexpr double kTflops = 60;  // counted like a full backward pass, of which this step computes two of five products
+  constexpr double kTflops = 60;  // rate of a full backward pass, of which this step computes two of five products
   return estimated_seconds(
       p, device,
       {.tflops = kTflops, .block_m = kKeys, .blocks = blocks_of(p), .blocks_per_multiprocessor = 2, .num_steps = 1});

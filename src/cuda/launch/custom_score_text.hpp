@@ -9,17 +9,17 @@
 namespace attend::cuda {
 
 struct CustomScoreForm {
-  /// Fast math functions, for 16-bit q, k and v: ATTEND_FAST_SCORE_MATH.
+  /// Use fast math functions, for 16-bit q, k and v: ATTEND_FAST_SCORE_MATH.
   bool is_fast = false;
-  /// Indices of 2^21 and above: ATTEND_LONG_SEQUENCES.
+  /// Support indices of 2^21 and above: ATTEND_LONG_SEQUENCES.
   bool is_long = false;
 };
 
 /// Sets the text if the Config of the kernel has a custom score.
 void set_custom_score(KernelSpec& spec, const core::CustomScore& score);
 
-/// Returns the text of the score function, which must have a program, and of its captures. Its include paths are
-/// relative to the root of the kernels.
+/// Returns the text for a score function and its captures. The function must have a program. The include paths in the
+/// text are relative to the root of the kernels.
 [[nodiscard]] std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how);
 
 /// Type names from kernels/attention/captured.cuh. element_of_capture() returns the storage type of an element, e.g.

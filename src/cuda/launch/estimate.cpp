@@ -27,7 +27,7 @@ double idle_factor(const core::Problem& p, const Rate& rate, double waves) {
   if (waves <= 0) return 1;
   const double visible = visible_keys(p);
   const bool knows_tiles = !p.is_backward && !p.varlen && p.block_mask == nullptr && !p.mask && visible > 0;
-  if (!knows_tiles) return std::max(1.0, waves) / waves;  // fewer blocks than places for them
+  if (!knows_tiles) return std::max(1.0, waves) / waves;  // there are fewer blocks than the GPU can hold
   // If tiles differ in length, the longest tile starts first. The kernel cannot end before that tile ends.
   const double longest = p.own_window().left < 0 ? static_cast<double>(p.max_seqlen_k) : visible;
   if (longest <= visible && rate.has_whole_waves) return std::ceil(waves) / waves;

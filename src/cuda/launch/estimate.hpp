@@ -1,4 +1,5 @@
-// Estimated run times, which "auto" compares. The model has two rates and is not a prediction.
+// Estimated run times, which "auto" compares. The model has one rate for compute and one for memory. It ranks families
+// and does not predict exact times.
 #pragma once
 
 #include <cstdint>

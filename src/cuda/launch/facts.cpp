@@ -262,7 +262,7 @@ std::optional<Lack> part_lack(const Problem& p) {
   if (p.dropout_p > 0 && (at->step != 1 || at->key_begin % kKeysOfBlock != 0)) {
     return Lack{nullptr, "dropout_p", number<&Problem::dropout_p>, "0 where a part's keys are not four by four"};
   }
-  // These kernels decide from the window of the part whether a row sees keys after its diagonal.
+  // These kernels use the window of the part to decide whether a row can see keys after its diagonal.
   if (p.alibi_slopes && p.window_right > 0) {
     return Lack{nullptr, "window_right with alibi_slopes", number<&Problem::window_right>, "0 or -1 in a ring"};
   }

@@ -77,8 +77,8 @@ struct Option {
   const char* argument;  ///< name in refusals
   const char* constant;  ///< bool constant of the Config; null if no kernel reads it
   bool (*is_on)(const core::Problem&);
-  core::LackText value = "given";   ///< the text of its value in refusals
-  core::LackText allowed = "none";  ///< the text of the allowed values in refusals
+  core::LackText value = "given";   ///< text of the option's value in refusals
+  core::LackText allowed = "none";  ///< text of the allowed values in refusals
 };
 
 [[nodiscard]] std::span<const Option> options();
@@ -103,7 +103,7 @@ struct Facts {
   std::int32_t lists_from_mask = 0;
 
   std::int32_t custom_score[4] = {};  ///< digest of Problem::custom_score
-  /// Traits that the custom score counts as when tiles are chosen, one bit each: custom_tile_traits().
+  /// Traits of the custom score for the choice of tiles, one bit each: custom_tile_traits().
   std::int32_t custom_traits = 0;
   /// An index or length is 2^21 or more: ATTEND_LONG_SEQUENCES.
   std::int32_t custom_is_long = 0;

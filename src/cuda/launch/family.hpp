@@ -121,7 +121,7 @@ struct LoadedKernel {
   unsigned smem_bytes = 0;
 };
 
-/// Everything that one call launches with.
+/// The inputs of one call's launches.
 struct Launch {
   const core::Problem& problem;
   const Choice& choice;
@@ -161,7 +161,7 @@ class Family {
 
   const char* name;          ///< the value of --compute; the stem of the family's files
   const char* description;   ///< one line
-  bool in_auto = true;       ///< "auto" compares the family's estimate; families with false are lessons
+  bool in_auto = true;       ///< if false, the family is a lesson and "auto" skips it
   bool is_fallback = false;  ///< the family supports the most problems; "auto" reports its refusal (core::Backend)
   bool has_forward = true;
   bool has_backward = true;

@@ -162,8 +162,8 @@ template <class Struct>
   return constants;
 }
 
-/// Returns the rows that have a name, in the order of the struct. @param first index of the struct's first int in the
-/// variant
+/// Returns the rows that have a name, in the order of the struct.
+/// @param first  index of the struct's first int in the variant
 template <class Struct>
 [[nodiscard]] std::vector<Tunable> tunables_of(std::span<const Field<Struct>> fields, std::size_t first = 0,
                                                const std::string& prefix = "") {

@@ -17,9 +17,9 @@ namespace attend::cuda {
 
 /// Returns the factor by which to multiply the scale if tensor cores compute the scores. The factor compensates for
 /// truncation. For each 16 products added to a score, tensor cores cut off everything below the last place of the
-/// largest product. If all terms have the same sign, which is typical for large scores, the loss is up to twice this
-/// factor. Otherwise the loss is far smaller than the rounding error of the sum. Products of bfloat16 have fewer digits
-/// to lose. The backward pass needs the same factor, because its p uses the lse of the forward pass. Measured:
+/// largest product. If all terms have the same sign, which is typical for large scores, the loss is up to twice the
+/// correction. Otherwise the loss is far smaller than the rounding error of the sum. Products of bfloat16 have fewer
+/// digits to lose. The backward pass needs the same factor, because its p uses the lse of the forward pass. Measured:
 /// docs/hopper_forward.md.
 [[nodiscard]] double made_up_for_cut_off(const core::Problem& p);
 /// Returns the scale of ForwardArgs and BackwardArgs times made_up_for_cut_off(), rounded once. A product of two floats

@@ -12,7 +12,7 @@ bool is_plain(const Facts& facts) {
 }
 
 /// Returns a tile that needs at most 99 KB of shared memory, the limit of a block since sm_80, or 64 KB, the limit on
-/// sm_75. With few_rows, tiles are lower, which gives more blocks and fewer padding rows.
+/// sm_75. With few_rows, tiles have fewer rows, which gives more blocks and fewer padding rows.
 SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per_block) {
   constexpr int kWidestPanel = 128, kNarrowPanel = 64;
   const bool one_panel = facts.head_dim <= kWidestPanel;

@@ -68,7 +68,7 @@ static_assert(covers<SimtGradientKernel>(kSimtGradientFields));
 constexpr int kSimtMostColumns = 256;
 
 /// Returns the tiles for the facts that fit in `max_smem_per_block` bytes of shared memory.
-/// @param few_rows  forward: use lower tiles, which gives more blocks and fewer padding rows
+/// @param few_rows  forward: use tiles with fewer rows, which gives more blocks and fewer padding rows
 [[nodiscard]] SimtVariant simt_variant(const Facts& facts, bool few_rows, int max_smem_per_block);
 
 }  // namespace attend::cuda

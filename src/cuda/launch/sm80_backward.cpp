@@ -37,10 +37,10 @@ std::vector<Tunable> tunables_of_queries() {
   return tunables;
 }
 
-/// Returns the rate for the estimate, as measured on an H200 at large sizes. Measured TFLOP/s for 64, 128 and 256
-/// columns: sm80_backward_unmodified.cuh 292, 330 and 268; only masks, two passes: 183, 207 and 161; transform, two
-/// passes: 122, 163 and 147; dropout, two passes: 97, 141 and 132. Only masks in one pass: 225 and 220 for 64 and 128
-/// columns. The rates of other options are assumptions.
+/// Returns the kernels' TFLOP/s for the time estimate. The values follow measurements on an H200 at large sizes, with
+/// 64, 128 and 256 columns. sm80_backward_unmodified.cuh: 292, 330 and 268. Masks only, in two passes: 183, 207 and
+/// 161. Masks only, in one pass: 225 and 220 for 64 and 128 columns. Transform, in two passes: 122, 163 and 147.
+/// Dropout, in two passes: 97, 141 and 132. The rates of other options are assumptions.
 double tflops_of(const Sm80BackwardVariant& v) {
   if (v.keys.roles != kSm80General) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;

@@ -19,7 +19,8 @@ struct Sm80BackwardVariant : Facts {
   Sm80BackwardTile queries = {};
   Sm80BackwardTile bias = {};
 
-  /// Sets the type of dbias. @param over_rows dbias is a sum over the rows
+  /// Sets the type of dbias.
+  /// @param over_rows  dbias is a sum over the rows
   void set_dbias(ElementType type, bool over_rows);
   [[nodiscard]] int widest() const { return std::max(head_dim, head_dim_v); }
   /// Returns whether one kernel computes both dk and dv. In this case either both sums fit in registers, or warps of

@@ -16,8 +16,8 @@ namespace {
 
 using core::Problem;
 
-/// Returns the rate for the estimate. Measured on an H200 with 2048 keys: unmodified attention at 64, 128 and 256
-/// columns, and dropout at 64 and 128. All other rates are assumptions.
+/// Returns the kernel's TFLOP/s for the time estimate. Measured on an H200 with 2048 keys: unmodified attention at 64,
+/// 128 and 256 columns, and dropout at 64 and 128. All other rates are assumptions.
 double tflops_of(const Sm80ForwardVariant& v) {
   const int widest = v.widest();
   double rate = widest <= 64 ? 330 : widest <= 128 ? 370 : widest <= 192 ? 250 : widest <= 256 ? 330 : 120;

@@ -67,8 +67,10 @@ Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
   constexpr int kTwoOf64Keys = 203 << 10;  // the same with 64 keys
   constexpr int kTwoOf64Rows = 197 << 10;  // two resident blocks of 64 rows, 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const int keys = facts.has_rules() ? 32 : 64;  // score modifications need the registers of the other scores
-  const bool is_plain = !facts.has_rules() && !facts.has(option::kBlockMask);  // p v may overlap the next tile
+  // Score modifications need registers, so their tiles have half as many keys.
+  const int keys = facts.has_rules() ? 32 : 64;
+  // The next key tile is always the adjacent one.
+  const bool is_plain = !facts.has_rules() && !facts.has(option::kBlockMask);
   const Shape two_blocks = {.row_groups = 2, .block_n = keys, .min_blocks = 2};
   // With less shared memory, as on sm_120, this tile would spill. It has not been measured there.
   if (widest > 32 && widest <= 64 && is_plain && max_smem >= kTwoOf32Keys) {

@@ -59,7 +59,7 @@ class Sm90Backward final : public Family {
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
-            option::kTransform | option::kHugeTransform |  // this family limits the cap to its own range
+            option::kTransform | option::kHugeTransform |  // the family checks the range of the cap itself
             option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore |
             option::kCapturedGradients | option::kBoolMask | option::kBlockMask | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
@@ -359,7 +359,7 @@ class Sm90Backward final : public Family {
   /// Returns whether adding dk and dv of a group in memory is faster. The key blocks of a group take different times,
   /// so they soon work on different query heads. Data that one block has read has then left the L2 cache when another
   /// block needs it. At (2, 32:4, 8192, 128) causal, 8.5 GB are read from memory, compared with 1.5 GB if each head has
-  /// its own keys. A larger group reads more data again. With more row tiles per key block, adding its sums costs
+  /// its own keys. Larger groups read more data repeatedly. With more row tiles per key block, adding its sums costs
   /// relatively less. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p, const DeviceInfo& device) {
     if (sm90_backward_tile_of(p).is_wide) return false;
@@ -369,8 +369,8 @@ class Sm90Backward final : public Family {
     if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
     const std::int64_t group = p.num_heads_q / p.num_heads_k;
     const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (right == 0 ? 2 : 1);
-    // The key blocks occupy at most half of the GPU, but blocks per query head occupy more. Measured at (1, 32:8, 1024,
-    // 128) causal: 91 us instead of 145 us.
+    // The key blocks of all key heads occupy at most half of the GPU. With sums in memory, every query head has
+    // separate key blocks, which occupy more of it. Measured at (1, 32:8, 1024, 128) causal: 91 us instead of 145 us.
     const std::int64_t items =
         num_tiles(p.max_seqlen_k, sm90_backward_tile_of(p).block_n) * p.num_heads_k * p.q.shape[0];
     if (group > 1 && tiles > 1 && 2 * items <= device.num_multiprocessors) return true;

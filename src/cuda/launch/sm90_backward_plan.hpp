@@ -30,8 +30,8 @@ struct Sm90BackwardPlan {
   std::int64_t rows;         ///< padded rows of one head
   std::int64_t row_blocks;   ///< blocks of prepare and finish
   std::int64_t blocks;       ///< blocks of the kernel for dk and dv
-  std::int64_t last_blocks;  ///< blocks of the last kernel, which computes or finishes dq
-  /// Tiles of 64 keys whose sums are rounded by the last kernel; 0 if dk and dv are not added up in memory.
+  std::int64_t last_blocks;  ///< blocks of the kernel that computes or finishes dq
+  /// Tiles of 64 keys whose sums sm90_backward_finish_keys rounds; 0 if dk and dv are not added up in memory.
   std::int64_t key_tiles;
   std::int64_t key_sums;  ///< size of the sums of dk and dv, in floats
   Sm90BackwardWorkspace workspace;

@@ -31,12 +31,12 @@ struct Sm90BackwardVariant : Facts {
     return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks, owns_heads != 0);
   }
   [[nodiscard]] Sm90MaskLists mask_lists() const { return sm90_backward_mask_lists(tile(), is_deterministic != 0); }
-  /// Returns the number of steps that build mask lists, before the steps that every problem has.
+  /// Returns the number of steps that build mask lists. They precede all other steps.
   [[nodiscard]] std::size_t steps_before() const { return lists_from_mask != 0 ? mask_lists().num_steps() : 0; }
 };
 
-/// The tile has no rows here, because host and device derive it from these members. owns_heads must be the last row
-/// with a name: see tunables().
+/// The table has no rows for the tile, because host and device compute the tile from these members. owns_heads must be
+/// the last row with a name: see tunables().
 inline constexpr Field<Sm90BackwardVariant> kSm90BackwardFields[] = {
     {"is_deterministic", "kIsDeterministic", flag<&Sm90BackwardVariant::is_deterministic>},
     {"adds_up", "kAddsUp", flag<&Sm90BackwardVariant::adds_up>},

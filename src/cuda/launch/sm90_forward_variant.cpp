@@ -37,8 +37,8 @@ Sm90ForwardVariant with(const Facts& facts, const Shape& shape) {
   return v;
 }
 
-/// Returns whether the kernel has both dropout and a block mask. Each keeps bit words in addition to the scores, which
-/// spills registers in the largest tiles.
+/// Returns whether the kernel has both dropout and a block mask. Each keeps bit words in addition to the scores. Tiles
+/// that leave the fewest registers then spill.
 bool drops_beside_a_mask(const Facts& facts) {
   return facts.has(option::kBlockMask) && facts.score().drops;
 }

@@ -104,7 +104,7 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const bool wants_two = is_slow || items >= kManyItems * gpu.multiprocessors;
   if (wants_two && v.leaves_room == 0 && choose_two_blocks(v, gpu)) return;
   v.blocks = 1;
-  // Decode runs on half of the multiprocessors.
+  // With leaves_room, decode runs on half of the multiprocessors.
   const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);
   int slots = wanted_slots(v, in_flight);
   int nodes = 0;
@@ -123,7 +123,7 @@ void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   with_boxes.has_boxes = 1;
   v.has_boxes = 0;
   const bool fit = takes_boxes && choose_rows(with_boxes, packed_rows, max_smem);
-  const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // tiles without boxes cannot be better
+  const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // a tile without boxes would not be larger
   const bool found = take_all || choose_rows(v, packed_rows, max_smem);
   if (take_all || (fit && rows_of(with_boxes) == rows_of(v))) v = with_boxes;
   return found;
@@ -188,8 +188,9 @@ constexpr std::int32_t kMostColumns = 128;  ///< largest number of o columns in 
 
 /// Chooses a tile of 64 rows in which two warpgroups share the columns of o, for more columns, as in multi-head latent
 /// attention. The results of this tile differ in their bits from the mma.sync tiles, which have 16 rows here. Therefore
-/// the choice depends only on the group size and the head dimensions, not on rows or pages, and a sequence has the same
-/// bits in any batch. Returns false if the tile does not support the problem, e.g. if elements are not aligned.
+/// the choice depends on the group size and on properties of the tensors, but not on the number of rows or on pages,
+/// and a sequence has the same bits in any batch. Returns false if the tile does not support the problem, e.g. if
+/// elements are not aligned.
 [[nodiscard]] bool choose_halves_of_columns(DecodeVariant& v, std::int64_t heads_per_group, int max_smem) {
   constexpr std::int64_t kHeadsOfSmallTile = 16;
   // P overwrites the columns of the keys that are not values.

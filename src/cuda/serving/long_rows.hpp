@@ -1,9 +1,9 @@
 // Sequences with many query rows over a cache, on Hopper's tensor cores. sm90_forward computes this part of decode(),
 // which the kernels for few rows skip.
 //
-// The kernel of a sequence depends only on its number of rows and on properties of the full call, so the bits of its
-// results do not depend on other sequences. The number of rows is in device memory. Therefore both kernels are
-// launched, and each skips the sequences of the other.
+// The kernel of a sequence depends only on the sequence's number of rows and on properties of the full call. The bits
+// of its results therefore do not depend on other sequences. The number of rows is in device memory, so both kernels
+// are launched, and each skips the sequences of the other.
 #pragma once
 
 #include <optional>
@@ -18,9 +18,9 @@
 
 namespace attend::cuda {
 
-/// Returns the largest number of rows that is not long: 64, which is also the limit of a tree, or the largest integer
-/// if no sequence is long. A block of sm90_forward processes 128 rows of one head and reads all keys. With few heads it
-/// is therefore faster only for many rows, and the limit is higher.
+/// Returns the largest number of rows of a sequence that is not long: 64, which is also the limit of a tree, or the
+/// largest integer if no sequence is long. A block of sm90_forward processes 128 rows of one head and reads all keys.
+/// With few heads it is therefore faster only for many rows, and the limit is higher.
 [[nodiscard]] std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q);
 
 /// Returns the kernel for sequences with more than `most_rows` rows. Returns nothing if sm90_forward does not support
