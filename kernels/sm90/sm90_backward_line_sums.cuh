@@ -96,7 +96,7 @@ class BackwardLineSums {
       const int diagonal = (first + lane % 4 * 2) * kChunk + lane / 4 - 7;
 #pragma unroll 1
       for (int n = 0; n < 3; ++n) {                                          // a loop, so that add() is inlined once
-        const int inside = min(diagonal + n * kChunk, Config::kBlockN - 1);  // diagonals behind it have sums of 0
+        const int inside = min(diagonal + n * kChunk, Config::kBlockN - 1);  // a diagonal outside the tile has sum 0
         const int row = max(0, -inside);
         add(row, row + inside, n == 0 ? c[0][0] : n == 1 ? c[0][1] : c[0][3]);
       }

@@ -2,8 +2,8 @@
 //
 //   delta = rowsum(dout * o) - dlse, times 1 - probability with dropout
 //   lse_log2 = log2(e) lse - p_bits, minus lse_offset with a transform. With a bias, or a custom score that may be as
-//              low as a bias, it is lse kSoleKey: for rows with only one visible key, the value that delta would have
-//              without the rounding of o.
+//              low as a bias, it is lse
+// kSoleKey: rows with only one visible key get the delta of an o that was not rounded
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to complete tiles. Rows that see no key or do not exist get
 //          lse_log2 = +inf and delta = 0, so their p and all their gradients are 0

@@ -4,12 +4,11 @@
 // If no modification changes scores, only masks are left, and a tile that all rows see costs nothing. Otherwise
 // ../attention/accumulator_scores.cuh applies the modifications. Two modifications have faster paths if no other one
 // changes scores:
-//   a transform          (softcap) of 16-bit types uses reciprocals (score_transform.cuh). Its constant and its factor
-//                        are merged with those of the softmax
-//   a bias               of 16 bits is loaded with k, if the copy engine can load it (kTermsTiles). Otherwise each lane
-//                        loads it in pieces of 16 bytes while the products run. Loads of 4 bytes, in accumulator order,
-//                        would touch the same number of L1 cache lines for a quarter of the bytes, and a tile would
-//                        wait for them
+//   transform  (softcap) With 16-bit types it uses reciprocals (score_transform.cuh). Its constant and its factor are
+//              merged with those of the softmax
+//   bias       A 16-bit bias is loaded with k, if the copy engine can load it (kTermsTiles). Otherwise each lane loads
+//              it in pieces of 16 bytes while the products run. Loads of 4 bytes, in accumulator order, would touch the
+//              same number of L1 cache lines for a quarter of the bytes, and a tile would wait for them
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"

@@ -5,13 +5,13 @@
 //   kSpeculate   p is computed with the current m, before the maximum is known. If the thread's sum over the tile is at
 //                most 2^kMaxLag, no p is larger than that, and p is used. Otherwise the maximum is computed, m is
 //                raised, and p is computed again from the scores, which are still in registers
-//   otherwise    the maximum is computed first, but m is raised only if p of a score would exceed 2^kMaxLag Before the
-//                first visible key m is -inf, so the maximum is computed.
+//   otherwise    the maximum is computed first, but m is raised only if p of a score would exceed 2^kMaxLag
+// Before the first visible key m is -inf, so the maximum is computed.
 //
 // kFolded (../attention/online_softmax.cuh) subtracts the rounded product c m from c s, in one instruction. If scores
-// are large, this rounding error is large as well, and p is wrong by 2 to the power of the error. If |c m| exceeds
-// kMostFolded, the maximum is computed, and p is 2 to the power of c (s - m). This is exact for scores near m: even
-// scores of 1e30 have the right p.
+// are large, the error of this rounding is large, too: an error of e multiplies p by 2^e. If |c m| exceeds kMostFolded,
+// the maximum is computed, and p is 2^(c (s - m)). This is exact for scores near m: even scores of 1e30 have the right
+// p.
 //
 // The rows of a warp share all these decisions, except with kIsCached. There each row has a separate m. So the bits of
 // a row do not depend on the other rows of its warp.
