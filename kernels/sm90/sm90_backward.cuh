@@ -16,11 +16,12 @@
 //          fixed order (sm90_backward_own_rows.cuh)
 // Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three warpgroups compute everything else
 //          (sm90_backward_compute.cuh). Thread blocks are persistent if a head dimension is above 64 or if they own
-//          heads. Then the last warpgroup loads (sm90_backward_load.cuh) and adds dq to the sums. Otherwise warpgroup 0
-// Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three warpgroups compute everything else
-//          (sm90_backward_compute.cuh). Thread blocks are persistent if a head dimension is above 64 or if they own
 //          heads. The last warpgroup of a persistent block loads (sm90_backward_load.cuh) and adds dq to the sums. In
 //          other blocks warpgroup 0 does both (sm90_backward_narrow.cuh)
+// Memory   Shared: sm90_backward_layout.cuh. Global: a float dq and two floats per row (sm90_backward_workspace.cuh)
+// Limits   A NaN or inf in a row of dout, q, k or v can spread to other results of the same tile. Lengths are below
+//          2^30
+// Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
 #include "../isa/setmaxnreg.cuh"

@@ -30,9 +30,10 @@ struct Sm90BackwardArgs {
   // see no key or do not exist.
   float* lse_log2;
   float* delta;  // (rowsum(dout * o) - dlse) / scale of kept entries
-  // kSumsRows: lse_log2_sum(), in tiles with an |lse| of at least kCoarseLse. kMayBeLowest: in all tiles.
+  // kSumsRows: lse_log2_sum(), written in tiles with an |lse| of at least kCoarseLse. kMayBeLowest: written in all
+  // tiles.
   float* log2_sums;
-  uint32* has_coarse_rows;  // kMayBeLowest: 1 if such a tile exists, otherwise 0
+  uint32* has_coarse_rows;  // kMayBeLowest: 1 if any row has a coarse lse, otherwise 0
   float* dq_sums;           // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): dq / gradient_scale
   uint32* dq_turns;     // kIsDeterministic: (heads, stats_rows / 64, 4): key blocks that have added to a part of a tile
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4)

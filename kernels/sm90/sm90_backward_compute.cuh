@@ -4,21 +4,21 @@
 //   dv += p^T dout    dk += ds^T q
 //
 // p and ds are scaled by powers of two (Sm90BackwardUnits). A position term (ALiBi) is added to lse or to the exponent.
-// With dropout, step 1 begins with the decisions for the tile, and dp starts at 0 instead of -delta. Step 2 removes
-// dropped entries from dp, and then from p.
+// With dropout, step 1 begins with the decisions for the tile, and dp starts at 0 instead of -delta. In step 2 dropped
+// entries of dp become 0, and then those of p.
 //
 // Keys are rows of the products. So p^T and ds^T are A operands in the registers in which they are computed. ds is also
 // written to shared memory, transposed, for dq. These are the steps of tile i; "|" means that all products have
 // completed:
-//   1  issue dp(i), which starts at -delta(i), read before: reads of shared memory starve while products run
+//   1  read delta(i), because reads of shared memory starve while products run; issue dp(i), which starts at -delta(i)
 //   2  | ds(i) = p dp, to registers and shared memory
 //   3  take the token; issue dk(i); read lse(i + 1); announce ds(i)
 //   4  | issue s(i + 1) and dv(i)
 //   5  when s(i + 1) has completed: pass the token; p(i + 1) = exp2(s) in place, while dv(i) runs
 //   6  | pack p(i + 1)
-// The warpgroups pass one token round, which keeps their phases apart. While one warpgroup is in steps 5, 6, 1 and 2,
-// another has products for the tensor cores. Without the token the warpgroups fall into step, and all compute
-// exponentials at the same time. docs/hopper_backward.md has the register budget, which decides this order, and
+// The warpgroups pass a token to each other in turn, which keeps their phases apart. While one warpgroup is in steps 5,
+// 6, 1 and 2, another has products for the tensor cores. Without the token the warpgroups fall into step, and all
+// compute exponentials at the same time. docs/hopper_backward.md has the register budget, which decides this order, and
 // measurements of other orders.
 #pragma once
 
@@ -64,7 +64,8 @@ class BackwardComputer {
     int step = uniform(item.begin);
     if (step == end) {
       if constexpr (kHasLoader) {
-        smem_.v_full.wait(keys_parity);  // keeps the phase of v_full in step with the items
+        // There is no tile to compute, but the barrier's phase must advance with the items.
+        smem_.v_full.wait(keys_parity);
         arrive_as_warp(smem_.v_empty);
       }
     }
@@ -82,13 +83,14 @@ class BackwardComputer {
   }
 
  private:
-  // A loader warpgroup exists, and waits until buffers are released.
+  // Whether a separate warpgroup loads. It waits until buffers are released.
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
     return static_cast<int>(threadIdx.x % kWarpgroup);
   }
-  // Returns the same value, recomputed at each use. So values derived from it need no registers between uses.
+  // Returns the same value. It is recomputed at each use, so that values derived from it need no registers between
+  // uses.
   [[nodiscard]] static __device__ __forceinline__ int recomputed_lane() {
     return static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);
   }
@@ -158,7 +160,7 @@ class BackwardComputer {
       exponentials(item);
       if constexpr (!Score<Config>::kTransforms) pin_registers(s_);
       // The next ds needs this buffer. The wait is here because its loop is a branch: without a branch, ptxas moves the
-      // exponentials behind wgmma_wait<0>.
+      // exponentials after wgmma_wait<0>.
       wait_for_ds_buffer();
       wgmma_wait<0>(dv_);
       if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_ - 1)]);
@@ -283,7 +285,7 @@ class BackwardComputer {
     return along_rows(offset_of(tensor) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + zero);
   }
 
-  // Starts dp at -delta, so that the product adds to it. So delta needs no registers next to p and dp.
+  // Starts dp at -delta, and the product adds to it. So delta needs no registers next to p and dp.
   __device__ __forceinline__ void begin_at_minus_delta(const float* stats) {
     float delta[16];
     read_row_statistics(delta, stats);
@@ -293,7 +295,7 @@ class BackwardComputer {
 
   // Turns s into p. Unseen entries become 0, even if they held NaN. The masking branch must directly follow
   // token().pass(): ptxas delays the pass until the next branch, and that delays the next warpgroup. With the branch
-  // behind the exponentials the kernel was 8 to 20 % slower.
+  // after the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
     if constexpr (Score<Config>::kTransforms) return transformed_exponentials(item);
     mask(item, unseen());
@@ -305,11 +307,11 @@ class BackwardComputer {
       s_[i] = exp2_fast(term.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
     }
   }
-  // Does the same for transformed scores. It also writes p times a quarter of the derivative to the registers of lse.
-  // lse is read again after the next ds.
+  // Does the same for transformed scores. It also computes p times a quarter of the derivative, in the registers of
+  // lse. lse is read again after the next ds.
   __device__ __forceinline__ void transformed_exponentials(const Sm90BackwardItem& item) {
     if (is_masked()) {
-      pin_registers(s_);  // otherwise the compiler hoists the common start of both branches above the branch
+      pin_registers(s_);  // otherwise the compiler moves the common start of both branches above the branch
       make_reciprocals(s_, args_.transform);
       mask(item, kUnseenReciprocal);
       probabilities_of_reciprocals<Element>(next_p_, sloped_p_, s_, lse_, args_.transform);
@@ -452,7 +454,7 @@ class BackwardComputer {
   int warpgroup_;
   uint32 ds_place_;        // ds_place(); recomputed instead if scores are transformed
   uint32 number_ = 0;      // tile number through all items; determines its buffers and their phases
-  uint32 number_end_ = 0;  // behind the head's last tile
+  uint32 number_end_ = 0;  // one past the head's last tile
   int first_tile_ = 0;     // the head's query tile that would have number 0
   MaskedTiles masked_ = {};
   int row_tile_ = 0, pattern_ = kAllSeen;  // has_block_mask

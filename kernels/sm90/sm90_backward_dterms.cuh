@@ -42,7 +42,8 @@ class BackwardDterms {
     }
   }
 
-  // Passes on one chunk. ds: entries 4 chunk to 4 chunk + 3 of the accumulator, two columns of two rows.
+  // Packs one chunk of ds, or passes it to the block that sums it. ds: entries 4 chunk to 4 chunk + 3 of the
+  // accumulator, two columns of two rows.
   __device__ __forceinline__ void put(uint32 number, int chunk, float4 ds) {
     if constexpr (kIsShared) {
       const int owner = chunk * kBlocks / kBackwardDtermsChunks;

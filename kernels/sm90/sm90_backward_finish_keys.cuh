@@ -1,4 +1,4 @@
-// sm90, after the main backward kernel if that sums dk and dv in memory: rounds the sums.
+// sm90, after a main backward kernel that sums dk and dv in memory: rounds the sums.
 //
 // The layout of the sums is that of the accumulators that were added to them. Each thread of this kernel reads the
 // entries of the thread with the same index.

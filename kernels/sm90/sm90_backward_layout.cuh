@@ -237,7 +237,7 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
 }
 
 // Returns whether the five-product kernel has registers for the derivatives of transformed scores. It keeps p times the
-// derivative in the registers of lse. Custom scores and dropout need those registers.
+// derivative in the registers of lse. A bias, a position term, a custom score or dropout needs those registers.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm90_backward_keeps_slopes(const ScoreModTraits& score) {
   return !score.adds() && !score.drops;
 }

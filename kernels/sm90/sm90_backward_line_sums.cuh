@@ -132,7 +132,8 @@ class BackwardLineSums {
     const int block = a + lane / 16, chunk = first + block + lane % 8;
     const int row = block * 8 + b + lane / 8 % 2;
     LoadedMatrices m = ldmatrix_x4(chunk_address(ds, row, min(max(chunk, 0), chunks - 1)));
-    // n selects a column lane / 4 of B. A chunk outside the tile was read from another address and counts as 0.
+    // Returns whether column lane / 4 of B is in the tile, for block a + n of rows. A chunk outside the tile was read
+    // from another address and counts as 0.
     const auto exists = [&](int n) { return static_cast<unsigned>(first + a + n + lane / 4) < unsigned(chunks); };
 #pragma unroll
     for (int i = 0; i < 4; ++i) m.matrix[i] = exists(i / 2) ? m.matrix[i] : 0;

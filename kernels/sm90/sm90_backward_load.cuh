@@ -17,8 +17,9 @@ struct BackwardStatistics {
 
 // Loads tiles of rows into free buffers. All lanes of one warp call it; the first lane issues the copies.
 //
-// The copy engine writes zeros for rows outside the tensor. Behind a packed sequence lies the next one or other data,
-// and a NaN there would survive products with zeros. So this class clears the rows behind a packed sequence.
+// The copy engine writes zeros for rows outside the tensor. After the end of a packed sequence the next one follows, or
+// other data. A NaN there would survive products with zeros. So this class clears the rows after the end of the
+// sequence.
 template <class Config>
 class BackwardTileLoads {
  public:

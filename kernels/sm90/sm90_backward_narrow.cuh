@@ -29,7 +29,7 @@ class NarrowQueryWarpgroup {
     BackwardSegment at = BackwardSegment::at(item_, 0).as_uniform();
     load_at_ = at;
     if (warp_ == 0) load_first(end);
-    smem_.k_full.wait(0);  // k has landed
+    smem_.k_full.wait(0);  // k has arrived
 #pragma unroll 1
     for (int step = 0; step < end; ++step) {
       float acc[32];

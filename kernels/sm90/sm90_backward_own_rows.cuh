@@ -1,9 +1,9 @@
 // kOwnsHeads in the sm90 backward pass: computes dq of heads whose key blocks all belong to one thread block.
 //
 // Such a thread block has room for the sums of one head and reuses it for the next head. If heads are short, the sums
-// of all thread blocks together stay in the L2 cache. The first key block that a query tile sees stores its pass, and
-// later key blocks add theirs. The last key block starts its accumulators from the sums and rounds the result. So no
-// kernel has to clear the sums before or round them afterwards, and the order of additions is always the same.
+// of all thread blocks together stay in the L2 cache. The first key block that a query tile sees stores its part of dq,
+// and later key blocks add theirs. The last key block starts its accumulators from the sums and rounds the result. So
+// no kernel has to clear the sums before or round them afterwards, and the order of additions is always the same.
 #pragma once
 
 #include "sm90_backward_products.cuh"

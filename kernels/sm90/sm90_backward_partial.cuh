@@ -34,8 +34,8 @@ struct BackwardPartialSums {
 
   __device__ __forceinline__ void add(int slot, float (&dk)[Shape::kDepth / 2], float (&dv)[Shape::kDepthV / 2]) const {
     uint32 is_ready;
-    // Wait until the sums are visible. The other block computes the item's later steps first in its run, so it never
-    // waits.
+    // Wait until the sums are visible. The other block computes these later steps first in its run, before it waits for
+    // any sums. So it cannot depend on this block.
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_ready) : "l"(ready(slot)) : "memory");
     } while (is_ready == 0);

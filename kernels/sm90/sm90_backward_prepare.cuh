@@ -119,7 +119,7 @@ __device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const Bac
 }
 
 // Returns the lowest lse that still gives unseen entries a p of 0. A row that sees no key may have an lse as low as
-// -FLT_MAX, if that is the logit of its head (Score<Config>::kAddsToSum). From this limit on lse_log2 is finite. With a
+// -FLT_MAX, if that is the logit of its head (Score<Config>::kAddsToSum). At this limit lse_log2 is finite. With a
 // transform it is also well above the value of an unseen entry (wide_unseen()). No row that sees a key has a lower lse.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lowest_lse(const OptionArgs& options) {

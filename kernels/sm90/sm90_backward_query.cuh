@@ -45,7 +45,7 @@ __device__ __forceinline__ void begin_ds_k(float (&acc)[32], Sm90BackwardStorage
   wgmma_commit();
 }
 
-// Returns the start of this warp's part of a pass, in a staging buffer and in the sums. In floats.
+// Returns the offset of this warp's part of a pass, in floats. It is the same in a staging buffer and in the sums.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int warp_part_of_pass(int warp) {
   return warp * (BackwardShape<Config>::kPassFloats / 4);
@@ -106,8 +106,8 @@ __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
   return value;
 }
 
-// Completes this thread's additions, before set_turn(). The latency of the fence grows with the data just added. The
-// fence releases these additions. It also acquires the additions that precede the turn found by peek_turn().
+// Completes this thread's additions. Call it before set_turn(). The latency of the fence grows with the data just
+// added. The fence releases these additions. It also acquires the additions that precede the turn found by peek_turn().
 __device__ __forceinline__ void complete_additions() {
   bulk_wait();
   asm volatile("fence.proxy.async.global;" ::: "memory");  // orders the copy engine's writes before the counter's write
@@ -139,8 +139,8 @@ class BackwardQueryWarpgroup {
     for (uint32 number = 0;; ++number) {
       const Sm90BackwardItem& item = wait_for_item(smem_, number);
       if (uniform(item.is_end())) break;
-      // If both counts are equal, a reducer only adds to sums that it wrote itself. Otherwise all passes must be
-      // complete.
+      // If a tile has one pass per staging buffer, a reducer only adds to sums that it has written itself. Otherwise
+      // all passes must be complete.
       if constexpr (Config::kOwnsHeads && Shape::kPasses != Config::kStagingBuffers) wait_for_passes();
       smem_.k_full.wait(number & 1);  // k has arrived
       const int end = uniform(item.end);
@@ -206,7 +206,7 @@ class BackwardQueryWarpgroup {
 #pragma unroll
     for (int pass = 0; pass < Shape::kPasses; ++pass) {
       float acc[32];
-      // Each branch has its own products and drain, because a branch among products makes ptxas serialise them.
+      // Each branch has its own products and its own wait, because a branch among products makes ptxas serialise them.
       if (is_half) {
         begin_ds_k(acc, smem_, buffer, pass, 1, wait_ds);
         wgmma_wait<0>(acc);
@@ -270,7 +270,8 @@ class BackwardQueryWarpgroup {
     ++number_;
   }
 
-  // Waits until the copy engine has read all staged passes. Then all passes before complete_passes() are in memory.
+  // Waits until the copy engine has read all staged passes. Passes before the last complete_passes() are then in
+  // memory.
   __device__ __forceinline__ void wait_for_passes() {
     for (uint32 i = 0; i < Config::kStagingBuffers; ++i) {
       const uint32 next = pass_number_ + i;
@@ -334,7 +335,7 @@ template <class Config>
 template <class Config>
 __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
   using Shape = BackwardShape<Config>;
-  // Only with equal counts is the buffer's next pass the same pass of the next tile.
+  // The buffer's next pass is the same pass of the next tile only if both counts are equal.
   constexpr bool kLooksAhead = Shape::kPasses == Config::kStagingBuffers;
   bool has_turn = !Config::kIsDeterministic;
 #pragma unroll 1

@@ -21,7 +21,7 @@ struct Sm90BackwardRegisters {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const {
     return (computing + (query > 0 ? 1 : 0) + (load > 0 ? 1 : 0)) * kBackwardWarpgroupThreads;
   }
-  // Returns the registers of all warpgroups together, taking one thread of each.
+  // Returns the sum, over all warpgroups, of the registers per thread.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sum() const { return computing * compute + query + load; }
 };
 
@@ -38,16 +38,15 @@ constexpr Sm90BackwardRegisters kBackwardPersistentRegisters = {
 // s 32, dp 32, ds 16: 208 of 214.
 constexpr Sm90BackwardRegisters kBackwardWideRegisters = {.computing = 2, .compute = 240, .query = 0, .load = 24};
 
-// Returns the initial registers of all warpgroups together, taking one thread of each. The hardware allocates multiples
-// of 8 per thread: 384 threads start with 168 registers each, not with 170.
+// Returns that sum at the start of a block, when all threads have the same number of registers. The hardware allocates
+// multiples of 8 per thread: 384 threads start with 168 registers each, not with 170.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_start_registers(int threads) {
   constexpr int kRegistersOfMultiprocessor = 65536;
   constexpr int kUnit = 8;
   return kRegistersOfMultiprocessor / threads / kUnit * kUnit * (threads / kBackwardWarpgroupThreads);
 }
 
-// Returns whether the initial registers suffice. A warpgroup that requests more than the others release would wait
-// forever.
+// Returns whether these registers suffice. A warpgroup that requests more than the others release would wait forever.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm90_backward_registers_suffice(
     const Sm90BackwardRegisters& registers) {
   return registers.sum() <= sm90_backward_start_registers(registers.threads());

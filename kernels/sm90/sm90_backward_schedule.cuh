@@ -13,8 +13,8 @@ namespace attend {
 // waits, so the schedule cannot deadlock.
 //
 // The order starts at the last key block and goes down. Under a causal mask the last key blocks have the fewest steps,
-// and a key block starts with tiles that earlier key blocks have already left. In a long list (is_persistent and more
-// than kFew key blocks per sequence) this order holds only for the last half of the keys. The other key blocks follow
+// and a key block starts with tiles that earlier key blocks have already processed. A long list (is_persistent and more
+// than kFew key blocks per sequence) uses this order only for the last half of the keys. The other key blocks follow
 // from the first one up. The longest then come first, so that the launch does not end with the longest. Each of these
 // key blocks starts with tiles on the diagonal, to which no other block adds. When it reaches the rows of the last
 // half, the key blocks of that half are done.
@@ -54,9 +54,9 @@ struct Sm90BackwardOrder {
 }
 
 // Returns the number of heads that run side by side if additions to dq have an order and all key blocks have the same
-// number of steps: as many heads as the GPU has thread blocks for. A key block then follows its predecessor at the same
-// distance in each head, and waits for it once. Persistent thread blocks keep their place in the order without
-// sections: see sm90_backward_blocks().
+// number of steps. It is the number of heads whose key blocks fit on the GPU at once. A key block then follows its
+// predecessor at the same distance in each head, and waits for it once. Persistent thread blocks keep their place in
+// the order without sections: see sm90_backward_blocks().
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 sm90_backward_full_section(const Sm90BackwardTile& tile,
                                                                              int64 key_blocks, int64 multiprocessors) {
   if (tile.is_persistent || key_blocks < 1 || key_blocks > multiprocessors) return 1;

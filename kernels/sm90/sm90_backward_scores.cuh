@@ -11,7 +11,7 @@
 namespace attend {
 
 // Sets unseen entries of s to `unseen`, even if they hold NaN. s has 64 keys from `key` on and a tile of 64 query rows,
-// in accumulator order. With a custom score, entries of rows behind the sequence also count as unseen: the score may be
+// in accumulator order. With a custom score, entries of rows beyond the sequence also count as unseen: the score may be
 // NaN there, and no lse would make p 0.
 template <class Config>
 __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardItem& item, const BackwardBand& band,
@@ -117,7 +117,7 @@ struct MaskedTiles {
   int before;  // all numbers below this one are masked
   int from;    // kWindow: all numbers from this one on are masked, too
 
-  // first_key: of the warpgroup. number: of row tile `tile`. number_end: behind the head's last tile.
+  // first_key: of the warpgroup. number: of row tile `tile`. number_end: one past the head's last tile.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ MaskedTiles of(const Sm90BackwardArgs& args,
                                                                  const Sm90BackwardItem& item, int first_key, int tile,
@@ -130,18 +130,18 @@ struct MaskedTiles {
     }
     MaskedTiles masked = {static_cast<int>(number), 0};
     if constexpr (Config::kMask != MaskKind::kFull) {
-      const int first_row = last - band.right;  // from this row on, windows end behind all keys
+      const int first_row = last - band.right;  // rows from here on have windows that end after all keys
       masked.before += uniform((first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
     }
     if (uniform(last + item.offset() >= item.seqlen_k)) masked.before = static_cast<int>(number_end);
     if constexpr (Config::kMask == MaskKind::kWindow) {
-      const int end_row = first + band.left + 1;  // before this row, windows begin before all keys
+      const int end_row = first + band.left + 1;  // rows before this one have windows that begin before all keys
       masked.from = uniform(static_cast<int>(number) + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
     }
     return masked;
   }
 
-  // Returns whether the tile is masked. number_end: behind the head's last tile, which may have rows behind the
+  // Returns whether the tile is masked. number_end: one past the head's last tile, which may have rows beyond the
   // sequence.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ bool has(uint32 number, uint32 number_end) const {
@@ -152,7 +152,7 @@ struct MaskedTiles {
   }
 };
 
-// The position term lowers a score by slope |i + off - j|, in log2 units. If rows see no key behind the diagonal, the
+// The position term lowers a score by slope |i + off - j|, in log2 units. If rows see no key beyond the diagonal, the
 // term is linear in rows and keys. The part of the rows and of the thread's first key is then added to the rows' lse.
 template <class Config>
 struct BackwardPositionTerm {

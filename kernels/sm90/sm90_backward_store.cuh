@@ -11,7 +11,7 @@ namespace attend {
 constexpr int kPieceBytes = 16;  // the widest load and store
 constexpr int kPieceElements = kPieceBytes / int{sizeof(Bits16)};
 
-// Returns elements [column, column + 8) of a row of kHeadDim elements, with zeros behind the row's end.
+// Returns elements [column, column + 8) of a row of kHeadDim elements, with zeros beyond the row's end.
 template <int kHeadDim>
 [[nodiscard]] __device__ __forceinline__ uint4 load_piece(const Bits16* row, int column) {
   if (column + kPieceElements <= kHeadDim) return *reinterpret_cast<const uint4*>(row + column);

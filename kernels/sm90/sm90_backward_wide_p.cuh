@@ -46,7 +46,8 @@ class WideP {
     read_seen(stage);
     if constexpr (Score<Config>::kAddsFromMemory) {
       terms_.read(smem_address(smem_.terms[stage]), thread());
-      const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
+      // The lanes of a warp read all rows of the tile.
+      const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];
       largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
     }
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(number).add_to_rows(lse_);

@@ -139,13 +139,13 @@ class WideQueryWarpgroup {
     }
   }
 
-  // Computes ds of the tile from s and dp, which are still running.
+  // Computes ds of the tile from s and dp, whose products are still running.
   __device__ __forceinline__ void end_tile(uint32 number) {
     wgmma_wait<1>(s_);
     rows_.probabilities(number, s_);
     pin_registers(s_);
     // v arrived long ago. The wait is here because its loop is a branch: without a branch, ptxas moves the exponentials
-    // behind wgmma_wait<0>.
+    // after wgmma_wait<0>.
     smem().v_ring().wait(number);
     wgmma_wait<0>(dp_);
     smem().v_ring().release(number);

@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
   constexpr int kDepth = kIsK ? Shape::kDepth : Shape::kDepthV;
   constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
   if (block.rows.tile_end <= block.rows.tile) return;
-    // Rows behind the sequence may hold any data: they only affect their own rows of dq, which are not stored.
+    // Rows beyond the sequence may hold any data: they only affect their own rows of dq, which are not stored.
 #pragma unroll
   for (int i = 0; i < Storage::kWarpgroups; ++i) {
     const PanelPlace at = PanelPlace::of(block.span.query_place(block.rows.row + i * kWarpgroupRows), block.head);

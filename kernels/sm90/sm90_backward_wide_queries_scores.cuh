@@ -24,7 +24,7 @@ class WideQueryScores {
   __device__ __forceinline__ WideQueryScores(Storage& storage, const Sm90BackwardArgs& arguments, int number)
       : smem(storage), args(arguments), warpgroup(number) {}
 
-  // Prepares all state that is the same for all tiles. Returns the number behind the last tile that the rows see. Tiles
+  // Prepares all state that is the same for all tiles. Returns one past the last tile number that the rows see. Tiles
   // before the first one that they see are masked.
   [[nodiscard]] __device__ __forceinline__ uint32 begin() {
     const BackwardRowBlock& block = smem.block;
@@ -140,7 +140,7 @@ class WideQueryScores {
     const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // If rows see no key behind the diagonal, the term is linear. The row's part of the term is then added to its
+      // If rows see no key beyond the diagonal, the term is linear. The row's part of the term is then added to its
       // lse.
       constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
       const float base =
@@ -203,7 +203,7 @@ class WideQueryScores {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = accumulator_row(thread()) + h * kRowHalf;
-      lse_[h] = kInfinity;  // for rows that do not exist: their tile may lie behind the end of the statistics
+      lse_[h] = kInfinity;  // for rows that do not exist: their tile may lie beyond the statistics
       delta_[h] = 0.0f;
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);

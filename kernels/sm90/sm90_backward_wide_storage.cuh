@@ -77,9 +77,9 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Mbarrier k_full, v_full;                  // announced: k or v has arrived
   Mbarrier tail_full[2];                    // announced: a tile has arrived whose end must be cleared; per loading warp
   Mbarrier q_full[Config::kStages];         // announced: q and lse_log2 have arrived; announced again for the bias
-  Mbarrier q_empty[Config::kStages];        // 8 warps: s of the tile is done, or dk; the bias was read before s
+  Mbarrier q_empty[Config::kStages];        // 8 warps: s (warpgroup 1) or dk (2) is done; the bias was read before s
   Mbarrier dout_full[Config::kStages];      // announced: dout and delta have arrived
-  Mbarrier dout_empty[Config::kStages];     // 8 warps: dp of the tile is done, or dv
+  Mbarrier dout_empty[Config::kStages];     // 8 warps: dp (warpgroup 2) or dv (1) is done
   Mbarrier p_full[kBackwardWideHandovers];  // 4 warps: p of the tile and its dropout decisions are written
   Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: p has been read and may be overwritten
   BackwardSeenTiles<Config> seen;            // uses the rest of the last kilobyte

@@ -7,9 +7,11 @@
 //
 // If all key blocks have the same number of steps, each thread block has a fixed list. The last waves of that list are
 // cut into equal runs of steps. If a key block is cut in two, the thread block with its later steps leaves float sums
-// for the thread block with its first steps. Otherwise thread blocks fetch the next key block when they finish one,
-// longest first. If additions to dq have an order, the list has the same order (Sm90BackwardOrder). With kOwnsHeads a
-// thread block has all key blocks of every n-th head, where n is the grid size.
+// for the thread block with its first steps.
+//
+// If key blocks have different numbers of steps, thread blocks fetch the next key block when they finish one, longest
+// first. If additions to dq have an order, the list has the same order (Sm90BackwardOrder). With kOwnsHeads a thread
+// block has all key blocks of every n-th head, where n is the grid size.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -206,7 +208,7 @@ class Sm90BackwardList {
   }
 
  private:
-  // kOwnsHeads: makes an item for each key block of a head in order, then continues gridDim.x heads further.
+  // kOwnsHeads: makes an item for each key block of a head in order, then continues with the head gridDim.x further on.
   [[nodiscard]] __device__ __forceinline__ bool next_of_own_heads(Sm90BackwardItem& item) {
     const uint32 index = next_ * args_.key_blocks + key_block_;
     if (index >= num_items_) return false;

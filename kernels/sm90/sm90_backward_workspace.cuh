@@ -11,8 +11,8 @@ namespace attend {
 constexpr int kBackwardTurns = 4;
 
 // Return the rows of one head's statistics and sums. Each sequence has complete tiles of rows. The tiles of packed
-// sequence i start at sm90_backward_first_row(cu_seqlens_q[i], i). That row is at or behind the end of those of
-// sequence i - 1.
+// sequence i start at sm90_backward_first_row(cu_seqlens_q[i], i). The tiles of sequence i - 1 end at or before that
+// row.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_padded_rows(int64 seqlen_q) {
   return num_tiles(seqlen_q, kBackwardRows) * kBackwardRows;
 }

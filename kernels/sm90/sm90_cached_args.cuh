@@ -18,7 +18,7 @@ struct Sm90CachedArgs : Sm90ForwardArgs {
   CacheArgs cache;
   uint32* blocks_done;  // 0 before and after a launch; so is next_tile
   uint32 box_shift;     // a box lies in one block of the cache, and key tiles consist of complete boxes
-  uint32 least_rows;    // another kernel handles sequences with fewer rows, and dead ones
+  uint32 least_rows;    // another kernel handles sequences with fewer rows, and dead sequences
   uint32 lse_base2;
   uint32 unused;
 };

@@ -214,7 +214,7 @@ struct Sm90CachedLoader {
     }
   }
 
-  // Issues copies of the warp's rows. Rows that do not exist, and columns behind the last, become zeros. `full`
+  // Issues copies of the warp's rows. Rows that do not exist, and columns beyond the last, become zeros. `full`
   // completes when the rows have arrived. Consumers fence them for the tensor cores (Sm90Consumer::wait_for).
   template <int kColumns>
   __device__ __forceinline__ void ask_for_rows(unsigned char* to, const void* tensor, const TensorStrides& stride,
@@ -251,7 +251,7 @@ struct Sm90CachedLoader {
   }
 };
 
-// The other loading warps. The first one announces tiles of query rows (sm90_producer.cuh).
+// All loading warps except the first, which announces tiles of query rows (sm90_producer.cuh).
 template <class Config>
 struct Sm90CachedHelper {
   Sm90Storage<Config>& smem;

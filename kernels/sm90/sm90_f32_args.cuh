@@ -6,7 +6,8 @@
 namespace attend {
 
 // Output of the preparing kernel. Pieces are (2, heads, rows, pitch) float16, with the high pieces first. rows is
-// F32PieceRows::rows, and pitch is f32_piece_pitch(). heads: of all batch entries; with packed sequences of one.
+// F32PieceRows::rows, and pitch is f32_piece_pitch(). heads counts those of all batch entries, or of one if sequences
+// are packed.
 struct F32Pieces {
   unsigned short* q;
   unsigned short* k;

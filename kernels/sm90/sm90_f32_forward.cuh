@@ -92,7 +92,7 @@ struct F32Consumer {
     return {rows.q_unit * of_keys.x, of_keys.y};
   }
 
-  // Turns the completed products of pieces into scores. Returns the factor that makes them exponents of 2.
+  // Turns the completed products of pieces into scores. Returns the factor that turns scores into exponents of 2.
   template <bool kIsFirst>
   [[nodiscard]] __device__ __forceinline__ float finish_scores(const RowState& rows, ScoreTile& s,
                                                                const SeenKeyTile<Config>& tile, float unit) {

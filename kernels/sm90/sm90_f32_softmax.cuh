@@ -2,8 +2,8 @@
 // equations. With c the factor that turns a tile's values into exponents of 2,
 //   p = 2^(c s - b),   l = sum p,   lse = b ln 2 + ln l
 // b lies kTop below the row maximum. So p of the largest score is 2^kTop, from where two float16 pieces reach down to
-// 2^-25. Weights of 2^-40 of the largest are lost. Weights below 2^-17 of it have fewer than 23 bits: a sum over 2^16
-// of them is accurate to 2^-24. b stays unchanged until p of a score exceeds 2^(kTop + kMostLag).
+// 2^-25. Weights of 2^-40 times the largest are lost. Weights below 2^-17 times the largest have fewer than 23 bits: a
+// sum over 2^16 of them is accurate to 2^-24. b stays unchanged until p of a score exceeds 2^(kTop + kMostLag).
 //
 // c s - b is rounded once. All values of a row are relative to the same b, so the rounding of b cancels. If b is so
 // large that its rounding could push p out of float16's range, `rest` holds the part of b that was rounded off. So even
@@ -20,7 +20,7 @@ template <class Config>
 struct F32Softmax {
   static constexpr int kScores = Sm90F32Shape<Config>::kScores;
   static constexpr float kTop = 14.0f, kMostLag = 1.0f;
-  static constexpr float kLargeBase = 65536.0f;  // its last place is 2^-7
+  static constexpr float kLargeBase = 65536.0f;  // the unit in its last place is 2^-7
 
   float base[kRowsOfThread] = {-kInfinity, -kInfinity};  // b, equal in all lanes of a quad; -inf: no key seen
   float rest[kRowsOfThread] = {0.0f, 0.0f};              // part of b that was rounded off, to be added to it

@@ -49,7 +49,7 @@ struct F32Block {
   static constexpr uint32 kMagnitude = 0x7fffffff;
   static constexpr int kExponentBits = 23, kBias = 127;
   static constexpr int kTop = 14;         // floor(log2) of the largest number in pieces
-  static constexpr int kMostRange = 48;   // largest |floor(log2)| of the largest number before scaling
+  static constexpr int kMostRange = 48;   // limit of |floor(log2 x)| of the largest number x
   static constexpr int kMostSpread = 16;  // powers of two between the largest numbers of two rows
   static_assert(kRows % kRowsAtOnce == 0);
   float value[kSteps][kVectors][kVector];
@@ -115,7 +115,7 @@ struct F32Block {
       if (exponent < -kMostRange || exponent > kMostRange) return true;
       return __uint_as_float(smallest) < __uint_as_float(largest - (kMostSpread << kExponentBits));
     }
-    // Returns the exponent by which x / unit exceeds x.
+    // Returns log2 of the factor from x to x / unit.
     [[nodiscard]] __device__ __forceinline__ int shift() const {
       return largest == 0 ? 0 : kTop + kBias - static_cast<int>(largest >> kExponentBits);
     }

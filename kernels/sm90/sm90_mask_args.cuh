@@ -42,9 +42,9 @@ struct Sm90MaskArgs {
   TensorStrides mask_stride;  // bytes; 0 means broadcast
   int64 seqlen_q;
   int64 seqlen_k;
-  int64 window_left;  // window that the kernel that reads the lists applies anyway; kOpenWindow: none
+  int64 window_left;  // window that the attention kernel applies itself; kOpenWindow: none
   int64 window_right;
-  BlockMaskArgs other;  // block mask of 64 x 64 tiles that must also see a pair; null bounds: none
+  BlockMaskArgs other;  // second mask, in 64 x 64 tiles: a pair must be visible in both; null bounds: none
   MaskListShape shape;
   uint32 sequences;   // of the mask
   uint32 num_heads;   // of the mask, per sequence

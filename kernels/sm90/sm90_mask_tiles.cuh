@@ -29,7 +29,7 @@ constexpr int kMaskLanesOfTile = 4;
   return of_word(bytes.x) | of_word(bytes.y) << 4 | of_word(bytes.z) << 8 | of_word(bytes.w) << 12;
 }
 
-// 16 keys of a row, one bit each; 0 behind the last key. The row may start at any address: the code reads complete
+// 16 keys of a row, one bit each; 0 beyond the last key. The row may start at any address: the code reads complete
 // aligned vectors and shifts their bits. It does not read vectors that reach beyond the row, because that memory may be
 // unmapped.
 struct MaskRun {

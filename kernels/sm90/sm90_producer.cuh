@@ -1,5 +1,5 @@
 // The loading warp. One of its lanes issues the copies. The others help to find packed sequences and to clear rows
-// behind their ends. If keys are cached, the loading warps of its warpgroup load them (sm90_cached_loader.cuh).
+// beyond their ends. Keys in a cache are loaded by the warps of sm90_cached_loader.cuh.
 #pragma once
 
 #include "../attention/terms.cuh"
@@ -78,7 +78,7 @@ struct Sm90Producer {
     v_at.advance();
   }
 
-  // Clears the rows behind a packed sequence, which belong to another one. p is 0 there, but 0 * NaN would be NaN.
+  // Clears the rows beyond a packed sequence, which belong to another one. p is 0 there, but 0 * NaN would be NaN.
   __device__ __forceinline__ void clear_tail(unsigned char* v, int keys, Mbarrier& full) {
     constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel; zeros need no swizzle
     __syncwarp();

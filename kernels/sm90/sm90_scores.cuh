@@ -63,7 +63,7 @@ struct Sm90Scores {
     return list.tile(place, consumer, thread());
   }
 
-  // Returns the factor that makes values exponents of 2.
+  // Returns the factor that turns values into exponents of 2.
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
     if constexpr (kFoldsScale<Config>) {
       return args.scale_log2;
@@ -92,7 +92,7 @@ struct Sm90Scores {
 #pragma unroll
         for (int i = 0; i < kTermsWords / 8; ++i) {
           uint32* to = terms + (2 * i + h) * 4;
-          // volatile: otherwise the compiler would move the load behind the wait for the products.
+          // volatile: otherwise the compiler would move the load after the wait for the products.
           asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
                        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                        : "l"(from + i * 4 * kTermsOfChunk));
@@ -103,8 +103,8 @@ struct Sm90Scores {
     return false;
   }
 
-  // Turns s into the values of the tile, with -inf for keys that a row does not see. With a full mask only keys behind
-  // the sequence's end, in the first tile, and keys hidden by a block mask are unseen.
+  // Turns s into the values of the tile, with -inf for keys that a row does not see. With a full mask only two kinds of
+  // keys are unseen: keys beyond the sequence's end, in the first tile, and keys hidden by a block mask.
   template <bool kIsFirst>
   __device__ __forceinline__ void finish(float (&s)[kScores], const SeenKeyTile<Config>& tile, bool has_terms,
                                          const uint32 (&terms)[kTermsWords]) const {

@@ -46,7 +46,7 @@ struct Sm90Softmax {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, new_max);
     const float new_base = exponent_base(row_max[h]);
-    const bool is_folded = folds(h, scale_log2);  // then p is relative to a rounded product, before and after
+    const bool is_folded = folds(h, scale_log2);  // then the base is a rounded product, before and after
     const float fall = is_folded ? __fmul_rn(old_max, scale_log2) - __fmul_rn(new_base, scale_log2)
                                  : (old_max - new_base) * scale_log2;
     rescale[h] = exp2_fast(fall);
@@ -141,10 +141,11 @@ struct Sm90Softmax {
     add(sum);
     return raises;
   }
-  // Flags of the thread's rows.
+  // Selects some of the thread's rows.
   struct WhichRows {
     bool of[kRowsOfThread];
   };
+  // Raises m of the selected rows, and computes their p and its sum again.
   __device__ __forceinline__ void raise_rows(const WhichRows& rows, const float (&s)[kScores], float scale_log2,
                                              uint32 (&p)[kScores / 2], float (&sum)[kRowsOfThread],
                                              float (&rescale)[kRowsOfThread]) {

@@ -82,7 +82,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
   [[no_unique_address]] Sm90Hidden<Config> hidden;
   Sm90Work work[kSm90WorkSlots];
   Mbarrier work_full[kSm90WorkSlots];   // the tile is announced and may be read
-  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp and the Sm90RandomWords warp has left the tile
+  Mbarrier work_empty[kSm90WorkSlots];  // each warp that reads the tile has left it
   Mbarrier q_full[Config::kQBuffers];   // q has arrived
   Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left q's buffer; or each warp has read q
   Mbarrier k_full[Config::kStages];     // k, its bias and its Philox quads have arrived

@@ -34,7 +34,8 @@ template <class Config>
                                   args.base.num_heads_q);
 }
 
-// Returns the key tiles that at least one of kRows rows from `row` on sees. kIsCached: work must be that of the rows.
+// Returns the key tiles that at least one of kRows rows from `row` on sees. kIsCached: `work` must belong to these
+// rows.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles key_tiles_of_rows(const WindowMask& mask, const Sm90Work& work,
                                                                         int row) {
