@@ -2,25 +2,25 @@
 //
 //   p = exp(s - lse)   dv = p^T dout   ds = p (dout v^T - delta)   dk = scale ds^T q   dq = scale ds k
 //
-// Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs
+// Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs.
 // Supports float16, bfloat16; head dimensions up to 128 (larger ones: sm90_backward_wide_keys.cuh); full, causal and
 //          window masks; a position term (ALiBi); a transform (softcap); dropout; packed sequences; grouped heads; any
 //          lengths. A position term excludes windows that do not end on the diagonal. It also excludes dropout if a
 //          head dimension is above 64. A transform excludes dropout. Strides and addresses are multiples of 16 bytes,
-//          and no stride is 0. Requires sm_90a
+//          and no stride is 0. Requires sm_90a.
 // Work     A thread block has 128 keys, or 192 if both head dimensions are at most 64. It iterates over the tiles of 64
 //          query rows that see these keys, for all query heads of the group. dk and dv stay in registers. Each tile
 //          needs five products, all made in one pass. The copy engine adds dq to float sums in global memory, and
 //          sm90_backward_finish.cuh rounds them. The order of the additions is fixed only if kIsDeterministic.
 //          kOwnsHeads: a thread block processes all key blocks of a head, one after another, and rounds dq itself, in a
-//          fixed order (sm90_backward_own_rows.cuh)
+//          fixed order (sm90_backward_own_rows.cuh).
 // Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three warpgroups compute everything else
 //          (sm90_backward_compute.cuh). Thread blocks are persistent if a head dimension is above 64 or if they own
 //          heads. The last warpgroup of a persistent block loads (sm90_backward_load.cuh) and adds dq to the sums. In
-//          other blocks warpgroup 0 does both (sm90_backward_narrow.cuh)
-// Memory   Shared: sm90_backward_layout.cuh. Global: a float dq and two floats per row (sm90_backward_workspace.cuh)
+//          other blocks warpgroup 0 does both (sm90_backward_narrow.cuh).
+// Memory   Shared: sm90_backward_layout.cuh. Global: a float dq and two floats per row (sm90_backward_workspace.cuh).
 // Limits   A NaN or inf in a row of dout, q, k or v can spread to other results of the same tile. Lengths are below
-//          2^30
+//          2^30.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 

@@ -237,7 +237,7 @@ class BackwardComputer {
     arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
   }
 
-  // Keeps step with the other warpgroups in a tile whose rows see none of this warpgroup's keys.
+  // Waits and arrives as for other tiles, for a tile whose rows see none of this warpgroup's keys.
   __device__ __forceinline__ void skip_tile() {
     const uint32 stage = stage_of(number_);
     smem_.q_full[stage].wait(parity_of(number_));

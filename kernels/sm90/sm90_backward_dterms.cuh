@@ -7,8 +7,8 @@
 //          sequence, and iterate over the same tiles. A block sends each chunk of 8 keys of its ds, in float, to the
 //          block that sums this chunk. Sums are made in the order of the sequences, not of arrival, and are rounded
 //          once. So the same inputs give the same bits. The sum of a tile is made one tile later, while the products of
-//          the next tile run
-// Zeros    Tiles that no row of the warpgroup sees are stored as zeros
+//          the next tile run.
+// Zeros    Tiles that no row of the warpgroup sees are stored as zeros.
 #pragma once
 
 #include "../attention/terms.cuh"

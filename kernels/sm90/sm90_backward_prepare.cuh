@@ -6,7 +6,7 @@
 // kSoleKey: rows with only one visible key get the delta of an o that was not rounded
 //
 // Shapes   as in sm90_backward.cuh. Rows are padded to complete tiles. Rows that see no key or do not exist get
-//          lse_log2 = +inf and delta = 0, so their p and all their gradients are 0
+//          lse_log2 = +inf and delta = 0, so their p and all their gradients are 0.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 

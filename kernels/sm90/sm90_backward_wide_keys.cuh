@@ -1,18 +1,18 @@
 // sm90, wide backward: dk and dv, if a head dimension is above 128 or if the score needs the wide form
 // (sm90_backward_tile()). sm90_backward.cuh has the equations; sm90_backward_wide_queries.cuh computes dq.
 //
-// Shapes   as in sm90_backward.cuh, head dimensions up to 256; args: Sm90BackwardArgs
+// Shapes   as in sm90_backward.cuh, head dimensions up to 256; args: Sm90BackwardArgs.
 // Supports float16, bfloat16; full, causal and window masks; dropout; packed sequences; grouped heads; any lengths.
 //          Also one of: a position term (ALiBi), a transform (softcap), or a 16-bit bias (up to 192 columns). Strides
-//          and addresses are multiples of 16 bytes, and no stride is 0. Requires sm_90a
+//          and addresses are multiples of 16 bytes, and no stride is 0. Requires sm_90a.
 // Work     A thread block has 64 keys and iterates over the tiles of 64 query rows that see them, for all query heads
 //          of the group. dk and dv stay in registers. Each tile needs four products. Nothing is summed in memory, so
-//          the same inputs give the same bits
+//          the same inputs give the same bits.
 // Roles    Warpgroup 0: one warp loads k and q, another loads v and dout. Warpgroup 1 computes s, p and dv. Warpgroup 2
 //          computes dp, ds and dk with p from warpgroup 1. For 64 keys, 256 columns of both dk and dv would need 256
-//          registers per thread of one warpgroup. So each of the two warpgroups has one of these gradients
+//          registers per thread of one warpgroup. So each of the two warpgroups has one of these gradients.
 // Limits   A NaN or inf in a row of dout, q, k or v can spread to other results of the same tile. Lengths are below
-//          2^30
+//          2^30.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 

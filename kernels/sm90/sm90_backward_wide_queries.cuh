@@ -5,9 +5,9 @@
 // Work     A thread block has 128 query rows of a head and iterates over the tiles of 64 keys that they see. dq stays
 //          in registers. s and dp are computed a second time, so the complete pass has seven products instead of five.
 //          In return, nothing is summed in memory: the L2 cache could not keep up with the sums of dq if key
-//          blocks were that short
+//          blocks were that short.
 // Roles    Warpgroup 0: one warp loads q and k, one warp loads dout and v, and one thread loads the bias. Warpgroups 1
-//          and 2 have 64 rows each, with all of their p, ds and dq
+//          and 2 have 64 rows each, with all of their p, ds and dq.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
@@ -103,7 +103,7 @@ class WideQueryWarpgroup {
     smem().k_ring().release(end - 1);
   }
 
-  // Keeps step in tiles from `begin` on, which only the other warpgroup needs.
+  // Waits for the tiles from `begin` on and releases them unused. Only the other warpgroup needs them.
   __device__ __forceinline__ void skip_tiles(uint32 begin) {
     const auto all = static_cast<uint32>(uniform(smem().block.rows.tile_end - smem().block.rows.tile));
 #pragma unroll 1

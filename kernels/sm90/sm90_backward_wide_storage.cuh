@@ -110,9 +110,9 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   }
 };
 
-// ds of the sequences that share a bias, before a block of the cluster adds up these chunks. A thread's part of a chunk
-// is read by the thread with the same index in that block. This is a base class, so that it needs no space if it is
-// empty.
+// Exchange buffers for ds of the sequences that share a bias. They hold the chunks that this block of the cluster sums.
+// Each thread's part of a chunk is read by the thread with the same index in this block. A base class, so that it needs
+// no space if it is empty.
 template <class Config>
 struct Sm90BackwardDsChunks {};
 template <class Config>

@@ -32,7 +32,7 @@ constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, 
                                                               Score<Config>::kTileTraits, Config::kDtermsBlocks,
                                                               Config::kOwnsHeads);
 
-// Row statistics hold lse in natural units, and rows with a coarse lse are summed again: lse_rounding.cuh.
+// Whether row statistics hold lse in natural units. Rows with a coarse lse are then summed again: lse_rounding.cuh.
 template <class Config>
 constexpr bool kSumsRows = Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest;
 

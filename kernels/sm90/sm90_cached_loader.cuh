@@ -1,9 +1,9 @@
 // Loads tiles of keys and values from a cache: Config::kIsCached. A loading warp looks up the pages of its rows one
 // tile ahead, and then issues the copies. A warp issues a copy in about 60 clocks, so small pages need several warps.
 //
-//   kKeyLoaders == 1   each tile lies in one page, or its keys lie in no page. The copy engine loads it as one box
-//   kHasBoxes          each warp has 32 rows. The copy engine loads them in boxes, each of which lies in one page
-//   otherwise          each warp has 32 rows and copies them one by one with cp.async
+//   kKeyLoaders == 1   each tile lies in one page, or its keys lie in no page. The copy engine loads it as one box.
+//   kHasBoxes          each warp has 32 rows. The copy engine loads them in boxes, each of which lies in one page.
+//   otherwise          each warp has 32 rows and copies them one by one with cp.async.
 //
 // A key is hidden if it lies before the first key (cache_leftpad) or in a page that does not exist. Consumers mask its
 // score. The values of hidden keys, and of keys beyond the sequence, are set to zeros: p is 0, but 0 * NaN is NaN.
@@ -104,7 +104,7 @@ struct Sm90CachedLoader {
     return found;
   }
 
-  // Load the warp's rows of a tile of k or v. load_k also writes which rows are hidden.
+  // Load the warp's rows of a tile of k or v. load_k also writes the bits of hidden rows.
   __device__ __forceinline__ void load_k(const Sm90CachedKeys& keys, const Sm90CachedRow& row, int head) {
     Mbarrier& full = smem.k_full[k_at.buffer()];
     wait_for(smem.k_empty[k_at.buffer()], k_at.parity() ^ 1);
@@ -130,7 +130,7 @@ struct Sm90CachedLoader {
     v_at.advance();
   }
 
-  // Writes which of the warp's rows are hidden. Consumers read this together with the tile.
+  // Writes one bit for each of the warp's rows: 1 if it is hidden. Consumers read these bits together with the tile.
   __device__ __forceinline__ void hide(const Sm90CachedKeys& keys, const Sm90CachedRow& row) const {
     auto& word = smem.hidden.of_tile[k_at.count % smem.hidden.kTiles].word;
 #pragma unroll

@@ -2,18 +2,18 @@
 // cores.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
-//          packed sequences. Any strides and addresses, because the preparing kernel reads q, k and v
-// Supports float32, d and d_v from 8 to 128, every option except dropout and rings. Requires sm_90a
+//          packed sequences. Any strides and addresses, because the preparing kernel reads q, k and v.
+// Supports float32, d and d_v from 8 to 128, every option except dropout and rings. Requires sm_90a.
 // Work     sm90_f32_split.cuh writes each operand as two float16 pieces. A product of two operands is three products of
 //          pieces (sm90_f32_products.cuh). The product of p and v of a key tile has a separate sum, which is added to o
 //          in float32. The reason: tensor cores truncate their sums, so o would lose up to 2^-24 of its value with each
 //          product. The rest of the work is divided as in sm90_forward.cuh. The step of a consumer for key tile n:
 //            1  issue s = q k(n)^T and pv = p(n + 1) v(n + 1), in turn with the other consumer (Sm90Turn)
 //            2  o += pv
-//            3  scores, softmax: p(n) in two pieces; o is rescaled if the row maximum has risen
-// Memory   both pieces of q, rings of both pieces of k and v: Sm90F32Storage
+//            3  scores, softmax: p(n) in two pieces; o is rescaled if the row maximum has risen.
+// Memory   both pieces of q, rings of both pieces of k and v: Sm90F32Storage.
 // Measured docs/hopper_forward.md
-// Called   by compute 'sm90_f32_forward': src/cuda/launch/sm90_f32_forward.cpp
+// Called   by compute 'sm90_f32_forward': src/cuda/launch/sm90_f32_forward.cpp.
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1; Ootomo and Yokota, Recovering single precision accuracy
 //          from Tensor Cores while surpassing the FP32 theoretical peak performance (2022)
 #pragma once

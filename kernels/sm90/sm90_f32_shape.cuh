@@ -15,7 +15,7 @@ constexpr int kF32LargestHeadDim = 128;
 
 // Choices of a Config, named like its constants.
 struct Sm90F32Tile {
-  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 consumers
+  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 * consumers
   int block_n;             // kBlockN: keys
   int stages;              // kStages: buffers of k and of v
   int producer_registers;  // kProducerRegisters: per thread

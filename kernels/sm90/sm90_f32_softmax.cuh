@@ -1,9 +1,9 @@
 // Online softmax of a consumer of sm90_f32_forward, with two rows per thread; ../attention/online_softmax.cuh has the
-// equations. With c the factor that turns a tile's values into exponents of 2,
-//   p = 2^(c s - b),   l = sum p,   lse = b ln 2 + ln l
-// b lies kTop below the row maximum. So p of the largest score is 2^kTop, from where two float16 pieces reach down to
-// 2^-25. Weights of 2^-40 times the largest are lost. Weights below 2^-17 times the largest have fewer than 23 bits: a
-// sum over 2^16 of them is accurate to 2^-24. b stays unchanged until p of a score exceeds 2^(kTop + kMostLag).
+// equations. Let c be the factor that turns a tile's values into exponents of 2. Then
+//   p = 2^(c s - b),   l = sum p,   lse = b ln 2 + ln l.
+// Here b lies kTop below the row maximum. So p of the largest score is 2^kTop, from where two float16 pieces reach down
+// to 2^-25. Weights of 2^-40 times the largest are lost. Weights below 2^-17 times the largest have fewer than 23 bits:
+// a sum over 2^16 of them is accurate to 2^-24. b stays unchanged until p of a score exceeds 2^(kTop + kMostLag).
 //
 // c s - b is rounded once. All values of a row are relative to the same b, so the rounding of b cancels. If b is so
 // large that its rounding could push p out of float16's range, `rest` holds the part of b that was rounded off. So even

@@ -2,14 +2,14 @@
 //   x = unit * (high + low),   high = float16(x / unit),   low = float16(x / unit - high)
 //
 // Work     A block has 64 rows of q, or kBlockN rows of k or v, of one head. Its unit is the power of two that scales
-//          its largest |x| to [2^14, 2^15). float16 overflows at 2^16
+//          its largest |x| to [2^14, 2^15). float16 overflows at 2^16.
 // Bounds   |x - unit (high + low)| <= max(2^-23 |x|, 2^-40 of the largest of the block): high has 11 bits, low has 11
-//          more and a sign, and 2^-25 is half of float16's smallest number
+//          more and a sign, and 2^-25 is half of float16's smallest number.
 // Wide     Two pieces are not enough in two cases. First, a block's largest number is not finite or not between 2^-48
 //          and 2^49. Second, some row's largest number is not 0 but below 2^-16 of the block's: scores of that row, or
 //          outputs of rows that see only such keys, would have fewer than 24 bits. Such heads are marked, and
-//          sm90_f32_wide.cuh computes them
-// Called   by compute 'sm90_f32_forward', before its main kernel
+//          sm90_f32_wide.cuh computes them.
+// Called   by compute 'sm90_f32_forward', before its main kernel.
 // Source   Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022)
 #pragma once
 
@@ -84,8 +84,8 @@ struct F32Block {
     }
   }
 
-  // Returns the bits of a row's largest magnitude. Compared as integers, infinity exceeds all numbers, and NaN
-  // infinity.
+  // Returns the bits of a row's largest magnitude. Compared as integers, infinity exceeds all finite numbers, and NaN
+  // exceeds infinity.
   [[nodiscard]] __device__ __forceinline__ uint32 row_largest(int step) const {
     uint32 largest = 0;
 #pragma unroll

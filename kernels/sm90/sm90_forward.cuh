@@ -2,20 +2,20 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
 //          packed sequences. The last stride is 1. The other strides and the addresses are multiples of 16 bytes,
-//          because the copy engine (TMA) requires it. The host refuses other tensors
-// Supports float16 and bfloat16, d and d_v multiples of 8 up to 256, every option. Requires sm_90a
+//          because the copy engine (TMA) requires it. The host refuses other tensors.
+// Supports float16 and bfloat16, d and d_v multiples of 8 up to 256, every option. Requires sm_90a.
 // Work     There is one block per multiprocessor. A block processes tiles of kBlockM query rows, one after another. In
 //          warpgroup 0 one warp loads (sm90_producer.cuh). With dropout another warp prepares random words
 //          (sm90_random_words.cuh). The kConsumers other warpgroups have 64 rows each. Their step for key tile n:
 //            1  issue s = q k(n)^T and o += p(n + 1) v(n + 1), in turn with the other consumers (Sm90Turn)
 //            2  scores: modifications and masks (sm90_scores.cuh); the part that needs no s overlaps with the products
 //            3  softmax: p(n), without waiting for a maximum if possible (sm90_softmax.cuh)
-//          kOverlap: 2 and 3 overlap with o += p v. Key tiles run from the last to the first, so masked tiles come
-//          first
-// Memory   q, rings of k and v: Sm90Storage. o is stored from the buffer of its q
+//          kOverlap: 2 and 3 overlap with o += p v. Key tiles are processed from the last to the first, so
+//          masked tiles come first.
+// Memory   q, rings of k and v: Sm90Storage. o is stored from the buffer of its q.
 // Measured docs/hopper_forward.md
 // Called   by compute 'sm90_forward': src/cuda/launch/sm90_forward.cpp. With keys in a cache (kIsCached) by decode(),
-//          for sequences with many rows: src/cuda/serving/long_rows.cpp
+//          for sequences with many rows: src/cuda/serving/long_rows.cpp.
 // Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 

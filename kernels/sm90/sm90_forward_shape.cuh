@@ -21,7 +21,7 @@ constexpr int kSm90LargestHeadDim = 256;
 
 // Choices of a Config, named like its constants.
 struct Sm90ForwardTile {
-  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 consumers
+  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 * consumers
   int block_n;             // kBlockN: keys
   int stages;              // kStages: buffers of k and of v
   int q_buffers;           // kQBuffers: 2 if o is stored from the buffer of q, 1 if threads store o

@@ -2,8 +2,8 @@
 // BlockMaskLists that the host makes for block masks: by tiles of rows for the forward pass, by blocks of keys for the
 // backward pass. A list has room for all tiles, so that no list has to wait for the length of another.
 //
-// Work     A warp has a list, and each lane checks one of its elements: 32 at a time
-// Called   after sm90_mask_tiles; if additions to dq have an order, sm90_mask_turns runs in between
+// Work     A warp has a list, and each lane checks one of its elements: 32 at a time.
+// Called   after sm90_mask_tiles; if additions to dq have an order, sm90_mask_turns runs in between.
 #pragma once
 
 #include "../attention/block_mask.cuh"

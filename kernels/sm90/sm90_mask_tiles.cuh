@@ -2,9 +2,9 @@
 // are seen, none are seen, or some are seen. In the last case it also writes which ones. sm90_mask_lists.cuh makes
 // lists of the result, so that the attention kernels handle a single form of mask: kernels/attention/block_mask.cuh.
 //
-// Shapes   as in Sm90MaskArgs; any strides and lengths
-// Work     A block has 64 rows of 512 keys. Each warp reads 8 rows, 16 bytes per lane, and then processes one tile
-// Memory   Reads one byte for each pair inside the window. Writes one bit for each pair of tiles that have patterns
+// Shapes   as in Sm90MaskArgs; any strides and lengths.
+// Work     A block has 64 rows of 512 keys. Each warp reads 8 rows, 16 bytes per lane, and then processes one tile.
+// Memory   Reads one byte for each pair inside the window. Writes one bit for each pair of tiles that have patterns.
 #pragma once
 
 #include "../attention/block_mask.cuh"

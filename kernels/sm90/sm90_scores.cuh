@@ -5,10 +5,10 @@
 // ../attention/accumulator_scores.cuh applies the modifications. Two modifications have faster paths if no other one
 // changes scores:
 //   transform  (softcap) With 16-bit types it uses reciprocals (score_transform.cuh). Its constant and its factor are
-//              merged with those of the softmax
+//              merged with those of the softmax.
 //   bias       A 16-bit bias is loaded with k, if the copy engine can load it (kTermsTiles). Otherwise each lane loads
 //              it in pieces of 16 bytes while the products run. Loads of 4 bytes, in accumulator order, would touch the
-//              same number of L1 cache lines for a quarter of the bytes, and a tile would wait for them
+//              same number of L1 cache lines for a quarter of the bytes, and a tile would wait for them.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -201,7 +201,7 @@ struct Sm90Scores {
   [[nodiscard]] __device__ __forceinline__ int diagonal() const {
     return work.row + consumer * kWarpgroupRows + accumulator_row(thread()) + work.seqlen_k - work.seqlen_q;
   }
-  // Returns whether values are -r of a transform, with r its reciprocal.
+  // Returns whether the transform uses its reciprocal r. The values are then -r.
   [[nodiscard]] static __device__ __forceinline__ bool is_reciprocal(const Sm90ForwardArgs& args) {
     return Score<Config>::kOnlyTransforms && Config::kElement != ElementType::kF32 &&
            ScoreTransform::can_be_reciprocal(args.options);

@@ -4,8 +4,8 @@
 // m is the value subtracted from scores. It need not be their maximum, as long as l and o are relative to the same m:
 //   kSpeculate   p is computed with the current m, before the maximum is known. If the thread's sum over the tile is at
 //                most 2^kMaxLag, no p is larger than that, and p is used. Otherwise the maximum is computed, m is
-//                raised, and p is computed again from the scores, which are still in registers
-//   otherwise    the maximum is computed first, but m is raised only if p of a score would exceed 2^kMaxLag
+//                raised, and p is computed again from the scores, which are still in registers.
+//   otherwise    the maximum is computed first, but m is raised only if p of a score would exceed 2^kMaxLag.
 // Before the first visible key m is -inf, so the maximum is computed.
 //
 // kFolded (../attention/online_softmax.cuh) subtracts the rounded product c m from c s, in one instruction. If scores
@@ -31,7 +31,7 @@ struct Sm90Softmax {
   static constexpr float kLargestSum = 256.0f;  // 2^kMaxLag
   static_assert(kMaxLag == 8.0f);
   static constexpr float kMostFolded =
-      4096.0f;  // bound of |c m|: rounding changes p by at most 2^-12 / 2 ln 2, relatively
+      4096.0f;  // limit of |c m|: the relative rounding error of p is then at most 2^-12 / 2 * ln 2
   static constexpr bool kByRow = Config::kIsCached;
 
   float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in units of s, equal in all lanes of a quad
