@@ -49,7 +49,7 @@ struct Sm90BackwardArgs {
   uint32 section_heads;  // sm90_backward_section(), sm90_backward_full_section()
   uint32 num_blocks;     // grid size of the main kernel
   float scale_log2;      // scale * log2(e), or 1e-30 if that is 0
-  // Factor from ds, as it enters the products of dq, to captured_gradients.
+  // Factor that turns ds, in the units of the products of dq, into captured_gradients.
   float captured_scale;
   ReciprocalTransform transform;  // kHasTransform
 };

@@ -455,7 +455,7 @@ class BackwardComputer {
   uint32 ds_place_;        // ds_place(); recomputed instead if scores are transformed
   uint32 number_ = 0;      // tile number through all items; determines its buffers and their phases
   uint32 number_end_ = 0;  // one past the head's last tile
-  int first_tile_ = 0;     // the head's query tile that would have number 0
+  int first_tile_ = 0;     // plus the number of a tile: its query tile in the head
   MaskedTiles masked_ = {};
   int row_tile_ = 0, pattern_ = kAllSeen;  // has_block_mask
   uint32 seen_ = 0;                        // has_block_mask: visibility of the thread's scores, one bit each

@@ -64,7 +64,7 @@ class BackwardLineSums {
     }
   }
 
-  // Sums over all pairs with the same key - row.
+  // Sums ds over all pairs with the same difference key - row.
   //
   // A chunk is 8 elements of a row, as stored in memory. Row 8 a + b and chunk a + j have key - row = 8 j + k - b,
   // where k is the key in the chunk. For eight neighbouring j a warp computes

@@ -223,7 +223,7 @@ class WideP {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   uint32 head_end_ = 0;  // number of the first tile of the next query head
-  int first_tile_ = 0;   // the head's query tile that would have number 0
+  int first_tile_ = 0;   // plus the number of a tile: its query tile in the head
   MaskedTiles masked_ = {};
   int row_tile_ = 0, pattern_ = kAllSeen;  // has_block_mask: of the tile whose lse was read last
   uint32 seen_ = 0;                        // has_block_mask: visibility of the thread's scores, one bit each

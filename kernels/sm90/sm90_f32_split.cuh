@@ -50,7 +50,7 @@ struct F32Block {
   static constexpr int kExponentBits = 23, kBias = 127;
   static constexpr int kTop = 14;         // floor(log2) of the largest number in pieces
   static constexpr int kMostRange = 48;   // limit of |floor(log2 x)| of the largest number x
-  static constexpr int kMostSpread = 16;  // powers of two between the largest numbers of two rows
+  static constexpr int kMostSpread = 16;  // limit of log2 of the ratio of two row maxima
   static_assert(kRows % kRowsAtOnce == 0);
   float value[kSteps][kVectors][kVector];
 
