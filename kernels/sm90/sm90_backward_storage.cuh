@@ -37,7 +37,7 @@ constexpr bool kSkipsTiles =
 struct alignas(16) BackwardTarget {
   float* sums;       // null: no more passes
   uint32 turn;       // kIsDeterministic: number of additions to these sums that come before. kOwnsHeads: see below
-  uint32 next_turn;  // the same for the next tile's sums; kNoTurn if another head or nothing follows
+  uint32 next_turn;  // the same for the next tile's sums; kNoTurn if not known, or if no tile of this head follows
 };
 constexpr uint32 kNoTurn = 0xffffffffu;
 // Values of `turn` with kOwnsHeads.
@@ -45,7 +45,7 @@ constexpr uint32 kAddsPass = 0, kStoresPass = 1;  // kStoresPass overwrites the 
 constexpr uint32 kCompletesPasses = 2;            // not a pass: completes all passes before it
 static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
 
-// With a block mask: index and visibility of the query tiles in the buffers of q. Written together with q.
+// With a block mask: index and visibility of the query tiles in the buffers of q. Written before q is announced.
 template <class Config>
 struct BackwardSeenTiles {};
 template <class Config>

@@ -144,8 +144,8 @@ struct Sm90Producer {
       }
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;
-      // load() requests the next tile late. If it did so at once, this block would take long tiles that other blocks
-      // are free for earlier. The request overlaps with the consumers' products of this tile.
+      // load_tile() requests the next tile late. If it did so at once, this block would take long tiles that other
+      // blocks are free for earlier. The request overlaps with the consumers' products of this tile.
       load(work, walk);
       __syncwarp();
       walk.advance();

@@ -87,7 +87,7 @@ struct alignas(kSwizzleAtom) Sm90Storage
   Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left q's buffer; or each warp has read q
   Mbarrier k_full[Config::kStages];     // k, its bias and its Philox quads have arrived
   Mbarrier v_full[Config::kStages];
-  // kIsVarlen: a tile has arrived whose last rows must be cleared before it is announced.
+  // kIsVarlen: rows have arrived, some of which must be cleared before they are announced.
   Mbarrier v_tail[Shape::kTails];
   Mbarrier k_empty[Config::kStages];  // each consumer warp has read k: the buffer may be filled
   Mbarrier v_empty[Config::kStages];
