@@ -29,7 +29,7 @@ struct KernelSpec {
   std::string name;      ///< name of the kernel, as in --compute: "naive"
   std::string source;    ///< file relative to kernels/: "ladder/02_naive.cuh"
   std::string function;  ///< a template <class Config> __device__ void in namespace attend
-  /// Type of its parameter, a struct in namespace attend (attention/args.cuh).
+  /// Type of its parameter, a struct in namespace attend (common/args.cuh).
   std::string args;
   /// Constants in order. They include the integer kThreads, the threads per block.
   std::vector<Constant> config;
