@@ -201,10 +201,12 @@ def page(report):
     ratios = [row["ratio"]["ort"] for row in report["rows"]]
     faster, low, high = sum(ratio > 1 for ratio in ratios), min(ratios), max(ratios)
     lines = [
-        f"Forward beside ONNX Runtime {machine['onnxruntime']}'s own operator, on {machine['threads']} CPU threads:",
-        f"faster at {faster} of {len(ratios)} points, {low:.2f} to {high:.1f} times as fast, slower with "
-        + ", ".join(sorted({row["case"] for row in report["rows"] if row["ratio"]["ort"] <= 1})),
-        "(`bench/onnx_vs_ort.py`, which says how; [results](../results/cpu/onnx_vs_ort.json)). Milliseconds, medians:",
+        f"Forward on {machine['threads']} CPU threads, compared with the operator of ONNX Runtime {machine['onnxruntime']}.",
+        f"attend is faster at {faster} of {len(ratios)} points ({low:.2f} to {high:.1f} times as fast). It is slower with: "
+        + ", ".join(sorted({row["case"] for row in report["rows"] if row["ratio"]["ort"] <= 1}))
+        + ".",
+        "The table shows medians in milliseconds. `bench/onnx_vs_ort.py` describes the method and writes",
+        "[the results](../results/cpu/onnx_vs_ort.json).",
         "",
         "| | f32: attend | ONNX Runtime | times | f16: attend | ONNX Runtime | times |",
         "|---|---|---|---|---|---|---|",

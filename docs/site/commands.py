@@ -24,7 +24,7 @@ def page(build: Path) -> str:
     commands = re.findall(r"^  ([a-z]+) {2,}", overview.split("Subcommands:")[-1].split("COMMANDS")[-1], re.MULTILINE)
     if len(commands) < 5:
         raise SystemExit(f"{program} --help names no commands:\n{overview}")
-    parts = ["# Command line\n\nWhat each command says with `--help`.", f"## attend\n\n```text\n{overview}\n```"]
+    parts = ["# Command line\n\nThe `--help` output of each command.", f"## attend\n\n```text\n{overview}\n```"]
     parts += [f"## attend {name}\n\n```text\n{help_of(program, name)}\n```" for name in commands]
     for module in MODULES:
         text = help_of(sys.executable, "-m", module)

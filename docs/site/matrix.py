@@ -46,21 +46,24 @@ GPU = {
 HEAD = """\
 # What each backend does
 
-*yes*: forward and backward. *forward*, *backward*: that pass alone. The problem is (2, 8, 512, 64) in bfloat16, on CPUs
-and in `fa2` in float32, with one option each; combinations have lacks of their own.
-`attend info --explain 2,8,512,64 --causal` and `attend.explain(2, 8, 512, 64, causal=True)` say it of any problem, with
-the reason. This page is made of their answers.
+*yes*: the backend supports the option in forward and backward. *forward*, *backward*: it supports the option in this
+pass only. The problem is (2, 8, 512, 64) with one option. Its dtype is bfloat16, or float32 on CPUs and for `fa2`.
 
-`compute="auto"` takes the best backend that does the whole call, so that an option is never refused where one of them
-takes it.
-[What each GPU gets](../operations.md#what-each-gpu-gets) says which.
+A backend can refuse a combination of two options that it supports one by one.
+`attend info --explain 2,8,512,64 --causal` and `attend.explain(2, 8, 512, 64, causal=True)` report the support for any
+problem, and the reason if a backend does not support it. Their answers make up this page.
+
+`compute="auto"` picks the fastest backend that supports the whole call. It refuses an option only if every backend
+refuses it.
+[What each GPU gets](../operations.md#what-each-gpu-gets) lists the backends that it picks.
 """
 TAIL = """\
 ## Beyond this table
 
-- Scores and masks of your own: the backends on CPUs, `simt`, and with limits Ampere's and Hopper's kernels
+- Custom scores and masks: supported on CPUs and by `simt`, and with limits by the kernels for Ampere and Hopper
   ([custom_scores.md](../custom_scores.md)).
-- Caches: [serving.md](../serving.md). Several ranks: [ring.md](../ring.md#what-is-refused).
+- Caches: see [serving.md](../serving.md).
+- Several ranks: see [ring.md](../ring.md#what-is-refused).
 """
 
 
@@ -119,7 +122,8 @@ def page(build: Path) -> str:
     kernels = ", ".join(f"{title} {capability / 10}" for title, (capability, _, _) in GPU.items())
     return (
         f"{HEAD}\n## On CPUs\n\n{table([f'`{name}`' for name in CPU], cpu)}\n## On GPUs\n\n"
-        f"Each column is of a GPU of this compute capability: {kernels}. Later GPUs run the last three, too.\n\n"
+        f"Each column shows a family of kernels on a GPU of this compute capability: {kernels}. Later GPUs also run "
+        f"the last three.\n\n"
         f"{table(list(GPU), gpu)}\n{ladder(program)}\n{TAIL}"
     )
 

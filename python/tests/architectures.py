@@ -191,22 +191,23 @@ def main() -> int:
 
 HEADING = """# Hugging Face architectures with `attn_implementation="attend"`
 
-`attend.transformers.register()` makes attend an attention implementation of transformers. Each architecture below was
-made small (two layers, 32 channels, random weights), run on the CPU in float32 with transformers' own `eager` attention
-and with attend, and the two compared: without padding, with padding on the left and on the right, and in `generate`
-where it can. Written by `python python/tests/architectures.py --write`; torch {torch}, transformers {transformers}.
+`attend.transformers.register()` makes attend an attention implementation of transformers. For each architecture below,
+a script made a small model (two layers, 32 channels, random weights) and ran it on the CPU in float32, once with
+transformers' `eager` attention and once with attend. The script compared the two results without padding, with padding
+on the left, with padding on the right, and in `generate` if the model has it.
+`python python/tests/architectures.py --write` writes this page; it used torch {torch} and transformers {transformers}.
 
-- **same**: within {tolerance:g} of the largest magnitude wherever it was tried, and attend was called. In some cases
-  torch's own `sdpa` differs from `eager`, and attend gives what `sdpa` gives.
-- **refused**: in one line (`attend.Error`), because the model computes attention by itself, or asks for what attend
-  lacks.
-- **no attention**: attend is not called, for there is nothing to compute with it.
-- **not tried**: no small model could be made of it here, or its inputs are not among those tried.
+- **same**: in all cases that were tried, the results differ by at most {tolerance:g} of the largest magnitude, and attend
+  was called. In some cases torch's `sdpa` differs from `eager`; attend then gives the result of `sdpa`.
+- **refused**: attend raises a one-line `attend.Error`, because the model computes attention in its own code or needs an
+  option that attend does not support.
+- **no attention**: the model has no attention layer that could call attend.
+- **not tried**: the script could not make a small model of the architecture, or does not have the inputs that it needs.
 
-`generate_batch`, transformers' continuous batching: [serving.md](serving.md#hugging-face).
+[serving.md](serving.md#hugging-face) describes `generate_batch`, the continuous batching of transformers.
 
-Models with attention sinks pass them on as `s_aux`, among them `gpt_oss`. To attend they are the option `sinks`: its
-kernels compute them and their gradient.
+Models with attention sinks, such as `gpt_oss`, pass them as `s_aux`. attend computes them as the option `sinks`, with
+their gradient.
 
 """
 
@@ -217,7 +218,9 @@ def table_of(found: list[Outcome]) -> str:
 
     lines = [HEADING.format(torch=torch.__version__, transformers=transformers.__version__, tolerance=TOLERANCE)]
     count = collections.Counter(outcome.verdict for outcome in found)
-    lines[0] += f"{', '.join(f'{n} {verdict}' for verdict, n in count.most_common())}.\n"
+    words = {"same": "are the same", "not tried": "were not tried", "refused": "are refused"}
+    counts = [f"{n} {words.get(verdict, verdict)}" for verdict, n in count.most_common()]
+    lines[0] += f"Architectures: {', '.join(counts)}.\n"
     lines.append("| architecture | verdict | class | agrees in | remark |\n|---|---|---|---|---|")
     for outcome in (x for x in found if x.verdict != "not tried"):
         remark = outcome.remark.replace("|", "/")

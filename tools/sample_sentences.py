@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Draw sentences of the project's prose at random, for a reader to rate; or count the ratings.
+
+    tools/sample_sentences.py --seed 1 > sample.tsv       draw 200 sentences (--count)
+    tools/sample_sentences.py --ratings sample.tsv        count the ratings that a reader has put in
+
+The prose consists of the README, the other pages, the comments of C++, CUDA and Python, and Python's docstrings.
+results/notes and CHANGELOG.md are records and are left out. The sample has one sentence a line: rating, place and
+sentence, separated by tabs. The reader writes the rating 1 if one reading was enough, and 2 otherwise. Every sentence
+has the same probability. A seed always draws the same sentences from the same text.
+"""
+
+import argparse
+import ast
+import collections
+import csv
+import io
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tokenize
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = re.compile(r"(README|CONTRIBUTING|SECURITY)\.md|docs/.*\.md")
+C_LIKE = (".hpp", ".cpp", ".cuh", ".cu", ".h", ".c")
+FEWEST_WORDS = 4
+SENTENCE_END = re.compile(r"(?<=[.!?])[\s]+(?=[A-Z`\"'(\[0-9])")
+WORD = re.compile(r"[A-Za-z]{2,}")
+
+
+def sentences_of(text):
+    """The sentences of a paragraph that have at least FEWEST_WORDS words."""
+    whole = " ".join(text.split())
+    return [s for s in SENTENCE_END.split(whole) if len(WORD.findall(s)) >= FEWEST_WORDS]
+
+
+def paragraphs_of_page(text):
+    """(line, text) of each paragraph, list item and table cell of a Markdown page, without code."""
+    text = re.sub(r"<!--.*?-->", lambda m: "\n" * m.group().count("\n"), text, flags=re.DOTALL)
+    is_code, start, lines = False, 0, []
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.strip()
+        if stripped.startswith(("```", ":::")):
+            is_code = stripped.startswith("```") and not is_code
+            stripped = ""
+        elif is_code or stripped.startswith("#"):
+            stripped = ""
+        begins = re.match(r"([-*+]|\d+\.)\s|\|", stripped)
+        if lines and (not stripped or begins):
+            yield start, " ".join(lines)
+            lines = []
+        if stripped.startswith("|"):
+            for cell in stripped.strip("|").split("|"):
+                yield number, cell
+        elif stripped:
+            start = start if lines else number
+            lines.append(re.sub(r"^([-*+]|\d+\.)\s+", "", stripped))
+    if lines:
+        yield start, " ".join(lines)
+
+
+def paragraphs_of_c(text):
+    """(line, text) of each comment; comments on consecutive lines are one, unless an empty comment line parts them."""
+    start, lines = 0, []
+    for number, line in enumerate(text.split("\n"), 1):
+        found = re.search(r"(^|[^:\"])//[/!]?<?\s?(.*)", line)
+        is_alone = found is not None and not line[: found.start()].strip()
+        words = found.group(2) if found else ""
+        tag = re.match(r"@(t?param\s+\w+|throws\s+\w+|returns?|p\s+\w+|brief)\s*", words)
+        if lines and (not is_alone or not words or tag):
+            yield start, " ".join(lines)
+            lines = []
+        if words:
+            start = start if lines else number
+            lines.append(words[tag.end() :] if tag else words)
+            if not is_alone:
+                yield start, " ".join(lines)
+                lines = []
+
+
+def paragraphs_of_python(text):
+    """(line, text) of each docstring's paragraphs and of each comment."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node)
+            for paragraph in re.split(r"\n\s*\n", docstring or ""):
+                is_code = paragraph.startswith((" ", ">>>")) or re.match(r"\.\. |[A-Za-z ]+:$", paragraph)
+                if not is_code:
+                    yield node.body[0].lineno, re.sub(r"(?m)^\s*[\w, ]+: ", "", paragraph)
+    start, last, lines = 0, -1, []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            if lines and token.start[0] != last + 1:
+                yield start, " ".join(lines)
+                lines = []
+            start = start if lines else token.start[0]
+            lines.append(token.string.lstrip("#! "))
+            last = token.start[0]
+    if lines:
+        yield start, " ".join(lines)
+
+
+def all_sentences():
+    """(group, place, sentence) of all tracked files, in a fixed order."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in sorted(listed.stdout.split()):
+        if PAGES.fullmatch(name):
+            group, split = "pages", paragraphs_of_page
+        elif name.endswith(C_LIKE):
+            group, split = name.split("/")[0], paragraphs_of_c
+        elif name.endswith(".py"):
+            group, split = "Python", paragraphs_of_python
+        else:
+            continue
+        for line, paragraph in split((ROOT / name).read_text(encoding="utf-8")):
+            for sentence in sentences_of(paragraph):
+                yield group, f"{name}:{line}", sentence
+
+
+def draw(count, seed):
+    sentences = list(all_sentences())
+    groups = collections.Counter(group for group, _, _ in sentences)
+    print(f"{len(sentences)} sentences: {dict(groups)}", file=sys.stderr)
+    out = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
+    for _, place, sentence in random.Random(seed).sample(sentences, count):
+        out.writerow(["", place, sentence.replace("\t", " ")])
+
+
+def count_ratings(path):
+    """Print the share of sentences read twice, for each folder and in all. Fails if a sentence has no rating."""
+    with open(path, encoding="utf-8") as file:
+        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    unrated = [number for number, row in enumerate(rows, 1) if row[0] not in ("1", "2")]
+    if unrated:
+        sys.exit(f"{path}: line {unrated[0]} does not begin with 1 or 2")
+    groups = collections.defaultdict(list)
+    for rating, place, _ in rows:
+        groups["docs" if place.split(":")[0].endswith(".md") else place.split("/")[0]].append(rating == "2")
+    for group, twice in sorted(groups.items()):
+        print(f"{group:10} {sum(twice):3} of {len(twice):3} read twice")
+    twice = sum(sum(values) for values in groups.values())
+    print(f"{'all':10} {twice:3} of {len(rows):3} read twice: {100 * twice / len(rows):.1f} %")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="sentences to draw (200)")
+    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (1)")
+    parser.add_argument("--ratings", metavar="SAMPLE", help="count the ratings in this file instead")
+    options = parser.parse_args()
+    if options.ratings:
+        count_ratings(options.ratings)
+    else:
+        draw(options.count, options.seed)
+
+
+if __name__ == "__main__":
+    main()
