@@ -197,8 +197,8 @@ transformers' `eager` attention and once with attend. The script compared the tw
 on the left, with padding on the right, and in `generate` if the model has it.
 `python python/tests/architectures.py --write` writes this page; it used torch {torch} and transformers {transformers}.
 
-- **same**: in all cases that were tried, the results differ by at most {tolerance:g} of the largest magnitude, and attend
-  was called. In some cases torch's `sdpa` differs from `eager`; attend then gives the result of `sdpa`.
+- **same**: in all cases that were tried, the results differ by at most {tolerance:g} of the largest magnitude, and
+  attend was called. In some cases torch's `sdpa` differs from `eager`; attend then gives the result of `sdpa`.
 - **refused**: attend raises a one-line `attend.Error`, because the model computes attention in its own code or needs an
   option that attend does not support.
 - **no attention**: the model has no attention layer that could call attend.
