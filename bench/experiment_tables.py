@@ -69,7 +69,7 @@ def left_out(rows):
             names.setdefault(r["implementation"], []).append(r["remark"])
     if not names:
         return []
-    text = "; ".join(f"`{name}` {len(why)} times, the last: {why[-1]}" for name, why in names.items())
+    text = "; ".join(f"`{name}` {len(why)} times (last reason: {why[-1]})" for name, why in names.items())
     return ["", f"Left out: {text}."]
 
 
