@@ -1,4 +1,4 @@
-"""What one learns from the measurements: the opening paragraphs of docs/experiments.md."""
+"""Writes the opening paragraphs of docs/experiments.md: conclusions from the measurements."""
 
 import json
 
@@ -32,7 +32,7 @@ On an H200. Figures are for the forward pass unless stated otherwise. Problems a
 
 
 def speeds(row):
-    """attend's, and the best of the others."""
+    """Returns attend's speed and the speed of its best peer."""
     others = [x for name, x in row["tflops"].items() if name in ("fa3", "fa4", "fa2", "cudnn", "efficient")]
     return row["tflops"]["attend"], max(others)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of docs/ladder.md, of what `attend ladder --json` wrote."""
+"""Makes the table of docs/ladder.md from the JSON of `attend ladder --json`."""
 
 import itertools
 import json
