@@ -44,7 +44,7 @@ def _row(dtype: str, batch: int, heads: int, heads_kv: int, seqlen_q: int, seqle
 
 
 def _sides(causal: bool, grouped: bool, seqlen_k: int) -> dict[str, peer_cases.Side]:
-    """Returns the usable peers. The memory-efficient backend has no grouped heads, and takes minutes for long sequences."""
+    """Returns the usable peers. The memory-efficient backend has no grouped heads and is slow for long sequences."""
     more = {"enable_gqa": True} if grouped else {}
     names = [name for name in peer_cases.SDP if name != "efficient" or not (grouped or seqlen_k > MOST_FOR_BACKWARD)]
     return {"attend": peer_cases.ours(causal=causal),

@@ -53,7 +53,7 @@ class Case:
         return 4.0 * b * h * s * s * d * (0.5 if self.causal else 1.0) * (2.5 if mode == "backward" else 1.0)
 
     def bytes_moved(self, mode: str) -> float:
-        """Returns the least traffic: forward reads q, k, v and writes o; backward reads five tensors and writes three."""
+        """Returns the least traffic: forward reads q, k, v, writes o; backward reads five tensors, writes three."""
         b, h, s, d = self.shape
         return b * h * s * d * (4 if self.dtype == "f32" else 2) * (4.0 if mode == "forward" else 8.0)
 

@@ -8,8 +8,8 @@ The grid `own` has caller-provided scores and masks, compared with FlexAttention
 `corners` has few heads, few rows, very long sequences and wide heads.
 
 The peers are PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and, if
-they are importable, FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute of the package
-flash-attn-4). The script needs attend's package, torch and NumPy, but no build of the repository.
+they are importable, FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute of the
+package flash-attn-4). The script needs attend's package, torch and NumPy, but no build of the repository.
 
 What makes it a fair comparison:
   * All sides read the same tensors of random normal numbers, and their results are compared before anything is timed.

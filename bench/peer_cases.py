@@ -218,7 +218,7 @@ def _packed_sides(sizes: Masked, device: str, block_mask: Any) -> dict[str, Side
 
 
 def _biased(sizes: Masked, dtype: str, device: str, case: Callable[..., Case]) -> Iterator[Case]:
-    """Yields a case with a bias for each head, shared by the batch, and one with its gradient, which some peers lack."""
+    """Yields a case with a bias for each head, shared by the batch, and one with the gradient of the bias."""
     for mask, wants_gradient in (("bias", False), ("dbias", True)):
         bias = draw(dtype, device, 1, sizes.heads, sizes.seqlen, sizes.seqlen).detach()
 
@@ -235,7 +235,7 @@ def _biased(sizes: Masked, dtype: str, device: str, case: Callable[..., Case]) -
 
 def decode(dtype: str, device: str, shapes: tuple[tuple[int, int], ...] = ((1, 131072), (16, 8192), (64, 4096),
                                                                           (128, 1024))) -> Iterator[Case]:
-    """Yields cases with one query row over a cache, 32 query heads on 8 key heads. Reading the cache bounds the time."""
+    """Yields cases with one query row over a cache, 32 query heads on 8 key heads. Memory bandwidth bounds them."""
     heads, heads_kv, head_dim = 32, 8, 128
     for batch, seqlen in shapes:
         q = draw(dtype, device, batch, 1, heads, head_dim).detach()

@@ -7,8 +7,8 @@
 
 Each build runs in a separate process. Both share the GPU and replay their CUDA graphs in turns, so that clock and
 temperature are the same for both. Every round allocates new tensors, because the address of a tensor can change the
-time by some percent. Prints the medians of each case, and the geometric means of before / after. Above 1 the second build is
-faster.
+time by some percent. Prints the medians of each case, and the geometric means of before / after. Above 1 the second
+build is faster.
 """
 
 import argparse
