@@ -1,4 +1,4 @@
-"""The table of docs/operations.md, of what `attend compile --json` wrote for an H200: how long a first call waits."""
+"""Makes the table of docs/operations.md from `attend compile --json` for an H200: how long a first call waits."""
 
 import json
 import statistics
@@ -8,7 +8,7 @@ import report
 FILE = report.ROOT / "results" / "h200" / "compile.json"
 PARTS = ("kernels/common", "kernels/ladder", "kernels/simt")
 ARCH = "sm_90a"
-SHOWN = ("standard", "fa2", "simt", "mma_qreg_async", "wgmma_specialized")  # of every kind one
+SHOWN = ("standard", "fa2", "simt", "mma_qreg_async", "wgmma_specialized")  # one of every kind
 
 
 def markdown():

@@ -1,4 +1,4 @@
-"""What one learns from the measurements: the opening paragraphs of docs/experiments.md."""
+"""Writes the opening paragraphs of docs/experiments.md: conclusions from the measurements."""
 
 import json
 
@@ -9,29 +9,30 @@ PEERS = report.ROOT / "results" / "h200" / "vs_peers_paper_bf16.json"
 LARGE, HALF, SHORT = "8,16,2048,64", "2,16,8192,128", "32,16,512,128"  # (B, H, S, D)
 
 TEXT = """\
-On an H200, forward where nothing else is said. Problems are (B, H, S, D).
+On an H200. Figures are for the forward pass unless stated otherwise. Problems are (B, H, S, D).
 
-1. **Tiling saves memory first.** `standard` keeps the scores, 4 B H S² bytes; every later rung keeps what it has for the rows
-   alone. At (1,8,8192,64) in float32 that is 2 GiB against 16 MiB of results: whether a length fits is decided here, not by
-   speed.
-2. **Fewer bytes are not yet less time.** At ({LARGE}) in float32 the first kernel that keeps no scores, `naive`, takes {naive} ms
-   and `standard` {standard}; the first tiled ones, `fa1` ({fa1}) and `flash_2d` ({flash_2d}), hardly win. What wins is reuse: `fa2`,
-   8 x 8 scores of a thread in registers, takes {fa2}.
-3. **Who gets a block matters as much.** `flash_2d` gives a block to each head; `fa2_naive` computes the same products with a block
-   for each tile of rows, {fa2_naive} ms: with fewer heads than multiprocessors most of the GPU would wait. That is
-   FlashAttention-2's first point.
-4. **Tensor cores are worth what feeds them.** In bfloat16 at ({HALF}) `mma` takes {mma} ms. Without bank conflicts (`mma_swizzle`)
-   it is {mma_swizzle}, with copies in the background (`mma_qreg_async`) {mma_qreg_async}, with Hopper's warpgroups and a warp
-   that only loads (`wgmma_specialized`) {wgmma_specialized}, as a product with every option (`sm90_forward`) {sm90_forward}:
-   {best} TFLOP/s, beside {product} of a large matrix product.
-5. **Short problems are another sport.** At ({SHORT}), causal, bfloat16, attend reaches {short} TFLOP/s and the best of its peers
-   {short_peer}, of {long} at S = 8192: tiles on the diagonal are half empty, and each block fills and drains its pipeline for few keys.
-6. **Backward is five products for two, and the harder half.** At ({HALF}) in bfloat16 `sm90_backward` reaches {backward} TFLOP/s,
-   {behind} % less than forward."""
+1. **Tiling saves memory first.** `standard` keeps the scores, 4 B H S² bytes. Every later rung keeps only a few values for each
+   row. At (1,8,8192,64) in float32 the scores take 2 GiB and the results 16 MiB. So tiling decides which lengths fit, before it
+   makes anything faster.
+2. **Less memory does not mean less time.** At ({LARGE}) in float32 `naive`, the first kernel without stored scores, takes {naive} ms
+   and `standard` {standard} ms. The first tiled kernels, `fa1` ({fa1} ms) and `flash_2d` ({flash_2d} ms), gain little. Reuse makes
+   the difference: `fa2` keeps 8 x 8 scores of a thread in registers and takes {fa2} ms.
+3. **The division into blocks matters as much.** `flash_2d` has one block for each head. `fa2_naive` computes the same products with
+   one block for each tile of rows and takes {fa2_naive} ms. With few heads, one block for each head would leave most of the GPU
+   idle. This is the first point of the FlashAttention-2 paper.
+4. **Tensor cores are only as fast as their operands arrive.** In bfloat16 at ({HALF}) `mma` takes {mma} ms. Without bank conflicts
+   (`mma_swizzle`) this becomes {mma_swizzle} ms, with copies in the background (`mma_qreg_async`) {mma_qreg_async} ms, and with
+   Hopper's warpgroups and a warp that only loads (`wgmma_specialized`) {wgmma_specialized} ms. The production kernel, `sm90_forward`,
+   takes {sm90_forward} ms. That is {best} TFLOP/s, compared with {product} of a large matrix product.
+5. **Short sequences are a different problem.** At ({SHORT}), causal, bfloat16, attend reaches {short} TFLOP/s and the best of its
+   peers {short_peer}. At S = 8192 attend reaches {long}. With few keys, many tiles lie on the diagonal and are half empty, and each
+   block fills and drains its pipeline for little work.
+6. **Backward is the harder half.** It has five products, and forward has two. At ({HALF}) in bfloat16 `sm90_backward` reaches
+   {backward} TFLOP/s, {behind} % less than forward."""
 
 
 def speeds(row):
-    """attend's, and the best of the others."""
+    """Returns attend's speed and the speed of its best peer."""
     others = [x for name, x in row["tflops"].items() if name in ("fa3", "fa4", "fa2", "cudnn", "efficient")]
     return row["tflops"]["attend"], max(others)
 

@@ -1,5 +1,4 @@
-"""Problems at the edges of the usual sizes, for bench/h200_vs_peers.py: few heads, few rows, very long sequences, wide
-heads."""
+"""Unusual problem sizes for bench/h200_vs_peers.py: few heads, few rows, very long sequences, wide heads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,11 +23,11 @@ SHAPES: tuple[Shape, ...] = (
     (1, 1, 1, 524288, 524288, 128, True),
     (1, 8, 8, 1048576, 1048576, 128, True),
 )
-MOST_FOR_BACKWARD = 1 << 17  # tokens, of which no peer's backward takes minutes
+MOST_FOR_BACKWARD = 1 << 17  # most tokens for which no peer's backward takes minutes
 
 
 def corners(dtype: str, device: str, shapes: tuple[Shape, ...] = SHAPES) -> Iterator[Case]:
-    """Plain attention of other shapes than the grid `paper` has."""
+    """Yields problems without options, in shapes that the grid `paper` does not have."""
     for batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal in shapes:
         yield Case(_row(dtype, batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal),
                    (peer_cases.draw(dtype, device, batch, seqlen_q, heads, head_dim),
@@ -45,7 +44,7 @@ def _row(dtype: str, batch: int, heads: int, heads_kv: int, seqlen_q: int, seqle
 
 
 def _sides(causal: bool, grouped: bool, seqlen_k: int) -> dict[str, peer_cases.Side]:
-    """The peers that can: torch's memory-efficient backend takes no grouped heads, and minutes for very long ones."""
+    """Returns the usable peers. The memory-efficient backend has no grouped heads and is slow for long sequences."""
     more = {"enable_gqa": True} if grouped else {}
     names = [name for name in peer_cases.SDP if name != "efficient" or not (grouped or seqlen_k > MOST_FOR_BACKWARD)]
     return {"attend": peer_cases.ours(causal=causal),

@@ -3,10 +3,10 @@
 
     python3 bench/cpu_memory.py [--lengths 1024,2048,...]
 
-Runs build/release/bench/peak_memory once per length, each in a process of its own (a peak never goes down again), and
-gives the slope between neighbouring lengths: bytes of peak memory for each further row of the sequence. A stored score
-matrix would double it from line to line. Writes results/cpu/memory.json and the table of docs/benchmarks_cpu.md. Needs
-nothing but Python and CMake.
+Runs build/release/bench/peak_memory once for each length. Each run has a separate process, because a peak never goes
+down again. Prints the slope between neighbouring lengths: bytes of peak memory for each further row of the sequence. A
+stored score matrix would double the slope from line to line. Writes results/cpu/memory.json and the table of
+docs/benchmarks_cpu.md. Needs only Python and CMake.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def peak(seqlen: int) -> dict:
 
 
 def add_slopes(rows) -> None:
-    """row["bytes_per_row"]: growth of the peak since the length before."""
+    """Sets row["bytes_per_row"]: growth of the peak since the length before."""
     for before, row in itertools.pairwise(rows):
         row["bytes_per_row"] = round((row["peak_mib"] - before["peak_mib"]) * 2**20 / (row["seqlen"] - before["seqlen"]))
 
@@ -66,7 +66,7 @@ def main() -> None:
     report.write_json(FILE, data)
     for section in sections():
         section.write()
-    # Scratch changes its kind with the length, and so does the slope; a score matrix would double it at every step.
+    # The kind of scratch memory, and with it the slope, depends on the length. A score matrix would double the slope.
     slopes = [r["bytes_per_row"] for r in rows if "bytes_per_row" in r]
     if len(slopes) > 2 and slopes[-1] > 1.1 * max(slopes[:-1]):
         raise SystemExit(f"peak memory does not grow linearly: {slopes} bytes per row")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/benchmarks_cpu.md and of README.md, of what bench/cpu_vs_torch.py wrote."""
+"""Makes the CPU tables of docs/benchmarks_cpu.md and README.md from the results of bench/cpu_vs_torch.py."""
 
 import json
 

@@ -6,20 +6,20 @@
 Writes results/cpu/cpu_vs_torch.json, the tables of docs/benchmarks_cpu.md and the summary in README.md.
 
 What makes it a fair comparison:
-  * One process, fresh normal random data for each case, both sides read the same dense (batch, heads, seqlen, head_dim)
-    buffers, and both allocate their outputs from torch's allocator inside the timed call.
-  * Repeats alternate between the sides, and the side that goes first alternates too, so a slow second of the machine
-    hits both. Reported is the median, with the quartiles as spread.
-  * torch forward runs under no_grad; torch backward is autograd.grad on a graph built before the clock starts. attend's
-    backward likewise takes the o and lse of a forward that is not timed.
-  * Results are compared with a float64 computation before anything is timed: attend may err at most twice as much as
-    torch does (plus 1e-6 of the largest magnitude), else the script fails.
-  * Same number of threads. PyTorch's wheel brings a libgomp of its own. When its name is libgomp.so.1, the loader gives
-    it to attend as well and the process has one pool of threads; otherwise there are two, and the idle threads of one
-    spin for some milliseconds on the cores that the other needs. The script counts the runtimes and records them. In
-    either case every timed call follows a pause (--gap-ms), in which spinning threads go to sleep, and one untimed call
-    of the same side, which wakes its own: both sides start warm and alone. (With PyTorch 2.15 there is one pool, and the
-    pause makes both sides 3 % slower at (4, 8, 512, 64), where a call takes 9 ms.)
+  * Both sides run in one process. Each case has new random normal data. Both sides read the same dense
+    (batch, heads, seqlen, head_dim) buffers and allocate their outputs from torch's allocator inside the timed call.
+  * Repeats alternate between the sides, and so does the side that starts. A slow second of the machine therefore
+    affects both sides. The script reports the median and the quartiles.
+  * torch forward runs under no_grad. torch backward is autograd.grad on a graph built before the clock starts. attend's
+    backward uses the o and lse of a forward that is not timed.
+  * Results are compared with float64 before anything is timed. The error of attend may be at most twice the error of
+    torch, plus 1e-6 of the largest magnitude. Otherwise the script fails.
+  * Both sides have the same number of threads. PyTorch's wheel contains a libgomp. If its name is libgomp.so.1, the
+    loader gives it to attend as well, and the process has one pool of threads. Otherwise there are two pools, and idle
+    threads of one pool spin for some milliseconds on the cores that the other pool needs. The script counts the OpenMP
+    runtimes and records them. In either case every timed call follows a pause (--gap-ms), in which spinning threads go
+    to sleep, and one untimed call of the same side, which wakes its threads. So both sides start warm and alone. (With
+    PyTorch 2.15 there is one pool. The pause makes both sides 3 % slower at (4, 8, 512, 64), where a call takes 9 ms.)
 """
 
 import argparse
@@ -38,7 +38,7 @@ from torch_shim import Attend
 
 SHAPES = [(1, 8, 2048, 64), (1, 16, 1024, 128), (4, 8, 512, 64)]  # (batch, heads, seqlen, head_dim)
 MODES = ["forward", "backward"]
-SECONDS_PER_SIDE = 1.5  # more repeats where a call is short
+SECONDS_PER_SIDE = 1.5  # short calls get more repeats
 MIN_REPEATS, MAX_REPEATS = 11, 101
 
 
@@ -53,13 +53,13 @@ class Case:
         return 4.0 * b * h * s * s * d * (0.5 if self.causal else 1.0) * (2.5 if mode == "backward" else 1.0)
 
     def bytes_moved(self, mode: str) -> float:
-        """The least traffic: forward reads q, k, v and writes o; backward reads five tensors and writes three."""
+        """Returns the least traffic: forward reads q, k, v, writes o; backward reads five tensors, writes three."""
         b, h, s, d = self.shape
         return b * h * s * d * (4 if self.dtype == "f32" else 2) * (4.0 if mode == "forward" else 8.0)
 
 
 def truth(case, q, k, v, dout):
-    """o, dq, dk, dv in float64, head by head so that only one score matrix exists at a time."""
+    """Returns o, dq, dk, dv in float64. Computes one head at a time, so that only one score matrix exists."""
     results = [torch.empty(t.shape, dtype=torch.float64) for t in (q, q, k, v)]
     b, h, s, d = case.shape
     hidden = torch.ones(s, s, dtype=torch.bool).triu(1) if case.causal else None
@@ -76,7 +76,7 @@ def truth(case, q, k, v, dout):
 
 
 def check_agreement(expected, ours, theirs) -> dict:
-    """Largest absolute errors of both sides; raises where attend's exceeds twice torch's plus 1e-6 of the magnitude."""
+    """Returns the largest errors. Raises if attend's exceeds twice torch's plus 1e-6 of the largest magnitude."""
     errors = {}
     for name, want, our, their in zip(("o", "dq", "dk", "dv"), expected, ours, theirs):
         our_error = (our.double() - want).abs().max().item()
@@ -93,7 +93,7 @@ def quartiles(values) -> list:
 
 
 def time_interleaved(sides: dict, repeats, gap_s) -> dict:
-    """{side: [ms, ...]}. `sides` are functions without arguments."""
+    """Returns {side: [ms, ...]}. `sides` are functions without arguments."""
     def one(function):
         time.sleep(gap_s)
         function()
@@ -157,7 +157,7 @@ def row(case, mode, times, errors) -> dict:
 
 
 def summarise(rows) -> list:
-    """Geometric mean and minimum of the speed-up for each dtype and mode."""
+    """Returns the geometric mean and minimum of the speed-up for each dtype and mode."""
     summary = []
     for dtype, mode in itertools.product(dict.fromkeys(r["dtype"] for r in rows), MODES):
         ratios = [r["speedup"] for r in rows if r["dtype"] == dtype and r["mode"] == mode]
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print only, write no file")
     options = parser.parse_args()
 
-    # Before torch and the library load: an OpenMP runtime reads its environment once.
+    # This comes before torch and the library load, because an OpenMP runtime reads its environment once.
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     global torch
     import torch

@@ -1,6 +1,7 @@
-"""The problems of bench/decode_vs_peers.py by name, and the peers that each has there.
+"""The problems of bench/decode_vs_peers.py by name, and the peers of each problem.
 
-What a problem is and how a side computes it: python/attend/_measure/decode_*.py, for python -m attend.bench decode too.
+python/attend/_measure/decode_*.py define a problem and how each side computes it. python -m attend.bench decode uses
+them too.
 """
 
 import fnmatch
@@ -25,7 +26,7 @@ def uniform_lengths() -> tuple[int, ...]:
 
 
 def sets() -> dict[str, list[Shape]]:
-    """Named sets of problems. Ragged ones stand beside a uniform one of as many keys."""
+    """Returns named sets of problems. After each ragged problem comes a uniform one with the same number of keys."""
     drawn = uniform_lengths()
     large = {"batch": 16, "seqlen": 8192}
     return {
@@ -51,7 +52,7 @@ def sets() -> dict[str, list[Shape]]:
 
 
 def chosen(patterns: str) -> list[Shape]:
-    """The problems of a comma list of sets and of names, which may have wildcards; each once."""
+    """Returns the problems of a comma-separated list of sets and names, each once. Names may have wildcards."""
     known = sets()
     everything = [one for group in known.values() for one in group]
     found: dict[str, Shape] = {}
@@ -65,7 +66,7 @@ def chosen(patterns: str) -> list[Shape]:
 
 
 def problem(one: Shape, setting: Setting) -> Problem:
-    """attend, then the peers that have what the problem needs: cuDNN no pages, rows or lengths, none of them 8 bits."""
+    """Returns a problem with its sides. cuDNN supports no pages, rows or lengths, and no peer supports 8 bits."""
     found = decode_problem.problem(one, setting)
     found.sides = decode_sides.ours(found)
     if setting.cache is not None or one.head_dim_v is not None:

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Times attend.decode beside cuDNN and FlashAttention-3 on this machine's GPU, in one process and in turns.
+"""Times attend.decode, cuDNN and FlashAttention-3 on this machine's GPU, in one process and in turns.
 
     python3 bench/decode_vs_peers.py                                   # thirteen shapes, bf16, contiguous caches
     python3 bench/decode_vs_peers.py --page-size 0,16,64,1 --cases table
     python3 bench/decode_vs_peers.py --cases ragged,rows,groups,dims,mla
     python3 bench/decode_vs_peers.py --cases '16x8192*' --cache f8e4m3
 
-Peers: PyTorch's scaled_dot_product_attention with cuDNN forced, where a sequence has one row, all are of one length and
-the cache has no pages; FlashAttention-3's flash_attn_with_kvcache where flash_attn_interface is importable. Needs
-attend's package, torch and NumPy, not the repository's build.
+The peers are PyTorch's scaled_dot_product_attention with cuDNN forced (if each sequence has one row, all lengths are
+equal and the cache has no pages), and FlashAttention-3's flash_attn_with_kvcache (if flash_attn_interface is
+importable). The script needs attend's package, torch and NumPy, but no build of the repository.
 
-All sides read the same memory, and their results are compared before anything is timed. How calls are captured, what
-warm and cold caches are, and how graphs alternate: python/attend/_measure/decode_turns.py. Reported are medians.
-`python -m attend.bench decode` does the same for a grid of batch sizes and lengths, with more peers and pictures.
+All sides read the same memory, and their results are compared before anything is timed. The script reports medians.
+python/attend/_measure/decode_turns.py explains how calls are captured, what warm and cold caches are, and how graphs
+alternate. `python -m attend.bench decode` measures a grid of batch sizes and lengths, with more peers and pictures.
 
-GB/s: of the keys and values that a call has to read, once. With --cache, attend_wide is attend with a cache in the
-dtype of q. Lines are saved as they come: results/h200/decode_*.json.
-Exit status: 1 where a peer's results are not attend's, or attend refuses.
+GB/s count the keys and values that a call has to read, once. With --cache, attend_wide is attend with a cache in the
+dtype of q. Each line is saved at once: results/h200/decode_*.json.
+The exit status is 1 if the results of a peer differ from attend's, or if attend refuses a problem.
 """
 
 import argparse
@@ -39,7 +39,7 @@ KIND = "decode_vs_peers"
 
 
 def measure(one, options):
-    """One line of the file. Without times of a side, `errors` says why."""
+    """Returns one line of the file. If a side has no times, `errors` has the reason."""
     difference, errors = compare(one)
     sampling = Sampling(options.rounds, options.sample_ms, COPIES_BYTES, Graph)
     taken = in_turns(graphs(one, sampling, errors), sampling.rounds)
@@ -49,7 +49,7 @@ def measure(one, options):
 
 
 def row_of(one):
-    """What a line begins with."""
+    """Returns the first fields of a line."""
     s = one.shape
     return {"case": s.name, "B": len(s.lengths), "S": max(s.lengths), "keys": sum(s.lengths), "H": s.heads,
             "Hkv": s.heads_k, "D": s.head_dim, "Dv": s.head_dim_v or s.head_dim, "rows": s.rows,
@@ -58,7 +58,7 @@ def row_of(one):
 
 
 def speeds(one, us):
-    """us, and GB/s, of {side: {state: us}}; a cache that is larger than all copies is cold as it is warm."""
+    """Returns us and GB/s from {side: {state: us}}. A cache larger than all copies has the same cold and warm time."""
     us = {name: {WARM: of[WARM], COLD: of.get(COLD, of[WARM])} for name, of in us.items()}
     gbps = {name: {state: one.bytes_of(name) / x / 1e3 for state, x in of.items()} for name, of in us.items()}
     tflops = {name: {state: one.shape.flops() / x / 1e6 for state, x in of.items()} for name, of in us.items()}
@@ -66,19 +66,19 @@ def speeds(one, us):
 
 
 def best_peer(row, state):
-    """(name, us) of the fastest peer, or None."""
+    """Returns (name, us) of the fastest peer, or None."""
     found = [(of[state], name) for name, of in row["us"].items() if not name.startswith("attend")]
     return min(found)[::-1] if found else None
 
 
 def ratio(row, state):
-    """The best peer's time over attend's; None where one of them is missing."""
+    """Returns the best peer's time divided by attend's, or None if one of them is missing."""
     best = best_peer(row, state)
     return best[1] / row["us"]["attend"][state] if best and "attend" in row["us"] else None
 
 
 def line(row):
-    """One line of the table: for warm and cold caches attend's us and GB/s, the best peer's us, and the ratio."""
+    """Returns one line of the table, for warm and cold caches: attend's us and GB/s, the best peer's us, the ratio."""
     cells = [f"{row['case']:28} page {row['page_size']:<3}"]
     for state in (WARM, COLD):
         own, best = row["us"].get("attend"), best_peer(row, state)
@@ -97,8 +97,8 @@ def heading():
 
 
 def wrong(row):
-    """The sides whose results are not attend's (NaN never is), and attend where it has none."""
-    # Elements of 8 bits are what they are: attend_wide shows how far they are off.
+    """Returns the sides whose results differ from attend's or have NaN, and attend if it has no result."""
+    # A cache of 8 bits has larger rounding errors, and attend_wide shows them. So its limit is higher.
     limit = 0.1 if "attend_wide" in row["us"] else LARGEST_DIFFERENCE
     differing = [name for name, x in row["difference"].items() if not x <= limit]
     return differing + ["attend"] * ("attend" not in row["us"])

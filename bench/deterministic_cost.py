@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What `deterministic=True` costs: gradients in bfloat16 with and without an order of the sums, on a GPU.
+"""Measures the cost of `deterministic=True`: bfloat16 gradients on a GPU with and without an order of additions.
 
     python3 bench/deterministic_cost.py --output results/h200/deterministic_bf16.json
 
-The sizes of the papers of FlashAttention: 16384 tokens and 2048 channels, whatever the length and head_dim. One
-process, the two forms in turns, samples of three milliseconds by CUDA events behind a busy GPU, medians of nine. That
-the gradients of two deterministic calls have the same bits is checked first. Exit status: 1 where they have not.
+The sizes are those of the FlashAttention papers: 16384 tokens and 2048 channels for every length and head_dim. The two
+forms take turns in one process. CUDA events time samples of three milliseconds while the GPU is busy, and the result is
+the median of nine. First the script checks that the gradients of two deterministic calls have the same bits. The exit
+status is 1 if they differ.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def backward_of(inputs, dout, causal, deterministic):
 
 
 def measure(shape, causal, device="cuda"):
-    """One line of the file. shape: (batch, heads, seqlen, head_dim)."""
+    """Returns one line of the file. shape: (batch, heads, seqlen, head_dim)."""
     inputs = [torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     dout = torch.randn(shape, device=device, dtype=torch.bfloat16)
     calls = {name: backward_of(inputs, dout, causal, name == "deterministic") for name in ("free", "deterministic")}

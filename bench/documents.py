@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Rewrites every section of README.md and docs/ that is made of results/*.json. Measures nothing; takes a second.
+"""Rewrites every section of README.md and docs/ that is made from results/*.json. Measures nothing; takes a second.
 
     python3 bench/documents.py             after a measurement, or when the code of kernels/ or src/cpu has changed
-    python3 bench/documents.py --check     changes nothing; says what is stale and exits with 1
+    python3 bench/documents.py --check     changes nothing; prints what is out of date and exits with 1
 
-A section says below its figures when they were measured and whether the code that they depend on has changed since
-(report.Section). So a figure never passes for one of the present code when it is not, and nothing has to be measured again
-because of a change: the sentence changes, once. To have present figures, run the command that made the file, then this.
+The line below the figures of a section gives their date and states whether the code has changed since (report.Section).
+So old figures are never presented as the speed of the present code. After a change of the code, only this line changes,
+and nothing has to be measured again. To get present figures, run the command that made the file, then this script.
 
-Pictures name in their metadata the files that they were drawn from; --check finds those whose files have changed.
+The metadata of a picture names the files that it was drawn from. --check finds pictures whose files have changed.
 """
 
 import re
@@ -24,7 +24,7 @@ import ladder_table
 import profile_tables
 import report
 
-# Of no measurement: bench/draw_flash_attention.py and bench/draw_masks.py.
+# Pictures without a measurement: bench/draw_flash_attention.py and bench/draw_masks.py.
 DRAWN_BY_FORMULA = ("flash_attention_*.svg", "custom_masks.svg")
 
 
@@ -35,7 +35,7 @@ def sections():
 
 
 def stale():
-    """A line for each section and picture that is not what the results and the present code say."""
+    """Returns one line for each section and picture that does not match the results and the present code."""
     lines = []
     shown = {}
     for section in sections():
@@ -50,7 +50,7 @@ def stale():
 
 
 def picture_lines(path, where):
-    """What is wrong with a picture that is shown in these sections."""
+    """Returns one line for each fault of a picture. where: the sections that show it."""
     name = f"docs/{path.name}"
     sources = report.style().sources_of(path.read_text())
     if not sources:

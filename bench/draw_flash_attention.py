@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/what_is_flash_attention.md: docs/flash_attention_*.svg. Needs nothing but Python.
+"""Draws the pictures of docs/what_is_flash_attention.md: docs/flash_attention_*.svg. Needs only Python.
 
     python3 bench/draw_flash_attention.py [FOLDER]
 """
@@ -12,13 +12,13 @@ import sys
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 INK, GREY, PALE, WARM, COOL, GREEN = "#222222", "#8a8a8a", "#f2f2f2", "#f4b183", "#9dc3e6", "#a9d18e"
 
-# One row of scores in tiles of two keys, and the value of each key, of one column.
+# One row of scores in tiles of two keys, and the value of each key in one column.
 SCORES = ((1.0, 3.0), (2.0, 0.0), (5.0, 1.0), (4.0, 4.0))
 VALUES = ((1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (7.0, 8.0))
 
 
 class Picture:
-    """An SVG that grows by shapes."""
+    """An SVG picture to which methods add shapes."""
 
     def __init__(self, width, height):
         self.size = width, height
@@ -51,7 +51,7 @@ def mebibytes(*factors):
 
 
 def memory():
-    """What travels to the GPU's memory: the unfused path to the left, the fused one to the right."""
+    """Draws the traffic to the GPU's memory: the unfused path on the left, the fused one on the right."""
     seqlen, head_dim = 8192, 64
     thin, square = mebibytes(seqlen, head_dim), mebibytes(seqlen, seqlen)
     p = Picture(760, 330)
@@ -103,14 +103,14 @@ def memory():
 
 
 def keys_seen(row_tile, key_tile, causal):
-    """How much of a square tile of scores the mask leaves: 0, 0.5 (the diagonal) or 1."""
+    """Returns the visible share of a square tile of scores: 0, 0.5 (the diagonal) or 1."""
     if not causal or key_tile < row_tile:
         return 1
     return 0.5 if key_tile == row_tile else 0
 
 
 def tiles():
-    """In which order tiles of scores are computed, and by which block."""
+    """Draws the order in which tiles of scores are computed, and the block that computes each."""
     count, side, top = 4, 46, 70
     p = Picture(760, 330)
     panels = (("FlashAttention: keys outside", "o of every row is read and written", "each time keys change"),
@@ -142,7 +142,7 @@ def tiles():
 
 
 def online_softmax():
-    """(m, factor, l, o unnormalised) after each tile: the lines of the table, and what o has to become."""
+    """Returns (m, factor, l, o unnormalised) after each tile, which are the lines of the table, and the final o."""
     m, total, o = -math.inf, 0.0, 0.0
     steps = []
     for scores, values in zip(SCORES, VALUES):
@@ -161,7 +161,7 @@ def online_softmax():
 
 
 def softmax():
-    """One row over four tiles: its maximum, the factor that brings what is there to the new maximum, sum and o."""
+    """Draws one row over four tiles: maximum, factor that rescales earlier sums to the new maximum, sum, and o."""
     steps, exact = online_softmax()
     p = Picture(720, 300)
     p.text(360, 24, "One row, four tiles of two keys", 15, weight="bold")

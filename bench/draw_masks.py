@@ -3,8 +3,8 @@
 
     python3 bench/draw_masks.py [FOLDER]
 
-Names and texts are those of tests/mask/mask_cookbook.cpp, whose texts the page has, too. The library evaluates each
-text at the rows and keys of SIZES, with tensors for an example. A pixel is a pair of a row and a key.
+Names and texts are those of tests/mask/mask_cookbook.cpp; the page has the same texts. The library evaluates each text
+at the rows and keys of SIZES, with example tensors. A pixel is a pair of a row and a key.
 """
 
 import base64
@@ -21,19 +21,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COOKBOOK = ROOT / "tests" / "mask" / "mask_cookbook.cpp"
 PICTURE = "custom_masks.svg"
 TOKENS, COLUMNS, GAP, HEAD, FOOT = 192, 4, 40, 62, 26
-SIZES = {"Causal, aligned at the end": (128, TOKENS)}  # rows and keys; of all others TOKENS of both
-HEADS, SHOWN_HEAD = 4, 1  # of a mask that asks for h
+SIZES = {"Causal, aligned at the end": (128, TOKENS)}  # rows and keys; all others have TOKENS of both
+HEADS, SHOWN_HEAD = 4, 1  # for a mask that depends on h
 SEEN = b"\x00\x72\xb2"
 TEXT_COLUMNS = 38
 
 
 def documents():
-    """A number for each token: five documents behind one another."""
+    """Returns a document number for each token: five documents in a row."""
     return np.repeat(np.arange(5, dtype=np.int32), (24, 52, 36, 56, 24))
 
 
 def tree():
-    """A prompt, and 63 drafts behind it in a binary tree: a draft sees the prompt, its ancestors and itself."""
+    """Returns what 63 drafts in a binary tree after a prompt see: the prompt, their ancestors and themselves."""
     prompt = TOKENS - 63
     sees = np.tril(np.ones((TOKENS, TOKENS), bool))
     sees[prompt:, prompt:] = False
@@ -46,7 +46,7 @@ def tree():
 
 
 def captures():
-    """What the texts read, by the names that they have there."""
+    """Returns the tensors that the texts read, by their names in the texts."""
     doc = documents()
     blocks = -(-TOKENS // 32)
     chosen = np.random.default_rng(4).random((1, HEADS, blocks, blocks)) < 0.3
@@ -55,7 +55,7 @@ def captures():
 
 
 def recipes():
-    """(name, text) of each mask, in the order of the page."""
+    """Returns (name, text) of each mask, in the order of the page."""
     found = re.findall(r'^      \{"([^"]+)",\s*"([^"]+)",', COOKBOOK.read_text(), flags=re.MULTILINE)
     if len(found) < 19 or len({name for name, _ in found}) < len(found):
         sys.exit(f"{COOKBOOK}: {len(found)} masks with names of their own, at least 19 are known")
@@ -63,7 +63,7 @@ def recipes():
 
 
 def pairs(name, text):
-    """Which pairs are seen, as the library says: bools (rows, keys)."""
+    """Returns the visible pairs, evaluated by the library: bools (rows, keys)."""
     import attend
 
     rows, keys = SIZES.get(name, (TOKENS, TOKENS))
@@ -75,7 +75,7 @@ def pairs(name, text):
 
 
 def png(seen):
-    """A PNG of one bit a pixel: SEEN, or clear."""
+    """Returns a PNG with one bit per pixel: SEEN, or clear."""
     rows, keys = seen.shape
     lines = b"".join(b"\x00" + np.packbits(row).tobytes() for row in seen)
 
@@ -88,7 +88,7 @@ def png(seen):
 
 
 def pixels(svg):
-    """The picture with each PNG as its bits: what two versions of zlib write differently means the same."""
+    """Returns the picture with each PNG decoded to bits, because versions of zlib write the same bits differently."""
     def lines(found):
         data = base64.b64decode(found[1])
         start = data.index(b"IDAT")
@@ -99,7 +99,7 @@ def pixels(svg):
 
 
 def in_lines(text):
-    """A text cut behind `;` and `&&` where it is too long for one line."""
+    """Returns the lines of a text. A text that is too long for one line is cut after `;` and `&&`."""
     lines = [""]
     for part in re.split(r"(?<=;) |(?<=&&) ", text):
         if len(lines[-1]) + len(part) >= TEXT_COLUMNS:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The tables of docs/experiments.md, of results/*/experiments/*.json. bench/documents.py writes them.
+"""Makes the tables of docs/experiments.md from results/*/experiments/*.json. bench/documents.py writes them.
 
-A machine without a file of a kind has no section of that kind.
+If a machine has no file of a kind, its section states that nothing was measured.
 """
 
 import json
@@ -26,7 +26,7 @@ def title(data):
 
 
 def table(first, columns, lines):
-    """A Markdown table: the columns of `first` to the left, the others to the right."""
+    """Returns a Markdown table. The columns of `first` are aligned left, the others right."""
     head = [*first, *columns]
     return [f"| {' | '.join(head)} |", "|" + "---|" * len(first) + "---:|" * len(columns),
             *(f"| {' | '.join(line)} |" for line in lines)]
@@ -37,7 +37,7 @@ def shape(row):
 
 
 def over_problems(rows, field):
-    """Lines of a table: a figure for each implementation on each problem."""
+    """Returns the lines of a table with a figure for each implementation on each problem."""
     problems = list(dict.fromkeys(map(shape, rows)))
     found = {(r["implementation"], shape(r)): r[field] for r in rows}
     names = dict.fromkeys((r["implementation"], r["dtype"]) for r in rows if r[field] is not None)
@@ -51,7 +51,7 @@ def mean(values):
 
 
 def means(rows):
-    """For each implementation of an experiment and pass the means over the configurations that it was timed on."""
+    """Returns the means of each implementation over the configurations that it was timed on."""
     total = len(set(map(shape, rows)))
     cells = []
     for name, dtype in dict.fromkeys((r["implementation"], r["dtype"]) for r in rows if r["ms"] is not None):
@@ -62,14 +62,14 @@ def means(rows):
 
 
 def left_out(rows):
-    """One line for all that was not timed, with how often."""
+    """Returns one line that lists what was not timed, and how often."""
     names = {}
     for r in rows:
         if r["ms"] is None:
             names.setdefault(r["implementation"], []).append(r["remark"])
     if not names:
         return []
-    text = "; ".join(f"`{name}` {len(why)} times, the last: {why[-1]}" for name, why in names.items())
+    text = "; ".join(f"`{name}` {len(why)} times (last reason: {why[-1]})" for name, why in names.items())
     return ["", f"Left out: {text}."]
 
 
@@ -128,7 +128,7 @@ COMMANDS = {
 }
 PARTS = {"h200": ("kernels/common", "kernels/ladder", "kernels/simt", "kernels/sm80", "kernels/sm90", "src/cuda/launch"),
          "cpu": ("src/cpu",)}
-# Of a kind, in a machine's folder.
+# File names of each kind, in the folder of a machine.
 FILES = {"experiments": "results*.json", "compare": "bench_compare*.json", "memory": "bench_memory.json",
          "roofline": "bench_roofline.json"}
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times the first use of a score function on this machine's GPU: compiled, from the disk's cache, with other values.
+"""Times the first use of a score function on this machine's GPU: compiled, from the disk cache, with other values.
 
     python3 bench/first_use.py --output results/h200/first_use.json
 
-Each line runs in a process of its own, with a cache folder that begins empty: forward and backward of one problem with
-a score or mask, the time until the GPU is done, and how many kernels were compiled. `again` is the same call in a new
-process, which finds the kernels on the disk; `other` has other lengths and captured values in the process of `again`.
-The start of CUDA and of torch is not counted: a call without a function runs before.
+Each line runs in a separate process with an empty cache folder. It has the time of forward and backward of one problem
+with a score or mask, until the GPU is done, and the number of compiled kernels. `again` is the same call in a new
+process, which finds the kernels on disk. `other` has other lengths and captured values in the process of `again`. The
+start of CUDA and torch is not counted, because a call without a function runs first.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def captured(torch, name, seqlen, seed):
 
 
 def call(attend, torch, case, seqlen, seed):
-    """Milliseconds of forward and backward, to their end on the GPU."""
+    """Returns the milliseconds of forward and backward, until the GPU is done."""
     functions, names = CASES.get(case, ({}, ()))
     qkv = [
         torch.randn(1, HEADS, seqlen, HEAD_DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -60,7 +60,7 @@ def call(attend, torch, case, seqlen, seed):
 
 
 def child(case):
-    """Runs in the process of one line; prints JSON."""
+    """Measures one line in its process. Prints JSON."""
     import attend
     import torch
 

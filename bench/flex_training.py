@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Trains a model twice, with torch's flex_attention and with attend behind it: the losses, and the time of a step.
+"""Trains a model twice, with torch's flex_attention and with attend in its place, and compares losses and step times.
 
     python3 bench/flex_training.py --output results/h200/flex_training_bf16.json
 
-A language model of a few layers reads packed documents of a made-up language (each token depends on the one before).
-Its attention is `flex_attention`: a learned bias by distance and head as the score function, causal documents as the
-block mask. Both runs begin with the same weights and see the same batches, in bfloat16 by autocast, with AdamW. The
-runs take turns in parts, each part behind a warm-up; a step's time is the median. On CPUs, where torch's flex_attention
-has no backward pass, the first run multiplies matrices instead: a check of this program. With torch's own number of
-stages its backward kernel needs more shared memory than an H200 has if the bias has a gradient; --bwd-stages gives
-another. Exit status: 1 if the losses of the last steps differ by more than a hundredth, or attend took no part.
+A language model of a few layers reads packed documents of an artificial language. Each token depends on the one before.
+Its attention is `flex_attention`, with a learned bias by distance and head as the score function and causal
+documents as the block mask. Both runs start with the same weights and see the same batches, in bfloat16 by autocast,
+with AdamW. The runs take turns in parts. Each part follows a warm-up, and the time of a step is the median. torch's
+flex_attention has no backward pass on CPUs, so there the first run multiplies matrices, which checks this program. With
+torch's default number of stages, its backward kernel needs more shared memory than an H200 has if the bias has a
+gradient; --bwd-stages sets another number. The exit status is 1 if the losses of the last steps differ by more than a
+hundredth, or if attend computed nothing.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from attend.torch import _score
 from torch.nn.attention import flex_attention as flex
 
 TOKENS, BUCKETS = 512, 32
-LARGEST_DIFFERENCE = 0.01  # of the mean loss of the last steps, relative
+LARGEST_DIFFERENCE = 0.01  # relative, between the mean losses of the last steps
 
 
 class Attention(torch.nn.Module):
@@ -83,13 +84,13 @@ class Model(torch.nn.Module):
 
 
 def documents_of(seqlen, device):
-    """The number of each token's document; lengths fall from half of the tokens on."""
+    """Returns the document number of each token. The first document has half of the tokens; later ones are shorter."""
     ends = [seqlen - seqlen // 2**n for n in range(1, 6)]
     return torch.bucketize(torch.arange(seqlen, device=device), torch.tensor(ends, device=device), right=True)
 
 
 def batch_of(step, shape, device):
-    """Tokens of a language in which one token allows eight: step by step the same in both runs."""
+    """Returns the tokens of a step, the same in both runs. Each token allows eight successors."""
     generator = torch.Generator().manual_seed(step)
     choices = torch.randint(0, 8, shape, generator=generator).tolist()
     tokens = [
@@ -141,7 +142,7 @@ class Run:
 
 
 def multiplied(q, k, v, score_mod, block_mask, kernel_options):
-    """What flex_attention says, by matrices of all scores."""
+    """Computes flex_attention with matrices of all scores."""
     lengths = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     b, h, row, key = (
         torch.arange(n, device=q.device).view([-1 if at == dim else 1 for at in range(4)])
@@ -153,7 +154,7 @@ def multiplied(q, k, v, score_mod, block_mask, kernel_options):
 
 
 def train_in_turns(options):
-    """Both runs, and how many of attend's forward passes ran in either."""
+    """Trains both runs in turns. Returns them and the number of attend's forward passes in each."""
     attention = torch.compile(flex.flex_attention, backend=options.backend)
     plain, taken = _score.run_forward, {"torch": 0, "attend": 0}
     is_cpu = torch.device(options.device).type == "cpu"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/benchmarks_gpu.md and the README's tables of GPUs, of results/h200/*.json. bench/documents.py writes them."""
+"""Makes the tables of docs/benchmarks_gpu.md and of GPUs in README.md from results/h200/*.json."""
 
 import json
 
@@ -24,7 +24,7 @@ def sizes(row):
 
 
 def versus(data):
-    """A line for each row: both sides' time and speed."""
+    """Returns a line for each row, with time and speed of both sides."""
     lines = []
     for r in data["rows"]:
         mask = "causal" if r["causal"] else "full"
@@ -47,13 +47,13 @@ def seed_f32():
 
 
 def peers(grid, dtype):
-    """What bench/h200_vs_peers.py wrote, or None where this grid was not measured."""
+    """Returns the results of bench/h200_vs_peers.py, or None if this grid was not measured."""
     path = RESULTS / f"vs_peers_{grid}_{dtype}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def float32():
-    """The product's float32 kernel at the largest problem, beside PyTorch where that was measured, else alone."""
+    """Returns lines on the float32 kernel at the largest problem, compared with PyTorch if PyTorch was measured."""
     if (RESULTS / "seed_f32.json").exists():
         run = load("seed_f32.json")
         largest = [r for r in run["rows"] if r["S"] == 2048]
@@ -75,7 +75,7 @@ def float32():
 
 
 def beside_peers():
-    """bfloat16 through the Python package beside the best peer at each point, for the README."""
+    """Returns the README's lines on bfloat16 through the Python package, compared with the best peer at each point."""
     paper, masks, decode = (peers(grid, "bf16") for grid in ("paper", "masks", "decode"))
     beside = [n for key, n in peer_tables.NAMES.items() if key != "attend" and any(key in r["tflops"] for r in paper["rows"])]
     lines = [f"bfloat16, TFLOP/s of attend and, in brackets, of the best of {', '.join(beside[:-1])} and "
@@ -92,14 +92,14 @@ def beside_peers():
 
 
 def summary():
-    """What others do at the same points, for the README."""
+    """Returns the README's comparison with peers."""
     picture = "![TFLOP/s of attend and its peers over sequence length, forward and backward](docs/vs_peers_bf16.svg)"
     last = "**Bold is slow**: another is faster there. All figures: [docs/benchmarks_gpu.md](docs/benchmarks_gpu.md)."
     return "\n".join([*beside_peers(), "", picture, "", last])
 
 
 def vs_peers():
-    """Every figure of bench/h200_vs_peers.py, for the page."""
+    """Returns every figure of bench/h200_vs_peers.py for docs/benchmarks_gpu.md."""
     lines = []
     for dtype in ("bf16", "f16"):
         for grid, unit in (("paper", "TFLOP/s"), ("masks", "TFLOP/s"), ("corners", "TFLOP/s"),
@@ -118,7 +118,7 @@ OWN = RESULTS / "vs_peers_own_bf16.json"
 
 
 def own_functions():
-    """Scores and masks of the caller's own, for docs/custom_scores.md."""
+    """Returns the table of caller-provided scores and masks for docs/custom_scores.md."""
     data = json.loads(OWN.read_text())
     lines = [f"bfloat16, TFLOP/s of the pairs that a mask leaves ({peer_tables.title(data)}):", "",
              "| function | (B, H, S, D) | pass | attend | attend's option | FlexAttention | FlashAttention-4 | attend over the "
@@ -135,7 +135,7 @@ MADE_MASKS, FLEX_TRAINING = RESULTS / "made_masks.json", RESULTS / "flex_trainin
 
 
 def made_masks():
-    """Block masks made on a GPU and on the CPU, for docs/custom_scores.md."""
+    """Returns the table of block masks made on a GPU and on the CPU for docs/custom_scores.md."""
     data = json.loads(MADE_MASKS.read_text())
     lines = [f"On one {data['device']}, microseconds (medians of {data['runs']}): on the GPU from the first operation to the last copy, as a "
              "caller waits for the call, and the same mask made on the CPU.", "",
@@ -147,7 +147,7 @@ def made_masks():
 
 
 def flex_training():
-    """A model that trains with torch's flex_attention and with attend behind it, for docs/custom_scores.md."""
+    """Returns the paragraph of docs/custom_scores.md on training with torch's flex_attention and with attend."""
     data = json.loads(FLEX_TRAINING.read_text())
     last = {name: sum(losses[-10:]) / 10 for name, losses in data["loss"].items()}
     return (f"A language model of {data['layers']} layers with {data['heads']} heads of {data['head_dim']}, {data['batch']} sequences of {data['seqlen']} "
@@ -158,7 +158,7 @@ def flex_training():
 
 
 def in_python():
-    """What Python costs and what the examples and experiments gave, for the README."""
+    """Returns the README's figures on the cost of Python and on the examples."""
     cost, train, gpt2 = map(load, ("python_host_cost.json", "train_char_transformer.json", "train_gpt2.json"))
     plain = {row["dtype"]: row for row in cost["rows"] if not row["autograd"]}
     first, last, steps = train["first"], train["last"], train["settings"]["steps"]

@@ -4,13 +4,13 @@
     python3 bench/gpu_vs_torch.py --dtype f32 --compute fa2 --sdp efficient --output results/h200/seed_f32.json
 
 What makes it a fair comparison:
-  * One process and one stream; both sides read the same dense (batch, heads, seqlen, head_dim) buffers of fresh normal
-    numbers and allocate their outputs from torch's allocator inside the timed call.
-  * Samples of the two sides alternate. A sample is as many calls in a row as fill a millisecond, timed by CUDA events;
-    the calls rotate over copies of the inputs that together exceed the L2 cache. Reported is the median of the samples.
-  * torch forward runs under no_grad; torch backward is autograd.grad on a graph built before the clock starts.
-  * Results are compared with float64 before anything is timed: attend may err at most twice as much as torch does (plus
-    1e-6 of the largest magnitude, 1e-5 in half precision), else the script fails.
+  * Both sides run in one process on one stream. They read the same dense (batch, heads, seqlen, head_dim) buffers of
+    random normal numbers and allocate their outputs from torch's allocator inside the timed call.
+  * Samples of the two sides alternate. A sample is a series of calls that fills a millisecond, timed by CUDA events.
+    The calls rotate over copies of the inputs that together exceed the L2 cache. The script reports the median.
+  * torch forward runs under no_grad. torch backward is autograd.grad on a graph built before the clock starts.
+  * Results are compared with float64 before anything is timed. The error of attend may be at most twice the error of
+    torch, plus 1e-6 of the largest magnitude (1e-5 in half precision). Otherwise the script fails.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SDP = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "flash": SDPBackend.FLASH_AT
        "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
 TORCH_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 SAMPLE_MS, MAX_CALLS, SAMPLES = 1.0, 100, 15
-CHECKED_SCORES = 2**24  # larger problems are compared in their first heads only: the truth is float64 on the GPU
+CHECKED_SCORES = 2**24  # of larger problems only the first heads are compared with float64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Case:
 
 
 def make_sets(case):
-    """Copies of (q, k, v, dout), more bytes than twice the L2 cache holds."""
+    """Returns copies of (q, k, v, dout) that together exceed twice the L2 cache."""
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     make = lambda: torch.randn(case.shape, device="cuda").to(TORCH_DTYPES[case.dtype])
     one = math.prod(case.shape) * TORCH_DTYPES[case.dtype].itemsize * 4
@@ -82,7 +82,7 @@ class Sides:
 
 
 def check(sides, with_backward):
-    """Largest absolute errors of both sides against float64 on the GPU, of the first heads of the first sequence."""
+    """Returns the largest errors of both sides against float64, for the first heads of the first sequence."""
     case = sides.case
     _, h, s, d = case.shape
     heads = max(1, min(h, CHECKED_SCORES // (s * s)))
@@ -117,7 +117,7 @@ def sample(sides, side, mode, calls, first):
 
 
 def measure(sides, mode):
-    """{side: median ms}, sampled in turns."""
+    """Returns {side: median ms}, sampled in turns."""
     names = ("attend", "torch")
     calls = {}
     for side in names:

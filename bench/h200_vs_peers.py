@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""Times attend beside its peers on this machine's GPU, through the Python package, in one process and in turns.
+"""Times attend and its peers on this machine's GPU, through the Python package, in one process and in turns.
 
     python3 bench/h200_vs_peers.py                        # every grid in bf16 and f16: results/h200/vs_peers_*.json
     python3 bench/h200_vs_peers.py --grid paper --dtype bf16 --compute sm80_forward,sm80_backward
 
-Grid own: scores and masks of the caller's own, beside FlexAttention and attend's options. Grid corners: few heads, few
-rows, very long sequences, wide heads.
+The grid `own` has caller-provided scores and masks, compared with FlexAttention and with attend's options. The grid
+`corners` has few heads, few rows, very long sequences and wide heads.
 
-Peers: PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and where they are
-importable FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute, of the package
-flash-attn-4). Needs attend's package, torch and NumPy, not the repository's build.
+The peers are PyTorch's cuDNN, FlashAttention-2 (fa2) and memory-efficient backends, FlexAttention for masks, and, if
+they are importable, FlashAttention-3 (fa3: flash_attn_interface) and FlashAttention-4 (fa4: flash_attn.cute of the
+package flash-attn-4). The script needs attend's package, torch and NumPy, but no build of the repository.
 
 What makes it a fair comparison:
-  * All sides read the same tensors of fresh normal numbers, and their results are compared before anything is timed.
-  * Samples of the sides alternate, and so does their order; a sample is as many calls in a row as fill four
-    milliseconds, by CUDA events. While the first call is being launched the GPU is kept busy, so that Python's time
-    is counted only where it is longer than the kernels'. Reported is the median.
-  * Forward runs without autograd; backward is autograd.grad of a graph built before the clock starts.
+  * All sides read the same tensors of random normal numbers, and their results are compared before anything is timed.
+  * Samples of the sides alternate, and so does their order. A sample is a series of calls that fills four milliseconds,
+    timed by CUDA events. The GPU is kept busy while the first call is launched, so Python's time counts only if it
+    exceeds the time of the kernels. The script reports the median.
+  * Forward runs without autograd. Backward is autograd.grad of a graph built before the clock starts.
 
-Operations: 4 B H S S D of the pairs that the mask leaves, 2.5 times as many backward. Lines are saved as they come.
-Exit status: 1 where a peer's results are not attend's, or attend refuses.
+Operations count 4 B H S S D for the visible pairs, and 2.5 times that number for backward. Each line is saved at once.
+The exit status is 1 if the results of a peer differ from attend's, or if attend refuses a problem.
 """
 
 import argparse
@@ -49,7 +49,7 @@ PRODUCT_SIZE = 8192
 
 @contextlib.contextmanager
 def kept_busy(device, wants_gradient):
-    """Around a sample: the GPU is still busy when the clock's first event is queued."""
+    """Keeps the GPU busy at the start of a sample, until the first event of the clock is in the queue."""
     if device == "cuda":
         torch.cuda._sleep(timing.BUSY_CYCLES)
     with torch.set_grad_enabled(wants_gradient):
@@ -57,7 +57,7 @@ def kept_busy(device, wants_gradient):
 
 
 def calls_of(case, mode, errors):
-    """{side: what is timed}, a call that gives a tuple of tensors; what a side says against the problem in `errors`."""
+    """Returns {side: timed call}. A call returns a tuple of tensors. `errors` gets the error of a side that refuses."""
     found = {}
     for name, side in case.sides.items():
         try:
@@ -84,7 +84,7 @@ def backward_call(side, case):
 
 
 def backend_call(name, case, mode):
-    """A backend of attend by its name; the gradients are taken of the forward of attend's own choice."""
+    """Returns the call of a backend by name. Gradients use the forward results of attend's default backend."""
     q, k, v = (x.detach() for x in case.leaves)
     options = {"layout": "bshd", "causal": case.row["causal"]}
     if mode == "fwd":
@@ -95,14 +95,14 @@ def backend_call(name, case, mode):
 
 
 def same_gradient(o):
-    """The incoming gradient, the same numbers for every side, with the strides of its o."""
+    """Returns the incoming gradient: the same numbers for every side, with the strides of its o."""
     generator = torch.Generator(o.device).manual_seed(1)
     drawn = torch.randn(o.shape, generator=generator, device=o.device, dtype=torch.float32)
     return torch.empty_like(o).copy_(drawn)
 
 
 def compare(calls, errors):
-    """{side: largest norm of a difference over the norm, of all results}, beside attend; drops the sides that raise."""
+    """Returns {side: largest relative norm of the difference from attend, over all results}. Drops sides that raise."""
     results, found = {}, {}
     for name in list(calls):
         try:
@@ -119,7 +119,7 @@ def compare(calls, errors):
 
 
 def measure(case, mode, device, limits):
-    """One line of the file. Without `ms` of a side, `errors` says why."""
+    """Returns one line of the file. If a side has no `ms`, `errors` has the reason."""
     errors = {}
     with torch.set_grad_enabled(mode == "bwd"):
         calls = calls_of(case, mode, errors)
@@ -139,13 +139,13 @@ def measure(case, mode, device, limits):
 
 
 def wrong(row):
-    """The sides whose results are not attend's (NaN never is), and attend where it has none."""
+    """Returns the sides whose results differ from attend's or have NaN, and attend if it has no result."""
     differing = [name for name, x in row.get("difference", {}).items() if not x <= LARGEST_DIFFERENCE]
     return differing + ["attend"] * ("attend" not in row["ms"])
 
 
 def about(device):
-    """The head of every file."""
+    """Returns the head of every file."""
     versions = {"attend": attend.__version__, "torch": torch.__version__, "cuda": torch.version.cuda,
                 "cudnn": torch.backends.cudnn.version(),
                 **{name: version_of(name, module) for name, module in peer_cases.flash_attention_modules().items()}}
@@ -156,7 +156,7 @@ def about(device):
 
 
 def version_of(name, module):
-    """Of a peer: its package's where it has one."""
+    """Returns the version of a peer's package, if it has one."""
     if name == "fa4":
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version("flash-attn-4")
@@ -164,7 +164,7 @@ def version_of(name, module):
 
 
 def driver_version():
-    """Of the NVIDIA driver, or None where there is none."""
+    """Returns the version of the NVIDIA driver, or None."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -176,7 +176,7 @@ def driver_version():
 
 
 def matrix_product(device, size=PRODUCT_SIZE):
-    """TFLOP/s of a large product in bfloat16, best of a few: what this very board does today."""
+    """Returns the TFLOP/s of a large bfloat16 matrix product, the best of a few: the present speed of this GPU."""
     if device != "cuda":
         return None
     a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))
@@ -185,10 +185,10 @@ def matrix_product(device, size=PRODUCT_SIZE):
 
 
 def compile_all(dtype, device, modes, **sizes):
-    """attend's kernels of the whole grid `paper` on all cores: one by one, as they are met, takes minutes."""
+    """Compiles attend's kernels for the grid `paper` on all cores. One after the other they would take minutes."""
     def prepare(call):
         *shape, causal, backward = call
-        with contextlib.suppress(attend.Error):  # the measurement meets it too, and keeps it
+        with contextlib.suppress(attend.Error):  # the measurement meets and records the same error
             attend.prepare(*shape, dtype=dtype, layout="bshd", causal=causal, backward=backward, device=device)
 
     calls = [(*shape, mode == "bwd") for shape in peer_cases.paper_shapes(**sizes) for mode in modes]
@@ -197,7 +197,7 @@ def compile_all(dtype, device, modes, **sizes):
 
 
 def run(grid, dtype, options, head):
-    """Measures one grid in one dtype and writes its file; the lines whose results differ."""
+    """Measures one grid in one dtype and writes its file. Returns the lines whose results differ."""
     path = options.output_dir / f"vs_peers_{grid}_{dtype}.json"
     more = {"computes": tuple(filter(None, options.compute.split(",")))} if grid == "paper" else {}
     limits = timing.Limits(options.rounds, seconds=options.max_seconds, sample_ms=options.sample_ms)

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Compares attend.jax with jax.nn.dot_product_attention: XLA's own, and cuDNN's where there is a GPU.
+"""Compares attend.jax with jax.nn.dot_product_attention by XLA and, on a GPU, by cuDNN.
 
     .venv/bin/python bench/jax_vs_xla.py [--seconds S] [--dtype f32,bf16] [--sides xla,cudnn] [--shape B,S,H,D]
                                          [--output FILE]
 
-Prints a table and writes JSON, after each line: milliseconds of forward, and of forward with the three gradients, by
-median, with the quartiles, and the ratios to attend.
+Prints a table and writes JSON after each line: milliseconds of forward, and of forward with the three gradients (median
+and quartiles), and the ratios to attend.
 
 What makes it a fair comparison:
-  * One process, one jitted function a side, the same arrays in JAX's layout (batch, seqlen, heads, head_dim). A call is
-    timed until its results are there. Compilation, and one call after it, are not timed.
-  * Repeats alternate between the sides, and the side that goes first alternates too.
-  * Before anything is timed o and the gradients are compared: they may differ from XLA's in float32 by 2e-3 of the
-    largest magnitude in float32, and by 3e-2 with 16 bits, else the script fails.
-  * On a CPU each side has a pool of threads, whose idle ones spin for some milliseconds on the cores that the other
-    needs. A pause comes before each repeat, in which they go to sleep, and an untimed call of the same side.
+  * Each side is one jitted function in one process, with the same arrays in JAX's layout (batch, seqlen, heads,
+    head_dim). The clock stops when the results have arrived. Compilation and the call after it are not timed.
+  * Repeats alternate between the sides, and so does the side that starts.
+  * Before anything is timed, o and the gradients are compared with XLA's float32 results. They may differ by 2e-3 of
+    the largest magnitude in float32, and by 3e-2 with 16 bits. Otherwise the script fails.
+  * On a CPU each side has a pool of threads. Idle threads spin for some milliseconds on the cores that the other side
+    needs. So each repeat follows a pause, in which they go to sleep, and an untimed call of the same side.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def of_jax(name):
 
 
 def sides_of(asked, has_gpu, dtype):
-    """The functions of query, key, value and is_causal, by their names. attend comes first."""
+    """Returns the functions of query, key, value and is_causal by name. attend comes first."""
     there = [name for name in asked if name != "cudnn" or (has_gpu and dtype != "f32")]
     return {"attend": attend.jax.dot_product_attention} | {name: of_jax(name) for name in there}
 
@@ -69,7 +69,7 @@ def program(function, mode, causal):
 
 
 def largest_difference(found, want):
-    """Of the largest magnitude; NaN if there is one."""
+    """Returns the largest difference relative to the largest magnitude, or NaN if there is one."""
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(want))
     differences = [np.abs(np.float32(x) - np.float32(y)).max() / np.abs(np.float32(y)).max() for x, y in pairs]
     return float(np.max(differences))
@@ -82,7 +82,7 @@ def milliseconds(run, tensors):
 
 
 def interleaved(programs, tensors, seconds):
-    """Milliseconds of every repeat, by side."""
+    """Returns the milliseconds of every repeat, by side."""
     names, times = list(programs), {name: [] for name in programs}
     end = time.perf_counter() + seconds * len(names)
     while len(times[names[0]]) < MIN_REPEATS or (time.perf_counter() < end and len(times[names[0]]) < MAX_REPEATS):
@@ -103,7 +103,7 @@ def measure(shape, dtype, causal, mode, seconds, sides):
         try:
             results[name] = jax.block_until_ready(run(*tensors))
             programs[name] = run
-        except Exception as error:  # what cuDNN refuses, it refuses by exceptions of several kinds
+        except Exception as error:  # cuDNN refuses problems with exceptions of several kinds
             if name == "attend":
                 raise
             left_out[name] = str(error).splitlines()[0][:200]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of docs/ladder.md, of what `attend ladder --json` wrote."""
+"""Makes the table of docs/ladder.md from the JSON of `attend ladder --json`."""
 
 import itertools
 import json
@@ -8,7 +8,7 @@ import report
 
 FILE = report.ROOT / "results" / "h200" / "ladder.json"
 PARTS = ("kernels/common", "kernels/ladder", "kernels/sm90")
-HEAD = ["| rung | pass | type | (B, H, S, D) | time | TFLOP/s | GB/s | of the matrix product | on the rung before |",
+HEAD = ["| rung | pass | type | (B, H, S, D) | time | TFLOP/s | GB/s | share of the matrix product | speed-up over the rung before |",
         "|---|---|---|---|---:|---:|---:|---:|---:|"]
 
 
@@ -26,10 +26,10 @@ def line(r):
 def markdown():
     data = json.loads(FILE.read_text())
     lines = ["![TFLOP/s of every rung](ladder.svg)", "",
-             f"On one {data['device_name']}, in one run, rungs of a type and pass in turns with a matrix product by cuBLAS:", ""]
+             f"On one {data['device_name']}, in one run. The rungs of a type and pass take turns with a matrix product by cuBLAS:", ""]
     for dtype, group in itertools.groupby(data["matrix_products"], key=lambda m: m["dtype"]):
         products = list(group)
-        each = [f"{m['tflops']:.1f} TFLOP/s beside {m['beside']}" for m in products]
+        each = [f"{m['tflops']:.1f} TFLOP/s in turns with {m['beside']}" for m in products]
         size = " x ".join([str(products[0]["size"])] * 3)
         lines.append(f"- {dtype}, {size}: {', '.join(each)}")
     return "\n".join([*lines, "", *HEAD, *map(line, data["rungs"])])

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Compares attend in ONNX Runtime with ONNX Runtime's own operator Attention, on a CPU.
+"""Compares attend in ONNX Runtime with ONNX Runtime's built-in operator Attention, on a CPU.
 
     .venv/bin/python bench/onnx_vs_ort.py [--seconds S] [--dtype f32,f16] [--case NAME] [--output FILE]
 
-Prints a table and writes JSON: milliseconds of forward by median, with the quartiles, and the ratio to attend.
+Prints a table and writes JSON: milliseconds of forward (median and quartiles), and the ratio to attend.
 
 What makes it a fair comparison:
-  * One process, one model of one node, two sessions of it, of which one has registered attend's library. The same
-    arrays, new random ones for each case, bound to both sessions, and outputs in memory that is there before.
-  * Both sides have the same number of threads: ONNX Runtime's own pool in its session, attend's in the other.
-  * Repeats alternate between the sides, and the side that goes first alternates too.
-  * Idle threads of either side spin for some milliseconds on the cores that the other needs, as they do by default. A
-    pause comes before each repeat, in which they go to sleep, and an untimed call of the same side.
-  * A repeat during which this process's threads waited for a core, since another process had it, is left out if they
-    waited for more than a tenth of its time. The JSON says how many were.
-  * Before anything is timed the outputs are compared: they may differ by 2e-3 of the largest magnitude in float32 and
-    by 3e-2 in float16, else the script fails.
+  * One process has two sessions of the same one-node model. One session has registered attend's library. Both sessions
+    read the same arrays, which are new random numbers for each case, and write to preallocated outputs.
+  * Both sides have the same number of threads: ONNX Runtime's pool in one session, attend's pool in the other.
+  * Repeats alternate between the sides, and so does the side that starts.
+  * Idle threads of either side spin by default for some milliseconds on the cores that the other side needs. So each
+    repeat follows a pause, in which they go to sleep, and an untimed call of the same side.
+  * A repeat is left out if the threads of this process waited for a core for more than a tenth of its time, because
+    another process had the core. The JSON has the number of these repeats.
+  * Before anything is timed, the outputs are compared. They may differ by 2e-3 of the largest magnitude in float32 and
+    by 3e-2 in float16. Otherwise the script fails.
 ONNX Runtime has no bfloat16 Attention on CPUs.
 """
 
@@ -42,7 +42,7 @@ DTYPES = {"f32": np.float32, "f16": np.float16}
 BUDGET = {"f32": 2e-3, "f16": 3e-2}
 MIN_REPEATS, MAX_REPEATS = 5, 101
 PAUSE = 0.05  # seconds
-MOST_WAITING = 0.1  # of a repeat's time
+MOST_WAITING = 0.1  # share of the time of a repeat
 INPUTS = ("q", "k", "v", "mask", "past_key", "past_value", "nonpad")
 
 
@@ -112,7 +112,7 @@ def model_of(wanted, arrays):
 
 
 def side_of(model, arrays, shapes, threads, with_attend):
-    """The outputs' memory, and a function that fills it."""
+    """Returns the memory of the outputs and a function that fills it."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1 if with_attend else threads
@@ -142,7 +142,7 @@ def milliseconds(run):
 
 
 def waited():
-    """Milliseconds that the threads of this process have waited for a core so far, as Linux counts."""
+    """Returns the milliseconds that the threads of this process have waited for a core so far, as counted by Linux."""
     total = 0
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/schedstat") as file:
@@ -151,7 +151,7 @@ def waited():
 
 
 def interleaved(sides, seconds):
-    """Milliseconds of every repeat, by side, and how many repeats of it were left out."""
+    """Returns the milliseconds of every repeat, by side, and how many repeats were left out."""
     names, times, left_out = list(sides), {name: [] for name in sides}, dict.fromkeys(sides, 0)
     end = time.perf_counter() + seconds * len(names)
     while min(map(len, times.values())) < MIN_REPEATS or (
@@ -193,7 +193,7 @@ def measure(name, dtype, seconds):
 
 
 def page(report):
-    """What docs/onnx.md says of the results."""
+    """Returns the text of docs/onnx.md about the results."""
     machine, cells = report["machine"], {}
     for row in report["rows"]:
         ours, theirs = (row["ms"][side]["median"] for side in ("attend", "ort"))

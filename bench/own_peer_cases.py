@@ -1,8 +1,8 @@
-"""Scores and masks of the caller's own, for bench/h200_vs_peers.py: attend's functions beside its built-in options and
-FlexAttention's, and FlashAttention-4's where it has an option of the same meaning.
+"""Caller-provided scores and masks for bench/h200_vs_peers.py. The sides are attend's functions, attend's built-in
+options, FlexAttention, and FlashAttention-4 if it has an option of the same meaning.
 
-Each line's operations are those of the pairs that its mask leaves. Side `built_in` is attend's option of the same
-meaning, where there is one.
+The operations of a line count its visible pairs. The side `built_in` is attend's option of the same meaning, if there
+is one.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ CAP = 50.0
 
 @dataclasses.dataclass(frozen=True)
 class Own:
-    """The sizes of the problems. `image`: rows, and columns, of the one whose neighbourhoods are attended to."""
+    """The sizes of the problems. `image`: rows and columns of the image of the neighbourhood problem."""
 
     batch: int = 2
     heads: int = 16
@@ -77,7 +77,7 @@ def _scores(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
 
 
 def _table(dtype: str, device: str, sizes: Own) -> Case:
-    """A bias for each head and distance, that is learned: backward makes its gradient, too."""
+    """Returns a case with a learned bias for each head and distance. Backward computes its gradient too."""
     text = "score + table[h][clamp(q - k, -128, 127) + 128]"
     case = _case(dtype, device, sizes, "table", {}, 1.0)
 
@@ -126,7 +126,7 @@ def _masks(dtype: str, device: str, sizes: Own) -> Iterator[Case]:
 
 
 def _neighbours(dtype: str, device: str, sizes: Own) -> Case:
-    """The pixels of an image, in an order of square tiles: each sees the window around it, as in NATTEN."""
+    """Returns the case of an image whose pixels are ordered in square tiles. Each pixel sees a window, as in NATTEN."""
     edge, reach, tile = sizes.image, sizes.neighbourhood, sizes.tile
     in_row = edge // tile
     area = tile * tile

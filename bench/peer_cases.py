@@ -1,7 +1,7 @@
-"""The problems of bench/h200_vs_peers.py, and what computes each of them: attend and its peers.
+"""The problems of bench/h200_vs_peers.py and their sides: attend and its peers.
 
-Every side is a function of the case's leaves, q, k and v as (batch, seqlen, heads, head_dim), and gives o in the same
-order. Peers that want (batch, heads, seqlen, head_dim) get transposed views, which costs them no copy.
+Every side is a function of the leaves of a case, q, k and v as (batch, seqlen, heads, head_dim), and returns o in the
+same order. Peers that expect (batch, heads, seqlen, head_dim) get transposed views, without a copy.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ Side = Callable[..., Any]
 
 @dataclasses.dataclass
 class Case:
-    """One problem. `row` is what its lines in the file begin with; `flops` those of forward, of what the mask leaves.
+    """One problem. `row` has the first fields of its lines in the file. `flops` counts forward, for the visible pairs.
 
-    `bytes_moved` is given where the problem is bound by memory: then speed is in GB/s. `sides` compute o of `leaves`,
-    by name; `comparable` is False where each side draws its own dropout mask.
+    `bytes_moved` is set if memory bounds the problem; its speed is then in GB/s. `sides` are functions by name that
+    compute o from `leaves`. `comparable` is False if each side draws a different dropout mask.
     """
 
     row: dict[str, Any]
@@ -38,12 +38,12 @@ class Case:
     bytes_moved: Optional[float] = None
     modes: tuple[str, ...] = ("fwd", "bwd")
     comparable: bool = True
-    computes: tuple[str, ...] = ()  # backends of attend by name, timed beside its own choice: plain problems only
+    computes: tuple[str, ...] = ()  # backends of attend by name, also timed; only without options
 
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """The sizes of the problem with which every kind of mask is measured."""
+    """The sizes of the problem for which every kind of mask is measured."""
 
     batch: int = 2
     heads: int = 16
@@ -56,18 +56,18 @@ class Masked:
 
 @functools.cache
 def flash_attention_3() -> Any:
-    """FlashAttention-3's module, or None."""
+    """Returns FlashAttention-3's module, or None."""
     return decode_sides.importable(decode_sides.FA3_MODULES, "flash_attn_func")
 
 
 @functools.cache
 def flash_attention_4() -> Any:
-    """FlashAttention-4's module, or None."""
+    """Returns FlashAttention-4's module, or None."""
     return decode_sides.importable(("flash_attn.cute",), "flash_attn_func")
 
 
 def flash_attention_modules() -> dict[str, Any]:
-    """FlashAttention-3 and -4 by the names of their sides, where they are installed."""
+    """Returns the installed modules of FlashAttention-3 and -4 by the names of their sides."""
     found = {"fa3": flash_attention_3(), "fa4": flash_attention_4()}
     return {name: module for name, module in found.items() if module is not None}
 
@@ -88,10 +88,10 @@ def sdpa(backend: str, **options: Any) -> Side:
 
 @functools.cache
 def compiled_flex(device: str) -> Any:
-    """flex_attention is fused by torch.compile only; without a GPU its plain form shows what it means."""
+    """Returns flex_attention, compiled because only torch.compile fuses it. Without a GPU, returns the eager form."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    # Each mask, dtype and pass compiles it anew; what is beyond the limit would not be fused.
+    # Each mask, dtype and pass compiles flex_attention again. Beyond the limit it would not be fused.
     torch._dynamo.config.cache_size_limit = 128
     return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
 
@@ -108,7 +108,7 @@ def ours(**options: Any) -> Side:
 
 
 def fa3_and_fa4(**options: Any) -> dict[str, Side]:
-    """FlashAttention-3 and -4 as sides, where they are installed. They give (o, lse) or o alone, by their version."""
+    """Returns the installed ones of FlashAttention-3 and -4 as sides. Some versions return (o, lse), others only o."""
 
     def side_of(module: Any) -> Side:
         def side(q: Any, k: Any, v: Any) -> Any:
@@ -121,13 +121,13 @@ def fa3_and_fa4(**options: Any) -> dict[str, Side]:
 
 
 def fa4(**options: Any) -> dict[str, Side]:
-    """FlashAttention-4 alone."""
+    """Returns the side of FlashAttention-4."""
     return {name: side for name, side in fa3_and_fa4(**options).items() if name == "fa4"}
 
 
 def paper_shapes(tokens: int = 16384, channels: int = 2048, first: int = 512) -> Iterator[tuple[Any, ...]]:
-    """(batch, heads, seqlen, head_dim, causal) as in the papers of FlashAttention: so many tokens and channels whatever
-    the length and head_dim."""
+    """Yields (batch, heads, seqlen, head_dim, causal) as in the FlashAttention papers: the same number of tokens and
+    channels for every length and head_dim."""
     for head_dim in (64, 128, 256):
         for causal in (False, True):
             seqlen = first
@@ -137,7 +137,7 @@ def paper_shapes(tokens: int = 16384, channels: int = 2048, first: int = 512) ->
 
 
 def paper(dtype: str, device: str, computes: tuple[str, ...] = (), **sizes: int) -> Iterator[Case]:
-    """Full and causal masks; `sizes` as of paper_shapes."""
+    """Yields cases with full and causal masks. `sizes`: as in paper_shapes."""
     for batch, heads, seqlen, head_dim, causal in paper_shapes(**sizes):
         yield Case(
             {"what": "paper", "dtype": dtype, "D": head_dim, "S": seqlen, "B": batch, "H": heads, "causal": causal},
@@ -150,7 +150,7 @@ def paper(dtype: str, device: str, computes: tuple[str, ...] = (), **sizes: int)
 
 
 def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
-    """Every option on one problem. Operations are those of the pairs that the mask leaves."""
+    """Yields a case for every option on one problem. Operations count the visible pairs."""
     b, h, s, d = sizes.batch, sizes.heads, sizes.seqlen, sizes.head_dim
     full = 4.0 * b * h * s * s * d
 
@@ -172,7 +172,7 @@ def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
     for name, options in (("alibi", {"alibi_slopes": slopes}), ("softcap", {"softcap": SOFTCAP})):
         sides = {"attend": ours(causal=True, **options),
                  "flex": flex(device, block_mask=shown["causal"], score_mod=rule[name])}
-        if name == "softcap":  # FlashAttention-3's backward pass has none
+        if name == "softcap":  # FlashAttention-3's backward pass has no softcap
             sides |= fa4(causal=True, **options)
         yield case(f"{name}-causal", sides, 0.5)
     yield case("dropout-causal",
@@ -187,7 +187,7 @@ def masks(dtype: str, device: str, sizes: Masked = Masked()) -> Iterator[Case]:
 
 
 def _block_masks(sizes: Masked, device: str) -> dict[str, Any]:
-    """FlexAttention's lists of the blocks that a mask leaves; all causal."""
+    """Returns FlexAttention's lists of visible blocks for each mask. All masks are causal."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     document = torch.arange(sizes.seqlen, device=device) // sizes.document
@@ -201,7 +201,7 @@ def _block_masks(sizes: Masked, device: str) -> dict[str, Any]:
 
 
 def _packed_sides(sizes: Masked, device: str, block_mask: Any) -> dict[str, Side]:
-    """Documents of one length behind each other: packed for attend and FlashAttention-3, a mask for FlexAttention."""
+    """Returns sides for documents of one length: packed for attend and FlashAttention, a mask for FlexAttention."""
     b, s, one = sizes.batch, sizes.seqlen, sizes.document
     cu_seqlens = torch.arange(0, b * s + 1, one, device=device, dtype=torch.int32)
     lengths = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": one, "max_seqlen_k": one}
@@ -218,7 +218,7 @@ def _packed_sides(sizes: Masked, device: str, block_mask: Any) -> dict[str, Side
 
 
 def _biased(sizes: Masked, dtype: str, device: str, case: Callable[..., Case]) -> Iterator[Case]:
-    """A bias of its own for each head, shared by the batch; then its gradient too, which not every peer gives."""
+    """Yields a case with a bias for each head, shared by the batch, and one with the gradient of the bias."""
     for mask, wants_gradient in (("bias", False), ("dbias", True)):
         bias = draw(dtype, device, 1, sizes.heads, sizes.seqlen, sizes.seqlen).detach()
 
@@ -230,12 +230,12 @@ def _biased(sizes: Masked, dtype: str, device: str, case: Callable[..., Case]) -
         sides = {"attend": lambda q, k, v, bias: attend.attention(q, k, v, layout="bshd", bias=bias),
                  "cudnn": sdpa("cudnn"), "efficient": sdpa("efficient"), "flex": flex(device, score_mod=add)}
         yield case(mask, sides, 1.0, leaves, modes=("bwd",) if wants_gradient else ("fwd", "bwd"))
-        del bias, add, qkv, leaves, sides  # as large as all else together
+        del bias, add, qkv, leaves, sides  # as large as everything else together
 
 
 def decode(dtype: str, device: str, shapes: tuple[tuple[int, int], ...] = ((1, 131072), (16, 8192), (64, 4096),
                                                                           (128, 1024))) -> Iterator[Case]:
-    """One query row over a cache of keys, 32 heads on 8: bound by reading the cache once."""
+    """Yields cases with one query row over a cache, 32 query heads on 8 key heads. Memory bandwidth bounds them."""
     heads, heads_kv, head_dim = 32, 8, 128
     for batch, seqlen in shapes:
         q = draw(dtype, device, batch, 1, heads, head_dim).detach()

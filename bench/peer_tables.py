@@ -1,4 +1,4 @@
-"""What bench/h200_vs_peers.py wrote, as text, as Markdown and as figures of merit. Needs nothing installed."""
+"""Makes text, Markdown and geometric means from the results of bench/h200_vs_peers.py. Needs only Python."""
 
 import math
 
@@ -10,18 +10,18 @@ PASSES = {"fwd": "forward", "bwd": "backward"}
 
 
 def speed(row):
-    """({side: speed}, its unit)."""
+    """Returns ({side: speed}, unit)."""
     return (row["gbps"], "GB/s") if "gbps" in row else (row["tflops"], "TFLOP/s")
 
 
 def best_peer(row):
-    """(name, speed) of the fastest peer, or None where none took the problem."""
+    """Returns (name, speed) of the fastest peer, or None if no peer supports the problem."""
     found = [(value, name) for name, value in speed(row)[0].items() if name in NAMES and name != "attend"]
     return max(found)[::-1] if found else None
 
 
 def ratio(row):
-    """attend's speed over the best peer's, or None where one of them is missing."""
+    """Returns attend's speed divided by the best peer's, or None if one of them is missing."""
     best, own = best_peer(row), speed(row)[0].get("attend")
     return own / best[1] if best and own else None
 
@@ -45,7 +45,7 @@ def sizes(row):
 
 
 def line(row):
-    """One line of progress."""
+    """Returns one line of progress."""
     figures, unit = speed(row)
     shown = " ".join(f"{name}={value:.0f}" for name, value in figures.items())
     share = ratio(row)
@@ -62,7 +62,7 @@ def title(data):
 
 
 def groups(rows):
-    """The lines that one row of a table shows: those of one pass, head_dim and mask, by length."""
+    """Returns the lines that one row of a table shows: all lengths of one pass, head_dim and mask."""
     found = {}
     for row in rows:
         found.setdefault((row["mode"], row["D"], mask_of(row)), []).append(row)
@@ -70,7 +70,7 @@ def groups(rows):
 
 
 def text(rows):
-    """Geometric means and the least of attend over its best peer, for each pass and in all."""
+    """Returns the geometric mean and minimum of attend's ratio to its best peer, for each group and each pass."""
     lines = ["attend over the best peer at each point: geometric mean, least"]
     for (mode, head_dim, mask), some in groups(rows).items():
         lines += [f"  {mode} d={head_dim:<4} {mask:<10} {merit(some)}"]
@@ -89,13 +89,13 @@ def merit(rows):
 
 
 def emphasised(value, is_slow, digits=0):
-    """A figure of a table, bold where a peer is faster."""
+    """Returns a figure of a table, bold if a peer is faster."""
     shown = f"{value:.{digits}f}"
     return f"**{shown}**" if is_slow else shown
 
 
 def cell(row):
-    """attend and its best peer: 700 (650)."""
+    """Returns the speeds of attend and its best peer: 700 (650)."""
     best, own = best_peer(row), speed(row)[0].get("attend")
     if own is None:
         return "-"
@@ -103,7 +103,7 @@ def cell(row):
 
 
 def by_length(rows, lengths=None):
-    """Markdown: for each pass, head_dim and mask a line with attend (best peer) at each length, and the ratios."""
+    """Returns Markdown: for each pass, head_dim and mask a line with attend (best peer) at each length, and ratios."""
     lengths = lengths or sorted({row["S"] for row in rows})
     lines = ["| pass | D | mask | " + " | ".join(f"S = {s}" for s in lengths) + " | geometric mean | least |",
              "|---|---:|---|" + "---:|" * (len(lengths) + 2)]
@@ -118,7 +118,7 @@ def by_length(rows, lengths=None):
 
 
 def by_side(rows):
-    """Markdown: a line for each problem and a column for each side."""
+    """Returns Markdown: a line for each problem and a column for each side."""
     sides = list(dict.fromkeys(name for row in rows for name in speed(row)[0]))
     heads = " | ".join(NAMES.get(name, f"`{name}`") for name in sides)
     lines = [f"| (B, H, S, D) | mask | pass | {heads} | attend over the best |",
@@ -133,7 +133,7 @@ def by_side(rows):
 
 
 def options_table(rows):
-    """Markdown, for the README: an option a line, forward and backward."""
+    """Returns Markdown for the README: one line for each option, with forward and backward."""
     lines = ["| | forward | backward |", "|---|---:|---:|"]
     for mask in dict.fromkeys(map(mask_of, rows)):
         cells = {row["mode"]: cell(row) for row in rows if mask_of(row) == mask}

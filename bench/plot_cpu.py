@@ -14,7 +14,7 @@ SPEED, MEMORY = report.RESULTS / "cpu_vs_torch.json", report.RESULTS / "memory.j
 
 
 def speed(data):
-    """One panel for each dtype and mode; a pair of bars (attend, torch) for each shape and mask."""
+    """Draws one panel for each dtype and mode, with a pair of bars (attend, torch) for each shape and mask."""
     panels = [(s["dtype"], s["mode"]) for s in data["summary"]]
     figure, axes = plt.subplots(1, len(panels), figsize=(11, 3.6), layout="constrained")
     for axis, (dtype, mode) in zip(axes, panels):

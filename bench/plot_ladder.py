@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/ladder.svg, the climb, from results/h200/ladder.json.
+"""Draws docs/ladder.svg, the speed of every rung, from results/h200/ladder.json.
 
     .venv/bin/python bench/plot_ladder.py [results/h200/ladder.json]
 """

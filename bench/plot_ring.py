@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the timeline of a ring, one band a rank, from what `attend ring --json FILE` wrote.
+"""Draws the timeline of a ring, one band for each rank, from the file of `attend ring --json FILE`.
 
-    .venv/bin/python bench/plot_ring.py FILE.json [PICTURE.svg]     ring_timeline.svg beside the file if not given
+    .venv/bin/python bench/plot_ring.py FILE.json [PICTURE.svg]     default: ring_timeline.svg next to the file
 
-A rank has two bars: what travelled, and below it what it computed, by step. Red is exchange that nothing hid.
+A rank has two bars: its exchanges, and below them its computation, by step. Red marks exchange that no computation hid.
 """
 
 import json
@@ -18,7 +18,7 @@ BLUES = (style.BLUE, style.SKY)
 
 
 def outside(span, others):
-    """The parts of an interval that are in none of `others`."""
+    """Returns the parts of an interval that are in none of `others`."""
     parts = [span]
     for begin, end in others:
         parts = [p for a, b in parts for p in ((a, min(b, begin)), (max(a, end), b)) if p[0] < p[1]]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws attend beside its peers: docs/vs_peers_DTYPE.svg and docs/vs_peers_own_bf16.svg, from results/h200.
+"""Draws attend and its peers: docs/vs_peers_DTYPE.svg and docs/vs_peers_own_bf16.svg, from results/h200.
 
     python3 bench/plot_vs_peers.py
 """
@@ -17,7 +17,7 @@ TITLE_COLUMNS = 120
 
 
 def draw(data):
-    """A panel for each head_dim (across), pass and mask (down); they share the axis of each pass."""
+    """Draws a panel for each head_dim (columns) and each pass and mask (rows). The panels of a row share their axis."""
     groups = peer_tables.groups(data["rows"])
     lines = sorted({(mode, mask) for mode, _, mask in groups}, key=lambda key: (key[0] != "fwd", key[1] != "full"))
     head_dims = sorted({head_dim for _, head_dim, _ in groups})
@@ -29,7 +29,7 @@ def draw(data):
             draw_panel(axis, groups.get((mode, head_dim, mask), []))
             axis.set_title(f"{peer_tables.PASSES[mode]}, {mask}, head_dim {head_dim}")
         largest = max(max(row["tflops"].values()) for d in head_dims for row in groups.get((mode, d, mask), []))
-        panels[0].set_ylim(0, 1.05 * largest)  # of all that share it, when all are drawn
+        panels[0].set_ylim(0, 1.05 * largest)  # for all panels that share it, after all are drawn
         style.label_ends(panels[-1], panels[-1].get_lines())
     title = f"{data['dtype']}, 16384 tokens, 2048 channels; {peer_tables.title(data)}"
     figure.suptitle(textwrap.fill(title, TITLE_COLUMNS), fontsize=8)
@@ -48,7 +48,7 @@ def draw_panel(axis, rows):
 
 
 def draw_own(data):
-    """Functions of the caller's own: a panel for each pass, a group of bars for each function."""
+    """Draws caller-provided functions: a panel for each pass, a group of bars for each function."""
     masks = list(dict.fromkeys(row["mask"] for row in data["rows"]))
     sides = {"attend": ("attend", style.BLUE), "built_in": ("attend, the option", style.GREEN),
              "flex": ("FlexAttention", style.GREY), "fa4": ("FlashAttention-4", style.VERMILION)}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The worked samples of docs/profiling.md, of the JSON of `python -m attend.profile --json`."""
+"""Makes the samples of docs/profiling.md from the JSON of `python -m attend.profile --json`."""
 
 import json
 
@@ -7,7 +7,7 @@ import report
 
 PAGE = report.DOCS / "profiling.md"
 PERCENT = "%"
-FACTS = {  # key: how the value is shown, from base units
+FACTS = {  # key: function that formats a value in base units
     "duration": lambda value: f"{1e6 * value:.1f} us" if value < 1e-3 else f"{1e3 * value:.3f} ms",
     "sm_clock": lambda value: f"{value / 1e6:.0f} MHz",
     "registers": lambda value: f"{value:.0f}",
@@ -27,7 +27,7 @@ def command(problem):
 
 
 def sample(data):
-    """One report: the command, what was measured, what it means."""
+    """Returns the lines of one report: the command, the measured values, and the diagnosis."""
     title = data["kernel"] + (f", {data['gpu']}" if data["gpu"] else "")
     lines = [f"### {title}", ""]
     if data["problem"]:

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What a call costs the host in Python: attend.attention and torch's SDPA on small CUDA tensors, autograd off and on.
+"""Measures the host time of a call in Python: attend.attention and torch's SDPA on small tensors, autograd off and on.
 
     python3 bench/python_host_cost.py --output results/h200/python_host_cost.json
     python3 bench/python_host_cost.py --device cpu             # Python's part alone, on a machine without a GPU
     python3 bench/python_host_cost.py --device cpu --serving   # decode, append and flash_attn_with_kvcache instead
 
-The time until the call returns, work submitted but not waited for; batches of calls, the sides in turns, the GPU idle
-before each batch. Reported are the median of the batches and the quartiles. The forward calls of torch choose their
-backend by themselves. On a CPU the time is that of the calling thread, which works on tensors of a few numbers.
+The time ends when the call returns; the submitted work is not waited for. The sides take turns in batches of calls, and
+the GPU is idle before each batch. The script reports the median and quartiles of the batches. torch's forward calls use
+torch's default backend. On a CPU the script measures the time of the calling thread, on tensors of a few numbers.
 
-Of serving: one sequence, one head, head_dim 8 and a cache of one key, so that next to nothing is computed. Beside each
-call stands its call of the extension module alone, which reads the arguments, checks them and computes. It is an upper
-bound of what the C++ function costs; the rest is Python's and torch's.
+--serving uses one sequence, one head, head_dim 8 and a cache of one key, so almost nothing is computed. Next to each
+call it times the call of the extension module alone, which reads the arguments, checks them and computes. That time is
+an upper bound for the cost of the C++ function. The rest is the cost of Python and torch.
 """
 
 import argparse
@@ -29,15 +29,15 @@ from attend import _core, flash_attn, flash_attn_3
 from attend._serving import Numbers, Tensors
 
 SHAPES = {"cuda": (1, 1, 128, 64), "cpu": (1, 1, 8, 8)}  # (batch, heads, seqlen, head_dim)
-CLOCKS = {"cuda": time.perf_counter, "cpu": time.thread_time}  # on a GPU the gradients are submitted by another thread
-BATCHES, CALLS = 60, 50  # fewer calls than a stream takes before it makes the host wait
-WARM_UP_S = 2.0  # of calls before anything counts: the host's clocks rise, kernels compile
+CLOCKS = {"cuda": time.perf_counter, "cpu": time.thread_time}  # on a GPU, another thread submits the gradients
+BATCHES, CALLS = 60, 50  # fewer calls than a stream can queue before the host has to wait
+WARM_UP_S = 2.0  # seconds of calls before the measurement, in which the host's clock rises and kernels compile
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SIDES = {"attend": attend.attention, "torch": F.scaled_dot_product_attention}
 
 
 def microseconds(call, device):
-    """Host time of one of CALLS calls."""
+    """Returns the mean host time of CALLS calls in microseconds."""
     finish = torch.cuda.synchronize if device == "cuda" else lambda: None
     finish()
     start = CLOCKS[device]()
@@ -49,7 +49,7 @@ def microseconds(call, device):
 
 
 def calls_of(dtype, device, autograd):
-    """{side: a call without arguments}; with autograd forward and backward."""
+    """Returns {side: call without arguments}. With autograd, a call runs forward and backward."""
     shape = SHAPES[device]
     inputs = [torch.randn(shape, device=device, dtype=dtype, requires_grad=autograd) for _ in range(3)]
     dout = torch.randn(shape, device=device, dtype=dtype)
@@ -63,7 +63,7 @@ def calls_of(dtype, device, autograd):
 
 
 def sampled(calls, device):
-    """Medians and quartiles of each side's batches, which take turns."""
+    """Returns medians and quartiles of the batches of each side. The sides take turns."""
     samples = {side: [] for side in calls}
     warm_at = time.perf_counter() + WARM_UP_S
     while time.perf_counter() < warm_at:
@@ -88,7 +88,7 @@ def measure(name, device, autograd):
 
 
 def serving_calls(dtype, device):
-    """{what is called: (a call without arguments, the tensors of the extension module's call)}."""
+    """Returns {name of the function: (call without arguments, tensors of the call of the extension module)}."""
     q, new, cache, rows = (torch.randn(1, 1, 1, 8, device=device, dtype=dtype) for _ in range(4))
     values, pages = torch.randn_like(cache), torch.zeros(1, 1, device=device, dtype=torch.int32)
     one, zero = (torch.full((1,), n, device=device, dtype=torch.int32) for n in (1, 0))
@@ -112,7 +112,7 @@ def serving_calls(dtype, device):
             lambda: append(new, new, *caches, seqlens_k=zero, page_table=pages), into._replace(page_table=pages)),
     }
     for name, door in (("flash_attn", flash_attn), ("flash_attn_3", flash_attn_3)):
-        run = door.flash_attn_with_kvcache  # (batch, 1, 1, 8) is the same in its layout
+        run = door.flash_attn_with_kvcache  # (batch, 1, 1, 8) is the same in both layouts
         calls[f"{name}'s kvcache"] = (lambda run=run: run(q, *caches, cache_seqlens=one), read)
         calls[f"{name}'s kvcache, new keys"] = (lambda run=run: run(q, *caches, new, new, cache_seqlens=zero), written)
     return calls

@@ -1,4 +1,4 @@
-"""What the measuring scripts share: where things are, what the machine is, JSON and Markdown output."""
+"""Code that the measuring scripts share: paths, facts about the machine, JSON and Markdown output."""
 
 import collections.abc
 import dataclasses
@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 
 
 def cpu_model() -> str:
-    """Name of the CPU with its family, model and stepping: virtual machines often hide the marketing name."""
+    """Returns the CPU's name, family, model and stepping. Virtual machines often hide the product name."""
     fields = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
@@ -30,7 +30,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """The commit that was measured, with '+' if the tree had changes."""
+    """Returns the measured commit, with '+' if the tree has changes."""
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -41,7 +41,7 @@ def commit() -> str:
 
 
 def fma_peak(threads: int) -> dict:
-    """{"simd_target", "f32_fma_peak_gflops": {threads: GFLOP/s}} as measured now by bench/fma_peak.cpp."""
+    """Runs bench/fma_peak.cpp. Returns {"simd_target", "f32_fma_peak_gflops": {threads: GFLOP/s}}."""
     counts = sorted({1, threads})
     done = subprocess.run([PROGRAMS / "fma_peak", *map(str, counts)], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
@@ -73,37 +73,37 @@ def write_json(path: pathlib.Path, value) -> None:
 
 @functools.lru_cache
 def style():
-    """python/attend/_measure/style.py, whether the package is installed or not."""
+    """Imports python/attend/_measure/style.py, even if the package is not installed."""
     path = ROOT / "python" / "attend" / "_measure" / "style.py"
     spec = importlib.util.spec_from_file_location("attend_style", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its named tuples look there
+    sys.modules[spec.name] = module  # its named tuples look up their module there
     spec.loader.exec_module(module)
     return module
 
 
 @functools.lru_cache
 def present_sources() -> dict:
-    """Digests of the code of this checkout, part by part, as cmake/source_digests.cmake computes them."""
+    """Returns the digests of each part of this checkout's code, computed by cmake/source_digests.cmake."""
     command = ["cmake", f"-DROOT={ROOT}", "-P", str(ROOT / "cmake" / "source_digests.cmake")]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def provenance() -> dict:
-    """The day, and digests of the code that the installed package was built from."""
+    """Returns the date, and digests of the code of the installed package."""
     from attend import _core
 
     return {"date": today(), "sources": _core.source_digests()}
 
 
 def save_picture(figure, name: str, files) -> None:
-    """docs/NAME, which says that it was drawn from these files."""
+    """Writes docs/NAME. Its metadata names the files that it was drawn from."""
     figure.savefig(DOCS / name, metadata=style().metadata(".svg", files))
     print(f"wrote docs/{name}")
 
 
 def recorded_in(data, name):
-    """A field of a result file or of its "machine"; None where neither has it, as in a file that is a list of rows."""
+    """Returns a field of a result file or of its "machine", or None if neither has it."""
     return (data.get(name) or data.get("machine", {}).get(name)) if isinstance(data, dict) else None
 
 
@@ -112,12 +112,12 @@ def date_of(data) -> str:
 
 
 def age(data, parts, present=None) -> str:
-    """When results were measured, and what of the code that they depend on has changed since: one sentence."""
+    """Returns one sentence: the date of the results, and which of the code parts has changed since."""
     present = present_sources() if present is None else present
     recorded = recorded_in(data, "sources")
     if recorded is None:
         return f"Measured on {date_of(data)} by earlier code, which was not recorded."
-    # A part that the file does not name may be new since, or may have been measured and have changed: nobody knows.
+    # A part that the file does not name may be newer than the file, or may have changed since. Nothing records which.
     unknown = [f"`{part}`" for part in parts if part not in recorded]
     changed = [f"`{part}`" for part in parts if part in recorded and recorded[part] != present.get(part)]
     reasons = ([f"{', '.join(changed)} changed since"] if changed else []) + (
@@ -129,17 +129,17 @@ def age(data, parts, present=None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """What stands between <!-- begin NAME --> and <!-- end NAME --> of a page, and what it is made of."""
+    """The text between <!-- begin NAME --> and <!-- end NAME --> of a page, and its sources."""
 
     page: pathlib.Path
     name: str
-    files: tuple  # of results/; where one is missing, the section says so
-    parts: tuple  # of the code, on which the figures depend
-    body: collections.abc.Callable  # () to Markdown
-    command: str  # that measures
+    files: tuple  # of results/; if one is missing, the section states it
+    parts: tuple  # of the code that the figures depend on
+    body: collections.abc.Callable  # function without arguments that returns Markdown
+    command: str  # command that measures
 
     def text(self) -> str:
-        """Hidden: the files with digests of their content. Shown: the figures, and how old they are."""
+        """Returns the section. A hidden line names the files and their digests. Then come the figures and their age."""
         missing = [file for file in self.files if not file.exists()]
         if missing:
             names = ", ".join(f"`{file.relative_to(ROOT)}`" for file in missing)
@@ -149,7 +149,7 @@ class Section:
         return f"<!-- from {named} -->\n{self.body().strip()}\n\n*{' '.join(ages)}*"
 
     def difference(self, text=None) -> list:
-        """A line where the page has another text."""
+        """Returns one line if the page has another text, otherwise an empty list."""
         text = self.text() if text is None else text
         if section_of(self.page.read_text(), self.name) == text:
             return []
@@ -161,13 +161,13 @@ class Section:
 
 
 def section_of(page: str, name: str):
-    """The text of a section, or None where the page has none of that name."""
+    """Returns the text of a section, or None if the page has no section of that name."""
     found = re.search(rf"<!-- begin {re.escape(name)} -->\n(.*?)\n<!-- end {re.escape(name)} -->", page, flags=re.DOTALL)
     return found[1] if found else None
 
 
 def replace_section(path: pathlib.Path, name: str, text: str) -> None:
-    """Puts `text` between the lines <!-- begin NAME --> and <!-- end NAME --> of a Markdown file that has them."""
+    """Writes `text` between the lines <!-- begin NAME --> and <!-- end NAME --> of a Markdown file that has them."""
     old = path.read_text()
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
     pattern = re.escape(begin) + ".*?" + re.escape(end)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Times what a server puts into one call of attend.decode, against the same in calls of their own, on this GPU.
+"""Times combined calls of attend.decode, as a server makes them, and the same work in separate calls, on this GPU.
 
     python3 bench/serving_calls.py --json results/h100/serving_calls.json
 
   mixed    decoding of many sequences and the prefill of one, in one packed call; each part alone; FlashAttention-3's
-           flash_attn_with_kvcache with the same packed call, where flash_attn_interface is importable
-  append   one new key of each sequence, rotated, in the call that decodes; decoding alone
-  host     what a call costs the thread that makes it, while the GPU has less to do than the thread
+           flash_attn_with_kvcache with the same packed call, if flash_attn_interface is importable
+  append   one new, rotated key for each sequence in the call that decodes; decoding alone
+  host     the time of a call in the calling thread, for calls that keep the GPU busy for less time than the thread
 
-GPU times are medians of CUDA graphs in turns (python/attend/_measure/decode_turns.py), warm, in microseconds. What both
-sides compute is compared first. Needs attend's package and torch. Exit status: 1 where results differ.
+GPU times are medians of warm CUDA graphs that take turns (python/attend/_measure/decode_turns.py), in microseconds. The
+results of both sides are compared first. Needs attend's package and torch. The exit status is 1 if results differ.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from attend._measure.decode_turns import Graph, in_turns
 from attend._measure.differences import LARGEST_DIFFERENCE, relative_difference
 
 HEADS, HEADS_K, HEAD_DIM = 32, 8, 128
-# (sequences that decode, their length, rows of the prefill, its length)
+# (decoding sequences, their length, rows of the prefill, its length)
 MIXED = ((63, 4096, 2048, 4096), (128, 1024, 4096, 4096), (16, 8192, 1024, 16384), (32, 2048, 512, 2048))
 APPEND = ((1, 1024), (1, 16384), (16, 8192), (64, 4096))
 HOST_CALLS, HOST_ROUNDS = 300, 7
@@ -40,7 +40,7 @@ def int32(values):
 
 
 def pages(lengths, page_size):
-    """(table, number of pages), in random order."""
+    """Returns (page table, number of pages). The pages are in random order."""
     counts = [-(-length // page_size) for length in lengths]
     order = torch.randperm(sum(counts), device="cuda", dtype=torch.int32)
     table = torch.zeros((len(lengths), max(counts)), dtype=torch.int32, device="cuda")
@@ -50,7 +50,7 @@ def pages(lengths, page_size):
 
 
 def difference(theirs, ours):
-    """The relative one. Exits where it is more than rounding, NaN included."""
+    """Returns the relative difference. Exits if it exceeds rounding or is NaN."""
     found = relative_difference(theirs, ours)
     if not found <= LARGEST_DIFFERENCE:
         raise SystemExit(f"results differ by {found:.3g} of their norm, at most {LARGEST_DIFFERENCE} is rounding")
@@ -58,7 +58,7 @@ def difference(theirs, ours):
 
 
 def times(sides, rounds, sample_ms=1.0):
-    """{name: us} of functions without arguments."""
+    """Returns {name: us} for functions without arguments."""
     graphs = {}
     for name, side in sides.items():
         side()
@@ -125,7 +125,7 @@ def append(sequences, length, rounds):
 
 
 def host(what):
-    """Microseconds of the host: the least of some rounds, since all that disturbs adds to it."""
+    """Returns microseconds of the host: the minimum of some rounds, because every disturbance only adds time."""
     taken = []
     for _ in range(HOST_ROUNDS):
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""attend::forward and attend::backward on torch tensors, through torch_shim.cpp."""
+"""Calls attend::forward and attend::backward on torch tensors, through torch_shim.cpp."""
 
 import ctypes
 
@@ -19,7 +19,7 @@ class Call(ctypes.Structure):
 
 
 class Attend:
-    """Outputs come from torch's allocator; on a GPU the work goes to torch's current stream."""
+    """Calls the library. Outputs come from torch's allocator. On a GPU the work runs on torch's current stream."""
 
     def __init__(self, torch, compute="cpu"):
         self.torch = torch
@@ -32,7 +32,7 @@ class Attend:
         self.threads = self.lib.shim_threads()
 
     def call(self, case, **tensors):
-        """What the library is told; lives as long as the tensors."""
+        """Returns the struct for the library. It is valid as long as the tensors exist."""
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         b, h, s, d = case.shape
         on_gpu = tensors["q"].is_cuda

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Times the `cpu` backend of two builds in turns in one process: what a change to src/cpu costs.
+"""Times the `cpu` backend of two builds in turns in one process, to measure the effect of a change to src/cpu.
 
     git worktree add ../before REVISION    # and there: cmake --build --preset release --target torch_shim
     bench/two_builds.py ../before/build/release/bench/libtorch_shim.so build/release/bench/libtorch_shim.so
 
-Prints each case's lower quartiles and, per dtype and pass, the geometric mean of before / after: above 1 is faster.
-Wants NumPy alone. OMP_NUM_THREADS sets the threads; `chrt -f 50` keeps a busy machine away.
+Prints the lower quartiles of each case and, for each dtype and pass, the geometric mean of before / after. Above 1 the
+second build is faster. Needs only NumPy. OMP_NUM_THREADS sets the threads. `chrt -f 50` keeps other processes off the
+cores.
 """
 
 import argparse
@@ -16,12 +17,12 @@ import time
 import numpy as np
 from torch_shim import DTYPES, Call
 
-SHAPES = [(1, 8, 2048, 64), (1, 16, 1024, 128), (4, 8, 512, 64)]  # (batch, heads, seqlen, head_dim), as cpu_vs_torch.py
+SHAPES = [(1, 8, 2048, 64), (1, 16, 1024, 128), (4, 8, 512, 64)]  # (batch, heads, seqlen, head_dim)
 NAMES = ("q", "k", "v", "o", "dout", "dq", "dk", "dv")
 
 
 def aligned(x):
-    """A copy that begins at a multiple of 64 bytes."""
+    """Returns a copy that begins at a multiple of 64 bytes."""
     memory = np.empty(x.nbytes + 64, np.uint8)
     begin = -memory.ctypes.data % 64
     copy = memory[begin : begin + x.nbytes].view(x.dtype).reshape(x.shape)
@@ -39,7 +40,7 @@ def lower_quartile(seconds):
 
 
 def measure(functions, call, repeats):
-    """Seconds of each function, called in turns; which goes first alternates."""
+    """Returns the seconds of each function. The functions take turns, and the one that starts alternates."""
     for function in functions:
         if (message := function(ctypes.byref(call))) is not None:
             raise SystemExit(f"attend: {message.decode()}")

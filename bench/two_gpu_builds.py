@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Times the CUDA kernels of two builds in turns: what a change to kernels/ costs.
+"""Times the CUDA kernels of two builds in turns, to measure the effect of a change to kernels/.
 
     pip install --no-deps --target /tmp/before BEFORE.whl
     pip install --no-deps --target /tmp/after AFTER.whl
     bench/two_gpu_builds.py /tmp/before /tmp/after --json FILE
 
-Each build runs in a process of its own. They share the GPU and replay their CUDA graphs in turns, so that clocks and
-temperature are the same for both. Every round allocates new tensors: where a tensor lies in memory is worth percents.
-Prints each case's medians, and the geometric means of before / after: above 1 is faster.
+Each build runs in a separate process. Both share the GPU and replay their CUDA graphs in turns, so that clock and
+temperature are the same for both. Every round allocates new tensors, because the address of a tensor can change the
+time by some percent. Prints the medians of each case, and the geometric means of before / after. Above 1 the second
+build is faster.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import statistics
 import subprocess
 import sys
 
-# name, (batch, heads, seqlen, head_dim), dtype, options, compute of the backward pass
+# name, (batch, heads, seqlen, head_dim), dtype, options, backend of the backward pass
 CASES = [
     ("bf16", (32, 16, 512, 128), "bfloat16", {}, None),
     ("bf16", (8, 32, 2048, 64), "bfloat16", {}, None),
@@ -59,7 +60,7 @@ CASES = [
     ("f32 softcap", (2, 8, 2048, 64), "float32", {"softcap": 30.0}, None),
     ("f32 softcap", (1, 8, 2048, 128), "float32", {"softcap": 30.0}, None),
 ]
-# FlashAttention's grid: 16384 tokens, 2048 columns in all heads.
+# The grid of the FlashAttention papers: 16384 tokens, 2048 columns in all heads together.
 PAPER = [
     (f"paper{' causal' if causal else ''}", (16384 // seqlen, 2048 // head_dim, seqlen, head_dim), "bfloat16",
      {"causal": True} if causal else {}, None)
@@ -69,7 +70,7 @@ CASES += PAPER
 
 
 class Worker:
-    """One build's side: makes a case's graphs, replays them when told."""
+    """The side of one build: makes the graphs of a case and replays them on request."""
 
     def __init__(self):
         import attend
@@ -117,7 +118,7 @@ class Worker:
         times = []
         for _ in range(count):
             begin, end = torch.cuda.Event(True), torch.cuda.Event(True)
-            self.graphs[name].replay()  # the GPU is busy until the host has put the rest into the queue
+            self.graphs[name].replay()  # the GPU is busy until the host has queued the rest
             begin.record()
             self.graphs[name].replay()
             end.record()
@@ -132,7 +133,7 @@ class Worker:
 
 
 class Side:
-    """A worker as the parent sees it."""
+    """A worker process, as the parent process uses it."""
 
     def __init__(self, folder):
         self.process = subprocess.Popen([sys.executable, __file__, "--worker"], stdin=subprocess.PIPE,
@@ -148,7 +149,7 @@ class Side:
 
 
 def measure(sides, number, rounds, replays):
-    """Milliseconds of every replay, by pass and side."""
+    """Returns the milliseconds of every replay, by pass and side."""
     times = {}
     for _ in range(rounds):
         passes, *_ = [side.ask("prepare", number) for side in sides]
@@ -176,7 +177,7 @@ def parse():
 
 
 def rows_of(sides, number, rounds, replays):
-    """One for each pass of a case; prints them."""
+    """Returns one row for each pass of a case, and prints it."""
     name, shape, *_ = CASES[number]
     rows = []
     for of_pass, times in sorted(measure(sides, number, rounds, replays).items()):
