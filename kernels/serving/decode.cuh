@@ -3,7 +3,8 @@
 // Shapes   DecodeArgs; any lengths, strides, pages
 // Work     decode_schedule.cuh: a block has an equal share of all units of 64 keys
 // Block    two warps load keys and values into a ring (decode_loader.cuh). Teams of four warps compute: each warp has
-//          16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T (decode_leaf.cuh).
+//          16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T
+//          (decode_leaf.cuh).
 //          With many rows two warpgroups compute instead: S = Q K^T and O += P V. Either each has every second leaf
 //          (decode_warpgroup_steps.cuh), or both share every leaf, with half of the columns of o each
 //          (decode_columns_steps.cuh)

@@ -1,5 +1,5 @@
-// Computes dq in the same pass as dk and dv (Config::kAddsDq). All warps store ds to shared memory. Its product with the
-// block's keys is added to float sums in memory, in no fixed order. sm80_backward_finish rounds the sums to dq.
+// Computes dq in the same pass as dk and dv (Config::kAddsDq). All warps store ds to shared memory. Its product with
+// the block's keys is added to float sums in memory, in no fixed order. sm80_backward_finish rounds the sums to dq.
 //
 //   dq += ds k
 //

@@ -3,8 +3,8 @@
 // Shapes   as in sm80_backward.cuh; d and d_v multiples of 8, all addresses multiples of 16 bytes
 // Supports float16 and bfloat16, masks, packed sequences, grouped heads. sm_80 and later. The additions to dq are in no
 //          fixed order
-// Work     a block owns a tile of keys and streams over query rows. All warps store ds to shared memory. After a barrier
-//          each computes a part of its product with the block's keys (sm80_backward_dq.cuh).
+// Work     a block owns a tile of keys and streams over query rows. All warps store ds to shared memory. After a
+//          barrier each computes a part of its product with the block's keys (sm80_backward_dq.cuh).
 //          kSm80KeysAndValues: a warp has 16 kRowGroups keys, and computes s, dp, dk and dv of them.
 //          kSm80KeysOrValues: half of the warps compute s and dv, the others dp and dk of the same keys. p is passed
 //          between them in float. A warp then has twice as many keys, and loads half as many operands for a product.

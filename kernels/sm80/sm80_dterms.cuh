@@ -2,8 +2,8 @@
 //
 //   dterms = ds, summed over the batch entries and heads for which the term is broadcast
 //
-// Work     a block has a tile of dterms, of kOwned rows and kStreamed keys. It processes the batch entries and heads that
-//          share the tile, always in the same order, and computes their p and ds again
+// Work     a block has a tile of dterms, of kOwned rows and kStreamed keys. It processes the batch entries and
+//          heads that share the tile, always in the same order, and computes their p and ds again
 // Called   if dterms is requested: src/cuda/launch/sm80_backward.cpp
 #pragma once
 

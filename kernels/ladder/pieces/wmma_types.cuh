@@ -1,5 +1,5 @@
-// nvcuda::wmma as rungs 09 to 11 use it: 16 x 16 x 16 products of 16-bit elements, summed in float32. Which thread
-// holds which element of a fragment is not told; element i of two accumulators belongs to the same row and column.
+// Types of nvcuda::wmma for rungs 09 to 11: 16 x 16 x 16 products of 16-bit elements, summed in float32. The layout of
+// a fragment is undocumented. But element i of two accumulators belongs to the same row and column.
 #pragma once
 
 #include <cuda_bf16.h>
