@@ -1,11 +1,11 @@
 // mma.m16n8k16 of a warp and its operands; tiles/block_reader.cuh loads them from shared memory.
 // PTX ISA, Warp level matrix instructions: mma; Matrix Fragments for mma.m16n8k16. sm_80 and newer.
 //
-// A lane has four elements of the 16 rows and 8 columns of the result, in the layout of accumulator_mask.cuh. Layout of A
-// and B:
+// A lane has four elements of the 16 rows and 8 columns of the result, in the layout of accumulator_mask.cuh. The
+// operands are laid out as follows:
 //   A (16 x 16): reg[0] rows 0-7, columns 0-7; reg[1] rows 8-15, columns 0-7; reg[2] and reg[3] the same, columns 8-15;
-//                lane l has row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1 of each. This is the accumulator's layout, so
-//                P becomes an operand without any rearrangement
+//                lane l has row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1 of each. This is the accumulator's layout,
+//                so P becomes an operand without any rearrangement
 //   B (16 x 8):  reg[0] rows 0-7, reg[1] rows 8-15; lane l has rows 2 (l % 4) and 2 (l % 4) + 1 of column l / 4
 #pragma once
 

@@ -84,8 +84,8 @@ __device__ __forceinline__ void fence_smem_for_async() {
 
 // One product. WgmmaOp<type, N>::ss reads A from shared memory, rs from registers: a[0..3] are the pairs
 //   (row g, k 2q), (row g + 8, k 2q), (row g, k 2q + 8), (row g + 8, k 2q + 8),   g = lane / 4, q = lane % 4
-// so accumulators become A operands by packing neighbours. B is in shared memory; kTransposeB: its descriptor comes from
-// down_columns(). kSign: 1 or -1, factor of A. If accumulate is false, D is overwritten.
+// so accumulators become A operands by packing neighbours. B is in shared memory; kTransposeB: its descriptor comes
+// from down_columns(). kSign: 1 or -1, factor of A. If accumulate is false, D is overwritten.
 // No memory clobber: fence, commit and wait order the product relative to other accesses.
 template <ElementType kElement, int kColumns>
 struct WgmmaOp;

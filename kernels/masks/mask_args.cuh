@@ -1,4 +1,4 @@
-// Arguments of the kernels that make a block mask (src/cuda/masks), as a plain struct, declared once for host and device.
+// Arguments of the kernels that make a block mask (src/cuda/masks), as a struct, declared once for host and device.
 //
 //   mask_ranges    bounds of each run of 64 elements of the captured tensors; clears counts and table for the others
 //   mask_kinds     for each tile of 64 x 64: all seen, none seen, or undecided, by bounds of the condition

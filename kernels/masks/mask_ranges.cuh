@@ -1,6 +1,6 @@
-// Runs before mask_kinds: computes bounds of each run of 64 elements in the last dimension of the captured tensors. They
-// decide tiles that documents or padding make empty. Also clears the memory in which the later kernels count, because a
-// separate launch would add noticeably to the total time.
+// Runs before mask_kinds: computes bounds of each run of 64 elements in the last dimension of the captured tensors.
+// These bounds decide tiles that documents or padding make empty. The kernel also clears the memory in which the later
+// kernels count, because a separate launch would add noticeably to the total time.
 //
 // Work     a warp has a run, and a lane two of its elements
 // Memory   reads each captured element once; writes 24 bytes for 64 elements, and zeros

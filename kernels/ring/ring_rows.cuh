@@ -1,4 +1,4 @@
-// ring_rows: to = from, or from + other, rounded once. A rank of a ring applies it to blocks of rows, next to attention.
+// ring_rows: to = from, or from + other, rounded once. A rank of a ring applies it to blocks of rows.
 //
 // Shapes   all (batch, heads, rows, cols), any strides whose last is 1; from and to any two types of float32, float16,
 //          bfloat16, other float32; to may be other
