@@ -71,8 +71,7 @@ __device__ __forceinline__ void kept_bits(const TileRules<Config>& rules, uint32
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
     uint32 nibbles = 0;
-#pragma unroll 2  // two blocks at a time: rounds of a block depend on each other, but more blocks would need more \
-                  // registers
+#pragma unroll 2  // two at a time: a block's rounds are a dependent chain, and more blocks need more registers
     for (int j = 8 * w; j < end_of_blocks<kCount>(w); ++j) {
       nibbles |= kept_nibble(rules.drop_mask, row, key_quad + j * (kColumnsOfTile / 4)) << (j % 8 * 4);
     }

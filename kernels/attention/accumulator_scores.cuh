@@ -362,9 +362,9 @@ struct AccumulatorRules {
 };
 
 // Replaces q.k in s by the values in the table at the top of this file. s: an array of floats, whose size is a multiple
-// of 4. kAllVisible requires TileRules::all_visible(). It is enough that all keys exist and are visible, and that all
-// rows exist if a modification reads memory. slope: an array of the same size, for d score / d (scale q.k) if
-// kHasSlopes. Every mask is a select, because the replaced value, or a value from memory, may be NaN.
+// of 4. kAllVisible: the result of TileRules::all_visible(). A weaker condition suffices: all keys exist and are
+// visible, and all rows exist if a modification reads memory. slope: an array of the same size, for d score / d (scale
+// q.k) if kHasSlopes. Every mask is a select, because the replaced value, or a value from memory, may be NaN.
 template <bool kAllVisible, bool kWithSlope = true, class Config>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto& s, int thread, auto& slope) {
   if constexpr (Score<Config>::kReadsMemory) {

@@ -57,7 +57,7 @@ template <class Config, int kGroups>
 struct KeyTileList {
   static constexpr bool kIsOn = has_block_mask<Config>();
   static constexpr int kPatterns = SeenKeyTile<Config>::kPatterns;
-  static constexpr int kWords = 1 + kGroups * kPatterns;  // of an entry
+  static constexpr int kWords = 1 + kGroups * kPatterns;  // words of an entry
   static_assert(!kIsOn || Config::kBlockN % kPatternKeys == 0);
   const int* entries;
   const uint32* patterns;

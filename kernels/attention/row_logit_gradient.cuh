@@ -21,7 +21,7 @@
 
 namespace attend {
 
-// Returns the sum over the block's threads in all threads.
+// Returns the sum over the block's threads, to every thread.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float block_sum(float value) {
   constexpr int kWarps = Config::kThreads / kWarpThreads;

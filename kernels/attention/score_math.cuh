@@ -209,7 +209,7 @@ ATTEND_HOST_DEVICE Float multiply(Float a, Float b) {
 }
 #if defined(ATTEND_FAST_SCORE_MATH)
 // Returns a / b, given an approximate reciprocal of b. Quotients that are representable in float are exact, because a
-// user's function may branch on them. If infinities or zeros make the correction NaN, the result is the uncorrected
+// step function such as floor may follow. If infinities or zeros make the correction NaN, the result is the uncorrected
 // quotient.
 ATTEND_HOST_DEVICE float corrected_quotient(float a, float b, float reciprocal) {
   const float quotient = a * reciprocal;

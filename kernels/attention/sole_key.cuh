@@ -2,8 +2,8 @@
 //
 // For such a row p = 1, o is the key's v, and <dout, o> equals dp. So ds = p (dp - <dout, o>) must be 0. With an o
 // rounded to 16 bits a difference of about its last bit remains, which dropout's 1 / (1 - p) enlarges. Rows that see
-// more keys do not need this: their gradients are large compared with the effect of o's rounding, which is as small as
-// that of p and ds.
+// more keys do not need this. Their gradients are large compared with the effect of o's rounding, which is no larger
+// than that of rounding p and ds.
 #pragma once
 
 #include "../common/args.cuh"

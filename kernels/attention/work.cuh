@@ -2,10 +2,10 @@
 // counts the same blocks.
 //
 // If tiles differ in work, as under a causal mask, long tiles start first, and short ones fill the gaps at the end.
-// With this order over all heads at once, each head has only a few running blocks. Its keys, which all its blocks read,
-// then leave the L2 cache between them and are read from memory repeatedly. So kernels that are limited by memory use
-// this order within sections of heads. A section has as many heads as have their keys in the L2 cache together, but at
-// least kSectionHeads.
+// With this order over all heads at once, only a few blocks of each head run at a time. The L2 cache then evicts the
+// head's keys between its blocks, and each block reads them from memory again. So kernels that are limited by memory
+// use this order within sections of heads. A section has as many heads as have their keys in the L2 cache together, but
+// at least kSectionHeads.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -30,7 +30,7 @@ struct HeadTile {
   }
 };
 
-// Neighbouring blocks have the same tile of all heads: the lowest tiles of the whole grid start first.
+// Neighbouring blocks have the same tile of all heads: the lowest tiles of the entire grid start first.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr HeadTile tile_by_tile(uint32 block, uint32 batch, uint32 num_heads) {
   const uint32 head_of_all = block % (batch * num_heads);
   return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};

@@ -14,10 +14,10 @@
 
 namespace attend {
 
-constexpr int kMmaRows = 16;           // of A
+constexpr int kMmaRows = 16;           // rows of A
 constexpr int kMmaDepth = 16;          // columns of A, rows of B
-constexpr int kMmaColumns = 8;         // of B
-constexpr int kAccumulatorsOfMma = 4;  // of a lane
+constexpr int kMmaColumns = 8;         // columns of B
+constexpr int kAccumulatorsOfMma = 4;  // accumulators of a lane
 
 struct OperandA {
   uint32 reg[4];

@@ -13,7 +13,7 @@
 namespace attend {
 
 constexpr int kWarpgroup = 128;     // threads
-constexpr int kWarpgroupRows = 64;  // of D
+constexpr int kWarpgroupRows = 64;  // rows of D
 constexpr int kWgmmaDepth = 16;     // elements of the summed dimension in one product, 16 bits each
 
 // The location of an operand in shared memory, in panels of 64 columns with the 128-byte swizzle (smem_address.cuh).

@@ -7,8 +7,8 @@
 //          memory (m and l in the workspace). They are read, rescaled and written again for each tile
 // Why      a tile of keys is copied to shared memory, between two barriers, once for each head instead of once for
 //          every 16 rows. This gives the small gain over rung 03. Compared with rung 01, the paper's order saves S and
-//          P: 24 bytes of traffic for each score. It adds 12 bytes of q and o for each column, row and tile of keys,
-//          which is 6 for each score at d = 64
+//          P: up to 24 bytes of traffic for each score. It adds 12 bytes of q and o for each column, row and tile of
+//          keys, which is 6 for each score at d = 64
 // Costs    the grid has only batch * heads blocks. With 128 of them on 132 multiprocessors it is faster than rung 03;
 //          with 16 it is 7 x slower. Rung 06 swaps the loops back
 // Measured 8 x 16 heads, 2048 rows and keys, full: 11.5 TFLOP/s at d = 64, 12.0 at d = 128; 1 x 16 heads, 16384 rows

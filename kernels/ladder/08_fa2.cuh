@@ -77,8 +77,8 @@ struct Fa2ForwardShape {
 template <class Config>
 struct RowSoftmax {
   static constexpr int kRows = Fa2ForwardShape<Config>::kRows;
-  float max[kRows];  // of q.k; -inf before the first key
-  float sum[kRows];  // of exp(scale (q.k - max))
+  float max[kRows];  // maximum of q.k; -inf before the first key
+  float sum[kRows];  // sum of exp(scale (q.k - max))
 };
 
 // Turns scores into p relative to the new maxima, and rescales o and the sums. The maximum is subtracted before

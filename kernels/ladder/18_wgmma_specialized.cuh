@@ -69,7 +69,7 @@ __device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Conf
   store_rows<Config>(args, tile, rows, softmax, o);
 }
 
-// Grid: tiles of kBlockM rows of every query head. Warpgroup 0 produces, and each of the others consumes for 64 rows.
+// Grid: tiles of kBlockM rows of every query head. Warpgroup 0 loads, and each other warpgroup computes 64 rows.
 template <class Config>
 __device__ void wgmma_specialized_forward(const ForwardTmaArgs& args) {
   constexpr int kConsumers = Config::kBlockM / kWarpgroupRows;

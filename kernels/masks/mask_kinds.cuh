@@ -1,7 +1,7 @@
 // Decides tiles of a block mask by bounds of its condition over the tile's rows and keys. This decides most tiles of
 // causal masks, windows and sorted documents. The other tiles are listed for mask_patterns, in any order.
 //
-// Work     a thread has a tile, without any loop or pair. 131072 x 131072: 4.2 M threads
+// Work     each thread decides one tile, without a loop over pairs. 131072 x 131072: 4.2 M threads
 // Memory   writes 4 bytes for each tile; reads bounds of captured tensors, which neighbouring tiles share
 #pragma once
 

@@ -1,7 +1,8 @@
 // Runs after mask_kinds: evaluates a mask function at the pairs of the tiles that bounds have not decided.
 //
-// Work     a warp has a tile, and a lane two of its rows. The warp evaluates one key after another; ballots form a
-//          key's word. Each lane does 128 evaluations. Warps process tiles in strides of the grid
+// Work     a warp has a tile, and a lane two of its rows. The warp evaluates one key after another. For each key two
+//          ballots give the bits of all rows. Each lane does 128 evaluations. Warps process tiles in strides of the
+//          grid
 // Memory   writes 4 bytes for each tile, and 512 for each new pattern
 #pragma once
 

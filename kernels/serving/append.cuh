@@ -1,7 +1,9 @@
 // append: writes every new row of k and v to its place in the cache, and every query row to q_out.
 //
-//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the cache's type, of 8 bits
-//   x / descale.   v: only the conversion to the cache's type.   q: as k, in its own type
+//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the conversion to the cache's
+//      type; an 8-bit cache gets x / descale
+//   v: only the conversion to the cache's type
+//   q: as k, in its own type
 //
 // Shapes   see AppendArgs. Any types, strides and sizes; the kernel reads lengths, tables, slots and offsets
 // Grid     (tokens, groups of heads): a warp handles one token at a time, for a few heads of k, of v, or of q

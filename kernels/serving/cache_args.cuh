@@ -26,7 +26,7 @@ struct CacheArgs {
   const int* added_offsets;    // (num_sequences + 1): keys of live sequences beyond seqlens_k. Null: see added
   int64 added;                 // added keys of each sequence, without added_offsets
   int64 table_row_stride;
-  int64 cache_rows;  // rows that cache_batch_idx may name
+  int64 cache_rows;  // number of rows that cache_batch_idx can select
   int64 num_blocks;
   int64 block_size;  // keys
   int64 capacity;    // keys of a sequence

@@ -35,8 +35,8 @@ struct DecodeArgs {
   int64 sinks_head_stride;
   int64 num_sequences;
   int64 max_seqlen_q;
-  int64 window_left;   // or kOpenWindow
-  int64 window_right;  // or kOpenWindow; causal: 0
+  int64 window_left;   // keys visible to the left of the diagonal, or kOpenWindow
+  int64 window_right;  // keys visible to the right of it, or kOpenWindow; causal: 0
   CacheArgs cache;
   uint32 num_heads_k;
   uint32 group;  // query heads for each key head

@@ -35,8 +35,8 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     constexpr int kBegin = kPart == 0 ? 0 : kColumns / kWgmmaDepth,
                   kEnd = kPart == 0 ? kColumns / kWgmmaDepth : kDepths;
     auto& d = reinterpret_cast<float(&)[kEights * 4]>(s);
-    if constexpr (kPart == 0) {  // explicit zeros, not a zeroing product: the compiler replaces registers that it takes
-                                 // for uninitialised
+    if constexpr (kPart == 0) {  // explicit zeros: if the first product overwrote s, the compiler would treat its
+                                 // registers as uninitialised and use others
 #pragma unroll
       for (float& x : d) x = 0.0f;
     }

@@ -134,7 +134,7 @@ enum DecodeBarrier {
   kListBarrier,
   kListReadBarrier,
   kBlockBarrier,
-  kTurnBarrier  // and the next
+  kTurnBarrier  // uses this number and the next one
 };
 
 // Waits until all warps of the team have arrived. Each then sees the others' writes to shared memory.

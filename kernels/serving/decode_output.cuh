@@ -22,7 +22,7 @@ namespace attend {
   }
 }
 
-// Data for writing a row of o. In each warp, one lane computes it for each row of the team, and broadcasts it.
+// Data for writing a row of o. In each warp, lane r computes it for row r of the team, and broadcasts it.
 struct OutputRow {
   int64 o;       // offset of the row's begin, or -1 if there is no such row
   float factor;  // factor of the accumulated o

@@ -9,7 +9,7 @@ struct DecodePiece {
   int begin, end;            // units
   int first_step, end_step;  // the units that have keys for the tile's rows
   int first_key, end_key;    // the item's keys that some row sees
-  int head;                  // of the keys
+  int head;                  // key head
   int64 row;                 // the tile's first packed row
   int num_rows;              // of the tile
   bool begins_item, ends_item;

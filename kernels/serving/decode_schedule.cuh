@@ -102,8 +102,8 @@ struct DecodeSchedule {
     if (ideal + slack >= item.end()) return numbers;
     const int low = begin + static_cast<int>(ideal - slack - item.first) - 1;
     const int high = begin + static_cast<int>(ideal + slack - item.first);
-    const int bits = 31 - __clz(low ^ high);  // low and high agree above this bit: gives the roundest number in (low,
-                                              // high]
+    const int bits = 31 - __clz(low ^ high);  // low and high agree above this bit: gives the number in (low, high] with
+                                              // the most trailing zero bits
     int unit = high >> bits << bits;
     const int level = leaf_level(unit, kLeafShift);
     unit = (unit + (1 << level >> 1)) >> level << level;

@@ -168,7 +168,7 @@ constexpr int kDecodeTagsOfNode = 8;
   return round_up(blocks * kDecodeNodesOfBlock * kDecodeTagsOfNode * 4, kLine);
 }
 
-// Whether the whole stack may lie in device memory. This is so if only a few of its nodes are in shared memory:
+// Whether any node of the stack may lie in device memory. This holds if shared memory has room for only a few nodes:
 // decode_stack.cuh
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_shares_small_nodes(const DecodeTile& t) {
   constexpr int kFew = 2;

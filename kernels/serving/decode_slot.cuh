@@ -17,7 +17,7 @@ namespace attend {
 template <int kBytes>
 struct DecodeSlotRows {
   static constexpr int kChunk = 16;
-  static constexpr int kPitch = kBytes;  // from row to row
+  static constexpr int kPitch = kBytes;  // bytes from row to row
   static constexpr int kChunks = kBytes / kChunk;
   // Number of neighbouring chunks that are permuted among each other.
   static constexpr int kGroup = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;

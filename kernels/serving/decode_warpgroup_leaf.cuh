@@ -99,7 +99,7 @@ class DecodeWarpgroupLeaf {
       }
 #pragma unroll
       for (int i = 0; i < State::kSums; ++i) {
-        const int low = i / 2 * 2, at = row * 2 + i % 2;  // the keys of the two groups of eight, at the same position
+        const int low = i / 2 * 2, at = row * 2 + i % 2;  // adds keys that are 8 apart
         row_sum[row][i] = factor[row] * row_sum[row][i] + (s[low][at] + s[low + 1][at]);
       }
     }
@@ -128,8 +128,8 @@ class DecodeWarpgroupLeaf {
   // Zeroes the values of missing keys. A box copies whatever memory holds there, and 0 * NaN would reach all rows. All
   // threads of the warpgroup call it. values: the warpgroup's columns, as in the functions below.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
-    // Waits until the whole warpgroup has multiplied the keys, because values may share the slot with keys. The zeros
-    // then change only rows of masked keys
+    // Waits until all threads of the warpgroup have multiplied the keys, because values may share the slot with keys.
+    // The zeros then change only rows of masked keys
     team_barrier(role);
 #pragma unroll 1
     for (int i = in_warpgroup(role); i < kStepKeys * kChunks; i += kWarpgroup) {

@@ -28,8 +28,8 @@ struct Float8E4M3 {
     const uint32 magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return static_cast<Storage>(kNan);
     if (magnitude >= 0x43e00000u) return static_cast<Storage>(sign | kLargest);
-    if (magnitude < 0x3c800000u) {  // below 2^-6: numbers from 2^14 on have a spacing of 2^-9, the same as the
-                                    // subnormal numbers
+    if (magnitude < 0x3c800000u) {  // below 2^-6: adding 2^14 rounds to multiples of 2^-9, the spacing of subnormal
+                                    // numbers
       const float shifted = __fadd_rn(__uint_as_float(magnitude), 16384.0f);
       return static_cast<Storage>(sign | (__float_as_uint(shifted) - 0x46800000u));
     }

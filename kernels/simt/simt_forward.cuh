@@ -33,7 +33,7 @@ namespace attend {
 
 template <class Config>
 struct SimtForwardShape {
-  static constexpr int kPanels = Config::kPanels;  // of q and k
+  static constexpr int kPanels = Config::kPanels;  // number of panels of q and k
   static constexpr int kPanel = Config::kPanel;    // columns of a panel
   static constexpr int kCols = Config::kCols;      // columns of o in this block: head_dim_v or a part of it, rounded up
   static constexpr int kLanesX = Config::kLanesX;
@@ -89,7 +89,7 @@ struct SimtSoftmax {
   using Shape = SimtForwardShape<Config>;
   static constexpr int kRows = Shape::kRows;
   float max[kRows];  // maximum of the visible scores; -inf before the first visible key
-  float sum[kRows];  // of exp(score - max)
+  float sum[kRows];  // sum of exp(score - max)
 
   __device__ __forceinline__ void clear() {
 #pragma unroll

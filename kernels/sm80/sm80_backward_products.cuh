@@ -1,6 +1,6 @@
-// The matrix products of a warp of sm80_backward, with mma.m16n8k16. One is a tile that the warp owns times streamed
-// rows, transposed. The other is scores made of these products, times the same streamed rows. Each loaded streamed
-// operand is multiplied with all groups of 16 rows that the warp owns.
+// The matrix products of a warp of sm80_backward, with mma.m16n8k16. The first multiplies a tile that the warp owns by
+// streamed rows, transposed. The second multiplies scores, which are computed from the first, by the same streamed
+// rows. Each loaded streamed operand is multiplied with all groups of 16 rows that the warp owns.
 #pragma once
 
 #include "../isa/mma.cuh"

@@ -39,7 +39,7 @@ template <int kCount>
 ATTEND_HOST_DEVICE void mask_keys(float (&score)[kCount], int thread, const int (&num_keys)[kRowsOfThread]) {
   ATTEND_UNROLL
   for (int h = 0; h < kRowsOfThread; ++h) {
-    const int first_unseen = num_keys[h] - accumulator_column(thread);  // is compared with constants
+    const int first_unseen = num_keys[h] - accumulator_column(thread);  // compared with constants below
     ATTEND_UNROLL
     for (int i = 2 * h; i < kCount; i += 4) {
       const int column = i / 4 * kColumnsOfTile;

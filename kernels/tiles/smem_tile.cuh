@@ -25,7 +25,7 @@ struct RowMajorTile {
 };
 
 // RowMajorTile with the chunks of each row permuted: column c of row r lies at place c ^ (r % 8). The same chunk of
-// eight neighbouring rows lies in 32 different banks. So do the eight chunks of a 128-byte line.
+// eight neighbouring rows lies in 32 different banks. So does a 128-byte line.
 template <int kRowsOfTile, int kColumns>
 struct alignas(1024) SwizzledTile {
   static constexpr int kRows = kRowsOfTile;

@@ -16,11 +16,11 @@ template <class Config>
 struct ThreadGrid {
   static constexpr int kColThreads = kGridColumns;
   static constexpr int kRowThreads = Config::kThreads / kColThreads;
-  static constexpr int kRows = Config::kBlockM / kRowThreads;  // of a thread
-  static constexpr int kKeys = Config::kBlockN / kColThreads;  // of a thread, columns of S
-  // of o, including padding columns, which are always 0
+  static constexpr int kRows = Config::kBlockM / kRowThreads;  // rows of a thread
+  static constexpr int kKeys = Config::kBlockN / kColThreads;  // keys of a thread: columns of S
+  // columns of o, including padding columns, which are always 0
   static constexpr int kColsV = round_up(Config::kHeadDimV, kColThreads);
-  static constexpr int kCols = kColsV / kColThreads;  // of a thread, columns of o
+  static constexpr int kCols = kColsV / kColThreads;  // columns of o of a thread
   static_assert(kRows * kRowThreads == Config::kBlockM && kKeys * kColThreads == Config::kBlockN);
 
   [[nodiscard]] static __device__ __forceinline__ int row(int i) {
