@@ -36,7 +36,7 @@ struct KeySource {
 
 // Paged keys. Sequences may share pages. Table entries after the last key are never read.
 struct PagedKeySource {
-  const int* pages;  // of the sequence: pages[n] holds the keys from n * page_size on
+  const int* pages;  // the sequence's pages: pages[n] holds the keys from n * page_size on
   int page_size;     // keys, a power of two
   int64 length;
 

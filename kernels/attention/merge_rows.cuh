@@ -22,7 +22,7 @@ struct MergedLse {
   if (part == -kInfinity) return {before, 1.0f, 0.0f};
   const bool part_is_low = part < before;
 #if defined(__CUDA_ARCH__)
-  const float ratio = expf(part_is_low ? part - before : before - part);  // of the smaller to the larger
+  const float ratio = expf(part_is_low ? part - before : before - part);  // ratio of the smaller weight to the larger
   const float lse = (part_is_low ? before : part) + log1pf(ratio);
 #else
   const float ratio = __builtin_expf(part_is_low ? part - before : before - part);

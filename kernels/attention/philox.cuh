@@ -49,7 +49,7 @@ struct DropMask {
   uint32 key1;       // high 32 bits of seed ^ high 32 bits of offset
   uint32 head;       // sequence * num_heads_q + head, modulo 2^32
   uint32 stream;     // low 32 bits of offset
-  uint32 threshold;  // from dropout_threshold()
+  uint32 threshold;  // see dropout_threshold()
 
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr DropMask make(uint64 seed, uint64 offset, int64 head_index,
                                                                   double p) {

@@ -55,8 +55,8 @@ struct TileRules {
   ScoreTransform transform;                               // kTransforms
   float slope;                                            // kAddsByPosition
   float distance_shift;                                   // kIsPart: OptionArgs
-  const typename TermsElementOf<Config>::Storage* terms;  // at the tile's first row and key
-  const unsigned char* mask;                              // at the tile's first row and key
+  const typename TermsElementOf<Config>::Storage* terms;  // address at the tile's first row and key
+  const unsigned char* mask;                              // address at the tile's first row and key
   bool in_pairs;  // keys 2 n and 2 n + 1 of the enabled terms and mask are aligned to be loaded together
   int64 terms_row_stride;
   int64 mask_row_stride;

@@ -36,7 +36,8 @@ struct HeadTile {
   return {head_of_all / num_heads, head_of_all % num_heads, block / (batch * num_heads)};
 }
 
-constexpr int64 kSectionBytes = 32 << 20;  // of k and v: less than the L2 cache of an H200 (50 MB) or A100 (40 MB)
+constexpr int64 kSectionBytes = 32 << 20;  // bytes of k and v: less than the L2 cache of an H200 (50 MB) or A100 (40
+                                           // MB)
 constexpr uint32 kSectionHeads = 16;       // heads that share the GPU: 16 blocks for each head on 132 multiprocessors
                                            // with two blocks each
 

@@ -14,7 +14,7 @@ namespace attend {
 
 struct WorkTile {
   uint32 sequence;
-  uint32 head;    // of q: the first of `heads`
+  uint32 head;    // query head: the first of `heads`
   uint32 heads;   // number of heads that share the tile; all read one key head
   int64 row;      // the first packed row
   uint32 split;   // which part of the keys

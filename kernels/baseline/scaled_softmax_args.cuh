@@ -9,7 +9,7 @@ struct ScaledSoftmaxArgs {
   const void* in;  // s, backward dp
   const void* p;   // backward only
   void* out;       // p, backward ds
-  int64 rows;      // of all matrices
+  int64 rows;      // rows of all matrices
   int64 seqlen_q;  // rows of a matrix
   int64 seqlen_k;
   float scale;

@@ -28,7 +28,8 @@ struct ForwardArgs {
   const void* v;           // Element (batch, num_heads_k, seqlen_k, kHeadDimV)
   void* o;                 // Element (batch, num_heads_q, seqlen_q, kHeadDimV)
   float* lse;              // float   (batch, num_heads_q, seqlen_q), natural logarithm; may be null
-  void* workspace;         // in the kernel's layout, 256-byte aligned, uninitialised; null if the kernel needs none
+  void* workspace;         // layout chosen by the kernel; 256-byte aligned, uninitialised; null if the kernel needs
+                           // none
   TensorStrides q_stride;  // elements
   TensorStrides k_stride;
   TensorStrides v_stride;
@@ -184,7 +185,7 @@ struct BackwardOptionArgs {
   TensorStrides dterms_stride;  // elements
   int64 dlogits_sequence_stride;             // elements
   int64 dlogits_head_stride;                 // elements
-  int64 total_rows;                          // of q in memory: seqlen_q, or the tokens of all sequences
+  int64 total_rows;                          // rows of q in memory: seqlen_q, or the tokens of all sequences
   int64 dq_rows;                             // sm80_dq_rows(), if dq_sums is not null
   uint32 dterms_batch;                       // the size of dterms's first dimension: batch or 1
   uint32 dterms_heads;                       // the size of its second dimension: num_heads_q or 1

@@ -8,7 +8,7 @@ namespace attend {
 // Returns the same number, but values derived from it are computed again at each use. Otherwise the compiler would keep
 // them in registers across a loop, where accumulators need those registers. volatile: the statement is not merged with
 // others like it.
-template <class T>  // of 32 or 64 bits
+template <class T>  // T has 32 or 64 bits
 [[nodiscard]] __device__ __forceinline__ T recomputed(T value) {
   if constexpr (sizeof(T) == 8) {
     asm volatile("" : "+l"(value));

@@ -43,7 +43,7 @@ template <class Config>
 struct RowTileState {
   using Grid = ThreadGrid<Config>;
 
-  float row_max[Grid::kRows];              // m
+  float row_max[Grid::kRows];              // m: running row maximum
   float row_sum[Grid::kRows];              // this thread's share of l
   float o_frag[Grid::kRows][Grid::kCols];  // sum of exp(s - m) v
 

@@ -36,7 +36,7 @@ union alignas(32) ScoreRow {
     typename WmmaElement<Config::kElement>::Type p[Config::kBlockN];
     float factor[kWmmaTile];  // 16 copies of one factor
   } after;
-  float o[kWmmaTile];  // of the output, at the end
+  float o[kWmmaTile];  // columns of the output, in the epilogue
 };
 
 template <class Config>

@@ -32,7 +32,7 @@ struct alignas(kSwizzleAtom) WgmmaStorage {
 // scores of missing keys must be finite until they are masked, and 0 * v must be 0.
 template <class Config, int kRows>
 __device__ __forceinline__ void copy_panels(Bits16* smem, const Bits16* gmem, int64 row_stride, int64 rows_left) {
-  constexpr int kChunks = Config::kHeadDim / kChunkElements;  // of a row
+  constexpr int kChunks = Config::kHeadDim / kChunkElements;  // chunks of a row
   constexpr int kRowsOfStep = Config::kThreads / kChunks;
   static_assert(kRows % kRowsOfStep == 0 && kRowsOfStep % 8 == 0);
   const int chunk = static_cast<int>(threadIdx.x) % kChunks;

@@ -13,7 +13,7 @@ namespace attend {
 constexpr int kMakerThreads = 256;  // threads of a block, in each of the kernels
 constexpr int kMakerTile = 64;      // rows and keys of a tile
 constexpr int kCaptureRun = 64;     // elements of a captured tensor's last dimension that share bounds
-constexpr int kUndecidedTile = -3;  // in addition to kAllSeen and kNoneSeen
+constexpr int kUndecidedTile = -3;  // used next to kAllSeen and kNoneSeen
 constexpr int kFirstPatterns = 64;
 constexpr int kLengthOfPattern = 64;  // words; bit r of word k: row r of the tile sees its key k
 
@@ -60,7 +60,7 @@ static_assert(sizeof(MadeRow) == 2 * 4);
 struct MaskMakerArgs {
   static constexpr const char* kTypeName = "MaskMakerArgs";
   CapturedTensor captured[kMostCaptured];
-  CaptureRanges ranges[kMostCaptured];  // of the same tensors
+  CaptureRanges ranges[kMostCaptured];  // bounds of the captured tensors
   int64 seqlen_q;
   int64 seqlen_k;
   MakerCounts* counts;
@@ -75,7 +75,7 @@ struct MaskMakerArgs {
   MadeRow* rows;           // (rows of tiles, of all heads)
   uint64* cleared;         // (num_cleared) memory that mask_ranges clears: table and counts, which are neighbours
   int num_heads;
-  int tile_rows;  // of a head
+  int tile_rows;  // rows of tiles of a head
   int tile_columns;
   int tiles;  // over all heads: below 2^31
   int most_places;

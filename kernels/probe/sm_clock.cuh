@@ -8,7 +8,7 @@
 namespace attend {
 
 struct ClockArgs {
-  int64* cycles_and_ns;  // (2)
+  int64* cycles_and_ns;  // (2): elapsed cycles, elapsed nanoseconds
   int64 least_ns;        // least duration of the measurement
 };
 

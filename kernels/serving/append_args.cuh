@@ -15,7 +15,7 @@ constexpr int kNarrowAppendRow = 256, kWideAppendRow = 1024;
 struct SequenceRowsArgs {
   const int* offsets;  // (num_sequences + 1) offsets of packed rows, otherwise null
   int64 num_sequences;
-  int64 seqlen;      // of dense rows
+  int64 seqlen;      // rows of each batch entry, if dense
   int64 num_tokens;  // rows of the tensor, including packed rows after the last sequence
 };
 static_assert(sizeof(SequenceRowsArgs) == 4 * 8);
@@ -34,8 +34,8 @@ struct AppendPart {
   RowsArgs from;          // f32, f16 or bf16 (batch, heads, seqlen, cols)
   RowsArgs to;            // k, v: any type (blocks, heads, block_size, cols). q: type and shape of `from`, or `from`
                           // itself
-  SequenceRowsArgs rows;  // of `from`
-  DescaleArgs descale;    // of `to`; q: none
+  SequenceRowsArgs rows;  // the sequences of the rows of `from`
+  DescaleArgs descale;    // factors of `to`; q: none
   TableArgs norm;         // weights; v: none
   uint32 cols;
   uint32 num_heads;

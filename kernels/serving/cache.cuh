@@ -7,7 +7,7 @@
 namespace attend {
 
 struct CachedSequence {
-  int64 cache_row;  // of a contiguous cache; of a paged one the row of the table
+  int64 cache_row;  // row of a contiguous cache, or of a paged cache's table
   int64 length;     // length including added keys, clamped to the capacity; 0 for a dead sequence
   bool dead;
 };

@@ -12,7 +12,7 @@ struct DescaleArgs {
   const float* data;  // null: all factors are 1
   int64 sequence_stride;
   int64 block_stride;
-  int64 row_stride;  // from row to row of a block
+  int64 row_stride;  // from one row of a block to the next
   int64 head_stride;
 };
 static_assert(sizeof(DescaleArgs) == 5 * 8);

@@ -169,9 +169,9 @@ template <class Config>
 // The key of a loading lane in an upcoming step.
 struct DecodeAskedKey {
   int block;  // row of a contiguous cache, or the page table's entry of a paged one, which may not be a valid page
-  int row;    // in the block; -1: the sequence has no such key, or no row sees it
+  int row;    // row in the block; -1: the sequence has no such key, or no row sees it
   int sequence_or_part;  // kLeavesInTurns: the part of the ring
-  int head;              // of the keys; -1: no more steps
+  int head;              // key head; -1: no more steps
 };
 static_assert(sizeof(DecodeAskedKey) == kDecodeAskedBytes);
 
@@ -184,11 +184,11 @@ struct DecodeRing {
   // kLeavesInTurns: each warpgroup has half of the slots for its steps. So a slot has one reader, and the parity of its
   // barrier identifies the step.
   static constexpr int kParts = Sizes::kLeavesInTurns ? 2 : 1;
-  static constexpr int kSlots = Config::kSlots / kParts;  // of a part
+  static constexpr int kSlots = Config::kSlots / kParts;  // slots of a part
   using Place = PipelineState<kSlots>;
   static_assert(Config::kSlots % kParts == 0);
 
-  char* smem;  // of the block
+  char* smem;  // the block's shared memory
 
   [[nodiscard]] __device__ __forceinline__ char* slot(int number) const {
     return smem + Sizes::kSmem.ring + number * Sizes::kSlotBytes;

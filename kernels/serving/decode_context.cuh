@@ -6,7 +6,7 @@
 namespace attend {
 
 struct DecodeTold {
-  int count;    // of nodes in the current list
+  int count;    // number of nodes in the current list
   int changed;  // 1: the schedule is not correct for this call
   int filled;   // filled slots of the ring
   int ended;    // blocks of the previous launch that had ended when this block began
@@ -21,7 +21,7 @@ struct DecodeContext {
   const DecodeCursor<Config>& first;  // at the block's first piece
   DecodeCursor<Config>& cursor;
   DecodeRing<Config> ring;
-  char* smem;  // of the block
+  char* smem;  // the block's shared memory
 
   // Returns the messages between warps.
   [[nodiscard]] __device__ __forceinline__ DecodeTold& told() const {

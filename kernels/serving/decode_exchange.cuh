@@ -128,7 +128,7 @@ struct DecodeNodes {
   }
 
  private:
-  static constexpr int kPacketBytes = Sizes::kStateThreads * 16;  // from one packet of a thread to its next
+  static constexpr int kPacketBytes = Sizes::kStateThreads * 16;  // bytes from one packet of a thread to its next
   static constexpr int kUnrolled = kPackets <= 8 ? kPackets : 4;
 
   // The launch number with the top bit set. Packets that were never written have a tag of 0.

@@ -207,7 +207,7 @@ struct DecodeLeaf {
       }
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const int next = row == 0 ? top.x : top.y;  // at most 128
+        const int next = row == 0 ? top.x : top.y;  // the largest exponent is 128
         if (next != exponent[n][row]) {
           const int change = exponent[n][row] - next;
           const float shrink = change < -126 ? 0.0f : power_of_two(change);

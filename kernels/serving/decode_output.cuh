@@ -87,7 +87,7 @@ __device__ __forceinline__ void write_rows(const DecodeArgs& args, const DecodeS
   using Element = ElementOf<Config>;
   static_assert(Config::kRows <= kWarpThreads);
   add_sums(state, sums, role);
-  float row_max = 0.0f, sum = 0.0f;  // of row `lane`
+  float row_max = 0.0f, sum = 0.0f;  // the maximum and sum of row `lane`
 #pragma unroll
   for (int n = 0; n < Sizes::kEights; ++n) {
 #pragma unroll

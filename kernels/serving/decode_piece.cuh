@@ -11,7 +11,7 @@ struct DecodePiece {
   int first_key, end_key;    // the item's keys that some row sees
   int head;                  // key head
   int64 row;                 // the tile's first packed row
-  int num_rows;              // of the tile
+  int num_rows;              // rows of the tile
   bool begins_item, ends_item;
 
   [[nodiscard]] __device__ __forceinline__ bool is_whole() const { return begins_item && ends_item; }
@@ -66,7 +66,7 @@ struct DecodeCursor {
   DecodeItem<Number> item;
   DecodePiece piece;
   Number number;      // number of the work with which the piece begins
-  Number begin, end;  // of the block's work
+  Number begin, end;  // range of the block's work
   bool is_done;       // there is no further piece
   bool merges;        // the block has the end of the first piece's item, but not its begin
 

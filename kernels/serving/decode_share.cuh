@@ -9,7 +9,7 @@ namespace attend {
 // One of the two rows of a lane's state.
 template <class Config>
 struct DecodeRowState {
-  static constexpr int kColumns = DecodeSizes<Config>::kOwned * 2;  // of o
+  static constexpr int kColumns = DecodeSizes<Config>::kOwned * 2;  // columns of o
   static constexpr int kFloats = kColumns + 2;
   static constexpr bool kMergesInPieces = false;
   static_assert(kFloats == decode_share_floats(DecodeSizes<Config>::kTile));

@@ -31,7 +31,7 @@ struct DecodeState {
   static constexpr int kOwned = Sizes::kOwned, kEights = Sizes::kEights;
   static constexpr bool kMergesInPieces = false;
 
-  float value[kFloats];  // of a thread
+  float value[kFloats];  // the thread's share
 
   // Returns o of the thread's column tile `tile`, row 2 (lane % 4) + element % 2 of the n-th group of eight rows.
   [[nodiscard]] __device__ __forceinline__ float& o(int tile, int n, int element) {

@@ -38,7 +38,7 @@ class DecodeTeam {
   DecodeContext<Config> block_;
   DecodeRole<Config> role_;
   DecodeRow* rows_;
-  char* q_rows_;  // of the team, as are the members below
+  char* q_rows_;  // this member and those below belong to the team
   char* p_rows_;
   float* maxima_;
   float* sums_;

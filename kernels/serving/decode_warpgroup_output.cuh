@@ -32,7 +32,7 @@ requires(Config::kByWarpgroup) __device__ __forceinline__
   const float2 sums = sums_of_all(state, role, room);
   const int first_column = Config::kColumnParts == 1 ? 0 : role.part * DecodeState<Config>::kColumns;
   const int of_row = role.lane % 8 * 4, in_tile = role.warp * 16 + role.lane;
-  float row_max[2], sum[2];  // of rows lane % 8 and that + 8 of the warp
+  float row_max[2], sum[2];  // for rows lane % 8 and lane % 8 + 8 of the warp
   row_max[0] = __shfl_sync(kAllLanes, state.row_max(0), of_row);
   row_max[1] = __shfl_sync(kAllLanes, state.row_max(1), of_row);
   sum[0] = __shfl_sync(kAllLanes, sums.x, of_row);

@@ -6,7 +6,7 @@
 namespace attend {
 
 constexpr int kMergeThreads = 128;        // threads of a block; a warp has a row
-constexpr int kMostMergeColumns = 512;    // of o
+constexpr int kMostMergeColumns = 512;    // most columns of o
 constexpr int kMergeStatesOfLaunch = 32;  // states that fit into kernel parameters
 
 struct MergeState {

@@ -24,8 +24,8 @@ constexpr float kNotSeen = -0.0f;
 // A thread's columns of a tile with marked entries.
 template <class Tile>
 struct MarkedColumns {
-  int tile;  // offset
-  int col;   // of the thread's first column in a row
+  int tile;  // offset of the tile
+  int col;   // offset of the thread's first column in a row
 
   // Computes acc[i][j] += sum over rows r of a[r][i] * b[r][j]. If b is not finite, marked entries of a are skipped.
   template <class Sums, class Right>

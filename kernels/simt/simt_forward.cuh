@@ -132,7 +132,7 @@ struct SimtForwardWork {
   uint32 sequence;
   uint32 head;
   int64 row;  // the tile's first row, in the sequence
-  int part;   // of the columns of o
+  int part;   // which part of the columns of o
 
   [[nodiscard]] static __device__ __forceinline__ SimtForwardWork mine(const ForwardArgs& args) {
     const uint32 part = blockIdx.x % Config::kColumnParts;

@@ -22,8 +22,8 @@ struct SimtForwardTile {
   int block_m, block_n, threads;
   int lanes_x;          // lanes of a warp along the keys
   int min_blocks;       // blocks that must fit on a multiprocessor
-  ColumnParts panels;   // of q and k; one panel is in shared memory at a time
-  ColumnParts columns;  // of o, one part for each block
+  ColumnParts panels;   // panels of q and k; one panel is in shared memory at a time
+  ColumnParts columns;  // parts of the columns of o, one for each block
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_begin() const { return 0; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int p_begin() const {
@@ -68,7 +68,8 @@ struct SimtBackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kCaptures;
   }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_products() const {  // with streamed rows
+  // gradients that are products with streamed rows
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_products() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kQueries;
   }
   // Return whether the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), are in shared memory.

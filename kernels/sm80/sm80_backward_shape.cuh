@@ -109,7 +109,7 @@ struct Sm80BackwardShape {
   static constexpr int kKeyWarps = Config::kWarps / ((Config::kRoles == kSm80KeysOrValues ? 2 : 1) * Config::kParts);
   static constexpr int kOwned = kKeyWarps * kOwnedOfWarp;
   static constexpr int kDepth = sm80_depth(Config::kHeadDim);    // columns of q and k that products sum over
-  static constexpr int kDepthV = sm80_depth(Config::kHeadDimV);  // of v and dout
+  static constexpr int kDepthV = sm80_depth(Config::kHeadDimV);  // columns of v and dout that products sum over
   static constexpr int kWidth = sm80_width(Config::kHeadDim);
   static constexpr int kWidthV = sm80_width(Config::kHeadDimV);
   static constexpr int kSavedRows = sm80_saved_rows(kGradient, kOwned, Config::kStreamed);

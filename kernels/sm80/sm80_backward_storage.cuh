@@ -64,15 +64,15 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
     StreamedTile rows;
     StreamedTileV rows_v;
   };
-  OwnedTile owned;     // of k or q. A warp reads only its own rows, and overwrites them with dk or dq
-  OwnedTileV owned_v;  // of v or dout; later dv
+  OwnedTile owned;     // tile of k or q. A warp reads only its own rows, and overwrites them with dk or dq
+  OwnedTileV owned_v;  // tile of v or dout; later dv
   Stage stage[Shape::kStages];
   using ScoresPlace = Sm80ScoresPlace<Config, Config::kAddsDq>;
   using ScoreTile = typename ScoresPlace::Tile;
   static_assert(!Config::kAddsDq || Config::kStreamed <= kPanelColumns);
   ScoresPlace scores;
   Sm80SharedP<Config, Config::kRoles == kSm80KeysOrValues> p;
-  alignas(8) float lse[Shape::kSavedRows];  // of the query rows, owned or in the buffers; lanes read pairs
+  alignas(8) float lse[Shape::kSavedRows];  // lse of the query rows, owned or in the buffers; lanes read pairs
   alignas(8) float delta[Shape::kSavedRows];
   Sm80Log2Sums<Shape::kSavedRows, Config::kHasLseRounding> log2_sums;
   Sm80BackwardBlock<Config> block;

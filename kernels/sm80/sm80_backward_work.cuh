@@ -61,7 +61,7 @@ struct Sm80Range {
 // The tile that a block owns.
 struct Sm80BackwardWork {
   uint32 sequence;
-  uint32 head;  // of k if it owns keys, otherwise of q
+  uint32 head;  // key head if it owns keys, otherwise query head
   int64 owned;  // the tile's first row or key, in the sequence
 
   // Returns the work of this block. Grid: tiles of every head of every sequence. Under a causal mask the first keys and
@@ -86,7 +86,7 @@ struct Sm80BackwardWork {
 // A warp's position among the tiles that a block map does not skip. Buffers alternate, independently of the tile
 // numbers.
 struct Sm80Walk {
-  int buffer;  // of the current tile
+  int buffer;  // buffer of the current tile
   int next;    // first row or key of the next tile
 };
 
@@ -96,7 +96,7 @@ struct Sm80BackwardBlock {
   static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
   Sm80BackwardWork work;
   SequenceSpan span;
-  uint32 head;                 // of q
+  uint32 head;                 // query head
   Sm80Range streamed;          // rows or keys that have a score with the owned tile
   Sm80Range own[kKeyWarps];    // rows or keys that have a score with each warp's part of the owned tile
   Sm80Range whole[kKeyWarps];  // rows or keys that have no masked score with the warp's part

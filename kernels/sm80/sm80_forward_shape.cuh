@@ -81,7 +81,7 @@ struct Sm80Shape {
   static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // keys of a tile whose s the warp computes
   static constexpr int kDepth = round_up(Config::kHeadDim, 16);          // columns of q and k that products sum over
   static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
-  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // of o
+  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // columns of o of a warp
   static constexpr int kWidthK = sm80_width(Config::kHeadDim);
   static constexpr int kWidthV = sm80_width(kColumnsV);
 };

@@ -59,7 +59,7 @@ struct Sm80Work {
   uint32 sequence;
   uint32 head;
   int64 row;  // the tile's first row, in the sequence
-  int part;   // of the columns of o
+  int part;   // which part of the columns of o
 
   // Returns the work of this block. Grid: tiles of kBlockM rows of every query head of every sequence, times
   // kColumnParts.
@@ -82,8 +82,8 @@ struct Sm80Work {
 // The keys of a block: their place in memory, and the tiles that some row sees. With a block map the range ends at the
 // last visible tile.
 struct Sm80Keys {
-  const Bits16* k;  // of the sequence's first key
-  const Bits16* v;  // of the sequence's first key, at the block's first column
+  const Bits16* k;  // address of the sequence's first key
+  const Bits16* v;  // address of the sequence's first key, at the block's first column
   int64 seqlen;
   Sm80KeyTiles tiles;
 

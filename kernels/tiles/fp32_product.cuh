@@ -30,8 +30,8 @@ __device__ __forceinline__ void multiply_row(float (&acc)[kM][kN], int i, float 
 template <class TileOfRows, int kStep>
 struct Fp32Chunks {
   using Tile = TileOfRows;
-  int tile;  // offset
-  int col;   // of the thread's first column in a row
+  int tile;  // offset of the tile
+  int col;   // offset of the thread's first column in a row
 
   template <int kN>
   __device__ __forceinline__ void load(float (&numbers)[kN], int row) const {
@@ -47,8 +47,8 @@ struct Fp32Chunks {
 // A thread's neighbouring columns of a tile: the left side of a product with the tile's transpose.
 template <class Tile>
 struct Fp32Columns {
-  int tile;  // offset
-  int col;   // of the thread's first column in a row
+  int tile;  // offset of the tile
+  int col;   // offset of the thread's first column in a row
 
   // Computes acc[i][j] += sum over rows r of a[r][i] * b[r][j].
   template <class Sums, class Right>

@@ -12,7 +12,7 @@ namespace attend {
 template <int kRowsOfTile, int kColumns>
 struct RowMajorTile {
   static constexpr int kRows = kRowsOfTile;
-  static constexpr int kChunks = kColumns / kChunkElements;  // of a row
+  static constexpr int kChunks = kColumns / kChunkElements;  // chunks of a row
   uint4 chunk[kRows * kChunks];
 
   [[nodiscard]] static __device__ constexpr int index(int row, int column) { return row * kChunks + column; }

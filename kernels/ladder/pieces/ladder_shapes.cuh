@@ -22,7 +22,7 @@ struct ProductTileShape {
   return float_bytes(warps, head_dim) + float_bytes(keys, odd_stride(head_dim) + round_up(head_dim_v, kLanes));
 }
 
-constexpr int kGridColumns = 16;  // of threads: ThreadGrid
+constexpr int kGridColumns = 16;  // columns of the thread grid: ThreadGrid
 
 // Rungs 05 to 07: q, k, v, s or p, and a few floats for each row. ScoreRowsStorage, RowTileStorage.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int score_tile_bytes(int rows, int keys, int head_dim, int head_dim_v,

@@ -12,8 +12,8 @@ namespace attend {
 
 struct RowTile {
   uint32 batch;
-  uint32 head;         // of q and o
-  uint32 head_k;       // of k and v
+  uint32 head;         // head of q and o
+  uint32 head_k;       // head of k and v
   int64 row_begin;     // first query row
   int key_tiles;       // tiles 0 to key_tiles - 1 have a visible key
   int unmasked_tiles;  // all rows see all keys of the tiles below this one

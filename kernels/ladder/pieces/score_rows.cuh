@@ -15,8 +15,8 @@ struct ScoreRowsStorage {
   float k[Config::kBlockN][kStride];
   float v[Config::kBlockN][ThreadGrid<Config>::kColsV];
   float s[Config::kBlockM][odd_stride(Config::kBlockN)];  // scores, then probabilities
-  float row_max[Config::kBlockM];                         // m
-  float row_sum[Config::kBlockM];                         // l
+  float row_max[Config::kBlockM];                         // m: running row maximum
+  float row_sum[Config::kBlockM];                         // l: running row sum
   float rescale[Config::kBlockM];                         // exp(m_old - m), the factor for the accumulated o
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,

@@ -31,7 +31,7 @@ struct WarpRow {
   static constexpr int kKeys = Config::kBlockN / kWarpThreads;        // keys of a lane: lane, lane + 32, ...
   static constexpr int kCols = SharedStorage::kColsV / kWarpThreads;  // columns of a lane: lane, lane + 32, ...
 
-  float row_max = -kInfinity;  // m
+  float row_max = -kInfinity;  // m: running row maximum
   float row_sum = 0.0f;        // this lane's part of l
   float o_frag[kCols] = {};    // sum of exp(s - m) v
 

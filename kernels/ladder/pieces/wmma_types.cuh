@@ -26,9 +26,9 @@ struct WmmaElement<ElementType::kBF16> {
 
 template <class Element>
 using FragmentA = nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, Element, nvcuda::wmma::row_major>;
-template <class Element>  // of a matrix stored by rows
+template <class Element>  // operand B of a matrix stored by rows
 using FragmentB = nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, Element, nvcuda::wmma::row_major>;
-template <class Element>  // of the transpose of a matrix stored by rows
+template <class Element>  // operand B of the transpose of a matrix stored by rows
 using FragmentBTransposed =
     nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, Element, nvcuda::wmma::col_major>;
 using FragmentC = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float>;
