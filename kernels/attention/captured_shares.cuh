@@ -21,9 +21,8 @@ __device__ __forceinline__ void add_together(float* gradient, int64 offset, floa
   }
 }
 
-// gradients: of the captures, dense; null if not requested. ds: 0 for a hidden score, which then adds nothing, even if
-// the derivative is not finite. Needs full warps, with one pair in each lane. Code: instantiated only if it has
-// gradients.
+// gradients: of the captures, dense; null if not requested. ds: 0 for a hidden score, which adds nothing even if the
+// derivative is not finite. Needs full warps, with one pair in each lane. Code: instantiated only if it has gradients.
 template <class Code = CustomScoreCode>
 __device__ __forceinline__ void add_captured_shares(const ScorePoint<float>& at, const CapturedTensor* captured,
                                                     float* const* gradients, float ds) {

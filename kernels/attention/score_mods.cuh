@@ -102,8 +102,8 @@ template <class Config>
   return {.transforms = has_slope, .adds_by_position = true};
 }
 
-// The traits of all modifications that a kernel's Config enables. Custom modifications have separate names: kernels
-// evaluate them where the score rules are applied, and are otherwise independent of them.
+// The traits of all modifications that a kernel's Config enables. Custom modifications have separate names. Kernels
+// evaluate them together with the score rules, and are otherwise independent of them.
 template <class Config>
 struct Score {
   static constexpr ScoreModTraits kTraits =

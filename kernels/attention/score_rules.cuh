@@ -112,7 +112,7 @@ struct TileRules {
       value = kHeld ? CustomScoreCode::held_value(at, place.captured, place.held)
                     : CustomScoreCode::value(at, place.captured);
     }
-    // a hidden score stays hidden
+    // A hidden score stays hidden.
     if constexpr (Score<Config>::kAddsFromMemory) return score == -kInfinity ? score : value;
     return value;
   }

@@ -52,7 +52,7 @@ struct Fa2BackwardShape {
   static constexpr int kKeys = Config::kBlockN / kThreadsX;
   static constexpr int kKeysOut = Config::kBlockN / kThreadsY;
   static constexpr int kDims = kCols / kThreadsX;
-  // bytes between a thread's chunks of a row
+  // Bytes between a thread's chunks of a row.
   static constexpr int kStep = kThreadsX * kChunkBytes;
   static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys in one of these chunks
   static_assert(kSavedRowsTile % Config::kBlockM == 0);

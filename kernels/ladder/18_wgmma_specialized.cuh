@@ -73,7 +73,7 @@ __device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Conf
 template <class Config>
 __device__ void wgmma_specialized_forward(const ForwardTmaArgs& args) {
   constexpr int kConsumers = Config::kBlockM / kWarpgroupRows;
-  // registers of a thread, in a block that fills the register file
+  // Registers of a thread, in a block that fills the register file.
   constexpr int kRegistersOfThreads = 65536 / Config::kThreads / 8 * 8;
   static_assert(Config::kThreads == (1 + kConsumers) * kWarpgroup);
   static_assert(

@@ -69,7 +69,7 @@ ATTEND_HOST_DEVICE Ints constant(int64 x) {
 // Returns the interval, widened by the float32 rounding of its ends.
 ATTEND_HOST_DEVICE Floats widened(Floats x) {
   constexpr double kMostFloat = 3.4028234663852886e38, kRelative = 0x1p-18, kAbsolute = 0x1p-126;
-  // inf for an infinite end
+  // Infinite for an infinite end.
   const auto margin = [](double end) { return (end < 0 ? -end : end) * kRelative + kAbsolute; };
   Floats wide = {x.low - margin(x.low), x.high + margin(x.high), x.has_nan};
   if (!(wide.low >= -kMostFloat)) wide.low = -kInfinite;  // true also for inf - inf, which is NaN

@@ -254,7 +254,7 @@ __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
     if (threadIdx.x % kWarpThreads == 0) block.told().count = count;
     __syncwarp();                                        // waits until the count is written
     barrier_arrive<kListThreads<Config>>(kListBarrier);  // the computing warps may read the list
-    // waits until they have read it; it may then be overwritten
+    // Waits until they have read it; it may then be overwritten.
     if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);
   }
 }

@@ -28,7 +28,7 @@ class DecodeMerge {
 
  private:
   static constexpr short kNoLevel = 0x7fff;
-  // number of nodes that fit into registers
+  // Number of nodes that are merged at once, limited by registers.
   static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;
 
   [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const Nodes& nodes, const ListedNode* list,

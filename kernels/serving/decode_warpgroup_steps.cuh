@@ -134,7 +134,7 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     typename Leaf::Probabilities p;
     leaf_.pack(s, p);
     const int values = slot_of(place_);
-    // waits until the values are in their slot
+    // Waits until the values are in their slot.
     if constexpr (Sizes::kLoadsValues) block_.ring.full(values).wait(place_.parity);
     char* of_values = block_.ring.slot(values);
     if (existing != ~uint64{0}) leaf_.clear_missing(of_values, existing, role_.again());

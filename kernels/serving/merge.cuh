@@ -86,7 +86,7 @@ __device__ __forceinline__ void merge_columns(const MergeRow& row, double highes
   double o[kSteps][kRowRun] = {};
   for (int first = 0; first < states; first += kWarpThreads) {
     const double lse = row.lse_of_lane(first);
-    // kNone marks a state to skip: a weight is >= 0 or NaN
+    // kNone marks a state to skip: a weight is >= 0 or NaN.
     const double weight = lse == kNone ? kNone : row.share(lse, highest) / sum;
     for (int n = 0; n < min(kWarpThreads, states - first); ++n) {
       const double of_state = __shfl_sync(kAllLanes, weight, n);

@@ -185,7 +185,7 @@ __device__ __forceinline__ void store_own_scores(const typename Shape::Scores& p
   store_score_tile(Shape::kP, s, me);
 }
 
-// Returns whether a score has a derivative other than 1 by the quantity whose gradient ds is.
+// Returns whether ds has a slope factor: the derivative of a score by scale q.k, or with kTerms by the term.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ constexpr bool has_slopes() {
   using Config = typename Shape::Kernel;

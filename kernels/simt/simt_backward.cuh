@@ -114,7 +114,7 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
          row = next_tile(row + Config::kBlockM)) {
       __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
       load_saved<Shape>(saved, row, span.seqlen_q);
-      // waits until the tiles are loaded
+      // Waits until the tiles are loaded.
       const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, row, work.part));
       typename Shape::Scores ds = {};
       gradient_tile(ds, head, rules, args.options, row, key, me);
@@ -155,7 +155,7 @@ __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
   for (int64 key = next_tile(keys.begin / Config::kBlockN * Config::kBlockN); key < keys.end;
        key = next_tile(key + Config::kBlockN)) {
     __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
-    // waits until the tiles are loaded
+    // Waits until the tiles are loaded.
     const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, key, work.part));
     typename Shape::Scores ds = {};
     gradient_tile(ds, head, rules, args.options, key, row, me);

@@ -3,8 +3,8 @@
 // Supports everything that simt_forward.cuh supports, except parts of a larger problem. The order of additions is not
 //          fixed: captured_shares.cuh
 // Work     a block owns a tile of keys of one query head, and loops over the tiles of rows that see some of it. It
-//          computes ds like backward_tile.cuh, by the value of the function. Then it evaluates, for each pair, the
-//          derivatives by the tensors' elements
+//          computes ds as in backward_tile.cuh, here as the gradient of the function's value. Then, for each pair, it
+//          evaluates the function's derivatives by the tensors' elements
 // Memory   SimtBackwardShape, with two tiles of scores: ds, and the function's input scores
 // Called   as a step of the backward pass of 'simt' and 'sm80_backward', if gradients of captures are requested:
 //          src/cuda/launch/captured_steps.hpp

@@ -68,7 +68,7 @@ struct SimtBackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kCaptures;
   }
-  // gradients that are products with streamed rows
+  // Returns whether the gradients are products with streamed rows.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_products() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kQueries;
   }

@@ -6,8 +6,8 @@
 // Shapes   as in sm80_forward.cuh; dk and dv are sums over the query heads that share a key head
 // Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
 //          unless blocks add to dq
-// Work     blocks that own a tile of keys stream over query rows for dk and dv, or beyond 128 columns for one of the
-//          two. With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh). Otherwise blocks of the
+// Work     blocks that own a tile of keys stream over query rows for dk and dv. Beyond 128 columns they compute only
+//          one of the two. With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh). Otherwise blocks of the
 //          same code own query rows and stream over keys for dq. A warp owns kRowGroups times 16 keys or rows. They are
 //          the rows of its scores, so that scores become operands in the same registers. simt/simt_prepare.cuh runs
 //          before this kernel. After it come sm80_backward_finish.cuh, and sm80_dterms.cuh or
@@ -220,7 +220,7 @@ __device__ void sm80_backward(const BackwardOptionArgs& args) {
 
   const auto work = Sm80BackwardWork::mine<Config>(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
-  // a packed sequence shorter than the longest
+  // A packed sequence shorter than the longest.
   if (work.owned >= (Shape::kOwnsKeys ? span.seqlen_k : span.seqlen_q)) return;
   const uint32 heads = Shape::kOwnsKeys ? args.base.num_heads_q / args.base.num_heads_k : 1;
   sm80_load_owned(smem, args, span, work.head * heads, work.owned);

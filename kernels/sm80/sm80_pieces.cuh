@@ -45,7 +45,7 @@ class PieceLoader {
   static constexpr int kPieces = kSwizzleBytes / kCopyBytes;  // pieces of a row of a panel
   static constexpr int kRowStep = kThreads / kPieces;
   static constexpr int kPanels = Tile::kChunks / Tile::kChunksOfPanel;
-  // limits the code size for small pieces
+  // Limits the code size for small pieces.
   static constexpr int kRowsAtOnce = kCopyBytes == 16 ? Tile::kRows / kRowStep : 4;
   static_assert(kThreads % kPieces == 0 && Tile::kRows % kRowStep == 0, "all threads have as much to do");
 

@@ -114,7 +114,7 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
 template <class Config>
 __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                        Sm80Storage<Config>& smem, const ForwardArgs& args, int n) {
-  // elements of a lane's p
+  // Elements of a lane's p.
   constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;
   constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);  // blocks of v
   sm80_scores_beside_sends(rows, smem, args, n, smem.stage_of(n).k);

@@ -18,7 +18,7 @@ struct ThreadGrid {
   static constexpr int kRowThreads = Config::kThreads / kColThreads;
   static constexpr int kRows = Config::kBlockM / kRowThreads;  // rows of a thread
   static constexpr int kKeys = Config::kBlockN / kColThreads;  // keys of a thread: columns of S
-  // columns of o, including padding columns, which are always 0
+  // Columns of o, including padding columns, which are always 0.
   static constexpr int kColsV = round_up(Config::kHeadDimV, kColThreads);
   static constexpr int kCols = kColsV / kColThreads;  // columns of o of a thread
   static_assert(kRows * kRowThreads == Config::kBlockM && kKeys * kColThreads == Config::kBlockN);

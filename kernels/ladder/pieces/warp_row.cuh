@@ -11,7 +11,7 @@ namespace attend {
 template <class Config>
 struct WarpRowStorage {
   static constexpr int kWarps = Config::kThreads / kWarpThreads;
-  // padded with zeros, so that lanes have equal numbers of columns
+  // Padded with zeros, so that lanes have equal numbers of columns.
   static constexpr int kColsV = round_up(Config::kHeadDimV, kWarpThreads);
 
   float q[kWarps][Config::kHeadDim];
