@@ -15,7 +15,7 @@
 //   a transform           its unit value                  cap log2(e)       kFolded
 //   a term by position    the score                       log2(e)           kFolded
 //   a term from memory    the score                       log2(e)           kNatural: it may be -FLT_MAX
-//   custom                the score                       log2(e)           kNatural if it may be as low, else kFolded
+//   custom                the score                       log2(e)           kFolded, or kNatural if it may be -FLT_MAX
 // Masked scores become -inf. The natural logarithm of the sum, and p from it, are the same in both units:
 // online_softmax.cuh.
 //

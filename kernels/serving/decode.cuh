@@ -4,9 +4,8 @@
 // Work     decode_schedule.cuh: a block has an equal share of all units of 64 keys
 // Block    two warps load keys and values into a ring (decode_loader.cuh). Teams of four warps compute: each warp has
 //          16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T
-//          (decode_leaf.cuh).
-//          With many rows two warpgroups compute instead: S = Q K^T and O += P V. Either each has every second leaf
-//          (decode_warpgroup_steps.cuh), or both share every leaf, with half of the columns of o each
+//          (decode_leaf.cuh). With many rows two warpgroups compute instead: S = Q K^T and O += P V. Either each has
+//          every second leaf (decode_warpgroup_steps.cuh), or both share every leaf, with half of the columns of o each
 //          (decode_columns_steps.cuh)
 // Order    decode_tree.cuh: keys are summed in a leaf, and leaves along a tree of positions (decode_state.cuh). The
 //          order is the same for every grid. Blocks exchange nodes of the tree: decode_exchange.cuh

@@ -15,8 +15,8 @@
 namespace attend {
 
 // Returns the row maximum that p is relative to, from the previous one and the largest new score. It may lag behind the
-// true maximum by up to 8, so that earlier sums are seldom rescaled (../attention/lagging_softmax.cuh): p is at most 2^8.
-// With the factors of an 8-bit cache it does not lag, because p must stay below 1.
+// true maximum by up to 8, so that earlier sums are seldom rescaled (../attention/lagging_softmax.cuh): p is at most
+// 2^8. With the factors of an 8-bit cache it does not lag, because p must stay below 1.
 // Source: FlashAttention-4 (2025)
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lagging_maximum(float before, float largest) {

@@ -7,11 +7,11 @@
 // Supports float16 and bfloat16, d and d_v from 1 to 256, every option. sm_80 and later. The same bits from run to run
 //          unless blocks add to dq
 // Work     blocks that own a tile of keys stream over query rows for dk and dv. Beyond 128 columns they compute only
-//          one of the two. With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh). Otherwise blocks of the
-//          same code own query rows and stream over keys for dq. A warp owns kRowGroups times 16 keys or rows. They are
-//          the rows of its scores, so that scores become operands in the same registers. simt/simt_prepare.cuh runs
-//          before this kernel. After it come sm80_backward_finish.cuh, and sm80_dterms.cuh or
-//          attention/dterms_reduce.cuh
+//          one of the two. With kAddsDq they add their part of dq to float sums (sm80_backward_dq.cuh). Otherwise
+//          blocks of the same code own query rows and stream over keys for dq. A warp owns kRowGroups times 16 keys or
+//          rows. They are the rows of its scores, so that scores become operands in the same registers.
+//          simt/simt_prepare.cuh runs before this kernel. After it come sm80_backward_finish.cuh, and sm80_dterms.cuh
+//          or attention/dterms_reduce.cuh
 // Memory   Sm80BackwardStorage: the owned tiles, two buffers of streamed tiles, ds for dq. Gradients are assembled in
 //          the memory of the owned tiles
 // Costs    without kAddsDq p and ds are computed twice: seven tile products instead of five; beyond 128 columns eight
