@@ -10,11 +10,11 @@ namespace attend {
 struct CustomScoreCode {
   static constexpr bool kHasSlope = false;     // the derivative by the score may differ from 1
   static constexpr bool kMayBeLowest = false;  // a value may be so low that its product with log2(e) is infinite
-  static constexpr bool kHoldsAll = false;     // the held elements are the only inputs that differ between pairs
-  static constexpr bool kHolds = false;        // the function reads held elements: they are the same for all pairs far
-                                               // from the diagonal
-  static constexpr int kHeldFrom = 0;          // the held elements apply if row - key >= kHeldFrom
-  static constexpr int kHeldUntil = 0;         // the held elements apply also if row - key <= kHeldUntil
+  static constexpr bool kHoldsAll = false;  // only held elements differ between pairs, of all that the function reads
+  static constexpr bool kHolds = false;     // the function reads held elements: they are the same for all pairs far
+                                            // from the diagonal
+  static constexpr int kHeldFrom = 0;       // the held elements apply if row - key >= kHeldFrom
+  static constexpr int kHeldUntil = 0;      // the held elements apply also if row - key <= kHeldUntil
 
   // Returns the function of at.score, after the other modifications and before masks.
   [[nodiscard]] static ATTEND_HOST_DEVICE float value(const ScorePoint<float>& at, const CapturedTensor* /*captured*/) {

@@ -4,8 +4,8 @@
 // If tiles differ in work, as under a causal mask, long tiles start first, and short ones fill the gaps at the end.
 // With this order over all heads at once, only a few blocks of each head run at a time. The L2 cache then evicts the
 // head's keys between its blocks, and each block reads them from memory again. So kernels that are limited by memory
-// use this order within sections of heads. A section has as many heads as have their keys in the L2 cache together, but
-// at least kSectionHeads.
+// use this order within sections of heads. A section has at most as many heads as fit into the L2 cache with their
+// keys, or kSectionHeads if fewer fit.
 #pragma once
 
 #include "../common/portable.cuh"

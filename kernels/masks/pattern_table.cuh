@@ -96,7 +96,7 @@ class PatternTable {
     return place;
   }
   [[nodiscard]] __device__ __forceinline__ bool is_at(int place, const WordsOfLane& own) const {
-    __threadfence();  // orders the reads after that of the published slot
+    __threadfence();  // orders these reads after the read of the published slot
     const WordsOfLane other = {__ldcg(words_at(place)), __ldcg(words_at(place) + kWarpThreads)};
     return __all_sync(kAllLanes, own == other);
   }
