@@ -1,4 +1,4 @@
-// What a block map hides of accumulators (accumulator_scores.cuh has their layout).
+// Applies a block map to accumulators (accumulator_scores.cuh has their layout).
 #pragma once
 
 #include "../tiles/accumulator_mask.cuh"
@@ -7,8 +7,8 @@
 
 namespace attend {
 
-// Values of scores that are not seen become -inf. Line: AccumulatorRow or AccumulatorKey. The map's tiles have 64
-// columns; those of the accumulators begin with a multiple of their own number, or of 64.
+// Sets hidden scores to -inf. Line: AccumulatorRow or AccumulatorKey. The map's tiles have 64 columns. The accumulators
+// begin at a multiple of their own column count, or of 64.
 template <class Line, int kCount>
 __device__ __forceinline__ void hide_unseen(const TileRules<typename Line::Kernel>& rules, float (&s)[kCount],
                                             int thread) {

@@ -1,7 +1,7 @@
-// The rules of scores for accumulators of mma.m16n8 and wgmma.m64 (accumulator_mask.cuh has the layout), in the units
-// that the online softmax takes.
+// Score rules for accumulators of mma.m16n8 and wgmma.m64 (accumulator_mask.cuh has the layout). They give scores in
+// the units of the online softmax.
 //
-//   const auto rules = ScoreRules<Config>::make(...);                          // once a head
+//   const auto rules = ScoreRules<Config>::make(...);                          // once for each head
 //   const float scale_log2 = score_scale_log2(rules);
 //   RunningSoftmax<kScoreUnits<Config>> softmax;
 //   const auto tile = rules.tile(first_row, first_key);                        // uniform
@@ -9,19 +9,20 @@
 //   softmax.update(s, scale_log2, rescale);                                    // l is the sum of p before dropping
 //   kept_bits<kCount>(tile, kept, thread), drop(s, kept);                      // accumulator_dropping.cuh
 //
-// apply_rules turns q.k into these values. A score without modifications costs nothing before its exponent:
+// apply_rules turns q.k into these values. An unmodified score needs no instruction before its exponent:
 //   modifications         value                           scale_log2        units
 //   none, masks           q.k                             scale log2(e)     kFolded; needs scale > 0 (kFoldsScale)
 //   a transform           its unit value                  cap log2(e)       kFolded
 //   a term by position    the score                       log2(e)           kFolded
 //   a term from memory    the score                       log2(e)           kNatural: it may be -FLT_MAX
-//   the caller's own      the score                       log2(e)           kNatural if it may be as low, else kFolded
+//   custom                the score                       log2(e)           kFolded, or kNatural if it may be -FLT_MAX
 // Masked scores become -inf. The natural logarithm of the sum, and p from it, are the same in both units:
 // online_softmax.cuh.
 //
-// In the usual layout an accumulator row is a row of q, and its columns are keys. Transposed, with the accumulators of
-// k q^T, it is a key, and its columns are rows of q: the functions whose names end in _transposed. thread: number among
-// the threads that have the tile's rows of accumulators, 16 a warp. first_row and first_key are the tile's.
+// In the usual layout an accumulator row is a row of q, and its columns are keys. The transposed layout has the
+// accumulators of k q^T: an accumulator row is a key, and its columns are rows of q. Functions for it have names that
+// end in _transposed. thread: number among the threads that have the tile's rows of accumulators, 16 rows for each
+// warp. first_row and first_key are the tile's.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -39,19 +40,19 @@
 
 namespace attend {
 
-// Which columns of the thread's two accumulator rows are seen, columns counted from the thread's first. If a row or key
-// does not exist, its range is empty.
+// The visible columns of the thread's two accumulator rows. Columns are counted from the thread's first. If a row or
+// key does not exist, its range is empty.
 struct SeenColumns {
   int begin[kRowsOfThread];
   int end[kRowsOfThread];
 
-  // Can `begin` be above the first column?
+  // Whether `begin` can be above the first column.
   template <MaskKind kMask>
   static constexpr bool kRowsHaveBegin = kMask == MaskKind::kWindow;
   template <MaskKind kMask>
   static constexpr bool kKeysHaveBegin = kMask != MaskKind::kFull;
 
-  // Accumulator rows are rows of q: the keys that each sees.
+  // Returns the keys that each row sees. Accumulator rows are rows of q.
   template <MaskKind kMask>
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr SeenColumns of_rows(const TileView& view, int thread) {
     SeenColumns seen = {};
@@ -70,7 +71,7 @@ struct SeenColumns {
     return seen;
   }
 
-  // Accumulator rows are keys: the rows of q that see each.
+  // Returns the rows of q that see each key. Accumulator rows are keys.
   template <MaskKind kMask>
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr SeenColumns of_keys(const TileView& view, int thread) {
     SeenColumns seen = {};
@@ -99,12 +100,12 @@ template <class Config>
 constexpr ScoreUnits kScoreUnits =
     Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest ? ScoreUnits::kNatural : ScoreUnits::kFolded;
 
-// Does the scale stay in the exponent? It has to be positive then: for a negative one a kernel takes -q.k
-// (Config::kNegateScores) and its magnitude. Otherwise either sign will do.
+// Whether the scale is applied in the exponent. It must then be positive: for a negative scale a kernel uses -q.k
+// (Config::kNegateScores) and the scale's magnitude. Otherwise the scale may have either sign.
 template <class Config>
 constexpr bool kFoldsScale = Score<Config>::kKeepsProducts;
 
-// score_scale: values times it are scores. score_scale_log2: the softmax multiplies values by it.
+// score_scale() turns values into scores by multiplication. score_scale_log2() is the softmax's factor of the values.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float score_scale(const ScoreRules<Config>& rules) {
   if constexpr (Score<Config>::kAdds || Score<Config>::kIsCustom) return 1.0f;
@@ -115,15 +116,15 @@ template <class Config>
   return score_scale(rules) * kLog2E;
 }
 
-// The base of exponents if p is computed from lse: exp2_fast(exponent<units>(value, scale_log2, base)). 0 for a row
-// that sees nothing.
+// Returns the base of exponents if p is computed from lse: exp2_fast(exponent<units>(value, scale_log2, base)). For a
+// row that sees no key, the base is 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float exponent_base_of_lse(float lse) {
   return exponent_base(kScoreUnits<Config> == ScoreUnits::kNatural ? lse : lse * kLog2E);
 }
 
-// Two neighbours of a row of the term from memory, in one load if they are aligned. Only the first `count` exist; the
-// others become 0.
+// Loads two neighbours of a row of the term from memory, with one load if they are aligned. Only the first `count`
+// exist; the others become 0.
 template <class Config, bool kInPairs>
 __device__ __forceinline__ void load_terms_pair(float (&pair)[2], const typename TermsElementOf<Config>::Storage* from,
                                                 int count) {
@@ -144,7 +145,7 @@ __device__ __forceinline__ void load_terms_pair(float (&pair)[2], const typename
   }
 }
 
-// The same of the mask from memory: may the pair be seen? True for those that do not exist.
+// Loads two neighbours of the mask from memory: whether each may be visible. Missing elements become true.
 template <bool kInPairs>
 __device__ __forceinline__ void load_mask_pair(bool (&pair)[2], const unsigned char* from, int count) {
   pair[0] = pair[1] = true;
@@ -157,21 +158,21 @@ __device__ __forceinline__ void load_mask_pair(bool (&pair)[2], const unsigned c
   }
 }
 
-// One accumulator row of a thread, for what its modifications read: places in memory and the term by position.
+// Data that score modifications need for one of a thread's accumulator rows: addresses, and the term by position.
 template <class Config>
 struct AccumulatorLine {
-  // Under a causal mask all visible keys lie on one side of the diagonal: the term then takes one multiply-add a score,
-  // not three instructions.
+  // Under a causal mask all visible keys lie on one side of the diagonal. The term then takes one multiply-add for each
+  // score, instead of three instructions.
   static constexpr bool kOneSided = Config::kMask == MaskKind::kCausal;
-  const typename TermsElementOf<Config>::Storage* terms;  // of the thread's first column
-  const unsigned char* mask;                              // likewise
+  const typename TermsElementOf<Config>::Storage* terms;  // address at the thread's first column
+  const unsigned char* mask;                              // address at the thread's first column
   int64 terms_step;                                       // elements from one column to the next
   int64 mask_step;
   float distance;   // i + off - j at the thread's first column
-  float term;       // kOneSided: the term by position there,
-  float term_step;  // and its change with each column
+  float term;       // kOneSided: the term by position at the thread's first column
+  float term_step;  // kOneSided: change of the term with each column
 
-  // The term by position at column c, whose distance is `distance_there`.
+  // Returns the term by position at column c, whose distance is `distance_there`.
   [[nodiscard]] __device__ __forceinline__ float term_at(const TileRules<Config>& rules, float c,
                                                          float distance_there) const {
     return kOneSided ? fmaf(term_step, c, term) : -rules.slope * fabsf(distance_there);
@@ -204,7 +205,7 @@ struct AccumulatorRow {
     }
   }
 
-  // The caller's function of the score in column c.
+  // Returns the custom function of the score in column c.
   template <bool kWithSlope, bool kHeld>
   [[nodiscard]] static __device__ __forceinline__ float custom(const TileRules<Config>& rules, float score, int thread,
                                                                int h, int c, float& slope) {
@@ -216,7 +217,7 @@ struct AccumulatorRow {
     return SeenColumns::of_rows<Config::kMask>(rules.view, thread);
   }
 
-  // The sum of the terms of keys c and c + 1, `count` of which exist. kInPairs: they are loaded together.
+  // Computes the sum of the terms of keys c and c + 1, `count` of which exist. kInPairs: one load reads both.
   template <bool kInPairs>
   __device__ __forceinline__ void addends(float (&sum)[2], const TileRules<Config>& rules, int c, int count) const {
     if constexpr (Score<Config>::kAddsFromMemory) load_terms_pair<Config, kInPairs>(sum, line.terms + c, count);
@@ -236,7 +237,7 @@ struct AccumulatorRow {
   }
 };
 
-// An accumulator row that is a key. The numbers of its columns lie in different rows of a tensor in memory.
+// An accumulator row that is a key. The elements of its columns lie in different rows of a tensor in memory.
 template <class Config>
 struct AccumulatorKey {
   using Kernel = Config;
@@ -273,7 +274,7 @@ struct AccumulatorKey {
     return SeenColumns::of_keys<Config::kMask>(rules.view, thread);
   }
 
-  // The sum of the terms of rows c and c + 1, `count` of which exist. They are no neighbours in memory.
+  // Computes the sum of the terms of rows c and c + 1, `count` of which exist. They are not neighbours in memory.
   template <bool /*kInPairs*/>
   __device__ __forceinline__ void addends(float (&sum)[2], const TileRules<Config>& rules, int c, int count) const {
     if constexpr (Score<Config>::kAddsFromMemory) {
@@ -297,14 +298,14 @@ struct AccumulatorKey {
   }
 };
 
-constexpr int kLoadedTogether = 32;  // values whose term and mask from memory a thread waits for at once
+constexpr int kLoadedTogether = 32;  // number of values whose term and mask a thread loads from memory before it waits
 
-// The rules for the accumulators of a thread. Line: AccumulatorRow or AccumulatorKey. kHeld: after TileRules::hold().
+// Applies the rules to a thread's accumulators. Line: AccumulatorRow or AccumulatorKey. kHeld: after TileRules::hold().
 template <class Line, bool kAllVisible, bool kHeld = false>
 struct AccumulatorRules {
   using Config = typename Line::Kernel;
 
-  // A value before masks, of row h and column c, from q.k. slope: its derivative by scale q.k.
+  // Returns the value before masks, of row h and column c, from q.k. slope: its derivative by scale q.k.
   template <bool kWithSlope>
   static __device__ __forceinline__ float value(const TileRules<Config>& rules, float product, float addend, int thread,
                                                 int h, int c, float& slope) {
@@ -324,8 +325,8 @@ struct AccumulatorRules {
     return value;
   }
 
-  // s: q.k, then values. slope: an array as large, unless kWithSlope is false. kInPairs: two numbers of a tensor in
-  // memory are loaded together.
+  // s: holds q.k, and receives the values. slope: an array of the same size; unused if kWithSlope is false. kInPairs:
+  // one load reads two elements of a tensor.
   template <bool kInPairs, bool kWithSlope, int kCount>
   static __device__ __forceinline__ void apply(const TileRules<Config>& rules, float (&s)[kCount], int thread,
                                                float (&slope)[kCount]) {
@@ -337,9 +338,9 @@ struct AccumulatorRules {
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {
       if (Score<Config>::kReadsMemory && i % kLoadedTogether == 0)
-        __syncwarp();  // no load moves up across it: it would take a register there
+        __syncwarp();  // keeps later loads below this point, where they would occupy registers longer
       const int h = i / 2 % 2;
-      const int c = i / 4 * kColumnsOfTile;  // known when compiling, as is all that follows from it alone
+      const int c = i / 4 * kColumnsOfTile;  // a compile-time constant, as is everything derived only from it
       const int count = kAllVisible ? 2 : seen.end[h] - c;
       float addend[2] = {};
       bool unmasked[2];
@@ -360,10 +361,10 @@ struct AccumulatorRules {
   }
 };
 
-// s, which holds q.k, becomes values as the header says. s: an array of floats, a multiple of 4.
-// kAllVisible: TileRules::all_visible(), or at least all keys exist and are seen, and all rows exist if a modification
-// reads memory. slope: an array as large, for d score / d (scale q.k) if kHasSlopes.
-// Every mask is a select, because a value that it replaces, or that came from memory, may be NaN.
+// Replaces q.k in s by the values in the table at the top of this file. s: an array of floats, whose size is a multiple
+// of 4. kAllVisible: the result of TileRules::all_visible(). A weaker condition suffices: all keys exist and are
+// visible, and all rows exist if a modification reads memory. slope: an array of the same size, for d score / d (scale
+// q.k) if kHasSlopes. Every mask is a select, because the replaced value, or a value from memory, may be NaN.
 template <bool kAllVisible, bool kWithSlope = true, class Config>
 __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto& s, int thread, auto& slope) {
   if constexpr (Score<Config>::kReadsMemory) {
@@ -381,7 +382,7 @@ __device__ __forceinline__ void apply_rules(const TileRules<Config>& rules, auto
   apply_rules<kAllVisible, false>(rules, s, thread, unused);
 }
 
-// Where all is visible, after TileRules::hold() of the tile.
+// Applies the rules if all keys are visible, after TileRules::hold() of the tile.
 template <class Config>
 __device__ __forceinline__ void apply_rules_held(const TileRules<Config>& rules, auto& s, int thread) {
   using Rules = AccumulatorRules<AccumulatorRow<Config>, true, true>;

@@ -1,4 +1,4 @@
-// A caller's block mask: the tiles of keys that a tile of rows sees, and which scores of them.
+// A caller's block mask: the key tiles that a tile of rows sees, and the visible scores in them.
 //
 //   const auto list = KeyTileList<Config, kGroups>::of(args.options.block_mask, sequence, head, tile_of_rows);
 //   for (int place = list.count - 1; place >= 0; --place) {
@@ -7,7 +7,7 @@
 //     tile.hide(s);
 //   }
 //
-// Without a block mask (Config::kHasBlockMask) places are the numbers themselves, and nothing is loaded or hidden.
+// Without a block mask (Config::kHasBlockMask) a place is a tile number, and nothing is loaded or hidden.
 #pragma once
 
 #include "../common/args.cuh"
@@ -15,7 +15,7 @@
 
 namespace attend {
 
-// Families that refuse block masks have no constant for it.
+// Returns whether the Config has a block mask. Families that refuse block masks do not define the constant.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_block_mask() {
   if constexpr (requires { Config::kHasBlockMask; }) return Config::kHasBlockMask;
@@ -24,9 +24,9 @@ template <class Config>
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-constexpr int kPatternKeys = 64;  // and rows, of a pattern
+constexpr int kPatternKeys = 64;  // keys and rows of a pattern
 
-// The bounds of list `number` of a head.
+// Returns the bounds of list `number` of a head.
 [[nodiscard]] __device__ __forceinline__ const int64* bounds_of_list(const BlockMaskArgs& mask, int sequence, int head,
                                                                      int number) {
   return mask.bounds + 2 * (sequence * mask.sequence_stride + head * mask.head_stride + number);
@@ -37,10 +37,10 @@ template <class Config>
 struct SeenKeyTile {
   static constexpr int kPatterns = has_block_mask<Config>() ? Config::kBlockN / kPatternKeys : 1;
   int number;
-  bool has_hidden;         // some score is not seen; the same in all threads of the warpgroup
-  uint32 seen[kPatterns];  // of the thread's scores, a bit each
+  bool has_hidden;         // some score is hidden; the same in all threads of the warpgroup
+  uint32 seen[kPatterns];  // one bit for each of the thread's scores
 
-  // Scores of an accumulator of 64 rows that are not seen become `hidden`.
+  // Replaces the hidden scores of a 64-row accumulator by `hidden`.
   __device__ __forceinline__ void hide(auto& s, float hidden = -kInfinity) const {
     if constexpr (has_block_mask<Config>()) {
       if (!has_hidden) return;
@@ -52,12 +52,12 @@ struct SeenKeyTile {
   }
 };
 
-// kGroups: of 64 rows, in the tile of rows.
+// kGroups: number of 64-row groups in the tile of rows.
 template <class Config, int kGroups>
 struct KeyTileList {
   static constexpr bool kIsOn = has_block_mask<Config>();
   static constexpr int kPatterns = SeenKeyTile<Config>::kPatterns;
-  static constexpr int kWords = 1 + kGroups * kPatterns;  // of an entry
+  static constexpr int kWords = 1 + kGroups * kPatterns;  // words of an entry
   static_assert(!kIsOn || Config::kBlockN % kPatternKeys == 0);
   const int* entries;
   const uint32* patterns;
@@ -76,7 +76,7 @@ struct KeyTileList {
     return __ldg(entries + static_cast<int64>(place) * kWords);
   }
 
-  // thread: of the warpgroup.
+  // thread: number in the warpgroup.
   [[nodiscard]] __device__ __forceinline__ SeenKeyTile<Config> tile(int place, int group, int thread) const {
     SeenKeyTile<Config> tile = {number(place), false, {}};
     if constexpr (kIsOn) {
@@ -93,7 +93,7 @@ struct KeyTileList {
   }
 };
 
-// The tiles of 64 rows that see each block of keys of a head of k. A place is counted through the lists of all blocks.
+// The 64-row tiles that see each block of keys of a key head. Places count through the lists of all blocks.
 template <class Config>
 struct RowTileLists {
   const BlockMaskArgs& mask;
@@ -108,29 +108,30 @@ struct RowTileLists {
     return {static_cast<int>(first), static_cast<int>(__ldg(bounds + 1) - first)};
   }
 
-  // Of the tile of rows. Without a block mask places are the numbers.
+  // Returns the number of the row tile. Without a block mask, a place is that number.
   [[nodiscard]] __device__ __forceinline__ int number(int place) const {
     if constexpr (!has_block_mask<Config>()) return place;
     return __ldg(mask.entries + static_cast<int64>(place) * mask.entry_words);
   }
-  // How many of the blocks of keys that see the tile of rows add to it before this one, if additions have an order.
+  // Returns how many key blocks that see the row tile add to it before this one, if additions are ordered.
   [[nodiscard]] __device__ __forceinline__ uint32 blocks_before(int place) const {
     return static_cast<uint32>(__ldg(mask.entries + (static_cast<int64>(place) + 1) * mask.entry_words - 1));
   }
-  // Word i of a SeenRowTile of the query head with this number in the group.
+  // Returns word i of a SeenRowTile, for the query head with this number in the group.
   [[nodiscard]] __device__ __forceinline__ int word(int place, int head_of_group, int i) const {
     const int in_entry = i == 0 ? 0 : i + head_of_group * mask.head_words;
     return __ldg(mask.entries + static_cast<int64>(place) * mask.entry_words + in_entry);
   }
 };
 
-// Does a row see a key, by backward's lists for blocks of kBlockN keys? A search: for what asks for few pairs.
+// Returns whether a row sees a key, from the backward pass's lists for blocks of kBlockN keys. It does a binary search,
+// so it suits callers that query few pairs.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sees_pair(const BlockMaskArgs& mask, int sequence, int head_k,
                                                         int head_of_group, int row, int key) {
   const RowTileLists<Config> lists = {mask};
   const auto places = lists.of(sequence, head_k, key / Config::kBlockN);
-  int place = places.first, end = places.first + places.count;  // numbers rise
+  int place = places.first, end = places.first + places.count;  // numbers are in ascending order
   const int tile = row / kPatternKeys;
   while (place < end) {
     const int middle = place + (end - place) / 2;
@@ -143,12 +144,12 @@ template <class Config>
   if (place == places.first + places.count || lists.number(place) != tile) return false;
   const int pattern = lists.word(place, head_of_group, 1 + key % Config::kBlockN / kPatternKeys);
   if (pattern < 0) return pattern == kAllSeen;
-  const int k = key % kPatternKeys, q = row % kPatternKeys;  // of an accumulator whose rows are keys
+  const int k = key % kPatternKeys, q = row % kPatternKeys;  // position in an accumulator whose rows are keys
   const int thread = k / 16 * 32 + k % 8 * 4 + q % 8 / 2, bit = q / 8 * 4 + k / 8 % 2 * 2 + q % 2;
   return (__ldg(mask.patterns + static_cast<int64>(pattern) * kPatternWords + thread) >> bit & 1) != 0;
 }
 
-// A tile of rows in shared memory, beside its q. kGroups: of 64 keys, in the block.
+// A tile of rows in shared memory, next to its q. kGroups: number of 64-key groups in the block.
 template <int kGroups>
 struct SeenRowTile {
   static constexpr int kWords = 1 + kGroups;

@@ -1,9 +1,9 @@
-// The tensors that a user's score function reads, as the code that is printed of it asks for their elements
+// Tensors that a user's score function captures. The code printed for the function reads their elements
 // (src/expr/print.hpp).
 //
 //   const Captures<Captured<CapturedF32, true, true>, Captured<CapturedBool, true, false>> captures =
 //       {args.options.captured};
-//   captures.load<0, 5>(i, j);     // an element of the first; subscripts are within its extents. 5: which of the loads
+//   captures.load<0, 5>(i, j);     // an element of the first; subscripts are within its extents. 5: number of the load
 //   captures.extent<1, 0>();       // of the second
 #pragma once
 
@@ -14,7 +14,7 @@ namespace attend {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// How the elements of a tensor lie in memory, and the numbers that they are.
+// The storage type of a tensor's elements, and their conversion to numbers.
 struct CapturedF32 {
   using Storage = float;
   static __device__ __forceinline__ float number(float x) { return x; }
@@ -44,7 +44,7 @@ struct CapturedBool {
   static __device__ __forceinline__ bool number(unsigned char x) { return x != 0; }
 };
 
-// kIsNear: all elements are within 2^31 of the first. kIsUnit: neighbours in the last dimension are in memory, too.
+// kIsNear: all elements are within 2^31 of the first. kIsUnit: the last dimension is contiguous.
 template <class Number, bool kNear, bool kUnit>
 struct Captured : Number {
   static constexpr bool kIsNear = kNear, kIsUnit = kUnit;
@@ -59,7 +59,7 @@ struct CapturedType<0, First, Others...> {
   using Type = First;
 };
 
-// Of the types of all tensors, in order.
+// The captured tensors; Types has their types, in order.
 template <class... Types>
 struct Captures {
   const CapturedTensor* tensors;
@@ -78,7 +78,7 @@ struct Captures {
   }
 
  private:
-  // Elements from the first one on.
+  // Returns the offset from the first element, in elements.
   template <class Int, bool kIsUnit, class... Subscripts>
   [[nodiscard]] static __device__ __forceinline__ Int place(const CapturedTensor& tensor, Subscripts... subscripts) {
     constexpr int kLast = int{sizeof...(subscripts)} - 1;

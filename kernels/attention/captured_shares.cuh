@@ -1,8 +1,8 @@
-// What pairs of a row and a key add to the gradients of the tensors that the caller's function reads.
+// Contributions of pairs of a row and a key to the gradients of captured tensors.
 //
 //   d element = sum of ds * df / d element over all pairs that read it
 //
-// ds: the gradient of the function's value. The order of the additions is any.
+// ds is the gradient of the function's value. The order of the additions is not fixed.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -10,7 +10,7 @@
 
 namespace attend {
 
-// Where neighbours read the same element, a warp adds once.
+// If all lanes read the same element, the warp adds once.
 __device__ __forceinline__ void add_together(float* gradient, int64 offset, float value) {
   const int64 first = __shfl_sync(kAllLanes, offset, 0);
   if (__all_sync(kAllLanes, offset == first)) {
@@ -21,9 +21,8 @@ __device__ __forceinline__ void add_together(float* gradient, int64 offset, floa
   }
 }
 
-// gradients: of the captures, dense; null where none is asked for. ds: 0 of what is not seen, which adds nothing,
-// whatever the derivative is there. By whole warps, a pair in each lane. Code: looked at only where there is one that
-// has gradients.
+// gradients: of the captures, dense; null if not requested. ds: 0 for a hidden score, which adds nothing even if the
+// derivative is not finite. Needs full warps, with one pair in each lane. Code: instantiated only if it has gradients.
 template <class Code = CustomScoreCode>
 __device__ __forceinline__ void add_captured_shares(const ScorePoint<float>& at, const CapturedTensor* captured,
                                                     float* const* gradients, float ds) {

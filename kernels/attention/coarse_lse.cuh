@@ -1,4 +1,4 @@
-// Which lse are so large that their rounding shows, and how far off they may be: for the CPU and the GPU.
+// Defines which lse are so large that their rounding matters, and the bound of their error: for the CPU and the GPU.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -6,10 +6,10 @@
 
 namespace attend {
 
-// Half a unit in the last place of an lse from here on is a factor of p of 1 + 2^-15 and more.
+// From this magnitude on, half a unit in the last place of lse changes p by a factor of at least 1 + 2^-15.
 constexpr float kCoarseLse = 1024.0f;
 
-// The largest error of a float32 lse, relative to it: several roundings, those of the forward pass's sum included.
+// Largest relative error of a float32 lse: several roundings, including those of the forward pass's sum.
 constexpr float kLargestLseError = 0x1p-22f;
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool is_coarse(float lse) {

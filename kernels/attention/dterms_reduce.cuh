@@ -1,4 +1,4 @@
-// dterms of terms that are broadcast: sums over the entries that share a term.
+// dterms of broadcast terms: sums over the entries that share a term.
 #pragma once
 
 #include "../common/args.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// Indices that one index of a dimension of dterms stands for: itself, or all if the terms are broadcast along it.
+// The full indices that one index of a dimension of dterms covers: itself, or all if the terms are broadcast along it.
 struct BroadcastRange {
   uint32 begin;
   uint32 end;
@@ -17,8 +17,8 @@ struct BroadcastRange {
   }
 };
 
-// dterms from the sums over rows of each query head (BackwardOptionArgs::dterms_sums), always in the same order.
-// Grid: runs of kThreads keys of every batch entry and head of dterms.
+// Computes dterms from the sums over rows of each query head (BackwardOptionArgs::dterms_sums), always in the same
+// order. Grid: runs of kThreads keys of every batch entry and head of dterms.
 template <class Config>
 __device__ void dterms_reduce(const BackwardOptionArgs& args) {
   using Element = DtermsElementOf<Config>;

@@ -1,4 +1,4 @@
-// What a block reads and writes: the rows of one head as a matrix, and the mask of its Config.
+// A block's inputs and outputs: the rows of one head as a matrix, and the mask of its Config.
 #pragma once
 
 #include "../common/args.cuh"
@@ -9,7 +9,7 @@
 
 namespace attend {
 
-// The rows of one head: neighbours in a row are neighbours in memory.
+// The rows of one head. Columns are contiguous.
 template <class Element>
 struct HeadMatrix {
   Element* data;     // row 0
@@ -19,20 +19,20 @@ struct HeadMatrix {
   [[nodiscard]] ATTEND_HOST_DEVICE Element* row(int64 row_index) const { return data + row_index * row_stride; }
 };
 
-// Head `head` of sequence `batch` of a (batch, heads, num_rows, head_dim) tensor.
+// Returns head `head` of sequence `batch` of a (batch, heads, num_rows, head_dim) tensor.
 template <class Element, class Pointer>
 [[nodiscard]] ATTEND_HOST_DEVICE HeadMatrix<Element> head_matrix(Pointer tensor, const TensorStrides& stride,
                                                                  uint32 batch, uint32 head, int64 num_rows) {
   return {static_cast<Element*>(tensor) + stride.offset(batch, head, 0), stride.row, num_rows};
 }
 
-// The mask of a kernel's problem, which is no window; ForwardArgs and BackwardArgs alike.
+// Returns the mask of a kernel's problem, which has no window. Args: ForwardArgs or BackwardArgs.
 template <class Config, class Args>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr WindowMask mask_of(const Args& args) {
   return window_of<Config>(args.seqlen_q, args.seqlen_k);
 }
 
-// The key head that a query head reads.
+// Returns the key head that a query head reads.
 template <class Args>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 key_head_of(const Args& args, uint32 head) {
   return head / (args.num_heads_q / args.num_heads_k);

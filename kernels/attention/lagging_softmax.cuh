@@ -1,7 +1,7 @@
-// An online softmax whose maxima may lag behind, so that what was summed so far is seldom rescaled.
+// An online softmax whose maxima may lag behind, so that earlier sums are seldom rescaled.
 //
-// What is subtracted from a row's scores need not be their maximum, if l and o are relative to the same m
-// (online_softmax.cuh): so m is left where it is until a score has outgrown it by more than 2^kMaxLag.
+// The number subtracted from a row's scores need not be their maximum, if l and o are relative to the same m
+// (online_softmax.cuh). So m stays unchanged until a score exceeds it by more than kMaxLag.
 // Source: FlashAttention-4 (2025)
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace attend {
 
-// Powers of two: p stays below 2^8, which rounds as well as what is below 1.
+// In powers of two: p stays below 2^8, where its relative rounding error is the same as below 1.
 constexpr float kMaxLag = 8.0f;
 
-// m, l and o of all rows of a warp, where the scores of any have outgrown its m. Rows: 16 of them, with s, o and
-// softmax. All lanes of the warp take part.
+// Raises m, and rescales l and o, of all rows of a warp, if the scores of any row have outgrown its m. Rows: 16 rows,
+// with the members s, o and softmax. All lanes of the warp take part.
 template <int kTiles, class Rows>
 __device__ __forceinline__ void raise_maxima(Rows (&tile)[kTiles], float scale_log2) {
   float tile_max[kTiles][kRowsOfThread];

@@ -1,6 +1,6 @@
-// Sums over very many keys. The tensor cores cut what does not fit into 24 bits of a sum where an addition would round
-// it: each product of depth 16 loses some 2^-24 of o, always towards zero, which after 10^5 keys is more than the
-// rounding of float16. So kernels put o aside every kKeysOfSum keys, and add the pieces in float32.
+// Sums over very many keys. The tensor cores truncate additions to 24 bits instead of rounding. Each product of depth
+// 16 loses about 2^-24 of o, always towards zero. After 10^5 keys the loss exceeds the rounding of float16. So kernels
+// save o every kKeysOfSum keys, and add the partial sums in float32.
 #pragma once
 
 #include "../common/element_info.cuh"
@@ -10,7 +10,8 @@ namespace attend {
 
 constexpr int kKeysOfSum = 8192;
 
-// Config::kPutsAside: sums over more keys lose more in the tensor cores than rounding does.
+// Returns the value of Config::kPutsAside: whether sums over this many keys lose more in the tensor cores than by
+// rounding.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool puts_sums_aside(ElementType element, int64 seqlen_k) {
   return seqlen_k > element_info(element).most_keys_of_sum;
 }

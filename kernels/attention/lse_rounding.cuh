@@ -1,10 +1,10 @@
-// The sum of a row's exp(s - lse), which is 1 for an exact lse, where lse is so large that its rounding shows.
+// Sums exp(s - lse) over a row, if lse is so large that its rounding matters. With an exact lse the sum would be 1.
 //
-// Below a bias of -1e9 on all keys of a row, lse is a multiple of 64: log n is lost in it, and p = exp(s - lse) and all
-// gradients would be n times too large. Such rows are rare and known before the backward pass proper, so the kernel
-// that prepares it sums them once more. Config::kHasLseRounding says for which problems: those with a bias, ALiBi or a
-// function of the caller's, as products alone round as coarsely as lse does, and not parts of a larger one, whose keys
-// are not all of a row's.
+// With a bias below -1e9 on all n keys of a row, lse is a multiple of 64. Then log n is lost in lse's rounding, and p =
+// exp(s - lse) and all gradients would be n times too large. Such rows are rare, and are known before the main backward
+// kernel. So the kernel that prepares it sums these rows again. Config::kHasLseRounding enables this for problems with
+// a bias, ALiBi or a custom score function. Without them the products are rounded as coarsely as lse. It is off for
+// parts of a larger problem, which do not have all keys of a row.
 #pragma once
 
 #include "../common/args.cuh"
@@ -19,12 +19,12 @@
 
 namespace attend {
 
-// A row's largest |scale q.k| as far as it adds to the sum, and the sum of exp(s - lse).
+// The largest |scale q.k| among the keys that contribute to the sum, and the sum of exp(s - lse).
 struct LseSum {
   float product, sum;
 };
 
-// Of one row, a lane's share of its keys.
+// Returns the sums of one row over a lane's share of its keys.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ LseSum lse_sum(const BackwardArgs& base, const OptionArgs& options,
                                                         const SequenceSpan& span, uint32 sequence, uint32 head,
@@ -71,13 +71,13 @@ template <class Config, int kLanes>
   return result;
 }
 
-// log2 of sum_j exp(s_j - lse) of a row, with the logit of its head (row_end.cuh) in the sum. 0 where lse is not
-// coarse, where the row adds nothing to any gradient, and where the sum is not explained by lse's rounding: lse then is
-// of other keys too. By kLanes lanes that share a row, in warps that are all here; a row beyond the sequence has no
-// key.
+// Returns log2 of sum_j exp(s_j - lse) of a row, including the logit of its head (row_end.cuh). Returns 0 in three
+// cases: lse is not coarse; the row contributes to no gradient; or the sum is farther from 1 than lse's rounding
+// explains, because lse covers other keys too. kLanes lanes share a row, and all lanes of the warp must call it. A row
+// beyond the sequence has no key.
 //
-// Products on tensor cores (kFusesScores) are added up in another order than here, and their sums are cut off, for
-// which base.scale makes up: 0 as well if that explains the sum.
+// Tensor core products (kFusesScores) are summed in a different order, and their sums are truncated, which base.scale
+// compensates. The result is also 0 if this difference explains the sum.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float lse_log2_sum(const BackwardArgs& base, const OptionArgs& options,
                                                             const SequenceSpan& span, uint32 sequence, uint32 head,
@@ -105,7 +105,7 @@ template <class Config, int kLanes>
   if (!exists || !(largest_gradient > 0.0f)) return 0.0f;
   const float log2_sum = log2f(of_row.sum);
   const float off = fabsf(log2_sum) * kLn2;
-  return off <= kLargestLseError * fabsf(lse) && off > kProductError * of_row.product ? log2_sum : 0.0f;  // NaN: 0
+  return off <= kLargestLseError * fabsf(lse) && off > kProductError * of_row.product ? log2_sum : 0.0f;  // NaN gives 0
 }
 
 }  // namespace attend

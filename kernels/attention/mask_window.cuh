@@ -1,4 +1,4 @@
-// From the mask of a kernel's Config to the window that it stands for: the one place that decides it.
+// Maps the mask of a kernel's Config to its window. Only this file defines the mapping.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// window_left, window_right: what the caller passed. Only MaskKind::kWindow reads them.
+// window_left, window_right: the caller's values. Only MaskKind::kWindow reads them.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr WindowMask window_of(int64 seqlen_q, int64 seqlen_k,
                                                                 int64 window_left = kOpenWindow,

@@ -1,8 +1,8 @@
-// A row's attention over some keys merged with that over others, by their log-sum-exp.
+// Merges a row's attention over some keys with that over others, by their log-sum-exp.
 //
 //   lse = log(exp(before) + exp(part)),   o = exp(before - lse) o_before + exp(part - lse) o_part
 //
-// The weights add up to 1 whatever was rounded in lse: o does not drift with the number of parts.
+// The weights add up to 1 even if lse is rounded. So o does not drift with the number of parts.
 // Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace attend {
 
-// -inf stands for a part that saw no key: it counts for nothing. NaN gives NaN.
+// The merged lse, and the weights of both parts. A part with lse = -inf saw no key, and has weight 0. NaN gives NaN.
 struct MergedLse {
   float lse;
-  float before;  // weight of the result so far, which may be undefined where its lse is -inf
-  float part;    // and of what is merged into it
+  float before;  // weight of the result so far, whose o may be undefined if its lse is -inf
+  float part;    // weight of the part that is merged into it
 };
 
 [[nodiscard]] ATTEND_HOST_DEVICE MergedLse merged(float before, float part) {
@@ -22,7 +22,7 @@ struct MergedLse {
   if (part == -kInfinity) return {before, 1.0f, 0.0f};
   const bool part_is_low = part < before;
 #if defined(__CUDA_ARCH__)
-  const float ratio = expf(part_is_low ? part - before : before - part);  // of the low one to the high one
+  const float ratio = expf(part_is_low ? part - before : before - part);  // ratio of the smaller weight to the larger
   const float lse = (part_is_low ? before : part) + log1pf(ratio);
 #else
   const float ratio = __builtin_expf(part_is_low ? part - before : before - part);

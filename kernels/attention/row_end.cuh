@@ -1,7 +1,7 @@
-// The end of a query row: o and lse from the sums over the row's keys and, with kAddsToSum, a logit of the head. The
-// exponential of the logit is part of the row's sum, but the logit has no value: it only makes o smaller.
+// The end of a query row: computes o and lse from the sums over the row's keys and, with kAddsToSum, a logit of the
+// head. The exponential of the logit is part of the row sum. The logit has no value, so it only makes o smaller.
 //
-// The logit is merged like another part of the row (merge_rows.cuh), so it may be of any size.
+// The logit is merged like another part of the row (merge_rows.cuh), so it may have any magnitude.
 // Source: OpenAI, gpt-oss-120b and gpt-oss-20b model card (2025): a learned number of each head in the denominator of
 // the softmax; Miller, Attention is off by one (2023): the same with a logit of 0
 #pragma once
@@ -16,7 +16,7 @@ namespace attend {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// The logit of a head of a sequence.
+// Returns the logit of a head of a sequence.
 [[nodiscard]] __device__ __forceinline__ float row_logit(const OptionArgs& options, uint32 sequence, uint32 head) {
   const int64 at = sequence * options.row_logit_sequence_stride + head * options.row_logit_head_stride;
   switch (static_cast<ElementType>(options.row_logits_element)) {
@@ -30,11 +30,11 @@ namespace attend {
   return -kInfinity;
 }
 
-// Of one query head of one sequence.
+// The row end of one query head of one sequence.
 template <class Config>
 struct RowEnd {
   float kept;   // factor of entries of p that are not dropped
-  float logit;  // kAddsToSum; -inf counts for nothing
+  float logit;  // kAddsToSum; -inf adds nothing
 
   [[nodiscard]] static __device__ __forceinline__ RowEnd of(const OptionArgs& options, uint32 sequence, uint32 head) {
     RowEnd end = {kept_scale<Config>(options), -kInfinity};
@@ -42,14 +42,14 @@ struct RowEnd {
     return end;
   }
 
-  // The row's lse, from that of its keys, -inf if it sees none.
+  // Returns the row's lse, given that of its keys, which is -inf if it sees none.
   [[nodiscard]] __device__ __forceinline__ float lse(float of_keys) const {
     if constexpr (Score<Config>::kAddsToSum) return merged(of_keys, logit).lse;
     return of_keys;
   }
 
-  // What the sum of p v, p relative to the row's maximum, is multiplied by to make o. inverse_sum: 1 / sum p, 0 if the
-  // row sees no key.
+  // Returns the factor that turns the sum of p v into o, with p relative to the row maximum. inverse_sum: 1 / sum p, or
+  // 0 if the row sees no key.
   [[nodiscard]] __device__ __forceinline__ float factor(float inverse_sum, float lse_of_keys) const {
     if constexpr (Score<Config>::kAddsToSum) return inverse_sum * kept * merged(lse_of_keys, logit).before;
     return inverse_sum * kept;

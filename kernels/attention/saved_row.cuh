@@ -1,4 +1,4 @@
-// What the backward pass knows of a query row before it starts.
+// Data of a query row that is computed before the main backward kernel.
 #pragma once
 
 #include "../common/args.cuh"
@@ -9,12 +9,12 @@ namespace attend {
 struct SavedRow {
   float lse;       // +inf for rows that see no key
   float delta;     // rowsum(dout * o) - dlse
-  float log2_sum;  // kHasLseRounding: lse_log2_sum(), else 0
+  float log2_sum;  // kHasLseRounding: lse_log2_sum(), otherwise 0
 };
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// The saved rows of one head of one sequence. Workspace: SavedRow (batch, num_heads_q, total_rows).
+// Returns the saved rows of one head of one sequence. Workspace: SavedRow (batch, num_heads_q, total_rows).
 [[nodiscard]] __device__ __forceinline__ SavedRow* saved_rows(const BackwardOptionArgs& args, const SequenceSpan& span,
                                                               uint32 head) {
   return static_cast<SavedRow*>(args.base.workspace) +

@@ -1,5 +1,5 @@
-// Which tiles a block of a persistent kernel works on, one after the other. Tiles have numbers: work.cuh says which
-// tile of which head a number means, and so in which order tiles start.
+// The sequence of tiles that a block of a persistent kernel works on. Tiles have numbers. work.cuh maps a number to a
+// tile of a head, and so determines the order in which tiles start.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -8,8 +8,8 @@
 
 namespace attend {
 
-// The number of the block's tile after tile `index`. counter: kDynamic: of the grid, in memory, 0 before each launch;
-// otherwise it is not read.
+// Returns the number of the block's next tile after tile `index`. counter: for kDynamic, a counter of the grid in
+// memory, 0 before each launch; otherwise it is not read.
 template <Schedule kSchedule>
 [[nodiscard]] __device__ __forceinline__ uint32 next_index(uint32 index, uint32* counter) {
   if constexpr (kSchedule == Schedule::kDynamic) {
@@ -25,10 +25,10 @@ class TileQueue {
  public:
   __device__ __forceinline__ TileQueue() : index_(blockIdx.x) {}
 
-  // The number of the present tile. It may be beyond the last.
+  // Returns the number of the current tile. It may be beyond the last.
   [[nodiscard]] __device__ __forceinline__ uint32 index() const { return index_; }
 
-  // take() asks for the next tile, early; advance() goes to it. counter: as for next_index().
+  // take() requests the next tile early; advance() moves to it. counter: see next_index().
   __device__ __forceinline__ void take(uint32* counter) {
     if (kSchedule == Schedule::kStatic || threadIdx.x % 32 == 0) next_ = next_index<kSchedule>(index_, counter);
   }

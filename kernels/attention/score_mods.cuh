@@ -1,7 +1,7 @@
-// Score modifications: what happens to a score between q.k and p. Each is described once, for host and device.
+// Score modifications: the steps between q.k and p. Each is described once, for host and device.
 //
-// A kernel does not ask which modifications are on. It asks Score<Config> for a trait, such as "adds a term that is
-// read from memory", and so do the host's predicates. A new modification is a row of traits_of() and a line of Score.
+// Kernels do not query which modifications are on. They query Score<Config> for a trait, such as "adds a term that is
+// read from memory". So do the host's predicates. A new modification needs a row in traits_of() and a line in Score.
 #pragma once
 
 #include "../common/args.cuh"
@@ -16,11 +16,12 @@ constexpr int kScoreMods = 6;
 
 struct ScoreModTraits {
   bool transforms = false;         // s = f(scale q.k), with a derivative other than 1
-  bool adds_from_memory = false;   // adds a term that is read for each row and key; it may be as low as -FLT_MAX
-  bool adds_by_position = false;   // adds a term that follows from the positions of row and key
-  bool masks_from_memory = false;  // reads for each row and key whether the row sees the key
-  bool drops = false;              // sets p to 0 at random, after the softmax's sum
-  bool adds_to_sum = false;        // adds the exponential of a logit of the head to the softmax's sum, once a row
+  bool adds_from_memory = false;   // adds a term that is read from memory for each row and key; it may be as low as
+                                   // -FLT_MAX
+  bool adds_by_position = false;   // adds a term computed from the positions of row and key
+  bool masks_from_memory = false;  // reads from memory, for each row and key, whether the row sees the key
+  bool drops = false;              // sets p to 0 at random, after the row sum is computed
+  bool adds_to_sum = false;        // adds the exponential of a logit of the head to each row sum
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits operator|(const ScoreModTraits& other) const {
     return {transforms || other.transforms,
@@ -33,17 +34,17 @@ struct ScoreModTraits {
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool adds() const { return adds_from_memory || adds_by_position; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool reads_memory() const { return adds_from_memory || masks_from_memory; }
-  // Is a score the product q.k times a factor, but for what is masked?
+  // Returns whether an unmasked score is q.k times a constant factor.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool keeps_products() const { return !transforms && !adds(); }
-  // Does any score differ from the product, or is any masked by more than lengths and window?
+  // Returns whether any score differs from the scaled product, or is masked by more than lengths and window.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_scores() const {
     return !keeps_products() || masks_from_memory;
   }
-  // Neither scores nor p before the softmax's sum differ from those of plain attention.
+  // Returns whether scores and p are those of unmodified attention. The row sum may still differ.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool changes_nothing() const { return !changes_scores() && !drops; }
 };
 
-// Traits as a number, a bit each, and back.
+// Traits as a number with one bit each, and back.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int bits_of(const ScoreModTraits& traits) {
   return traits.transforms | traits.adds_from_memory << 1 | traits.adds_by_position << 2 |
          traits.masks_from_memory << 3 | traits.drops << 4 | traits.adds_to_sum << 5;
@@ -52,7 +53,7 @@ struct ScoreModTraits {
   return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0, (bits & 32) != 0};
 }
 
-// The traits that the kernels of families know. A modification with another one is refused until it is added here.
+// The traits that kernels support. A modification with any other trait is refused until the trait is added here.
 constexpr ScoreModTraits kKnownTraits = {.transforms = true,
                                          .adds_from_memory = true,
                                          .adds_by_position = true,
@@ -78,7 +79,7 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
   return {};
 }
 
-// Does a modification have no trait but these?
+// Returns whether a modification has no traits except these.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_only(ScoreMod mod, const ScoreModTraits& traits) {
   return (bits_of(traits_of(mod)) & ~bits_of(traits)) == 0;
 }
@@ -87,21 +88,22 @@ constexpr ScoreModTraits kKnownTraits = {.transforms = true,
   return is_on ? traits_of(mod) : ScoreModTraits{};
 }
 
-// Has a kernel's Config a modification of the caller's own? Families that refuse those have no constant for it.
+// Returns whether a kernel's Config has a custom modification. Families that refuse custom modifications do not define
+// the constant.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_custom_score() {
   if constexpr (requires { Config::kHasCustomScore; }) return Config::kHasCustomScore;
   return false;
 }
 
-// For the choice of tiles, what the caller's own modification counts as: it wants registers as a term by position does,
-// and in the backward pass as a transform does, if its derivative is not 1.
+// Returns the traits that a custom modification counts as in the choice of tiles. It needs as many registers as a term
+// by position. In the backward pass, if its derivative is not 1, it also needs those of a transform.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr ScoreModTraits custom_tile_traits(bool has_slope) {
   return {.transforms = has_slope, .adds_by_position = true};
 }
 
-// The traits of all modifications that a kernel's Config has on. Those of the caller's own have names apart: kernels
-// evaluate it where all rules of scores are applied, and know no more of it.
+// The traits of all modifications that a kernel's Config enables. Custom modifications have separate names. Kernels
+// evaluate them together with the score rules, and are otherwise independent of them.
 template <class Config>
 struct Score {
   static constexpr ScoreModTraits kTraits =
@@ -119,7 +121,7 @@ struct Score {
   static constexpr bool kAdds = kTraits.adds();
   static constexpr bool kMasksFromMemory = kTraits.masks_from_memory;
   static constexpr bool kReadsMemory = kTraits.reads_memory();
-  static constexpr bool kHasSlopes = kTransforms || kIsCustomWithSlope;  // a derivative by scale q.k other than 1
+  static constexpr bool kHasSlopes = kTransforms || kIsCustomWithSlope;  // d score / d (scale q.k) may differ from 1
   static constexpr bool kKeepsProducts = kTraits.keeps_products() && !kIsCustom;
   static constexpr bool kChangesScores = kTraits.changes_scores() || kIsCustom;
   static constexpr bool kOnlyTransforms = kTransforms && !kAdds && !kMasksFromMemory && !kIsCustom;
@@ -131,7 +133,7 @@ struct Score {
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// Factor of entries of p that are not dropped.
+// Returns the factor of entries of p that are not dropped.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float kept_scale(const OptionArgs& options) {
   return Score<Config>::kDrops ? options.dropout_scale : 1.0f;

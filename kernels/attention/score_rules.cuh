@@ -1,10 +1,10 @@
-// The options of one query head and, from them, those of one tile of its scores: how scores are modified. How a
-// tile's scores lie in registers is no matter here: grid_scores.cuh and accumulator_scores.cuh apply the rules to them.
+// Score modifications: the options of one query head and, derived from them, those of one tile of its scores. The rules
+// are independent of the register layout of scores; grid_scores.cuh and accumulator_scores.cuh apply them.
 //
 //   const auto rules = ScoreRules<Config>::make(args.options, args.base.scale, span, sequence, head, num_heads_q);
 //   const auto tile = rules.tile(first_row, first_key);
 //
-// What an option that is off would need is neither read nor computed.
+// Data of a disabled option is neither read nor computed.
 #pragma once
 
 #include "../common/args.cuh"
@@ -24,15 +24,15 @@
 
 namespace attend {
 
-// A gradient times a derivative, or times what has the derivative as a factor. A gradient of 0 stays 0: the caller's
-// derivative may be infinite.
+// Multiplies a gradient by a derivative, or by a number that has the derivative as a factor. A gradient of 0 stays 0,
+// because the derivative of a custom function may be infinite.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float times_slope(float gradient, float slope) {
   if constexpr (!Score<Config>::kIsCustomWithSlope) return gradient * slope;
   return gradient == 0.0f ? 0.0f : gradient * slope;
 }
 
-// Score<Config>::kIsCustom: what the caller's function may ask for beside the positions of row and key.
+// Score<Config>::kIsCustom: inputs of the custom function, in addition to the positions of row and key.
 struct CustomScorePlace {
   const CapturedTensor* captured;
   int sequence, head;
@@ -40,13 +40,14 @@ struct CustomScorePlace {
   CustomScoreCode::Held held;  // TileRules::hold()
 };
 
-// Where in a tile it is evaluated: a place of the thread, and how far the score is from there, known when compiling.
+// A place in a tile at which the custom function is evaluated. row and key are the thread's place; rows_on and keys_on
+// are compile-time distances from it.
 struct CustomScoreOffset {
   int row, rows_on;
   int key, keys_on;
 };
 
-// The rules for one tile of scores; rows and keys count from its first.
+// The rules for one tile of scores. Rows and keys count from the tile's first.
 template <class Config>
 struct TileRules {
   TileView view;
@@ -54,20 +55,20 @@ struct TileRules {
   ScoreTransform transform;                               // kTransforms
   float slope;                                            // kAddsByPosition
   float distance_shift;                                   // kIsPart: OptionArgs
-  const typename TermsElementOf<Config>::Storage* terms;  // of the tile's first row and key
-  const unsigned char* mask;                              // likewise
-  bool in_pairs;  // keys 2 n and 2 n + 1 of terms and mask, as far as they are on, are aligned to be loaded together
+  const typename TermsElementOf<Config>::Storage* terms;  // address at the tile's first row and key
+  const unsigned char* mask;                              // address at the tile's first row and key
+  bool in_pairs;  // keys 2 n and 2 n + 1 of the enabled terms and mask are aligned to be loaded together
   int64 terms_row_stride;
   int64 mask_row_stride;
   DropMask drop_mask;
-  int64 first_row;  // that drop_mask and the caller's function are asked about: kIsPart: in the larger problem, the
-                    // others position_step apart
+  int64 first_row;  // first row as drop_mask and the custom function count it. kIsPart: in the larger problem, whose
+                    // rows are position_step apart
   int64 first_key;
   uint32 position_step;  // kIsPart
   CustomScorePlace place;
   BlockMap<Config> map;
 
-  // What the caller's function is told of a score.
+  // Returns the custom function's inputs for a score.
   [[nodiscard]] __device__ __forceinline__ ScorePoint<float> custom_point(float score,
                                                                           const CustomScoreOffset& in_tile) const {
     const int row = static_cast<int>(first_row) + in_tile.row, key = static_cast<int>(first_key) + in_tile.key;
@@ -84,8 +85,8 @@ struct TileRules {
             static_cast<float>(in_tile.rows_on - in_tile.keys_on)};
   }
 
-  // Does the function read the same elements for all pairs of kRows rows and kKeys keys from the first on? Then those
-  // are read: for custom_score<kWithSlope, true>.
+  // Returns whether the function reads the same elements for all pairs of kRows rows and kKeys keys from the tile's
+  // first. If so, it reads those elements, for use by custom_score<kWithSlope, true>.
   template <int kRows, int kKeys>
   [[nodiscard]] __device__ __forceinline__ bool hold() {
     if constexpr (!CustomScoreCode::kHolds) return false;
@@ -97,7 +98,7 @@ struct TileRules {
     return true;
   }
 
-  // The caller's function of a score. slope: becomes its derivative if kWithSlope.
+  // Returns the custom function of a score. slope: receives the derivative if kWithSlope.
   template <bool kWithSlope, bool kHeld = false>
   [[nodiscard]] __device__ __forceinline__ float custom_score(float score, const CustomScoreOffset& in_tile,
                                                               float& slope) const {
@@ -111,34 +112,36 @@ struct TileRules {
       value = kHeld ? CustomScoreCode::held_value(at, place.captured, place.held)
                     : CustomScoreCode::value(at, place.captured);
     }
-    if constexpr (Score<Config>::kAddsFromMemory) return score == -kInfinity ? score : value;  // hidden it stays
+    // A hidden score stays hidden.
+    if constexpr (Score<Config>::kAddsFromMemory) return score == -kInfinity ? score : value;
     return value;
   }
 
-  // The slope multiplies this distance: i + off - j, with a sign.
+  // Returns the distance that the slope multiplies: i + off - j, with a sign.
   [[nodiscard]] __device__ __forceinline__ float distance(int row, int key) const {
     const auto distance = static_cast<float>(view.diagonal + row - key);
     if constexpr (Config::kIsPart) return distance + distance_shift;
     return distance;
   }
 
-  // Does every row of the tile see every key of it, as far as lengths, window and block map go?
+  // Returns whether every row of the tile sees every key of it, by lengths, window and block map.
   template <int kRowsOfTile, int kKeysOfTile>
   [[nodiscard]] __device__ __forceinline__ bool all_visible() const {
     return view.template all_visible<kRowsOfTile, kKeysOfTile>() &&
            map.template sees_all<kRowsOfTile, kKeysOfTile>(first_row, first_key);
   }
 
-  // The score before the caller's function and before masks. slope_out: d score / d (scale q.k), kTransforms.
+  // Returns the score before the custom function and before masks. slope_out: d score / d (scale q.k), if kTransforms.
   template <bool kAllVisible>
   [[nodiscard]] __device__ __forceinline__ float own_score(float product, int row, int key, float& slope_out) const {
-    float score = __fmul_rn(product, scale);  // no multiply-add with an lse that is taken off: rounded as lse is
+    float score = __fmul_rn(product, scale);  // prevents a fused multiply-add with the later subtraction of lse: the
+                                              // product is rounded as lse's was
     if constexpr (Score<Config>::kTransforms) {
       score = transform.template score<Config>(score, slope_out);
     }
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
     if constexpr (Score<Config>::kAddsFromMemory) {
-      if (exists) {  // -inf hides the key, also one whose product is NaN
+      if (exists) {  // -inf hides the key, even if the product is NaN
         const float added = TermsElementOf<Config>::to_float(terms[row * terms_row_stride + key]);
         const float sum = Score<Config>::kTransforms ? score + added : fmaf(product, scale, added);
         score = added == -kInfinity ? added : sum;
@@ -148,8 +151,8 @@ struct TileRules {
     return score;
   }
 
-  // The score of a row and key from their q.k. slope_out: d score / d (scale q.k), kHasSlopes; kOfTerms: d score / d
-  // (the term from memory).
+  // Returns the score of a row and key from their q.k. slope_out: d score / d (scale q.k), if kHasSlopes. kOfTerms: d
+  // score / d (the term from memory).
   template <bool kAllVisible, bool kOfTerms = false>
   [[nodiscard]] __device__ __forceinline__ float score(float product, int row, int key, float& slope_out) const {
     const bool exists = kAllVisible || (row < view.rows_left && key < view.keys_left);
@@ -168,8 +171,8 @@ struct TileRules {
     return score;
   }
 
-  // score<true>() as kernels on tensor cores round it (accumulator_scores.cuh), without the window. Under a causal mask
-  // the last bit of their ALiBi may be another.
+  // Returns the value of score<true>() with the rounding of tensor core kernels (accumulator_scores.cuh), without the
+  // window. Under a causal mask the last bit of ALiBi may differ from theirs.
   [[nodiscard]] __device__ __forceinline__ float fused_score(float product, int row, int key) const {
     float addend = 0.0f;
     if constexpr (Score<Config>::kAddsFromMemory)
@@ -293,13 +296,14 @@ struct ScoreRules {
   }
 
  private:
-  // For each tile: kept through a tile's products the numbers would take registers that are wanted there.
+  // Reads the numbers again for each tile. Kept through a tile's products, they would occupy registers that the
+  // products need.
   [[nodiscard]] static __device__ __forceinline__ uint64 read_anew(const uint64* from) {
     uint64 number;
     asm volatile("ld.global.u64 %0, [%1];" : "=l"(number) : "l"(from));
     return number;
   }
-  // Are elements 2 n and 2 n + 1 of every row aligned to twice their size?
+  // Returns whether elements 2 n and 2 n + 1 of every row are aligned to twice their size.
   template <class Storage>
   [[nodiscard]] static __device__ __forceinline__ bool are_pairs(const Storage* data, int64 row_stride) {
     return reinterpret_cast<uint64>(data) % (2 * sizeof(Storage)) == 0 && row_stride % 2 == 0;

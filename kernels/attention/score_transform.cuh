@@ -1,12 +1,12 @@
 // The transform of scores: softcap, s = cap tanh(x / cap) of x = scale q.k.
 //
-// Kernels know it as ScoreTransform, whatever function it is, in three forms:
+// Kernels use it through ScoreTransform, in one of three forms, and are independent of the function:
 //   exact       the score in float32, with the library's tanh: CUDA cores
-//   factored    unit_value() and cap() apart, with a fast tanh for 16-bit types: the factor joins the one of the
-//               softmax's exponent
-//   reciprocal  tanh x = 1 - 2 r with r = 1 / (e^2x + 1): the constant goes into lse, the factor into the exponent. The
-//               derivative is 4 (r - r^2). Its absolute error is 2^-24 of 2 cap, far below the rounding of p while cap
-//               is at most kLargestCapByReciprocal
+//   factored    unit_value() and cap() are separate, with a fast tanh for 16-bit types: the cap is combined with the
+//               factor in the softmax's exponent
+//   reciprocal  tanh x = 1 - 2 r with r = 1 / (e^2x + 1): the constant is added to lse, the factor is in the exponent.
+//               The derivative is 4 (r - r^2). Its absolute error is 2^-24 of 2 cap. This is far below the rounding of
+//               p, if cap is at most kLargestCapByReciprocal
 #pragma once
 
 #include "../common/args.cuh"
@@ -20,27 +20,28 @@
 
 namespace attend {
 
-// tanh(x), relative error below 2^-18, absolute below 2^-22: two instructions of the special function unit, where the
-// library's tanhf branches. Near 0, where 1 - 2 / (e^2x + 1) would cancel, the first terms of the series.
+// Returns tanh(x), with a relative error below 2^-18 and an absolute one below 2^-22. It uses two instructions of the
+// special function unit; the library's tanhf branches. Near 0, where 1 - 2 / (e^2x + 1) would cancel, it uses the first
+// terms of the series.
 [[nodiscard]] ATTEND_HOST_DEVICE float tanh_fast(float x) {
   constexpr float kNearZero = 0.125f;
   const float square = x * x;
   const float series = x * multiply_add(square, multiply_add(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
   const float whole = multiply_add(-2.0f, reciprocal_fast(exp2_fast(x * (2.0f * kLog2E)) + 1.0f), 1.0f);
-  return square < kNearZero * kNearZero ? series : whole;  // NaN and infinities are whole's
+  return square < kNearZero * kNearZero ? series : whole;  // NaN and infinities give `whole`
 }
 
-// Below it tanh x is x to the last bit: x (1 - x^2 / 3).
+// Below it tanh x = x (1 - x^2 / 3) rounds to x.
 constexpr float kNearlyLinear = 0x1p-13f;
 
-// d (cap tanh(x / cap)) / dx, of t = tanh(x / cap).
+// Returns d (cap tanh(x / cap)) / dx, given t = tanh(x / cap).
 [[nodiscard]] ATTEND_HOST_DEVICE float transform_slope(float t) {
   return multiply_add(-t, t, 1.0f);
 }
 
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 
-// The exact form as the host computes it, in float or double.
+// The exact form on the host, in float or double.
 template <class Real>
 struct TransformedScore {
   Real value;
@@ -54,13 +55,14 @@ struct TransformedScore {
 
 #endif
 
-// Caps that the reciprocal form takes. Of larger ones the error of tanh would show in p; of smaller ones keys that are
-// not seen would not vanish.
+// Bounds of the caps that the reciprocal form supports. With larger caps the error of tanh would be visible in p. With
+// smaller ones masked keys would get a p above 0.
 constexpr float kLargestCapByReciprocal = 256.0f, kSmallestCapByReciprocal = 1e-12f;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// Is cap so large that x / cap may underflow? Families that refuse such caps have no constant for it.
+// Returns whether cap is so large that x / cap may underflow. Families that refuse such caps do not define the
+// constant.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_huge_cap() {
   if constexpr (requires { Config::kHasHugeTransform; }) return Config::kHasHugeTransform;
@@ -72,7 +74,7 @@ struct ScoreTransform {
   float scale_in_cap;  // scale / cap
 
   [[nodiscard]] static __device__ __forceinline__ ScoreTransform make(const OptionArgs& options, float scale) {
-    // A quotient beyond the largest float would make NaN of a product that is 0.
+    // An infinite quotient would make a product of 0 NaN.
     return {options.transform_cap, fmaxf(-kLargestFloat, fminf(kLargestFloat, scale / options.transform_cap))};
   }
 
@@ -80,18 +82,18 @@ struct ScoreTransform {
     return options.transform_cap;
   }
 
-  // Exact. score: scale q.k. slope: the derivative.
+  // The exact form: returns the transform of a score scale q.k. slope: receives the derivative.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ float score(float score, float& slope) const {
     const float x = score / cap;
     const float t = tanhf(x);
-    const bool is_linear = has_huge_cap<Config>() && fabsf(x) < kNearlyLinear;  // x may have lost the score
+    const bool is_linear = has_huge_cap<Config>() && fabsf(x) < kNearlyLinear;  // x may have underflowed
     const float result = is_linear ? score : cap * t;
     slope = transform_slope(t);
     return result;
   }
 
-  // Factored: the score is cap times this. The derivative is slope_of_unit_value() of it.
+  // The factored form: the score is cap times the result. slope_of_unit_value() of the result is the derivative.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ float unit_value(float product) const {
     const float x = product * scale_in_cap;
@@ -101,7 +103,7 @@ struct ScoreTransform {
     return transform_slope(value);
   }
 
-  // By reciprocal, forward: -r. The score is cap (1 + 2 times it).
+  // The reciprocal form in the forward pass: minus_r() returns -r. The score is cap (1 + 2 (-r)).
   [[nodiscard]] static __device__ __forceinline__ bool can_be_reciprocal(const OptionArgs& options) {
     return options.transform_cap <= kLargestCapByReciprocal;
   }
@@ -113,15 +115,16 @@ struct ScoreTransform {
 
 #endif
 
-// r of an entry that is not seen: p is 2^-(huge), and r - r^2 is still finite.
+// r of a masked entry: p becomes 2^-(huge), and r - r^2 is still finite.
 constexpr float kUnseenReciprocal = 1e18f;
 
-// By reciprocal, backward. Products become r, r becomes p, and ds is made of p (r - r^2), a quarter of the derivative.
-// The host fills it; a kernel's operands come from constant memory, without registers.
+// The reciprocal form in the backward pass. Products become r, r becomes p, and ds is computed from p (r - r^2), a
+// quarter of the derivative. The host fills this struct, and a kernel's operands come from constant memory, without
+// registers.
 struct ReciprocalTransform {
   float to_r;        // 2 log2(e) scale / cap
   float exponent;    // -2 log2(e) cap
-  float lse_offset;  // log2(e) cap: to be subtracted from log2(e) lse
+  float lse_offset;  // log2(e) cap, subtracted from log2(e) lse
 
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
   [[nodiscard]] static ReciprocalTransform of(double scale_log2, double cap) {
@@ -136,11 +139,11 @@ struct ReciprocalTransform {
   [[nodiscard]] __device__ __forceinline__ float r(float product) const {
     return reciprocal_fast(exp2_fast(product * to_r) + 1.0f);
   }
-  // log2_lse: less lse_offset.
+  // log2_lse: log2(e) lse minus lse_offset.
   [[nodiscard]] __device__ __forceinline__ float probability(float r, float log2_lse) const {
     return exp2_fast(fmaf(r, exponent, -log2_lse));
   }
-  // A quarter of the derivative.
+  // Returns a quarter of the derivative.
   [[nodiscard]] static __device__ __forceinline__ float quarter_slope(float r) {
     return fmaf(-r, r, r);
   }

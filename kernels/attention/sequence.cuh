@@ -1,4 +1,4 @@
-// Where the sequence that a block works on lies in the tensors: a batch entry, or a part of packed tokens.
+// The place of a block's sequence in the tensors: a batch entry, or a part of packed tokens.
 #pragma once
 
 #include "../common/args.cuh"
@@ -14,7 +14,7 @@ struct SequenceSpan {
   int64 seqlen_q;
   int64 seqlen_k;
 
-  // Offset of a query row, in elements, in a tensor with these strides.
+  // Returns the offset of a query row, in elements, in a tensor with these strides.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 query_offset(const TensorStrides& stride, uint32 head,
                                                                 int64 row) const {
     return stride.offset(batch, head, q_begin + row);
@@ -23,9 +23,8 @@ struct SequenceSpan {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr KeySource keys() const { return {batch, k_begin, seqlen_k}; }
 };
 
-// Tokens of one packed sequence, from what cu_seqlens says: it lies on the device, where nobody could check it.
-// Whatever it says, they lie within the tensor and are not more than the longest sequence, which grids and workspaces
-// are sized by.
+// Tokens of one packed sequence, from cu_seqlens. That array lies on the device, and the host has not checked it. So
+// the range is clamped to the tensor, and to the longest sequence, which determines grids and workspaces.
 struct PackedTokens {
   int64 begin;
   int64 length;

@@ -1,8 +1,9 @@
-// <dout, o> of a query row that sees one key, without o's rounding.
+// Computes <dout, o> of a query row that sees only one key, without o's rounding.
 //
-// There p = 1, o is the key's v and <dout, o> is dp, so that ds = p (dp - <dout, o>) is 0. From an o that was rounded
-// to 16 bits the two cancel to its last bit only, which dropout's 1 / (1 - p) makes large. Rows that see two keys and
-// more have gradients beside which o's rounding is as small as that of p and ds.
+// For such a row p = 1, o is the key's v, and <dout, o> equals dp. So ds = p (dp - <dout, o>) must be 0. With an o
+// rounded to 16 bits a difference of about its last bit remains, which dropout's 1 / (1 - p) enlarges. Rows that see
+// more keys do not need this. Their gradients are large compared with the effect of o's rounding, which is no larger
+// than that of rounding p and ds.
 #pragma once
 
 #include "../common/args.cuh"
@@ -13,9 +14,9 @@
 
 namespace attend {
 
-// What from_o, the sum of the rounded o, was meant to be. By kLanes lanes that share a row, in warps that are all here;
-// a row beyond the sequence has no key. Where the two are farther apart than o's rounding puts them, o is of other keys
-// too, as where the keys are spread over devices, and from_o is right.
+// Returns the exact value that from_o, the sum with the rounded o, approximates. kLanes lanes share a row, and all
+// lanes of the warp must call it. A row beyond the sequence has no key. If the two values differ by more than o's
+// rounding explains, o covers other keys too, for example keys on other devices. The function then returns from_o.
 template <class Config, int kLanes>
 [[nodiscard]] __device__ __forceinline__ float sole_key_delta(const BackwardArgs& base, const OptionArgs& options,
                                                               const SequenceSpan& span, uint32 sequence, uint32 head,

@@ -1,5 +1,4 @@
-// Which scores of a tile are seen, by the positions of rows and keys: lengths and window, counted from the tile's
-// first.
+// The visible scores of a tile by the positions of rows and keys: lengths and window, counted from the tile's first.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -8,10 +7,10 @@
 
 namespace attend {
 
-// What a row sees of a tile of keys, rows and keys counted from the tile's first.
+// The part of a key tile that a row sees. Rows and keys are counted from the tile's first.
 struct TileView {
   int diagonal;   // i + off - j of the first row and key
-  int rows_left;  // that exist; the rest of the tile lies beyond the sequence
+  int rows_left;  // existing rows; the rest of the tile lies beyond the sequence
   int keys_left;
   int first_seen;  // a row sees keys with first_seen <= key - row < end_seen
   int end_seen;
@@ -25,14 +24,14 @@ struct TileView {
             clamped_to_tile(window.window_right < 0 ? kFar : diagonal + window.window_right + 1)};
   }
 
-  // Does every row of the tile see every key of it, as far as lengths and window go?
+  // Returns whether every row of the tile sees every key of it, by lengths and window.
   template <int kRowsOfTile, int kKeysOfTile>
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool all_visible() const {
     return rows_left >= kRowsOfTile && keys_left >= kKeysOfTile && first_seen <= 1 - kRowsOfTile &&
            end_seen >= kKeysOfTile;
   }
 
-  // Does a row see the key `distance` behind it in the tile, as far as the window goes?
+  // Returns whether a row sees the key `distance` after it in the tile, by the window.
   template <MaskKind kMask>
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool in_window(int distance) const {
     return (kMask == MaskKind::kFull || distance < end_seen) && (kMask != MaskKind::kWindow || distance >= first_seen);

@@ -1,12 +1,13 @@
-// Between two batched products: p = softmax(scale s) of rows of scores in memory, and ds = scale p (dp - <p, dp>).
+// The softmax between two batched products: p = softmax(scale s) of rows of scores in memory, and
+// ds = scale p (dp - <p, dp>).
 //
 // Shapes   s, p, dp, ds (matrices, seqlen_q, seqlen_k), dense, 16-bit; dp and ds may be the same memory. seqlen_k is a
-//          multiple of 8, at most kSeqlenK; every address one of 16 bytes. A row that sees no key gets p = 0
-// What     the step in the middle of attention with S and P in memory, as Megatron-LM fuses it: scale, causal mask and
-//          softmax read the scores once and write them once. A warp has a row, or a block where a row is long; its
-//          elements stay in registers in between
-// Who      the measuring tools, by src/baseline/scaled_softmax.cpp: a baseline, no backend
-// Source   Shoeybi et al., Megatron-LM (2019); its fused kernels' idea, none of their code
+//          multiple of 8, at most kSeqlenK; every address is a multiple of 16 bytes. A row that sees no key gets p = 0
+// What     the middle step of attention with S and P in memory, fused as in Megatron-LM: scale, causal mask and softmax
+//          read the scores once and write them once. A warp has a row, or a block has it if the row is long. Its
+//          elements stay in registers meanwhile
+// Who      the measuring tools, by src/baseline/scaled_softmax.cpp: a baseline, not a backend
+// Source   Shoeybi et al., Megatron-LM (2019); the idea of its fused kernels, none of their code
 #pragma once
 
 #include "../common/element.cuh"
@@ -17,8 +18,7 @@
 
 namespace attend {
 
-// A row, spread over the threads that share it.
-// Config: kElement, kSeqlenK (a power of 2), kThreads, kCausal.
+// A row, spread over the threads that share it. Config: kElement, kSeqlenK (a power of 2), kThreads, kCausal.
 template <class Config>
 struct SoftmaxRow {
   using Element = ElementOf<Config>;
@@ -31,12 +31,12 @@ struct SoftmaxRow {
 
   float x[kVectors][kVector];
 
-  // The first element of a thread's vector i.
+  // Returns the first element of a thread's vector i.
   static __device__ __forceinline__ int begin(int i) {
     return (i * kThreads + static_cast<int>(threadIdx.x) % kThreads) * kVector;
   }
 
-  // What lies at `visible` and beyond becomes `hidden`, and whole vectors of it are not read.
+  // Loads the row. Elements from `visible` on become `hidden`, and vectors that have only such elements are not read.
   __device__ __forceinline__ void load(const void* row, int64 visible, float hidden) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -71,15 +71,15 @@ struct SoftmaxRow {
     }
   }
 
-  // Over all threads of the row, each of which gets the result.
+  // Reduces over all threads of the row, each of which gets the result.
   template <bool kMax>
   static __device__ __forceinline__ float reduce(float value) {
     value = kMax ? warp_max(value) : warp_sum(value);
     if constexpr (kWarps > 1) {
       __shared__ float of_warp[kWarps];
-      __syncthreads();  // the reduction before this one has been read: of_warp may be written
+      __syncthreads();  // waits until the previous reduction has been read; of_warp may then be overwritten
       if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = value;
-      __syncthreads();  // every warp's value is there
+      __syncthreads();  // waits until every warp's value is written
       value = of_warp[0];
       for (int w = 1; w < kWarps; ++w) value = kMax ? fmaxf(value, of_warp[w]) : value + of_warp[w];
     }
@@ -87,7 +87,7 @@ struct SoftmaxRow {
   }
 };
 
-// The row of this thread, and how many of its keys it sees. False for a warp beyond the last row.
+// Finds the row of this thread, and the number of its visible keys. Returns false for a warp beyond the last row.
 template <class Config>
 __device__ __forceinline__ bool find_row(const ScaledSoftmaxArgs& args, int64& row, int64& visible) {
   constexpr int kRowThreads = SoftmaxRow<Config>::kThreads;
@@ -106,7 +106,7 @@ __device__ void scaled_softmax(const ScaledSoftmaxArgs& args) {
   const float scale_log2 = args.scale * kLog2E;
   float largest = -kInfinity;
   s.for_each([&](float& x) {
-    if (x != -kInfinity) x *= scale_log2;  // a negative scale would show what is hidden
+    if (x != -kInfinity) x *= scale_log2;  // a hidden score stays hidden, also with a negative scale
     largest = fmaxf(largest, x);
   });
   const float base = exponent_base(s.template reduce<true>(largest));

@@ -1,4 +1,4 @@
-// The types of q, k, v and o: how the 16-bit ones, as bits, are packed, rounded to and read from. No toolkit header.
+// The types of q, k, v and o: packing, rounding and reading of 16-bit types as bits. Needs no toolkit header.
 //
 //   using Element = ElementOf<Config>;              // Float16 or BFloat16
 //   const uint32 pair = Element::pack(p[0], p[1]);  // two neighbours of a row, the first in the low half
@@ -14,13 +14,13 @@ using Bits16 = unsigned short;  // storage of one 16-bit element
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// IEEE binary16. Beyond 65504 it rounds to infinity.
+// IEEE binary16. Rounding gives infinity beyond 65504.
 struct Float16 {
   using Storage = Bits16;
   static constexpr ElementType kType = ElementType::kF16;
   static constexpr bool kHasPairProduct = false;
 
-  // PTX ISA, data movement and conversion: cvt. Its first source goes to the high half. Pairs from sm_80 on.
+  // PTX ISA, data movement and conversion: cvt. The first source becomes the high half. Pairs from sm_80 on.
   [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
 #if __CUDA_ARCH__ >= 800
     uint32 bits;
@@ -52,7 +52,7 @@ struct Float16 {
 struct BFloat16 {
   using Storage = Bits16;
   static constexpr ElementType kType = ElementType::kBF16;
-  static constexpr bool kHasPairProduct = true;  // two products in one instruction, in the backward pass of sm_90
+  static constexpr bool kHasPairProduct = true;  // the backward pass of sm_90 computes two products in one instruction
 
   [[nodiscard]] static __device__ __forceinline__ uint32 pack(float low, float high) {
 #if __CUDA_ARCH__ >= 800
@@ -69,8 +69,8 @@ struct BFloat16 {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 #else
-    // To nearest, ties to even; a carry out of the fraction rounds the largest to infinity. A NaN stays one: the sum
-    // could overflow into a zero.
+    // To nearest, ties to even. A carry out of the fraction rounds the largest number to infinity. NaN is handled
+    // separately, because the sum could overflow to zero.
     const uint32 bits = __float_as_uint(value);
     const uint32 rounded = bits + 0x7fff + (bits >> 16 & 1);
     return static_cast<Bits16>(value == value ? rounded >> 16 : 0x7fff);
@@ -87,7 +87,7 @@ struct BFloat16 {
   }
 };
 
-// What kernels that take every type see of float32.
+// float32, with the interface that kernels for all types use.
 struct Float32 {
   using Storage = float;
   static constexpr ElementType kType = ElementType::kF32;
@@ -119,11 +119,11 @@ struct ElementTraits<ElementType::kBF16> {
 template <class Config>
 using ElementOf = typename ElementTraits<Config::kElement>::Type;
 
-// Elements of one load of 16 bytes.
+// Number of elements in a 16-byte load.
 template <class Config>
 constexpr int kVectorElements = 16 / int{sizeof(typename ElementOf<Config>::Storage)};
 
-// A run of neighbouring elements, one load where they are aligned.
+// Loads a run of neighbouring elements, in one load if they are aligned.
 template <class Config, int kCount>
 __device__ __forceinline__ void load_elements(float (&values)[kCount],
                                               const typename ElementOf<Config>::Storage* from) {

@@ -1,5 +1,5 @@
-// What host and device both compute with of each element type. How kernels read and round an element: element.cuh. All
-// that only the host knows of one: src/core/dtype_traits.hpp.
+// Properties of each element type that host and device use. Reading and rounding in kernels: element.cuh. Properties
+// that only the host uses: src/core/dtype_traits.hpp.
 #pragma once
 
 #include "config_enums.cuh"
@@ -7,19 +7,20 @@
 
 namespace attend {
 
-constexpr int kPanelBytes = 128;  // of a row of a panel, the unit of the copy engine's swizzle
+constexpr int kPanelBytes = 128;  // bytes of a panel's row, the unit of the copy engine's swizzle
 
 struct ElementInfo {
-  int bytes;                // 0: no element type
-  ElementType accumulated;  // the type that its products are summed in
-  bool has_descale;         // a tensor has factors in memory, by which its elements are multiplied as they are read
+  int bytes;                // 0: not an element type
+  ElementType accumulated;  // the type in which its products are summed
+  bool has_descale;         // a tensor has factors in memory, which multiply its elements when they are read
   float unit_roundoff;      // half the distance between neighbouring numbers, relative to their size
   float smallest_normal;
-  bool has_float_range;  // its largest and smallest numbers are about those of float32
-  int p_shift;           // kernels keep p, which is at most 1, 2^p_shift times as large: small p then survive rounding
-  int64 most_keys_of_sum;  // beyond, a sum over keys on tensor cores loses more than rounding to the type does
+  bool has_float_range;    // the range is about that of float32
+  int p_shift;             // kernels keep p, which is at most 1, 2^p_shift times as large, so that small p survive
+                           // rounding
+  int64 most_keys_of_sum;  // with more keys, a sum on tensor cores loses more than rounding to the type does
 
-  // Columns of a panel.
+  // Returns the columns of a panel.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int panel_columns() const { return kPanelBytes / bytes; }
 };
 
@@ -41,7 +42,7 @@ struct ElementInfo {
               .unit_roundoff = 0x1p-11f,
               .smallest_normal = 0x1p-14f,
               .has_float_range = false,
-              .p_shift = 14,  // 65504 is the largest number
+              .p_shift = 14,  // the largest number is 65504
               .most_keys_of_sum = int64{1} << 16};
     case ElementType::kBF16:
       return {.bytes = 2,

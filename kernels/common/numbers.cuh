@@ -1,5 +1,5 @@
-// Constants and functions of float32 that device code cannot include from the C library. The host's forms are for tests
-// of the arithmetic that stands on them.
+// Constants and functions of float32 that device code cannot include from the C library. The host versions are for
+// tests of arithmetic that uses them.
 #pragma once
 
 #include "portable.cuh"
@@ -11,7 +11,7 @@ constexpr float kLargestFloat = 3.4028234e38f;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
-// 2^x, relative error 2^-22; 2^-inf = 0, and so is all that is below 2^-126. One instruction; exp2f() would be four.
+// Returns 2^x with a relative error of 2^-22. Results below 2^-126 are 0. It is one instruction; exp2f() takes four.
 [[nodiscard]] ATTEND_HOST_DEVICE float exp2_fast(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -32,7 +32,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
-// 1 / x, relative error 2^-23; 1 / inf = 0.
+// Returns 1 / x with a relative error of 2^-23; 1 / inf = 0.
 [[nodiscard]] ATTEND_HOST_DEVICE float reciprocal_fast(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -43,7 +43,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
-// The larger of both; where one is NaN, the other.
+// Returns the larger operand. If one is NaN, returns the other.
 [[nodiscard]] ATTEND_HOST_DEVICE float larger(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return fmaxf(a, b);
@@ -52,7 +52,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 [[nodiscard]] ATTEND_HOST_DEVICE float multiply_add(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return fmaf(a, b, c);
@@ -61,13 +61,13 @@ constexpr float kLn2 = 0.6931471805599453f;
 #endif
 }
 
-// What exponents are taken relative to, of a row's largest score. A row that has seen no key has -inf, and
-// -inf - -inf is NaN: 0 serves it as well, 2^(-inf - 0) is 0.
+// Returns the value subtracted before exponentiation: the row maximum, or 0 for a row that has seen no key. Its maximum
+// is -inf, and -inf - -inf would be NaN, but 2^(-inf - 0) is 0.
 [[nodiscard]] ATTEND_HOST_DEVICE float exponent_base(float row_max) {
   return row_max == -kInfinity ? 0.0f : row_max;
 }
 
-// 1 / l, and 0 for the row that saw no key, so that its o, which is 0, stays so. A NaN stays NaN.
+// Returns 1 / l, or 0 for a row that saw no key, whose o then stays 0. NaN stays NaN.
 [[nodiscard]] ATTEND_HOST_DEVICE float inverse_or_zero(float row_sum) {
   return row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
 }

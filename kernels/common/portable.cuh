@@ -1,5 +1,5 @@
-// What lets the same plain arithmetic compile under NVRTC, nvcc and the host compiler.
-// Included by every header of kernels/common that the host uses too. Device code includes nothing of the C++ library.
+// Definitions that let the same arithmetic code compile under NVRTC, nvcc and the host compiler. Every header of
+// kernels/common that the host uses too includes it. Device code includes nothing of the C++ library.
 #pragma once
 
 #if !defined(__CUDACC_RTC__)
@@ -11,7 +11,7 @@
 #define ATTEND_UNROLL _Pragma("unroll")
 #else
 #define ATTEND_HOST_DEVICE inline
-#define ATTEND_UNROLL  // host compilers do not know the pragma, and have no registers to lose
+#define ATTEND_UNROLL  // host compilers lack this pragma, and do not need it
 #endif
 
 namespace attend {

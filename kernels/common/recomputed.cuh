@@ -1,13 +1,14 @@
-// Numbers that are cheap to compute again and dear to keep.
+// Values that are cheap to compute again, and expensive to keep in registers.
 #pragma once
 
 #include "portable.cuh"
 
 namespace attend {
 
-// The same number, but values computed from it are computed again at each use. The compiler would otherwise keep them
-// in registers across a loop, and accumulators need those. volatile: the statement is not merged with others like it.
-template <class T>  // of 32 bits, or of 64
+// Returns the same number, but values derived from it are computed again at each use. Otherwise the compiler would keep
+// them in registers across a loop, where accumulators need those registers. volatile: the statement is not merged with
+// others like it.
+template <class T>  // T has 32 or 64 bits
 [[nodiscard]] __device__ __forceinline__ T recomputed(T value) {
   if constexpr (sizeof(T) == 8) {
     asm volatile("" : "+l"(value));

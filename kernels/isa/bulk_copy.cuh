@@ -1,5 +1,5 @@
 // Copies of contiguous bytes by the copy engine. PTX ISA, data movement: cp.async.bulk, cp.reduce.async.bulk. sm_90.
-// Addresses and sizes are multiples of 16 bytes. Each call by one thread.
+// Addresses and sizes are multiples of 16 bytes. One thread makes each call.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// Global to shared memory; the bytes count on `full`, to which they have been announced.
+// Copies from global to shared memory. The bytes complete on `full`, to which they must have been announced.
 __device__ __forceinline__ void bulk_load(void* smem, const void* gmem, uint32 bytes, Mbarrier& full) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    smem_address(smem)),
@@ -16,32 +16,32 @@ __device__ __forceinline__ void bulk_load(void* smem, const void* gmem, uint32 b
                : "memory");
 }
 
-// Adds floats of shared memory to those of global memory, each addition by itself atomic. What ordinary stores wrote to
-// shared memory has to be fenced for it: fence_smem_for_async().
+// Adds floats in shared memory to floats in global memory. Each addition is atomic. Ordinary stores to the shared
+// memory must be fenced first: fence_smem_for_async().
 __device__ __forceinline__ void bulk_add(float* gmem, const float* smem, uint32 bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(gmem),
                "r"(smem_address(smem)), "r"(bytes)
                : "memory");
 }
 
-// Overwrites them instead.
+// As bulk_add(), but overwrites global memory.
 __device__ __forceinline__ void bulk_store(float* gmem, const float* smem, uint32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(gmem), "r"(smem_address(smem)),
                "r"(bytes)
                : "memory");
 }
 
-// This thread's additions since the last commit become one group.
+// Puts this thread's operations since the last commit into one group.
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// This thread's groups have read their shared memory: it may be written again.
+// Waits until this thread's groups have read their shared memory; it may then be overwritten.
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// This thread's groups are complete: their sums are in global memory.
+// Waits until this thread's groups are complete; their results are then in global memory.
 __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

@@ -1,9 +1,9 @@
 // Barriers in shared memory that count arrivals and bytes. PTX ISA, "Parallel synchronization: mbarrier". sm_90; sm_80
 // has init and arrive_and_wait.
 //
-// A phase ends when the expected arrivals have come and the announced bytes have landed; then the next begins. A wait
-// names the parity of the phase it waits for: 0 for the first, then 1, then 0. Waiting on parity 1 of a fresh barrier
-// returns at once, which is what whoever fills an empty buffer for the first time wants.
+// A phase ends when the expected arrivals have been made and the announced bytes have landed. Then the next phase
+// begins. A wait names the parity of its phase: 0 for the first, then 1, then 0. A wait for parity 1 on a new barrier
+// returns at once. This suits a thread that fills an empty buffer for the first time.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -14,30 +14,30 @@ namespace attend {
 struct alignas(8) Mbarrier {
   uint64 state;
 
-  // By one thread, followed by mbarrier_init_fence() and a barrier of the block.
+  // Initialises the barrier. One thread calls it; mbarrier_init_fence() and a barrier of the block must follow.
   __device__ __forceinline__ void init(uint32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(this)), "r"(arrivals) : "memory");
   }
 
-  // "memory": what this thread read or wrote before stays before.
+  // Arrives. "memory": earlier reads and writes of this thread stay before it.
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(this)) : "memory");
   }
 
-  // Arrives, and says that copies will bring this many bytes before the phase ends: whole boxes, clipped or not.
+  // Arrives, and announces the bytes that copies will write before the phase ends. A clipped box counts in full.
   __device__ __forceinline__ void arrive_expect_bytes(uint32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(this)), "r"(bytes)
                  : "memory");
   }
 
-  // Says so and does not arrive.
+  // Announces bytes without arriving.
   __device__ __forceinline__ void expect_bytes(uint32 bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(smem_address(this)), "r"(bytes)
                  : "memory");
   }
 
-  // Has the phase ended? The hardware may hold the thread for a while before it says no. "memory": reads of what was
-  // waited for stay after it.
+  // Returns whether the phase has ended. The hardware may suspend the thread for a while before it returns false.
+  // "memory": reads of the awaited data stay after it.
   [[nodiscard]] __device__ __forceinline__ bool try_wait(uint32 parity) {
     uint32 done;
     asm volatile(
@@ -59,7 +59,7 @@ struct alignas(8) Mbarrier {
     }
   }
 
-  // Arrives, and waits for the phase that it arrived in. The caller counts no phases.
+  // Arrives, and waits for the end of the phase of this arrival. The caller need not track the parity.
   __device__ __forceinline__ void arrive_and_wait() {
     asm volatile(
         "{\n.reg .b64 phase;\n.reg .pred done;\n"
@@ -71,27 +71,27 @@ struct alignas(8) Mbarrier {
   }
 };
 
-// Lanes that arrive where a warp arrives as one, behind what orders the others before them (__syncwarp, or the warp's
-// products): one, since arrivals at a barrier come one after the other. compute-sanitizer's racecheck follows nothing
-// but a thread's own arrival, so that under it all have to (tools/gpu_test.py).
+// Number of lanes that arrive for a warp. It is 1, because arrivals at a barrier are serialised. The other lanes'
+// accesses must be ordered before, by __syncwarp or by the warp's products. compute-sanitizer's racecheck tracks only a
+// thread's own arrival, so under it all lanes must arrive (tools/gpu_test.py).
 constexpr uint32 kLanesThatArrive = 1;
 
-// The arrivals of so many warps, for Mbarrier::init.
+// Returns the number of arrivals of `warps` warps, for Mbarrier::init().
 [[nodiscard]] __device__ __forceinline__ constexpr uint32 arrivals_of_warps(uint32 warps) {
   return warps * kLanesThatArrive;
 }
 
-// Once for the warp, all of whose lanes come here.
+// Arrives once for the warp. All lanes call it.
 __device__ __forceinline__ void arrive_as_warp(Mbarrier& barrier) {
   if (threadIdx.x % 32 < kLanesThatArrive) barrier.arrive();
 }
 
-// Makes freshly initialised barriers known to the copy engine.
+// Makes newly initialised barriers visible to the copy engine.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Where a user of a ring of kStages buffers is: the buffer, and the parity of its barrier's phase.
+// The position of a user of a ring of kStages buffers: the buffer, and the parity of its barrier's phase.
 template <int kStages>
 struct PipelineState {
   int stage = 0;

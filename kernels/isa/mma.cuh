@@ -1,10 +1,11 @@
-// mma.m16n8k16 of a warp and its operands; tiles/block_reader.cuh brings them from shared memory.
+// mma.m16n8k16 of a warp and its operands; tiles/block_reader.cuh loads them from shared memory.
 // PTX ISA, Warp level matrix instructions: mma; Matrix Fragments for mma.m16n8k16. sm_80 and newer.
 //
-// Of 16 rows and 8 columns of the result a lane has four elements: accumulator_mask.cuh says which. A and B lie thus:
+// A lane has four elements of the 16 rows and 8 columns of the result, in the layout of accumulator_mask.cuh. The
+// operands are laid out as follows:
 //   A (16 x 16): reg[0] rows 0-7, columns 0-7; reg[1] rows 8-15, columns 0-7; reg[2] and reg[3] the same, columns 8-15;
-//                lane l has row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1 of each: the accumulator's own layout, so
-//                that P becomes an operand where it is
+//                lane l has row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1 of each. This is the accumulator's layout,
+//                so P becomes an operand without any rearrangement
 //   B (16 x 8):  reg[0] rows 0-7, reg[1] rows 8-15; lane l has rows 2 (l % 4) and 2 (l % 4) + 1 of column l / 4
 #pragma once
 
@@ -13,10 +14,10 @@
 
 namespace attend {
 
-constexpr int kMmaRows = 16;           // of A
+constexpr int kMmaRows = 16;           // rows of A
 constexpr int kMmaDepth = 16;          // columns of A, rows of B
-constexpr int kMmaColumns = 8;         // of B
-constexpr int kAccumulatorsOfMma = 4;  // of a lane
+constexpr int kMmaColumns = 8;         // columns of B
+constexpr int kAccumulatorsOfMma = 4;  // accumulators of a lane
 
 struct OperandA {
   uint32 reg[4];
@@ -26,8 +27,8 @@ struct OperandB {
   uint32 reg[2];
 };
 
-// d = A B + c, a lane's four of 16 x 8. Scope: warp, all lanes together. Neither volatile nor a clobber: registers
-// alone are read and written, and the compiler may move it as any arithmetic.
+// Computes d = A B + c, of which a lane has four of 16 x 8 elements. Scope: all lanes of a warp together. It accesses
+// only registers, so it is neither volatile nor clobbers memory, and the compiler may move it like arithmetic.
 __device__ __forceinline__ void mma_m16n8k16(Float16 /*type*/, float* d, const OperandA& a, const OperandB& b,
                                              const float* c) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -46,7 +47,7 @@ __device__ __forceinline__ void mma_m16n8k16(BFloat16 /*type*/, float* d, const 
         "f"(c[2]), "f"(c[3]));
 }
 
-// d += A B
+// Computes d += A B.
 template <class Element>
 __device__ __forceinline__ void mma_add(float* d, const OperandA& a, const OperandB& b) {
   static_assert(sizeof(typename Element::Storage) == sizeof(Bits16), "a product of depth 16 takes 16 bits");
@@ -58,19 +59,19 @@ struct OperandBPair {
   OperandB half[2];
 };
 
-// Eight neighbouring accumulators of a lane, p of 16 keys, as the A of P V.
+// Packs eight neighbouring accumulators of a lane, p of 16 keys, into the A operand of P V.
 template <class Element>
 [[nodiscard]] __device__ __forceinline__ OperandA pack_operand_a(const float* p) {
   static_assert(sizeof(typename Element::Storage) == sizeof(Bits16), "a register has a pair");
   return {{Element::pack(p[0], p[1]), Element::pack(p[2], p[3]), Element::pack(p[4], p[5]), Element::pack(p[6], p[7])}};
 }
 
-// -A where asked for: a kernel that folds |scale| into the exponent takes scores of -q where scale < 0.
+// Returns -A if kNegate. A kernel that folds |scale| into the exponent uses scores of -q if scale < 0.
 template <bool kNegate>
 [[nodiscard]] __device__ __forceinline__ OperandA negated(OperandA a) {
   if constexpr (kNegate) {
 #pragma unroll
-    for (uint32& pair : a.reg) pair ^= 0x80008000u;  // both signs
+    for (uint32& pair : a.reg) pair ^= 0x80008000u;  // flips both signs
   }
   return a;
 }

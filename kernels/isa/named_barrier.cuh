@@ -1,6 +1,6 @@
-// The block's sixteen numbered barriers. PTX ISA, parallel synchronization: barrier.cta. By whole warps.
-// Number 0 is __syncthreads(). A barrier opens when kThreads have come, whether they wait at it or only arrive; memory
-// accesses of those who came are then visible to those who waited.
+// The block's sixteen numbered barriers. PTX ISA, parallel synchronization: barrier.cta. Needs full warps. Number 0 is
+// __syncthreads(). A barrier opens when kThreads threads have arrived, whether they wait at it or only arrive. The
+// waiting threads then see the memory accesses of all of them.
 #pragma once
 
 namespace attend {
@@ -10,14 +10,14 @@ __device__ __forceinline__ void barrier_wait(int number) {
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
-// The same for warps of a block that come from different places of the code, all of whose threads take part. It is one
-// instruction too; but what says that it is aligned compute-sanitizer's synccheck takes for one place.
+// As barrier_wait(), for warps that reach the barrier from different places in the code; all their threads take part.
+// It compiles to one instruction too. But compute-sanitizer's synccheck expects the .aligned form at a single place.
 template <int kThreads>
 __device__ __forceinline__ void barrier_wait_of_roles(int number) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
-// Comes and goes on.
+// Arrives without waiting.
 template <int kThreads>
 __device__ __forceinline__ void barrier_arrive(int number) {
   asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(number), "n"(kThreads) : "memory");

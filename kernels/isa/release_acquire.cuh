@@ -1,5 +1,5 @@
-// A word in device memory that says that what was written before it is there. PTX ISA, memory consistency model:
-// st.release, ld.acquire. What other threads wrote counts too, if a barrier stands between that and the release.
+// A flag word in device memory, which publishes data written before it. PTX ISA, memory consistency model: st.release,
+// ld.acquire. It also publishes other threads' writes, if a barrier separates them from the release.
 #pragma once
 
 #include "../common/portable.cuh"

@@ -1,5 +1,6 @@
-// Registers that change hands while a block runs. PTX ISA, miscellaneous: setmaxnreg. sm_90a, by all warps of a
-// warpgroup, multiples of 8 from 24 to 256. Taking waits until others have given enough.
+// Moves registers between warpgroups while a block runs. PTX ISA, miscellaneous: setmaxnreg. sm_90a. All warps of a
+// warpgroup call it, with multiples of 8 from 24 to 256. take_registers() waits until other warpgroups have released
+// enough.
 #pragma once
 
 namespace attend {

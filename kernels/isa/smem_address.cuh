@@ -1,4 +1,4 @@
-// Addresses of shared memory as PTX takes them, and the swizzle of tiles in it.
+// Shared memory addresses for PTX, and the swizzle of tiles in shared memory.
 #pragma once
 
 #include "../common/element.cuh"
@@ -7,26 +7,27 @@
 namespace attend {
 
 constexpr int kChunkBytes = 16;                    // the widest load, store and copy
-constexpr int kTileElementBytes = sizeof(Bits16);  // of an element of every tile of chunks or panels
+constexpr int kTileElementBytes = sizeof(Bits16);  // bytes of an element in every tile of chunks or panels
 constexpr int kChunkElements = kChunkBytes / kTileElementBytes;
 constexpr int kSwizzleBytes = 128;               // one row of a panel: 8 chunks
 constexpr int kSwizzleAtom = 8 * kSwizzleBytes;  // the pattern repeats after 8 rows; tiles start on multiples of it
 constexpr int kPanelColumns = kSwizzleBytes / kTileElementBytes;
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-// Kernels that lay q, k, v and o in such tiles assert this.
+// Whether elements have the size that these tiles need. Kernels that keep q, k, v and o in such tiles assert it.
 template <class Config>
 constexpr bool kFitsTiles = sizeof(typename ElementOf<Config>::Storage) == kTileElementBytes;
 
-// A pointer into shared memory as a 32-bit address.
+// Returns a pointer into shared memory as a 32-bit address.
 [[nodiscard]] __device__ __forceinline__ uint32 smem_address(const void* pointer) {
   return static_cast<uint32>(__cvta_generic_to_shared(pointer));
 }
 #endif
 
-// Byte offset of a chunk in a tile of 16-bit elements that lies in panels of 64 columns, each `rows` rows of
-// 128 bytes: the chunk's place in its row is changed by the row's number modulo 8, so that the eight rows of a column
-// of chunks lie in different banks. TMA writes this pattern (SWIZZLE_128B), wgmma reads it; start on kSwizzleAtom.
+// Returns the byte offset of a chunk in a tile of 16-bit elements. The tile lies in panels of 64 columns, each with
+// `rows` rows of 128 bytes. A chunk's place in its row is XORed with the row number modulo 8, so that the eight rows of
+// a column of chunks lie in different banks. TMA writes this pattern (SWIZZLE_128B), and wgmma reads it. Tiles start at
+// multiples of kSwizzleAtom.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 swizzled_offset(int rows, int row, int chunk) {
   return static_cast<uint32>((chunk / 8 * rows + row) * kSwizzleBytes + ((chunk % 8) ^ (row % 8)) * kChunkBytes);
 }

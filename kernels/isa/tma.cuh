@@ -8,14 +8,14 @@
 
 namespace attend {
 
-// Fetches the description of a tensor before its first use. By one thread.
+// Prefetches a tensor's map before its first use. One thread calls it.
 __device__ __forceinline__ void tma_prefetch_map(const TensorMapArg& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// One tile of a tensor with a map as ForwardTmaArgs says: rows from `row` on of one head, in swizzled panels, to a
-// multiple of kSwizzleAtom. What lies outside the tensor arrives as zeros and counts as bytes. By one thread, which has
-// announced the bytes to `full`. "memory": stays behind the wait that said that the destination is free.
+// Loads one tile of a tensor whose map is described in ForwardTmaArgs: rows from `row` on of one head, in swizzled
+// panels, to a multiple of kSwizzleAtom. Elements outside the tensor arrive as zeros and count as bytes. One thread
+// calls it, after it has announced the bytes to `full`. "memory": it stays after the wait for a free destination.
 __device__ __forceinline__ void tma_load_tile(void* smem, const TensorMapArg& map, Mbarrier& full, int64 row,
                                               uint32 head, uint32 batch) {
   asm volatile(

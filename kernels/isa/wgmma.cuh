@@ -1,9 +1,9 @@
-// Matrix products of a warpgroup: D (64 x N, float32, in registers) += A (64 x 16) B (16 x N).
-// PTX ISA, "Asynchronous warpgroup level matrix instructions": wgmma.mma_async, .fence, .commit_group, .wait_group.
-// sm_90a. All 128 threads of a warpgroup execute each of these together.
+// Matrix products of a warpgroup: D (64 x N, float32, in registers) += A (64 x 16) B (16 x N). PTX ISA, "Asynchronous
+// warpgroup level matrix instructions": wgmma.mma_async, .fence, .commit_group, .wait_group. sm_90a. All 128 threads of
+// a warpgroup execute each of these together.
 //
-// Order: wgmma_fence(D) - products - wgmma_commit() - wgmma_wait<pending>(D). Between fence and wait the registers of D
-// (and of A, where it comes from registers) belong to the tensor cores.
+// Order: wgmma_fence(), products, wgmma_commit(), wgmma_wait<pending>(D). Between fence and wait the registers of D
+// must not be accessed. The same holds for A, if it is in registers.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -13,30 +13,31 @@
 namespace attend {
 
 constexpr int kWarpgroup = 128;     // threads
-constexpr int kWarpgroupRows = 64;  // of D
-constexpr int kWgmmaDepth = 16;     // 16-bit elements of the summed dimension in one product
+constexpr int kWarpgroupRows = 64;  // rows of D
+constexpr int kWgmmaDepth = 16;     // elements of the summed dimension in one product, 16 bits each
 
-// Where an operand lies in shared memory, in panels of 64 columns with the 128-byte swizzle (smem_address.cuh).
+// The location of an operand in shared memory, in panels of 64 columns with the 128-byte swizzle (smem_address.cuh).
 // PTX ISA, "Matrix-descriptor": bits 0-13 address / 16, 16-29 leading byte offset / 16, 32-45 stride byte offset / 16,
-// 62-63 swizzle (1: 128 bytes). The same tile serves both views.
+// 62-63 swizzle (1: 128 bytes). One tile can be read in both directions.
 struct MatrixDescriptor {
   uint64 bits;
 
-  // The summed dimension runs along the tile's rows (q and k in q k^T): 8 rows are kSwizzleAtom apart, the leading
-  // offset is not used. 16 elements on: advance(32), 4 times in a panel; then the next panel.
+  // The summed dimension runs along the tile's rows (q and k in q k^T). Groups of 8 rows are kSwizzleAtom apart, and
+  // the leading offset is not used. The next 16 elements: advance(32), up to 4 steps in a panel, then the next panel.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(uint32 address) {
     return {encode(address, 16)};
   }
-  // The summed dimension runs down the tile's columns (v in p v): panels are `panel_bytes` apart.
-  // 16 elements on: advance(16 * kSwizzleBytes).
+  // The summed dimension runs down the tile's columns (v in p v): panels are `panel_bytes` apart. The next 16 elements:
+  // advance(16 * kSwizzleBytes).
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(uint32 address, uint32 panel_bytes) {
     return {encode(address, panel_bytes)};
   }
-  // Shared memory ends before the address field does: there is no carry into the next.
+  // Advances the address. It cannot carry into the next field, because shared memory is smaller than the range of the
+  // address field.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor advance(uint32 bytes) const {
     return {bits + (bytes >> 4)};
   }
-  // The same in half the instructions where the compiler adds in 64 bits: the address lies in the lower word.
+  // As advance(), in half the instructions if the compiler adds in 64 bits: the address lies in the lower word.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor advance_low(uint32 bytes) const {
     return {(bits & ~uint64{0xffffffff}) | (static_cast<uint32>(bits) + (bytes >> 4))};
   }
@@ -48,43 +49,44 @@ struct MatrixDescriptor {
   }
 };
 
-// The compiler may not move uses of these registers across this place, and takes them for changed: it does not know
-// that the tensor cores write them between issue and wait.
+// Stops the compiler from moving uses of these registers across this place, and marks them as changed. The compiler
+// does not know that the tensor cores write them between issue and wait.
 template <int kCount>
 __device__ __forceinline__ void pin_registers(float (&value)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(value[i])::"memory");
 }
 
-// Before the first product, and whenever ordinary instructions wrote D or A since the last: orders those writes before
-// the products. "memory": stores to shared memory that the products read stay before.
+// Called before the first product, and before a product if ordinary instructions have written D or A since the previous
+// one: orders those writes before the products. "memory": earlier stores to shared memory that the products read stay
+// before it.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// The products since the last commit become one group.
+// Puts the products since the last commit into one group.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most the kPending youngest groups are under way; `d` is the accumulator that is complete then.
+// Waits until at most the kPending youngest groups are in flight. `d` is the accumulator that is then complete.
 template <int kPending, int kCount>
 __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
   pin_registers(d);
 }
 
-// Ordinary writes to shared memory (also by cp.async) become visible to wgmma and TMA, which read through the async
-// proxy. By each writing thread, before the barrier that the reader waits at. PTX ISA: fence.proxy.async.
+// Makes ordinary writes to shared memory (also by cp.async) visible to wgmma and TMA, which read through the async
+// proxy. Each writing thread calls it, before the barrier at which the reader waits. PTX ISA: fence.proxy.async.
 __device__ __forceinline__ void fence_smem_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// One product: WgmmaOp<type, N>::ss takes A from shared memory, rs from registers, where a[0..3] are the pairs
+// One product. WgmmaOp<type, N>::ss reads A from shared memory, rs from registers: a[0..3] are the pairs
 //   (row g, k 2q), (row g + 8, k 2q), (row g, k 2q + 8), (row g + 8, k 2q + 8),   g = lane / 4, q = lane % 4
-// so that accumulators become A operands by packing neighbours. B comes from shared memory; kTransposeB says that it is
-// a down_columns() descriptor. kSign: 1 or -1, factor of A. accumulate false: D is overwritten.
-// No clobber of memory: order against other accesses is what fence, commit and wait are for.
+// so accumulators become A operands by packing neighbours. B is in shared memory; kTransposeB: its descriptor comes
+// from down_columns(). kSign: 1 or -1, factor of A. If accumulate is false, D is overwritten.
+// No memory clobber: fence, commit and wait order the product relative to other accesses.
 template <ElementType kElement, int kColumns>
 struct WgmmaOp;
 
@@ -105,7 +107,7 @@ struct WgmmaOp;
 #define ATTEND_WGMMA_D32(i) ATTEND_WGMMA_D8(i), ATTEND_WGMMA_D8(i + 8), ATTEND_WGMMA_D8(i + 16), ATTEND_WGMMA_D8(i + 24)
 #define ATTEND_WGMMA_D64(i) ATTEND_WGMMA_D32(i), ATTEND_WGMMA_D32(i + 32)
 
-// type: f16 or bf16; columns of D; text, outputs: its registers; i0 to i7: numbers of the operands that follow them.
+// type: f16 or bf16; columns: of D; text, outputs: its registers; i0 to i7: numbers of the operands that follow them.
 #define ATTEND_WGMMA_OP(element, type, columns, text, outputs, i0, i1, i2, i3, i4, i5, i6, i7)                      \
   template <>                                                                                                       \
   struct WgmmaOp<ElementType::element, columns> {                                                                   \

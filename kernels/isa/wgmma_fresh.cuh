@@ -1,23 +1,23 @@
-// Products of a warpgroup that begin an accumulator, and the pins of packed operands: see wgmma.cuh.
+// Products of a warpgroup that initialise an accumulator, and pins of packed operands: see wgmma.cuh.
 //
-// WgmmaOp names its accumulator as read and written even where the product overwrites it, so that the values before
-// stay alive up to it. WgmmaFresh names it as written only: what the registers held may have been given up. The
-// backward pass lives of that: with the old values kept, ptxas spilled 128 bytes a thread.
+// WgmmaOp declares its accumulator as read and written, even if the product overwrites it. So the old values stay alive
+// until then. WgmmaFresh declares it as written only, so the registers are free before the product. The backward pass
+// depends on this: with the old values kept, ptxas spilled 128 bytes for each thread.
 #pragma once
 
 #include "wgmma.cuh"
 
 namespace attend {
 
-// As for floats: uses of these registers are not moved across this place.
+// As pin_registers() for floats: uses of these registers are not moved across this place.
 template <int kCount>
 __device__ __forceinline__ void pin_registers(uint32 (&value)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(value[i])::"memory");
 }
 
-// d = A B, A from shared memory (ss) or from registers (rs, as WgmmaOp's), d (64 x 64). kTransposeB: b is a
-// down_columns() descriptor.
+// Computes d = A B, with A from shared memory (ss) or from registers (rs, in WgmmaOp's layout) and d (64 x 64).
+// kTransposeB: b comes from down_columns().
 template <ElementType kElement>
 struct WgmmaFresh;
 

@@ -1,5 +1,5 @@
-// The wide and odd widths of WgmmaOp (wgmma.cuh has 64 and 128): D is 64 x kColumns, kColumns / 2 registers a thread.
-// PTX ISA, wgmma.mma_async. sm_90a.
+// Further widths of WgmmaOp (wgmma.cuh has 64 and 128): D is 64 x kColumns, kColumns / 2 registers for each thread. PTX
+// ISA, wgmma.mma_async. sm_90a.
 #pragma once
 
 #include "wgmma.cuh"
@@ -47,7 +47,7 @@ namespace attend {
 #define ATTEND_WGMMA_REGS_128 \
   ATTEND_WGMMA_REGS_96, ATTEND_WGMMA_R8(96), ATTEND_WGMMA_R8(104), ATTEND_WGMMA_R8(112), ATTEND_WGMMA_R8(120)
 
-// type: f16 or bf16; columns of D; half: its registers; i0 to i7: numbers of the operands that follow them.
+// type: f16 or bf16; columns: of D; half: its registers; i0 to i7: numbers of the operands that follow them.
 #define ATTEND_WGMMA_WIDTH(element, type, columns, half, i0, i1, i2, i3, i4, i5, i6, i7)                            \
   template <>                                                                                                       \
   struct WgmmaOp<ElementType::element, columns> {                                                                   \

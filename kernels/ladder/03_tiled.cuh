@@ -2,15 +2,16 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   02 naive: each thread reads k and v by itself, and its q row with 32 cache lines an instruction
-// After    a block copies kBlockN keys and values to shared memory in whole sectors, and its 16 rows use them. A lane
-//          has whole scores (keys lane, lane + 32, ...), the warp finds their maximum with shuffles, and then each lane
-//          has columns of o
-// Why      global loads fall by 16 x (16 rows use a tile) and are coalesced; the dot products and exponentials of a
-//          lane's keys are independent, in 02 each waits for the one before; 32 lanes work on a row instead of one
-// Costs    shared memory now feeds the products: 1.25 to 1.5 loads or shuffles for each fused multiply-add, and a
-//          multiprocessor moves 32 floats a cycle but multiplies 128. Rung 01 is still faster: its tiles of
-//          4 x 4 need 0.5, which rung 05 takes over
+// Before   02 naive: each thread reads all of k and v, and an instruction that reads q accesses 32 cache lines
+// After    a block copies kBlockN keys and values to shared memory in full sectors, and its 16 rows use them. A lane
+//          computes full scores (keys lane, lane + 32, ...). The warp finds their maximum with shuffles. Then each lane
+//          computes some columns of o
+// Why      global loads fall by 16 x, because 16 rows use a tile, and they are coalesced. The dot products and
+//          exponentials of a lane's keys are independent; in 02 each waits for the previous one. 32 lanes work on a row
+//          instead of one
+// Costs    shared memory now limits the products. Each fused multiply-add needs 1.25 to 1.5 loads or shuffles, and a
+//          multiprocessor moves 32 floats a cycle but multiplies 128. Rung 01 is still faster: its tiles of 4 x 4 need
+//          0.5, and rung 05 adopts them
 // Measured 8 x 16 heads, 2048 rows and keys, full: 10.4 TFLOP/s at d = 64, 11.0 at d = 128 (02: 0.9). H200, CUDA 13.0
 // Run      attend run --compute tiled --data DIR
 // Source   Milakov and Gimelshein, Online normalizer calculation for softmax (2018), Algorithm 3, over tiles of keys
@@ -23,7 +24,7 @@
 
 namespace attend {
 
-// A tile of rows, a warp for each. Grid: tiles of kBlockM rows of every query head.
+// Computes a tile of rows, with a warp for each. Grid: tiles of kBlockM rows of every query head.
 template <class Config>
 __device__ void tiled_forward(const ForwardArgs& args) {
   static_assert(Config::kThreads == Config::kBlockM * kWarpThreads);
@@ -38,7 +39,7 @@ __device__ void tiled_forward(const ForwardArgs& args) {
 
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const int64 row_begin = tile * Config::kBlockM;
-  const int64 row = row_begin + warp;  // beyond the last row: computes with zeros, stores nothing
+  const int64 row = row_begin + warp;  // if beyond the last row, computes with zeros and stores nothing
   const WindowMask mask = mask_of<Config>(args);
   const int64 block_end = mask.rows(row_begin, min(row_begin + Config::kBlockM, args.seqlen_q)).end;
   const int64 row_end = min(mask.row(row).end, block_end);
@@ -46,9 +47,9 @@ __device__ void tiled_forward(const ForwardArgs& args) {
   load_tile<Config>(shared.q, q, row_begin, {Config::kHeadDim, Config::kHeadDim});
   WarpRow<Config> state;
   for (int64 key_begin = 0; key_begin < block_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // all warps are done with the tile before: it may be overwritten
+    __syncthreads();  // waits until all warps are done with the previous tile; it may then be overwritten
     shared.load_keys(k, v, key_begin);
-    __syncthreads();  // the tile has arrived, and q with the first: they may be read
+    __syncthreads();  // waits until the tile has arrived, and q before the first one; they may then be read
     const int num_keys = static_cast<int>(min(row_end - key_begin, int64{Config::kBlockN}));
     if (num_keys > 0) state.update(shared, shared.q[warp], num_keys, args.scale);
   }

@@ -2,14 +2,15 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   03 tiled: a block has 16 rows and brings every tile of keys to them
-// After    a block has a whole head and brings every row to a tile of keys, once: o, m and l of the rows wait in memory
-//          (m and l in the workspace), are read, rescaled and written again for each tile
-// Why      a tile of keys is copied to shared memory, between two barriers, once a head and not once every 16 rows:
-//          that is the small gain over rung 03 here. The paper saves rung 01's S and P: up to 24 bytes of
-//          traffic a score, for 12 bytes of q and o a column, row and tile of keys, 6 a score at d = 64
-// Costs    batch * heads blocks are all there is. With 128 of them on 132 multiprocessors it wins over rung 03; with 16
-//          it falls behind by 7 x. Rung 06 swaps the loops back
+// Before   03 tiled: a block has 16 rows, and loads every tile of keys for them
+// After    a block has an entire head, and loads a tile of keys once for every row. o, m and l of the rows are kept in
+//          memory (m and l in the workspace). They are read, rescaled and written again for each tile
+// Why      a tile of keys is copied to shared memory, between two barriers, once for each head instead of once for
+//          every 16 rows. This gives the small gain over rung 03. Compared with rung 01, the paper's order saves S and
+//          P: up to 24 bytes of traffic for each score. It adds 12 bytes of q and o for each column, row and tile of
+//          keys, which is 6 for each score at d = 64
+// Costs    the grid has only batch * heads blocks. With 128 of them on 132 multiprocessors it is faster than rung 03;
+//          with 16 it is 7 x slower. Rung 06 swaps the loops back
 // Measured 8 x 16 heads, 2048 rows and keys, full: 11.5 TFLOP/s at d = 64, 12.0 at d = 128; 1 x 16 heads, 16384 rows
 //          and keys, d = 64: 1.5. H200, CUDA 13.0
 // Run      attend run --compute fa1 --data DIR
@@ -23,8 +24,8 @@
 
 namespace attend {
 
-// One head. Grid: a block for each query head; warp w has the rows w, w + kBlockM, ... from the first tile of keys to
-// the last, so that nothing passes between threads through memory.
+// Computes one head. Grid: a block for each query head. Warp w has the rows w, w + kBlockM, ... for all tiles of keys,
+// so threads exchange nothing through memory.
 template <class Config>
 __device__ void fa1_forward(const ForwardArgs& args) {
   static_assert(Config::kThreads == Config::kBlockM * kWarpThreads);
@@ -48,9 +49,9 @@ __device__ void fa1_forward(const ForwardArgs& args) {
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.row(args.seqlen_q - 1).end;
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // all warps are done with the tile before: it may be overwritten
+    __syncthreads();  // waits until all warps are done with the previous tile; it may then be overwritten
     shared.load_keys(k, v, key_begin);
-    __syncthreads();  // the tile has arrived: it may be read
+    __syncthreads();  // waits until the tile has arrived; it may then be read
     const int64 first_row = mask.rows_of_key(key_begin).begin / Config::kBlockM * Config::kBlockM;
     for (int64 row = first_row + warp; row < args.seqlen_q; row += Config::kBlockM) {
       const int num_keys = static_cast<int>(min(mask.row(row).end - key_begin, int64{Config::kBlockN}));
@@ -59,14 +60,15 @@ __device__ void fa1_forward(const ForwardArgs& args) {
       const auto [m_old, l_old] = statistics[row];
       WarpRow<Config> state;
       state.row_max = m_old;
-      state.row_sum = lane == 0 ? l_old : 0.0f;  // the warp's lanes share the sum
-      state.load(o.row(row), l_old);             // o in memory is divided by l, as the paper has it
-      __syncwarp();                              // all lanes have stored their part of q: the row may be read
+      state.row_sum = lane == 0 ? l_old : 0.0f;  // the row sum is spread over the warp's lanes
+      state.load(o.row(row), l_old);             // o in memory is divided by l, as in the paper
+      __syncwarp();                              // waits until all lanes have stored their part of q; the row may then
+                                                 // be read
       state.update(shared, shared.q[warp], num_keys, args.scale);
       const float l_new = state.total();
       state.store(o.row(row), inverse_or_zero(l_new));
       if (lane == 0) statistics[row] = {state.row_max, l_new};
-      __syncwarp();  // all lanes are done with q: the next row may overwrite it
+      __syncwarp();  // waits until all lanes are done with q; the next row may then overwrite it
     }
   }
 

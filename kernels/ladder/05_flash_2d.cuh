@@ -3,14 +3,14 @@
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
 // Before   04 fa1: a warp has a row; a number of k or v that a lane reads is used in one product
-// After    16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A number of q that a
-//          thread reads is used for 4 keys, one of k or v for 4 rows. S lies in shared memory between the two
-//          products, and a warp for each row computes the softmax there
-// Why      loads from shared memory for each fused multiply-add fall from 1.25 and more to 0.5, which were the limit;
-//          o is asked for before S is computed, so that it arrives meanwhile (1.3 x, measured with 2 x 4 tiles)
-// Costs    four barriers for each tile of rows and keys, with one block on a multiprocessor: nobody works while the
-//          slowest warp arrives. The loop order still reads and writes o for each tile of keys, and batch * heads
-//          blocks leave multiprocessors idle
+// After    16 columns x 32 rows of threads, each with 4 x 4 elements of S and 4 rows of o. A thread uses each number of
+//          q that it reads for 4 keys, and each number of k or v for 4 rows. S lies in shared memory between the two
+//          products, where a warp for each row computes the softmax
+// Why      loads from shared memory were the limit. For each fused multiply-add they fall from at least 1.25 to 0.5.
+//          Loads of o start before S is computed, and overlap with it (1.3 x, measured with 2 x 4 tiles)
+// Costs    four barriers for each tile of rows and keys, with one block on a multiprocessor: all warps idle until the
+//          slowest one arrives. The loop order still reads and writes o for each tile of keys, and batch * heads blocks
+//          leave multiprocessors idle
 // Measured 8 x 16 heads, 2048 rows and keys, full: 16.5 TFLOP/s at d = 64, 20.3 at d = 128; 1 x 16 heads, 16384 rows
 //          and keys, d = 64: 2.1. H200, CUDA 13.0
 // Run      attend run --compute flash_2d --data DIR
@@ -24,7 +24,7 @@
 
 namespace attend {
 
-// Takes a tile of keys into a tile of rows: o in memory, which is always divided by l, and its statistics.
+// Adds a tile of keys to a tile of rows: to o in memory, which is always divided by l, and to the statistics.
 template <class Config>
 __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, const HeadMatrix<const float>& q,
                                             const HeadMatrix<float>& o, RowStatistics* statistics,
@@ -32,9 +32,10 @@ __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, co
   using Grid = ThreadGrid<Config>;
   const int num_rows = static_cast<int>(min(q.num_rows - row_begin, int64{Config::kBlockM}));
   const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // all are done with the rows before: q, s and the statistics may be overwritten
+  __syncthreads();  // waits until all threads are done with the previous rows; q, s and the statistics may then be
+                    // overwritten
   load_tile<Config>(shared.q, q, row_begin, {Config::kHeadDim, Config::kHeadDim});
-  float o_frag[Grid::kRows][Grid::kCols] = {};  // asked for now, it arrives while S is computed
+  float o_frag[Grid::kRows][Grid::kCols] = {};  // loaded now, to overlap with the computation of S
   Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& to) { to = o.row(row_begin + row)[col]; });
   float old_sum[Grid::kRows] = {};
 #pragma unroll
@@ -47,11 +48,11 @@ __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, co
     shared.row_max[thread] = old.row_max;
     shared.row_sum[thread] = old.row_sum;
   }
-  __syncthreads();  // q, the keys and the statistics have arrived: they may be read
+  __syncthreads();  // waits until q, the keys and the statistics have arrived; they may then be read
   shared.compute_scores(mask, row_begin, key_begin, scale);
-  __syncthreads();  // S is complete: warps may read whole rows
+  __syncthreads();  // waits until S is complete; warps may then read full rows
   shared.update_softmax();
-  __syncthreads();  // P and the statistics are complete: they may be read
+  __syncthreads();  // waits until P and the statistics are complete; they may then be read
 
 #pragma unroll
   for (int i = 0; i < Grid::kRows; ++i) {
@@ -66,7 +67,7 @@ __device__ __forceinline__ void update_rows(ScoreRowsStorage<Config>& shared, co
   if (thread < num_rows) statistics[row_begin + thread] = {shared.row_max[thread], shared.row_sum[thread]};
 }
 
-// One head. Grid: a block for each query head.
+// Computes one head. Grid: a block for each query head.
 template <class Config>
 __device__ void flash_2d_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockM <= Config::kThreads);
@@ -88,7 +89,8 @@ __device__ void flash_2d_forward(const ForwardArgs& args) {
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.row(args.seqlen_q - 1).end;
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // o and the statistics have their first values; all are done with the keys before
+    __syncthreads();  // waits until o and the statistics are initialised, and all threads are done with the previous
+                      // keys
     shared.load_keys(k, v, key_begin);
     const int64 first_row = mask.rows_of_key(key_begin).begin / Config::kBlockM * Config::kBlockM;
     for (int64 row_begin = first_row; row_begin < args.seqlen_q; row_begin += Config::kBlockM) {
@@ -96,7 +98,7 @@ __device__ void flash_2d_forward(const ForwardArgs& args) {
     }
   }
 
-  __syncthreads();  // the statistics are final, and their other writers' values visible
+  __syncthreads();  // waits until the statistics are final and visible to all threads
   if (args.lse == nullptr) return;
   for (int64 row = threadIdx.x; row < args.seqlen_q; row += Config::kThreads) {
     args.lse[args.lse_stride.offset(batch, head, row)] = statistics[row].row_max + logf(statistics[row].row_sum);

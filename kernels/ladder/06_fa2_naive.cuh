@@ -1,16 +1,16 @@
-// Rung 06, fa2_naive: FlashAttention-2's loop order: a block keeps its rows, the tiles of keys pass by, o in registers.
+// Rung 06, fa2_naive: FlashAttention-2's loop order: a block keeps its rows and loops over key tiles, o in registers.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   05 flash_2d: tiles of keys outside, rows inside; o, m and l read and written for each of them
-// After    the loops are swapped: a block for each tile of rows, o in registers until the end, where it is divided
-//          by l once; m and l in shared memory
-// Why      q and o no longer travel: 12 bytes for each of their elements and tile of keys fall away, against k and v
-//          from the L2 cache once a tile of rows. There are seqlen_q / kBlockM times as many blocks: every
-//          multiprocessor works for any batch, at d = 64 on three blocks, one computing while others wait at
-//          barriers
-// Costs    0.5 loads from shared memory for each fused multiply-add, as in rung 05; S is written, read and written as P
-//          there, and four barriers separate the phases
+// Before   05 flash_2d: tiles of keys outside, rows inside; o, m and l are read and written for each tile
+// After    the loops are swapped: a block for each tile of rows. o stays in registers until the end, and is divided by
+//          l once; m and l are in shared memory
+// Why      q and o are no longer moved for each tile of keys, which saves 12 bytes for each of their elements. In
+//          return each tile of rows reads k and v from the L2 cache. There are seqlen_q / kBlockM times as many blocks,
+//          so every multiprocessor works for any batch. At d = 64 it has three blocks, and one computes while others
+//          wait at barriers
+// Costs    0.5 loads from shared memory for each fused multiply-add, as in rung 05. S is written to shared memory,
+//          read, and written as P, and four barriers separate the phases
 // Measured 8 x 16 heads, 2048 rows and keys, full: 21.8 TFLOP/s at d = 64, 24.8 at d = 128; 1 x 16 heads, 16384 rows
 //          and keys, d = 64: 22.0. H200, CUDA 13.0
 // Run      attend run --compute fa2_naive --data DIR
@@ -24,7 +24,7 @@
 
 namespace attend {
 
-// A tile of rows. Grid: tiles of kBlockM rows of every query head.
+// Computes a tile of rows. Grid: tiles of kBlockM rows of every query head.
 template <class Config>
 __device__ void fa2_naive_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockM <= Config::kThreads);
@@ -51,13 +51,13 @@ __device__ void fa2_naive_forward(const ForwardArgs& args) {
   }
   float o_frag[Grid::kRows][Grid::kCols] = {};
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // all are done with the tile before, P too: it may be overwritten
+    __syncthreads();  // waits until all threads are done with the previous tile and its P; they may then be overwritten
     shared.load_keys(k, v, key_begin);
-    __syncthreads();  // the tile has arrived, and q with the first: they may be read
+    __syncthreads();  // waits until the tile has arrived, and q before the first one; they may then be read
     shared.compute_scores(mask, row_begin, key_begin, args.scale);
-    __syncthreads();  // S is complete: warps may read whole rows
+    __syncthreads();  // waits until S is complete; warps may then read full rows
     shared.update_softmax();
-    __syncthreads();  // P and the statistics are complete: they may be read
+    __syncthreads();  // waits until P and the statistics are complete; they may then be read
 #pragma unroll
     for (int i = 0; i < Grid::kRows; ++i) {
 #pragma unroll
@@ -66,7 +66,7 @@ __device__ void fa2_naive_forward(const ForwardArgs& args) {
     Grid::multiply_pv(o_frag, shared.s, shared.v);
   }
 
-  __syncthreads();  // the statistics have their first values, should no tile have come by
+  __syncthreads();  // waits until the statistics are initialised, for the case without any tile
   Grid::for_each_output(o_frag, num_rows, [&](int row, int col, float& value) {
     o.row(row_begin + row)[col] = value * inverse_or_zero(shared.row_sum[row]);
   });

@@ -2,14 +2,13 @@
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d and d_v); any strides whose last is 1
 // Supports float32, d and d_v up to 128, full and causal masks, grouped heads. Every architecture
-// Before   06 fa2_naive: 4 x 4 scores a thread, the softmax between barriers on S in shared memory
-// After    8 x 4 scores a thread. The 16 threads that share rows are half a warp: shuffles give all of
-//          them a row's maximum and sum, m and l live in their registers, and only P passes through shared memory, from
-//          and to the same half warp
-// Why      loads from shared memory for each fused multiply-add fall from 0.5 to 0.375, 0.25 for P v at d = 128; two
-//          barriers of four are gone, and S no longer makes its trip
-// Costs    a load still moves one word, an instruction each, and 08 fa2 moves four; nothing computes between the
-//          barriers around load_keys but the other block of the multiprocessor; P makes its trip
+// Before   06 fa2_naive: 4 x 4 scores for each thread, and the softmax between barriers, on S in shared memory
+// After    8 x 4 scores for each thread. The 16 threads that share rows are half a warp. They get a row's maximum and
+//          sum by shuffles, and keep m and l in registers. Only P is passed through shared memory, within the half warp
+// Why      loads from shared memory for each fused multiply-add fall from 0.5 to 0.375, and to 0.25 for P v at d = 128.
+//          Two of four barriers are gone, and S is no longer written to shared memory
+// Costs    a load instruction still moves only one word; 08 fa2 moves four. During the barriers around load_keys only
+//          the multiprocessor's other block computes. P is still written to shared memory and read
 // Measured 8 x 16 heads, 2048 rows and keys, full: 29.2 TFLOP/s at d = 64, 30.7 at d = 128; causal 25.0 and 26.2.
 //          H200, CUDA 13.0
 // Run      attend run --compute scalar2d_row_tile --data DIR
@@ -39,12 +38,12 @@ struct RowTileStorage {
   }
 };
 
-// The rows of a thread; the 16 threads of a half warp have the same ones.
+// The rows of a thread; the 16 threads of a half warp have the same rows.
 template <class Config>
 struct RowTileState {
   using Grid = ThreadGrid<Config>;
 
-  float row_max[Grid::kRows];              // m
+  float row_max[Grid::kRows];              // m: running row maximum
   float row_sum[Grid::kRows];              // this thread's share of l
   float o_frag[Grid::kRows][Grid::kCols];  // sum of exp(s - m) v
 
@@ -58,7 +57,7 @@ struct RowTileState {
     }
   }
 
-  // s_frag becomes exp(s - m); m, l and o follow.
+  // Turns s_frag into exp(s - m), and updates m, l and o.
   __device__ __forceinline__ void update_softmax(float (&s_frag)[Grid::kRows][Grid::kKeys]) {
 #pragma unroll
     for (int i = 0; i < Grid::kRows; ++i) {
@@ -79,7 +78,7 @@ struct RowTileState {
     }
   }
 
-  // l in all 16 threads, and o divided by it.
+  // Reduces l over the 16 threads, and divides o by it.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int i = 0; i < Grid::kRows; ++i) {
@@ -91,7 +90,7 @@ struct RowTileState {
   }
 };
 
-// A tile of rows. Grid: tiles of kBlockM rows of every query head.
+// Computes a tile of rows. Grid: tiles of kBlockM rows of every query head.
 template <class Config>
 __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
   using Grid = ThreadGrid<Config>;
@@ -113,9 +112,9 @@ __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
   RowTileState<Config> state;
   state.clear();
   for (int64 key_begin = 0; key_begin < key_end; key_begin += Config::kBlockN) {
-    __syncthreads();  // all are done with the tile before: it may be overwritten
+    __syncthreads();  // waits until all threads are done with the previous tile; it may then be overwritten
     shared.load_keys(k, v, key_begin);
-    __syncthreads();  // the tile has arrived, and q with the first: they may be read
+    __syncthreads();  // waits until the tile has arrived, and q before the first one; they may then be read
     float s_frag[Grid::kRows][Grid::kKeys];
     Grid::multiply_qk(s_frag, shared.q, shared.k);
     Grid::scale_and_mask(s_frag, mask, row_begin, key_begin, args.scale);
@@ -125,7 +124,7 @@ __device__ void scalar2d_row_tile_forward(const ForwardArgs& args) {
 #pragma unroll
       for (int j = 0; j < Grid::kKeys; ++j) shared.p[Grid::row(i)][Grid::col(j)] = s_frag[i][j];
     }
-    __syncwarp();  // P of these rows is complete: none but this warp writes or reads it
+    __syncwarp();  // waits until P of these rows is complete; only this warp accesses it
     Grid::multiply_pv(state.o_frag, shared.p, shared.v);
   }
 

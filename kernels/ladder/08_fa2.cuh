@@ -1,15 +1,16 @@
-// Rung 08, fa2: o = softmax(scale q k^T) v in float32 on CUDA cores, register tiles, copies behind the arithmetic.
+// Rung 08, fa2: o = softmax(scale q k^T) v in float32 on CUDA cores, with register tiles and overlapped copies.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float32, d from 1 to 128 (in tiles of 32, 64, 96 or 128 columns), full and causal masks, grouped heads;
 //          forward here, backward in 08_fa2_backward.cuh. sm_80 and newer (cp.async)
-// Before   07 scalar2d_row_tile: 0.375 words a multiplication from shared memory, an instruction for each word; nothing
-//          computes while keys are loaded
-// After    a thread owns a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications. k comes by
-//          cp.async while p v is computed, v while q k^T is; q, k and p are transposed, fp32_product.cuh says why
-// Why      a load for each 16 multiplications, and an instruction spent on it is one not spent on arithmetic. The two
-//          register banks give one operand a clock each: with columns of q^T and k^T, two are nearly always enough
-// Costs    up to 244 registers a thread, so 8 warps on a multiprocessor; p goes through shared memory
+// Before   07 scalar2d_row_tile: 0.375 words from shared memory for each multiplication, with an instruction for each
+//          word. No computation overlaps with the loads of keys
+// After    a thread has a tile of 8 x 8 scores and outputs: four loads of 16 bytes feed 64 multiplications. cp.async
+//          copies k while p v is computed, and v while q k^T is computed. q, k and p are transposed; fp32_product.cuh
+//          gives the reason
+// Why      each load feeds 16 multiplications, so fewer instructions are loads. The two register banks each deliver one
+//          operand a clock. With columns of q^T and k^T, two are nearly always enough
+// Costs    up to 244 registers for each thread, so only 8 warps on a multiprocessor; p is passed through shared memory
 // Measured TFLOP/s, 4 B H S^2 D operations. H200, CUDA 13.0
 //          (B, H, S, D) = (8, 16, 2048, 64): 45.7; (8, 8, 2048, 128): 40; (4, 12, 1024, 64): 38; of 65 at most
 // Run      attend run --compute fa2 --data DIR
@@ -30,8 +31,9 @@
 
 namespace attend {
 
-// How a block divides its tile: a warp has all keys of kWarpRows rows, a lane kRows x kKeys scores and kRows x kDims
-// outputs. Lanes are a grid of kLanesY x kLanesX; the rows of a lane are neighbours, its keys lie kLanesX apart.
+// The division of a block's tile. A warp has all keys of kWarpRows rows. A lane has kRows x kKeys scores and kRows x
+// kDims outputs. Lanes are a grid of kLanesY x kLanesX. The rows of a lane are neighbours, and its keys are kLanesX
+// apart.
 template <class Config>
 struct Fa2ForwardShape {
   static constexpr Fa2ForwardTile kTile = {.block_m = Config::kBlockM,
@@ -47,11 +49,11 @@ struct Fa2ForwardShape {
   static constexpr int kRows = kWarpRows / kLanesY;
   static constexpr int kKeys = Config::kBlockN / kLanesX;
   static constexpr int kDims = kCols / kLanesX;
-  static constexpr int kStep = kLanesX * kChunkBytes;  // between a lane's chunks in a row of k or v
+  static constexpr int kStep = kLanesX * kChunkBytes;  // bytes between a lane's chunks in a row of k or v
   static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0);
   using Keys = KeySteps<kLanesX, 4 * kLanesX>;
 
-  // Shared memory, in bytes. q, k and p are transposed: the sum goes over their rows.
+  // Tiles in shared memory, and their offsets in bytes. q, k and p are transposed: products sum over their rows.
   using QTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockM, kTransposedPadding>>;
   using KTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockN, kTransposedPadding>>;
   using VTile = Fp32Tile<Config::kBlockN, PaddedRows<kCols, 0>>;
@@ -71,16 +73,16 @@ struct Fa2ForwardShape {
   using ValueColumns = Fp32Chunks<VTile, kStep>;
 };
 
-// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's keys only.
+// Running softmax of a lane's rows. Maxima are the same in all lanes of a row. Sums cover only the lane's keys.
 template <class Config>
 struct RowSoftmax {
   static constexpr int kRows = Fa2ForwardShape<Config>::kRows;
-  float max[kRows];  // of q.k; -inf before the first key
-  float sum[kRows];  // of exp(scale (q.k - max))
+  float max[kRows];  // maximum of q.k; -inf before the first key
+  float sum[kRows];  // sum of exp(scale (q.k - max))
 };
 
-// Scores become p relative to the new maxima; o and the sums are rescaled to the new maxima. Products are subtracted
-// before they are scaled: equal ones stay equal, and no product that a float holds becomes -inf.
+// Turns scores into p relative to the new maxima, and rescales o and the sums. The maximum is subtracted before
+// scaling. So equal products stay equal, and no finite product becomes -inf.
 template <class Config>
 __device__ __forceinline__ void softmax_tile(typename Fa2ForwardShape<Config>::Scores& s, RowSoftmax<Config>& rows,
                                              typename Fa2ForwardShape<Config>::Outputs& o, float scale_log2) {
@@ -96,7 +98,7 @@ __device__ __forceinline__ void softmax_tile(typename Fa2ForwardShape<Config>::S
       tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffff, tile_max, lanes));
     }
     const float new_max = fmaxf(rows.max[i], tile_max);
-    const float base = new_max == -kInfinity ? 0.0f : new_max;  // no key so far: p = 2^-inf, not NaN
+    const float base = new_max == -kInfinity ? 0.0f : new_max;  // no key so far: makes p = 2^-inf, not NaN
     const float rescale = exp2_fast((rows.max[i] - base) * scale_log2);
     rows.max[i] = new_max;
     float sum = 0.0f;
@@ -111,7 +113,7 @@ __device__ __forceinline__ void softmax_tile(typename Fa2ForwardShape<Config>::S
   }
 }
 
-// The lane's p, as columns of the tile in shared memory.
+// Stores the lane's p, as columns of the tile in shared memory.
 template <class Config>
 __device__ __forceinline__ void store_transposed(const typename Fa2ForwardShape<Config>::Scores& p, int lane_row,
                                                  int lane_x) {
@@ -126,7 +128,7 @@ __device__ __forceinline__ void store_transposed(const typename Fa2ForwardShape<
   }
 }
 
-// The lane's part of o and lse.
+// Stores the lane's part of o and lse.
 template <class Config>
 __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 batch, uint32 head, int64 first_row,
                                              const RowSoftmax<Config>& rows,
@@ -148,13 +150,13 @@ __device__ __forceinline__ void store_output(const ForwardArgs& args, uint32 bat
   }
 }
 
-// One tile of kBlockM query rows. Grid: tiles of every query head.
+// Computes one tile of kBlockM query rows. Grid: tiles of every query head.
 template <class Config>
 __device__ void fa2_forward(const ForwardArgs& args) {
   using Shape = Fa2ForwardShape<Config>;
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
-  // Causal: the last tiles have the most keys and go first.
+  // Causal: the last tiles have the most keys and start first.
   const auto [batch, head, tile] = kCausal ? tile_by_tile(gridDim.x - 1 - blockIdx.x, args.batch, args.num_heads_q)
                                            : HeadTile::of_block(blockIdx.x, row_tiles, args.num_heads_q);
   const uint32 head_k = key_head_of(args, head);
@@ -167,7 +169,7 @@ __device__ void fa2_forward(const ForwardArgs& args) {
   const int lane_row = threadIdx.x / 32 * Shape::kWarpRows + threadIdx.x % 32 / Config::kLanesX * Shape::kRows;
   const WindowMask mask = mask_of<Config>(args);
   const int64 num_keys = mask.rows(tile_row, min(tile_row + Config::kBlockM, args.seqlen_q)).end;
-  const int64 open_keys = mask.row(tile_row).end;  // the keys before this one are seen by every row of the tile
+  const int64 open_keys = mask.row(tile_row).end;  // every row of the tile sees the keys before this one
   const float scale_log2 = args.scale * kLog2E;
 
   RowSoftmax<Config> rows;
@@ -187,20 +189,21 @@ __device__ void fa2_forward(const ForwardArgs& args) {
 #pragma unroll 1
   for (int64 key = 0; key < num_keys; key += Config::kBlockN) {
     wait_for_copies();
-    __syncthreads();  // waits for k; every warp has left p v of the tile before: v may be overwritten
+    __syncthreads();  // waits for k, and until every warp has finished p v of the previous tile; v may then be
+                      // overwritten
     copy_tile_async<Config, typename Shape::VTile>(Shape::kV, v + key * args.v_stride.row, args.v_stride.row,
                                                    args.seqlen_k - key);
     typename Shape::Scores s = {};
     Fp32Columns<typename Shape::QTile>{Shape::kQ, lane_row * 4}.add_product(
         s, typename Shape::KeyColumns{Shape::kK, lane_x * kChunkBytes});
     wait_for_copies();
-    __syncthreads();  // waits for v; every warp has left q k^T: k may be overwritten
+    __syncthreads();  // waits for v, and until every warp has finished q k^T; k may then be overwritten
     if (const int64 next = key + Config::kBlockN; next < num_keys) copy_k(next);
     if constexpr (Config::kNegateScores) negate(s);
     if (key + Config::kBlockN > open_keys) mask_scores<typename Shape::Keys>(s, mask, tile_row + lane_row, key, lane_x);
     softmax_tile<Config>(s, rows, o, scale_log2);
     store_transposed<Config>(s, lane_row, lane_x);
-    __syncwarp();  // p of the warp's rows is complete; no other warp reads it
+    __syncwarp();  // waits until p of the warp's rows is complete; no other warp reads it
     Fp32Columns<typename Shape::PTile>{Shape::kP, lane_row * 4}.add_product(
         o, typename Shape::ValueColumns{Shape::kV, lane_x * kChunkBytes});
   }

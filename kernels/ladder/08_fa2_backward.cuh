@@ -4,14 +4,15 @@
 //   dv = p^T dout                 dk = scale ds^T q                  dq = scale ds k
 //
 // Shapes   as in 08_fa2.cuh
-// Supports as in 08_fa2.cuh. dq is summed by atomic additions: its last bits differ from run to run
+// Supports as in 08_fa2.cuh. Atomic additions sum dq, so its last bits differ from run to run
 // Before   the standard backward pass keeps p and ds in memory
-// After    a block owns kBlockN keys, with dk and dv in registers, and walks over the tiles of query rows; p is
-//          computed again from lse. Each tile's share of dq is added to dq in memory: the L2 cache adds, nobody waits
+// After    a block owns kBlockN keys, with dk and dv in registers, and loops over the tiles of query rows. It computes
+//          p again from lse. Each tile's part of dq is added to dq in memory. The L2 cache does the addition, and no
+//          thread waits for it
 // Why      five products, all from shared memory through register tiles of 8 x 4 numbers, and nothing of size
 //          seqlen_q x seqlen_k in memory
-// Costs    p, then ds, go through shared memory, five barriers a tile; k is there twice, as rows and as columns;
-//          8 warps on a multiprocessor, for the registers; dq is zeroed by the kernel before
+// Costs    p, then ds, are passed through shared memory, with five barriers for each tile. k is stored twice, as rows
+//          and as columns. Registers limit a multiprocessor to 8 warps. The preceding kernel must zero dq
 // Measured TFLOP/s, 10 B H S^2 D operations. H200, CUDA 13.0
 //          (B, H, S, D) = (8, 16, 2048, 64): 41; (8, 8, 2048, 128): 34; (4, 12, 1024, 64): 39
 // Run      attend run --compute fa2 --mode both --data DIR
@@ -33,8 +34,8 @@
 
 namespace attend {
 
-// How a block divides its tiles: threads are a grid of kThreadsY x kThreadsX; a thread has kRows x kKeys scores,
-// kKeysOut x kDims of dk and dv, kRows x kDims of dq.
+// The division of a block's tiles. Threads are a grid of kThreadsY x kThreadsX. A thread has kRows x kKeys scores,
+// kKeysOut x kDims of dk and dv, and kRows x kDims of dq.
 template <class Config>
 struct Fa2BackwardShape {
   static constexpr Fa2BackwardTile kTile = {.block_m = Config::kBlockM,
@@ -51,13 +52,14 @@ struct Fa2BackwardShape {
   static constexpr int kKeys = Config::kBlockN / kThreadsX;
   static constexpr int kKeysOut = Config::kBlockN / kThreadsY;
   static constexpr int kDims = kCols / kThreadsX;
-  static constexpr int kStep = kThreadsX * kChunkBytes;                         // between a thread's chunks of a row
-  static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys of such a chunk
+  // Bytes between a thread's chunks of a row.
+  static constexpr int kStep = kThreadsX * kChunkBytes;
+  static constexpr int kKeyPart = kKeys < kChunkFloats ? kKeys : kChunkFloats;  // keys in one of these chunks
   static_assert(kSavedRowsTile % Config::kBlockM == 0);
   static_assert(kThreadsX % kLanesX == 0 && kKeysOut % 4 == 0 && kDims % 4 == 0);
   using Keys = KeySteps<1, 4 * kThreadsX>;
 
-  // Shared memory, in bytes.
+  // Tiles in shared memory, and their offsets in bytes.
   using TransposedTile = Fp32Tile<kDepth, PaddedRows<Config::kBlockN, kTransposedPadding>>;
   using KTile = Fp32Tile<Config::kBlockN, PaddedRows<kCols, 0>>;
   using QueryTile = Fp32Tile<Config::kBlockM, FlippedRows<kCols, kRows>>;
@@ -73,7 +75,7 @@ struct Fa2BackwardShape {
   static_assert(kK - kVTransposed == TransposedTile::kBytes && kQ - kK == KTile::kBytes &&
                 kDout - kQ == QueryTile::kBytes && kSaved - kScores == ScoreTile::kBytes);
   static_assert(kQ % kBankRowBytes == 0 && kDout % kBankRowBytes == 0 &&
-                kScores % kBankRowBytes == 0);  // for the flips
+                kScores % kBankRowBytes == 0);  // FlippedRows needs this alignment
 
   // A thread's numbers, and its columns in products.
   using Scores = float[kRows][kKeys];
@@ -83,7 +85,7 @@ struct Fa2BackwardShape {
   using KeyColumns = Fp32Chunks<KTile, kStep>;
 };
 
-// A thread's place: a warp is 8 lanes wide and 4 high, the warps of a block fill the grid row by row.
+// A thread's place. A warp is 8 lanes wide and 4 high, and the warps of a block fill the grid row by row.
 template <class Config>
 struct Fa2ThreadPlace {
   int x;
@@ -99,7 +101,7 @@ struct Fa2ThreadPlace {
   [[nodiscard]] __device__ __forceinline__ ChunksOfLane chunks() const { return {x, Config::kThreadsX}; }
 };
 
-// One query head's rows as a key tile's block walks over them.
+// One query head's rows, over which the block of a key tile loops.
 template <class Config>
 struct RowWalk {
   using Shape = Fa2BackwardShape<Config>;
@@ -123,7 +125,7 @@ struct RowWalk {
             args.seqlen_q};
   }
 
-  // Start the copies of the tile of rows from `row` on, if there is one.
+  // copy_q() and copy_dout() start the copies of the tile of rows from `row` on, if there is one.
   __device__ __forceinline__ void copy_q(int64 row) const {
     if (row >= seqlen_q) return;
     copy_tile_async<Config, typename Shape::QueryTile>(Shape::kQ, q + row * q_stride, q_stride, seqlen_q - row);
@@ -140,7 +142,7 @@ struct RowWalk {
   }
 };
 
-// A thread's scores to the tile in shared memory.
+// Stores a thread's scores to the tile in shared memory.
 template <class Config>
 __device__ __forceinline__ void store_scores(const typename Fa2BackwardShape<Config>::Scores& s,
                                              const Fa2ThreadPlace<Config>& me) {
@@ -161,8 +163,8 @@ __device__ __forceinline__ void store_scores(const typename Fa2BackwardShape<Con
   }
 }
 
-// Products become p. The change to base 2 rounds lse once more, and a large lse by much. If one is large, the product
-// is therefore rounded as lse is, so that a row's one large score differs from it by 0, and the base changes last.
+// Turns products into p. The change to base 2 rounds lse again, which matters if lse is large. In that case the product
+// is rounded as lse is, and the base changes last. So the one large score of such a row minus lse is exactly 0.
 template <class Config>
 __device__ __forceinline__ void probabilities(typename Fa2BackwardShape<Config>::Scores& p, const Fa2SavedRow* rows,
                                               float scale) {
@@ -190,7 +192,8 @@ __device__ __forceinline__ void probabilities(typename Fa2BackwardShape<Config>:
   }
 }
 
-// p of a tile to shared memory, ds to registers: it takes p's place when dv has been added up.
+// Stores p of a tile to shared memory, and computes ds in registers. ds replaces p in shared memory after dv has been
+// summed.
 template <class Config>
 __device__ __forceinline__ void score_gradients(typename Fa2BackwardShape<Config>::Scores& ds, const WindowMask& mask,
                                                 int64 row, int64 key, float scale, const Fa2ThreadPlace<Config>& me) {
@@ -218,7 +221,8 @@ __device__ __forceinline__ void score_gradients(typename Fa2BackwardShape<Config
   }
 }
 
-// One tile of rows; the tiles of q and dout are there or on their way. Adds to dk and dv, and to dq in memory.
+// Processes one tile of rows, whose q and dout have arrived or are being copied. Adds to dk and dv, and to dq in
+// memory.
 template <class Config>
 __device__ __forceinline__ void backward_tile(typename Fa2BackwardShape<Config>::KeySums& dk,
                                               typename Fa2BackwardShape<Config>::KeySums& dv,
@@ -232,17 +236,18 @@ __device__ __forceinline__ void backward_tile(typename Fa2BackwardShape<Config>:
   const int my_keys = me.y * Shape::kKeysOut * 4;
   const int my_dims = me.x * kChunkBytes;
   wait_for_copies();
-  __syncthreads();  // waits for the tiles; every warp has left ds k of the tile before: p may take ds's place
+  __syncthreads();  // waits for the tiles, and until every warp has finished ds k of the previous tile; p may then
+                    // overwrite ds
   typename Shape::Scores ds = {};
   score_gradients<Config>(ds, mask, row, key, args.scale, me);
-  __syncthreads();  // p is complete
+  __syncthreads();  // waits until p is complete; it may then be read
   Fp32Columns<ScoreTile>{Shape::kScores, my_keys}.add_product(dv, Queries{Shape::kDout, my_dims});
-  __syncthreads();  // every warp is done with p, dout and the saved rows: ds and the next ones may take their places
+  __syncthreads();  // waits until every warp is done with p, dout and the saved rows; they may then be overwritten
   walk.copy_dout(row + Config::kBlockM);
   store_scores<Config>(ds, me);
-  __syncthreads();  // ds is complete
+  __syncthreads();  // waits until ds is complete; it may then be read
   Fp32Columns<ScoreTile>{Shape::kScores, my_keys}.add_product(dk, Queries{Shape::kQ, my_dims});
-  __syncthreads();  // every warp is done with q: the next may come
+  __syncthreads();  // waits until every warp is done with q; the next one may then be copied
   walk.copy_q(row + Config::kBlockM);
   float dq[kRows][kDims] = {};
   Fp32Rows<ScoreTile>{Shape::kScores + ScoreTile::offset(me.y * kRows, 0)}.add_product(
@@ -252,14 +257,14 @@ __device__ __forceinline__ void backward_tile(typename Fa2BackwardShape<Config>:
                                                walk.dq_stride, walk.seqlen_q - my_row, me.chunks());
 }
 
-// dk and dv of one tile of kBlockN keys, and its share of dq. Grid: tiles of every key head.
+// Computes dk and dv of one tile of kBlockN keys, and its part of dq. Grid: tiles of every key head.
 template <class Config>
 __device__ void fa2_backward(const BackwardArgs& args) {
   using Shape = Fa2BackwardShape<Config>;
   using Transposed = typename Shape::TransposedTile;
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const auto key_tiles = static_cast<uint32>(num_tiles(args.seqlen_k, Config::kBlockN));
-  // Causal: the first tiles are seen by the most rows and go first.
+  // Causal: the most rows see the first tiles, which start first.
   const auto [batch, head_k, tile] = kCausal ? tile_by_tile(blockIdx.x, args.batch, args.num_heads_k)
                                              : HeadTile::of_block(blockIdx.x, key_tiles, args.num_heads_k);
   const int64 key = tile * Config::kBlockN;

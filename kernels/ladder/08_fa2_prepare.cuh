@@ -2,7 +2,7 @@
 //
 //   delta = rowsum(dout * o) - dlse
 //
-// Shapes   as in 08_fa2.cuh; saved rows (batch, heads, seqlen_q in whole tiles) in the workspace
+// Shapes   as in 08_fa2.cuh; saved rows (batch, heads, seqlen_q in full tiles) in the workspace
 // Called   as the first step of the backward pass; 08_fa2_backward.cuh reads its results
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
@@ -18,14 +18,15 @@
 
 namespace attend {
 
-// The saved values of a head's rows; heads are padded to whole tiles of rows.
+// Returns the saved values of a head's rows; heads are padded to full tiles of rows.
 [[nodiscard]] __device__ __forceinline__ Fa2SavedRow* fa2_saved_rows(const BackwardArgs& args, uint32 batch,
                                                                      uint32 head) {
   const int64 rows = num_tiles(args.seqlen_q, kSavedRowsTile) * kSavedRowsTile;
   return static_cast<Fa2SavedRow*>(args.workspace) + (int64{batch} * args.num_heads_q + head) * rows;
 }
 
-// The saved values of kBlockM rows, and zeros in their dq. Grid: tiles of every query head. Eight lanes share a row.
+// Computes the saved values of kBlockM rows, and zeros their dq. Grid: tiles of every query head. Eight lanes share a
+// row.
 template <class Config>
 __device__ void fa2_backward_prepare(const BackwardArgs& args) {
   static_assert(Config::kBlockM == kSavedRowsTile);

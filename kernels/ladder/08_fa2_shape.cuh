@@ -1,5 +1,5 @@
-// Rung 08, fa2: how a block divides its work, and its layout of shared memory, in bytes. The host chooses among
-// such tiles (src/cuda/launch/rungs_fa2.cpp), the kernels are compiled for one.
+// Rung 08, fa2: the division of a block's work, and its layout of shared memory in bytes. The host chooses a tile
+// (src/cuda/launch/rungs_fa2.cpp), and the kernels are compiled for it.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -7,7 +7,8 @@
 
 namespace attend {
 
-// Columns that the products sum over, and columns of the results: those from head_dim on are zeros.
+// fa2_depth() returns the columns that products sum over, fa2_cols() the columns of the results. Columns from head_dim
+// on are zeros.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int fa2_depth(int head_dim) {
   return round_up(head_dim, 8);
 }
@@ -17,8 +18,8 @@ namespace attend {
 
 struct Fa2ForwardTile {
   int block_m, block_n, threads;
-  int lanes_x;     // of a warp, along the keys
-  int min_blocks;  // that have to fit on a multiprocessor
+  int lanes_x;     // lanes of a warp along the keys
+  int min_blocks;  // blocks that must fit on a multiprocessor
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int q_begin() const { return 0; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_begin(int head_dim) const {
@@ -35,18 +36,18 @@ struct Fa2ForwardTile {
   }
 };
 
-// The saved values of a query row, which the backward pass starts from.
+// The saved values of a query row, which the backward pass reads.
 struct Fa2SavedRow {
-  float lse;    // +inf for rows that see no key and rows beyond the last: there p = 2^-inf = 0
+  float lse;    // +inf for rows that see no key and rows beyond the last; p is then 2^-inf = 0
   float delta;  // rowsum(dout * o) - dlse
 };
 
-constexpr int kSavedRowsTile = 64;  // rows; tiles of the backward pass divide it
+constexpr int kSavedRowsTile = 64;  // rows; a multiple of the backward pass's tile
 
 struct Fa2BackwardTile {
   int block_m, block_n, threads;
-  int threads_x;   // of the grid that the threads are, along the keys
-  int min_blocks;  // that have to fit on a multiprocessor
+  int threads_x;   // threads of the grid along the keys
+  int min_blocks;  // blocks that must fit on a multiprocessor
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int k_transposed_begin() const { return 0; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_transposed_begin(int head_dim) const {

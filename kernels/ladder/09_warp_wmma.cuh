@@ -1,15 +1,17 @@
-// Rung 09, warp_wmma: o = softmax(scale q k^T) v on tensor cores, one warp a block, through nvcuda::wmma.
+// Rung 09, warp_wmma: o = softmax(scale q k^T) v on tensor cores, one warp for each block, through nvcuda::wmma.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
-//          newer
-// Before   08 fa2: float32 on CUDA cores, 128 multiply-adds a clock and multiprocessor
-// After    16 x 16 x 16 products by one warp; S, P and O pass through shared memory, where any thread finds any element
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
+//          and newer
+// Before   08 fa2: float32 on CUDA cores, 128 multiply-adds a clock on each multiprocessor
+// After    16 x 16 x 16 products by one warp; S, P and O pass through shared memory, where any thread can read any
+//          element
 // Why      a tensor core does 8 to 16 times the multiply-adds of the CUDA cores, and operands are half as
 //          wide
-// Costs    O is read from and written to shared memory for each 32 keys (4 d bytes a row, twice, against 4 d for k and
-//          v together), rows of a tile share banks, and each 16 rows read all of k and v from the L2 cache. So this is
-//          slower than 08, and so are 10 and 11: the tensor cores wait for work that 12 and 13 make cheap
+// Costs    O is read from and written to shared memory for every 32 keys (4 d bytes for each row, twice, compared with
+//          4 d for k and v together). Rows of a tile share banks. Every 16 rows read all of k and v from the L2 cache.
+//          So this rung is slower than 08, and so are 10 and 11: the tensor cores wait for work that 12 and 13 make
+//          cheap
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 16 TFLOP/s
 // Run      attend run --compute warp_wmma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; CUDA C++ Programming Guide, Warp matrix functions
@@ -38,14 +40,14 @@ struct alignas(128) WarpStorage {
   float o[Config::kBlockM][Config::kHeadDim];  // sum of exp(s - m) v
 };
 
-// Online softmax, rows unrolled: every lane knows m, and has the part of l of its keys.
+// Online softmax, with rows unrolled. Every lane has m, and the part of l of its keys.
 template <int kRows>
 struct RowState {
   float max[kRows];
   float sum[kRows];
 };
 
-// S = Q K^T for the tile.
+// Computes S = Q K^T for the tile.
 template <class Config>
 __device__ __forceinline__ void scores(WarpStorage<Config>& smem) {
   using Element = typename WarpStorage<Config>::Element;
@@ -67,8 +69,8 @@ __device__ __forceinline__ void scores(WarpStorage<Config>& smem) {
   }
 }
 
-// m, l, P and the rescaled O of each row. `visible` is the number of the tile's keys that a row sees: row 0 sees
-// first_visible, and each row `visible_step` more than the one above.
+// Computes m, l, P and the rescaled O of each row. Row 0 sees the first first_visible keys of the tile, and each row
+// sees `visible_step` more than the row above.
 template <class Config>
 __device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowState<Config::kBlockM>& stats, float scale,
                                         int64 first_visible, int visible_step) {
@@ -90,7 +92,7 @@ __device__ __forceinline__ void softmax(WarpStorage<Config>& smem, RowState<Conf
   }
 }
 
-// O += P V.
+// Computes O += P V.
 template <class Config>
 __device__ __forceinline__ void weighted_values(WarpStorage<Config>& smem) {
   using Element = typename WarpStorage<Config>::Element;
@@ -111,7 +113,7 @@ __device__ __forceinline__ void weighted_values(WarpStorage<Config>& smem) {
   }
 }
 
-// o = O / l and lse, of the rows that are there.
+// Writes o = O / l and lse of the existing rows.
 template <class Config>
 __device__ __forceinline__ void finish(WarpStorage<Config>& smem, const RowState<Config::kBlockM>& stats,
                                        const ForwardArgs& args, const HeadTile& at) {
@@ -153,7 +155,7 @@ __device__ void warp_wmma_forward(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
-  // Without a mask all rows see seqlen_k keys; a causal row sees one more than the row above, up to seqlen_k.
+  // Without a mask all rows see seqlen_k keys. A causal row sees one key more than the row above, up to seqlen_k.
   const int64 first_limit = kCausal ? row_begin + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
 
   RowState<Config::kBlockM> stats;
@@ -169,13 +171,13 @@ __device__ void warp_wmma_forward(const ForwardArgs& args) {
   for (int64 key = 0; key < key_end; key += Config::kBlockN) {
     copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
     copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
-    __syncwarp();  // Q, K and V are there: they may be read as matrices
+    __syncwarp();  // waits until Q, K and V are in shared memory; they may then be read as matrices
     scores(smem);
-    __syncwarp();  // S is there: any lane may read any of it
+    __syncwarp();  // waits until S is written; any lane may then read any element
     softmax(smem, stats, args.scale, first_limit - key, kCausal ? 1 : 0);
-    __syncwarp();  // P and the rescaled O are there
+    __syncwarp();  // waits until P and the rescaled O are written
     weighted_values(smem);
-    __syncwarp();  // O is there, and K and V have been read: they may be overwritten
+    __syncwarp();  // waits until O is written, and K and V have been read; they may then be overwritten
   }
   finish(smem, stats, args, at);
 }

@@ -1,15 +1,15 @@
-// Rung 10, block_wmma: o = softmax(scale q k^T) v with nvcuda::wmma, four warps a block sharing tiles of K and V.
+// Rung 10, block_wmma: o = softmax(scale q k^T) v with nvcuda::wmma, four warps of a block sharing tiles of K and V.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
-//          newer
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
+//          and newer
 // Before   09 warp_wmma: each warp read all of k and v for its 16 rows
-// After    64 rows read them once. Products are divided by columns: a warp computes its quarter of S's and of O's
-//          columns for all rows, so that a fragment of K or V that is loaded once is used in four products
-// Why      a quarter of the reads from the L2 cache (16 -> 64 operations a byte), and of those of K and V from shared
-//          memory
-// Costs    a row of S comes from four warps: the block waits for all of them four times a tile, between the products
-//          and the softmax too (FlashAttention-2 calls this split-K). O still passes through shared memory
+// After    64 rows read them once. Products are divided by columns: a warp computes a quarter of S's and of O's columns
+//          for all rows. So a loaded fragment of K or V is used in four products
+// Why      reads from the L2 cache fall to a quarter (16 -> 64 operations for each byte). So do reads of K and V from
+//          shared memory
+// Costs    a row of S comes from four warps. So the block waits for all of them four times for each tile, also between
+//          the products and the softmax (FlashAttention-2 calls this split-K). O still passes through shared memory
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 28 TFLOP/s
 // Run      attend run --compute block_wmma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), section 3.3, figure 3(a)
@@ -26,7 +26,8 @@
 
 namespace attend {
 
-// A row of S, over which its row of P is written: warps turn one row at a time, so nobody reads S there any more.
+// A row of S, and the row of P that overwrites it. Warps convert one row at a time, after which no thread reads S
+// there.
 template <class Config>
 union alignas(32) ScoreRow {
   float s[Config::kBlockN];
@@ -50,16 +51,16 @@ constexpr int kWarps = Config::kThreads / 32;
 template <class Config>
 constexpr int kRowTiles = Config::kBlockM / kWmmaTile;
 template <class Config>
-constexpr int kRowsOfWarp = Config::kBlockM / kWarps<Config>;  // whose softmax a warp does
+constexpr int kRowsOfWarp = Config::kBlockM / kWarps<Config>;  // rows whose softmax a warp computes
 
-// Online softmax of a warp's rows: every lane knows m, and has the part of l of its keys.
+// Online softmax of a warp's rows. Every lane has m, and the part of l of its keys.
 template <int kRows>
 struct RowState {
   float max[kRows];
   float sum[kRows];
 };
 
-// 16 columns of S = Q K^T, for all rows.
+// Computes 16 columns of S = Q K^T, for all rows.
 template <class Config>
 __device__ __forceinline__ void scores(BlockStorage<Config>& smem, int warp) {
   using Element = typename BlockStorage<Config>::Element;
@@ -87,8 +88,8 @@ __device__ __forceinline__ void scores(BlockStorage<Config>& smem, int warp) {
   }
 }
 
-// m, l, P and the rescaled O of the warp's rows. Row 0 of the warp sees the first first_visible keys of the tile, and
-// each row `visible_step` more than the one above.
+// Computes m, l, P and the rescaled O of the warp's rows. Row 0 of the warp sees the first first_visible keys of the
+// tile, and each row sees `visible_step` more than the row above.
 template <class Config>
 __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, RowState<kRowsOfWarp<Config>>& stats,
                                         float scale, int64 first_visible, int visible_step) {
@@ -105,7 +106,7 @@ __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, Ro
     const float rescale = __expf(stats.max[i] - base);
     const float p0 = __expf(score0 - base);
     const float p1 = __expf(score1 - base);
-    __syncwarp();  // all lanes have read the row: P may be written over it
+    __syncwarp();  // waits until all lanes have read the row; P may then overwrite it
     row.p[lane] = Element(p0);
     row.p[lane + 32] = Element(p1);
     stats.sum[i] = stats.sum[i] * rescale + (p0 + p1);
@@ -116,7 +117,7 @@ __device__ __forceinline__ void softmax(BlockStorage<Config>& smem, int warp, Ro
   }
 }
 
-// A warp's share of the columns of O += P V, for all rows.
+// Computes the warp's columns of O += P V, for all rows.
 template <class Config>
 __device__ __forceinline__ void weighted_values(BlockStorage<Config>& smem, int warp) {
   using Element = typename BlockStorage<Config>::Element;
@@ -146,7 +147,7 @@ __device__ __forceinline__ void weighted_values(BlockStorage<Config>& smem, int 
   }
 }
 
-// o = O / l and lse of the warp's rows that are there.
+// Writes o = O / l and lse of the warp's existing rows.
 template <class Config>
 __device__ __forceinline__ void finish(BlockStorage<Config>& smem, const RowState<kRowsOfWarp<Config>>& stats,
                                        const ForwardArgs& args, const HeadTile& at, int warp) {
@@ -189,7 +190,7 @@ __device__ void block_wmma_forward(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
-  // Without a mask all rows see seqlen_k keys; a causal row sees one more than the row above, up to seqlen_k.
+  // Without a mask all rows see seqlen_k keys. A causal row sees one key more than the row above, up to seqlen_k.
   const int64 warp_row = row_begin + warp * kRowsOfWarp<Config>;
   const int64 first_limit = kCausal ? warp_row + args.seqlen_k - args.seqlen_q + 1 : args.seqlen_k;
 
@@ -203,17 +204,17 @@ __device__ void block_wmma_forward(const ForwardArgs& args) {
   copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
 
   for (int64 key = 0; key < key_end; key += Config::kBlockN) {
-    __syncthreads();  // all warps are done with K and V of the tile before: they may be overwritten
+    __syncthreads();  // waits until all warps are done with K and V of the previous tile; they may then be overwritten
     copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
     copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
-    __syncthreads();  // Q, K and V are there
+    __syncthreads();  // waits until Q, K and V are in shared memory
     scores(smem, warp);
-    __syncthreads();  // every warp's columns of S are there: rows are whole
+    __syncthreads();  // waits until every warp's columns of S are written; rows are then complete
     softmax(smem, warp, stats, args.scale, first_limit - key, kCausal ? 1 : 0);
-    __syncthreads();  // P and the rescaled O of all rows are there
+    __syncthreads();  // waits until P and the rescaled O of all rows are written
     weighted_values(smem, warp);
   }
-  __syncthreads();  // every warp's columns of O are there
+  __syncthreads();  // waits until every warp's columns of O are written
   finish(smem, stats, args, at, warp);
 }
 

@@ -1,16 +1,16 @@
 // Rung 11, wmma_row_block: o = softmax(scale q k^T) v with nvcuda::wmma, each warp owning its rows, O in registers.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
-//          newer
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
+//          and newer
 // Before   10 block_wmma: products divided by columns, so every step of a tile waited for all warps
-// After    divided by rows: S, P, m, l and O of 16 rows belong to one warp, which waits for nobody but to share K and
-//          V. O stays in accumulators: its rescale factors are loaded as an accumulator themselves, from a matrix whose
-//          rows hold them, because wmma does not tell where an element is
-// Why      two barriers a tile instead of four; 16 d bytes less a row and tile through shared memory (O written by the
-//          product and by the rescale, and read for both); 128 rows instead of 64 read k and v once
+// After    products are divided by rows: S, P, m, l and O of 16 rows belong to one warp. Warps wait for each other only
+//          to share K and V. O stays in accumulators. wmma does not define which element a register holds, so the
+//          rescale factors are loaded as an accumulator too, from a matrix whose rows hold them
+// Why      two barriers for each tile instead of four. Shared memory moves 16 d bytes less for each row and tile: O was
+//          written by the product and by the rescale, and read for both. 128 rows instead of 64 share a read of k and v
 // Costs    S and P still pass through shared memory, and the rows of a tile share banks: each fragment of K takes eight
-//          times the cycles it needs. The compiler does not use ldmatrix for wmma's bfloat16, but loads of 4 bytes
+//          times the cycles it needs. For wmma's bfloat16 the compiler uses loads of 4 bytes instead of ldmatrix
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 38 TFLOP/s
 // Run      attend run --compute wmma_row_block --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1 and section 3.3, figure 3(b)
@@ -28,15 +28,15 @@
 
 namespace attend {
 
-// A row of S. Once it is read, its row of P and the factor for its row of O take its place.
+// A row of S. After it has been read, its row of P and the factor for its row of O overwrite it.
 template <class Config>
 union alignas(32) ScoreRow {
   float s[Config::kBlockN];
   struct {
     typename WmmaElement<Config::kElement>::Type p[Config::kBlockN];
-    float factor[kWmmaTile];  // 16 times the same
+    float factor[kWmmaTile];  // 16 copies of one factor
   } after;
-  float o[kWmmaTile];  // of the output, at the end
+  float o[kWmmaTile];  // columns of the output, in the epilogue
 };
 
 template <class Config>
@@ -50,7 +50,7 @@ struct alignas(128) RowBlockStorage {
   ScoreRow<Config> score[Config::kBlockM];
 };
 
-// The state of a warp's 16 rows: O in fragments of 16 columns, and in lanes 2 r and 2 r + 1 row r's m and l.
+// The state of a warp's 16 rows: O in fragments of 16 columns. Lanes 2 r and 2 r + 1 have row r's m and l.
 template <class Config>
 struct RowState {
   FragmentC o_frag[Config::kHeadDim / kWmmaTile];  // sum of exp(s - m) v
@@ -63,7 +63,7 @@ struct RowState {
   }
 };
 
-// The warp's rows of S = Q K^T.
+// Computes the warp's rows of S = Q K^T.
 template <class Config>
 __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) {
   using Element = typename RowBlockStorage<Config>::Element;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
   FragmentC s_frag[kTiles];
 #pragma unroll
   for (auto& tile : s_frag) nvcuda::wmma::fill_fragment(tile, 0.0f);
-#pragma unroll 1  // unrolled, the addresses of all fragments would be kept in registers
+#pragma unroll 1  // if unrolled, the compiler would keep the addresses of all fragments in registers
   for (int i = 0; i < Config::kHeadDim; i += kWmmaTile) {
     FragmentA<Element> q_frag;
     nvcuda::wmma::load_matrix_sync(q_frag, q + i, Config::kHeadDim);
@@ -91,14 +91,14 @@ __device__ __forceinline__ void scores(RowBlockStorage<Config>& smem, int warp) 
   }
 }
 
-// m, l, P and the rescale factors of the warp's rows, two lanes a row: lane 2 r takes the first half of row r's keys,
-// of which it sees num_keys, and lane 2 r + 1 the second. Lanes start at different keys, because otherwise all would
-// read one bank.
+// Computes m, l, P and the rescale factors of the warp's rows, with two lanes for each row. Lane 2 r has the first half
+// of row r's keys, lane 2 r + 1 the second. The row sees num_keys of the tile's keys. Lanes start at different keys,
+// because otherwise all would read one bank.
 template <class Config>
 __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state, float scale,
                                         int num_keys) {
   using Element = typename RowBlockStorage<Config>::Element;
-  constexpr int kPairs = Config::kBlockN / 4;  // of neighbouring keys, of a lane
+  constexpr int kPairs = Config::kBlockN / 4;  // pairs of neighbouring keys of a lane
   const int lane = static_cast<int>(threadIdx.x) % 32;
   ScoreRow<Config>& row = smem.score[warp * kWmmaTile + lane / 2];
   const auto key_of = [lane](int i) { return lane % 2 * (Config::kBlockN / 2) + (i ^ lane / 2) * 2; };
@@ -115,7 +115,7 @@ __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp,
   new_max = fmaxf(new_max, __shfl_xor_sync(kAllLanes, new_max, 1));
   const float base = exponent_base(new_max);
   const float rescale = __expf(state.max - base);
-  __syncwarp();  // all lanes have read their scores: P may be written over them
+  __syncwarp();  // waits until all lanes have read their scores; P may then overwrite them
   float sum = state.sum * rescale;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
@@ -130,13 +130,13 @@ __device__ __forceinline__ void softmax(RowBlockStorage<Config>& smem, int warp,
   state.max = new_max;
 }
 
-// The warp's rows of O = factor O + P V.
+// Computes the warp's rows of O = factor O + P V.
 template <class Config>
 __device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, int warp, RowState<Config>& state) {
   using Element = typename RowBlockStorage<Config>::Element;
   const auto* v = reinterpret_cast<const Element*>(smem.v.chunk);
   const ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
-  FragmentC factor;  // has a row's factor wherever o_frag has an element of the row
+  FragmentC factor;  // each element is the factor of the row of the same element of o_frag
   nvcuda::wmma::load_matrix_sync(factor, rows->after.factor, RowBlockStorage<Config>::kFloatStride,
                                  nvcuda::wmma::mem_row_major);
 #pragma unroll
@@ -144,7 +144,7 @@ __device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, i
 #pragma unroll
     for (int i = 0; i < factor.num_elements; ++i) o_frag.x[i] *= factor.x[i];
   }
-#pragma unroll 1  // as above
+#pragma unroll 1  // for the same reason as in scores()
   for (int key = 0; key < Config::kBlockN; key += kWmmaTile) {
     FragmentA<Element> p_frag;
     nvcuda::wmma::load_matrix_sync(p_frag, &rows->after.p[key], RowBlockStorage<Config>::kElementStride);
@@ -157,12 +157,12 @@ __device__ __forceinline__ void weighted_values(RowBlockStorage<Config>& smem, i
   }
 }
 
-// o = O / l and lse of the warp's rows that are there; O goes through the rows of S, 16 columns at a time.
+// Writes o = O / l and lse of the warp's existing rows. O is copied through the rows of S, 16 columns at a time.
 template <class Config>
 __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<Config>& state, const ForwardArgs& args,
                                        const HeadTile& at, int warp) {
   using Element = typename RowBlockStorage<Config>::Element;
-  constexpr int kColumns = kWmmaTile / 2;  // that a lane stores, of each 16
+  constexpr int kColumns = kWmmaTile / 2;  // columns of each 16 that a lane stores
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64 row = at.tile * Config::kBlockM + warp * kWmmaTile + lane / 2;
   ScoreRow<Config>* rows = &smem.score[warp * kWmmaTile];
@@ -175,10 +175,10 @@ __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<C
   auto* o = static_cast<Element*>(args.o) + args.o_stride.offset(at.batch, at.head, row) + lane % 2 * kColumns;
 #pragma unroll
   for (int tile = 0; tile < Config::kHeadDim / kWmmaTile; ++tile) {
-    __syncwarp();  // the rows have been read: they may be overwritten
+    __syncwarp();  // waits until the rows have been read; they may then be overwritten
     nvcuda::wmma::store_matrix_sync(rows->o, state.o_frag[tile], RowBlockStorage<Config>::kFloatStride,
                                     nvcuda::wmma::mem_row_major);
-    __syncwarp();  // the 16 columns are there
+    __syncwarp();  // waits until the 16 columns are written
     if (row >= args.seqlen_q) continue;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -187,7 +187,7 @@ __device__ __forceinline__ void finish(RowBlockStorage<Config>& smem, RowState<C
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head, 16 rows a warp.
+// Grid: tiles of kBlockM rows of every query head, 16 rows for each warp.
 template <class Config>
 __device__ void wmma_row_block_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockN == 64 && Config::kBlockM == Config::kThreads / 32 * kWmmaTile);
@@ -207,20 +207,20 @@ __device__ void wmma_row_block_forward(const ForwardArgs& args) {
 
   const WindowMask mask = mask_of<Config>(args);
   const int64 key_end = mask.rows(row_begin, row_begin + Config::kBlockM).end;
-  const int64 lane_row = row_begin + warp * kWmmaTile + threadIdx.x % 32 / 2;  // whose softmax the thread does
+  const int64 lane_row = row_begin + warp * kWmmaTile + threadIdx.x % 32 / 2;  // row whose softmax the thread computes
   const int64 lane_keys = mask.row(lane_row).end;
 
   RowState<Config> state;
   copy_tile<Config::kThreads>(smem.q, q, args.q_stride.row, args.seqlen_q - row_begin);
   for (int64 key = 0; key < key_end; key += Config::kBlockN) {
-    __syncthreads();  // all warps are done with K and V of the tile before: they may be overwritten
+    __syncthreads();  // waits until all warps are done with K and V of the previous tile; they may then be overwritten
     copy_tile<Config::kThreads>(smem.k, k + key * args.k_stride.row, args.k_stride.row, args.seqlen_k - key);
     copy_tile<Config::kThreads>(smem.v, v + key * args.v_stride.row, args.v_stride.row, args.seqlen_k - key);
-    __syncthreads();  // Q, K and V are there
+    __syncthreads();  // waits until Q, K and V are in shared memory
     scores(smem, warp);
-    __syncwarp();  // the warp's rows of S are whole
+    __syncwarp();  // waits until the warp's rows of S are complete
     softmax(smem, warp, state, args.scale, keys_in_tile(lane_keys, key, Config::kBlockN));
-    __syncwarp();  // its P and factors are there
+    __syncwarp();  // waits until the warp's P and factors are written
     weighted_values(smem, warp, state);
   }
   finish(smem, state, args, at, warp);

@@ -1,17 +1,17 @@
-// Rung 14, mma_qreg: o = softmax(scale q k^T) v with mma.sync, Q in registers, one barrier a tile, 16-byte stores.
+// Rung 14, mma_qreg: o = softmax(scale q k^T) v with mma.sync, Q in registers, one barrier per tile, 16-byte stores.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
-//          newer
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
+//          and newer
 // Before   13 mma_swizzle: each tile reads Q's operands from shared memory again, and waits twice for all warps: before
 //          K and V are overwritten and after
-// After    d / 4 registers hold Q's operands for good. K and V have two places each: the next tile goes to where the
-//          last one was, and one barrier says both that a tile is there and that its neighbour is no longer read. Its
-//          chunks are on their way, in registers, while this one is multiplied. o leaves through shared memory in
-//          16-byte stores instead of 4-byte ones
-// Why      a ninth less through ldmatrix (4 of 36 loads a tile at d = 64); half the barriers; nobody waits for global
-//          memory unless a product is shorter than its latency; a quarter of the stores
-// Costs    d / 4 registers hold a tile on its way, so that two blocks fit instead of three at d = 128
+// After    d / 4 registers hold Q's operands for the entire kernel. K and V have two buffers each, and tiles alternate
+//          between them. One barrier ensures both that a tile has arrived and that the other buffer has been read. The
+//          next tile's chunks are loaded into registers while this tile is multiplied. o is written through shared
+//          memory in 16-byte stores instead of 4-byte ones
+// Why      a ninth fewer ldmatrix loads (4 of 36 for each tile at d = 64); half the barriers; no wait for global memory
+//          unless a product is shorter than its latency; a quarter of the stores
+// Costs    d / 4 registers hold the tile that is being copied, so that two blocks fit instead of three at d = 128
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 275 TFLOP/s
 // Run      attend run --compute mma_qreg --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
@@ -31,7 +31,8 @@
 
 namespace attend {
 
-// Q is read into registers before the first keys come, and O is written after the last.
+// Q and O share memory with the keys: Q is read into registers before the first keys are copied, and O is written after
+// the last.
 template <class Config>
 union alignas(1024) MmaStorage {
   using QTile = SwizzledTile<Config::kBlockM, Config::kHeadDim>;
@@ -46,11 +47,11 @@ union alignas(1024) MmaStorage {
 template <class Config>
 struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];
-  float o[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row's maximum
+  float o[Config::kHeadDim / 2] = {};  // sum of p v, relative to the row maximum
   OnlineSoftmax softmax;
 };
 
-// The warp's 16 rows of S = Q K^T.
+// Computes the warp's 16 rows of S = Q K^T.
 template <class Config>
 __device__ __forceinline__ void scores(float (&s)[Config::kBlockN / 2],
                                        const OperandA (&q_frag)[Config::kHeadDim / kMmaDepth],
@@ -67,7 +68,7 @@ __device__ __forceinline__ void scores(float (&s)[Config::kBlockN / 2],
   }
 }
 
-// The warp's rows of O += P V. Accumulators of S hold p.
+// Computes the warp's rows of O += P V. Accumulators of S hold p.
 template <class Config>
 __device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2], const float (&p)[Config::kBlockN / 2],
                                                 const typename MmaStorage<Config>::KeyTile& v_tile) {
@@ -84,7 +85,7 @@ __device__ __forceinline__ void weighted_values(float (&o)[Config::kHeadDim / 2]
   }
 }
 
-// A tile on its way from global to shared memory: a thread's part of it, in registers between load() and store().
+// A tile being copied from global to shared memory: a thread's part of it, in registers between load() and store().
 template <class Config>
 struct TileOnItsWay {
   using Tile = typename MmaStorage<Config>::KeyTile;
@@ -108,22 +109,22 @@ struct TileOnItsWay {
   }
 };
 
-// Q's operands of the warp's rows, by way of shared memory.
+// Loads Q's operands of the warp's rows, through shared memory.
 template <class Config>
 __device__ __forceinline__ void load_q(MmaRows<Config>& rows, MmaStorage<Config>& smem, const void* q, int64 row_stride,
                                        int64 num_rows) {
   copy_tile<Config::kThreads>(smem.q_or_o, q, row_stride, num_rows);
-  __syncthreads();  // Q is there
+  __syncthreads();  // waits until Q is in shared memory
   const auto reader = BlockReader<typename MmaStorage<Config>::QTile>::by_rows(smem.q_or_o, threadIdx.x % 32);
 #pragma unroll
   for (int i = 0; i < Config::kHeadDim; i += kMmaDepth) {
     const OperandA block = reader.a(threadIdx.x / 32 * kMmaRows, i);
     rows.q_frag[i / kMmaDepth] = negated<Config::kNegateScores>(block);
   }
-  __syncthreads();  // Q has been read: K and V may be written over it
+  __syncthreads();  // waits until Q has been read; K and V may then overwrite it
 }
 
-// o = O / l and lse of the rows that are there.
+// Writes o = O / l and lse of the existing rows.
 template <class Config>
 __device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>& smem, const ForwardArgs& args,
                                        const HeadTile& at) {
@@ -131,9 +132,9 @@ __device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>
   const int warp_row = threadIdx.x / 32 * kMmaRows;
   const int64 row_begin = at.tile * Config::kBlockM + warp_row;
   const float inverse_sum[kRowsOfThread] = {rows.softmax.inverse_sum(0), rows.softmax.inverse_sum(1)};
-  __syncthreads();  // all warps are done with K and V: O may be written over them
+  __syncthreads();  // waits until all warps are done with K and V; O may then overwrite them
   write_accumulators<ElementOf<Config>>(smem.q_or_o, warp_row, rows.o, inverse_sum);
-  __syncwarp();  // the warp's rows of O are there
+  __syncwarp();  // waits until the warp's rows of O are written
   auto* o_gmem = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
   store_tile_rows<kMmaRows>(smem.q_or_o, warp_row, o_gmem, args.o_stride.row, args.seqlen_q - row_begin);
   if (threadIdx.x % 4 != 0 || args.lse == nullptr) return;
@@ -144,7 +145,7 @@ __device__ __forceinline__ void finish(MmaRows<Config>& rows, MmaStorage<Config>
   }
 }
 
-// Grid: tiles of kBlockM rows of every query head, 16 rows a warp.
+// Grid: tiles of kBlockM rows of every query head, 16 rows for each warp.
 template <class Config>
 __device__ void mma_qreg_forward(const ForwardArgs& args) {
   static_assert(Config::kBlockM == Config::kThreads / 32 * kMmaRows);
@@ -173,7 +174,8 @@ __device__ void mma_qreg_forward(const ForwardArgs& args) {
     const int64 next = key + Config::kBlockN;
     const bool has_next = next < key_end;
     TileOnItsWay<Config> coming;
-    __syncthreads();  // this tile is there, and the one before, in the other place, is no longer read
+    __syncthreads();  // waits until this tile is written; the previous one, in the other buffer, has been read, and may
+                      // be overwritten
     if (has_next) coming.load(k + next * args.k_stride.row, args.k_stride.row, args.seqlen_k - next);
     float s[Config::kBlockN / 2] = {};
     scores<Config>(s, rows.q_frag, smem.stage[stage].k);

@@ -1,18 +1,19 @@
-// Rung 15, mma_qreg_async: o = softmax(scale q k^T) v with mma.sync and cp.async, 32 rows a warp: Ampere's end of the
-// road.
+// Rung 15, mma_qreg_async: o = softmax(scale q k^T) v with mma.sync and cp.async, 32 rows for each warp: the last rung
+// for Ampere.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
-// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows on 16 bytes. sm_80 and
-//          newer
-// Before   14 mma_qreg: a tile on its way occupies d / 4 registers, and each operand of K and V is used in one product
-// After    cp.async brings the next tile past the registers. They go to a second 16 rows for each warp: an operand of K
-//          or V that is loaded once is used in two products. (At d = 128, O takes 128 registers and S 64, and Q's
-//          operands have to come from shared memory again.) The maximum may lag behind, so that O is seldom rescaled;
-//          tiles that need no mask have another loop; causal blocks start longest first
-// Why      ldmatrix brings three eighths less for each product at d = 128 (80 loads for 256 products instead of 64 for
-//          128), and 128 rows instead of 64 read K and V once. With two blocks on a multiprocessor each scheduler has
-//          two warps: while one is at its softmax, the other multiplies
-// Costs    255 registers: the figures of a block live in shared memory. Nothing but the other block covers a warp's
+// Supports float16 and bfloat16, d = 64 and 128, full and causal masks, grouped heads, rows aligned to 16 bytes. sm_80
+//          and newer
+// Before   14 mma_qreg: the tile being copied occupies d / 4 registers, and each operand of K and V is used in one
+//          product
+// After    cp.async copies the next tile without registers. Each warp uses them for 16 more rows, so a loaded operand
+//          of K or V is used in two products. (At d = 128, O takes 128 registers and S 64, and Q's operands have to be
+//          read from shared memory again.) The maximum may lag behind, so that O is seldom rescaled. Tiles that need no
+//          mask have a separate loop. The longest causal blocks start first
+// Why      ldmatrix loads three eighths less for each product at d = 128 (80 loads for 256 products instead of 64 for
+//          128), and 128 rows instead of 64 share a read of K and V. With two blocks on a multiprocessor each scheduler
+//          has two warps: while one computes its softmax, the other multiplies
+// Costs    255 registers, so the data of a block lies in shared memory. Only the other block's work hides a warp's
 //          softmax
 // Measured bf16, (2, 16, 8192, 128), full, H200, CUDA 13.0: 388 TFLOP/s
 // Run      attend run --compute mma_qreg_async --data DIR    (made by attend generate --dtype bf16)
@@ -35,19 +36,19 @@
 
 namespace attend {
 
-// The work of a block. It is in shared memory, because accumulators take the registers.
+// The work of a block. It is in shared memory, because accumulators need the registers.
 struct BlockWork {
   HeadTile at;
   int64 first_row_end;  // one past the last key that the tile's first row sees; may be < 0
   int key_tiles;
-  int unmasked_tiles;  // of them, that all rows see whole: the first ones
+  int unmasked_tiles;  // number of leading tiles that all rows see in full
 };
 
 template <class Config>
 struct alignas(1024) AsyncStorage {
   using QTile = SwizzledTile<Config::kBlockM, Config::kHeadDim>;
   using KeyTile = SwizzledTile<Config::kBlockN, Config::kHeadDim>;
-  QTile q_or_o;  // a warp reads its own rows of Q only, and writes O over them
+  QTile q_or_o;  // a warp reads only its own rows of Q, and overwrites them with O
   struct {
     KeyTile k, v;
   } stage[2];
@@ -62,7 +63,7 @@ template <class Config>
 struct MmaRows {
   OperandA q_frag[Config::kHeadDim / kMmaDepth];  // if Config::kQInRegisters
   float s[Config::kBlockN / 2];                   // scores, then p
-  float o[Config::kHeadDim / 2] = {};             // sum of p v, relative to the row's maximum
+  float o[Config::kHeadDim / 2] = {};             // sum of p v, relative to m of the row
   OnlineSoftmax softmax;
 };
 
@@ -72,7 +73,7 @@ struct WarpRows {
   MmaRows<Config> tile[kTiles];
 };
 
-// S = Q K^T.
+// Computes S = Q K^T.
 template <class Config>
 __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
   using Storage = AsyncStorage<Config>;
@@ -105,7 +106,7 @@ __device__ __forceinline__ void scores(WarpRows<Config>& rows, const AsyncStorag
   }
 }
 
-// O += P V.
+// Computes O += P V.
 template <class Config>
 __device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage) {
   using Storage = AsyncStorage<Config>;
@@ -129,7 +130,7 @@ __device__ __forceinline__ void weighted_values(WarpRows<Config>& rows, const As
   }
 }
 
-// Q's operands of the warp's rows.
+// Reads Q's operands of the warp's rows.
 template <class Config>
 __device__ __forceinline__ void read_q(WarpRows<Config>& rows, const AsyncStorage<Config>& smem) {
   const auto q = BlockReader<typename AsyncStorage<Config>::QTile>::by_rows(smem.q_or_o, threadIdx.x % 32);
@@ -143,7 +144,7 @@ __device__ __forceinline__ void read_q(WarpRows<Config>& rows, const AsyncStorag
   }
 }
 
-// o = O / l and lse of the rows that are there.
+// Writes o = O / l and lse of the existing rows.
 template <class Config>
 __device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Config>& smem, const ForwardArgs& args) {
   const HeadTile at = smem.work.at;
@@ -155,7 +156,7 @@ __device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Conf
     const int64 row_begin = at.tile * Config::kBlockM + tile_row;
     const float inverse_sum[kRowsOfThread] = {state.inverse_sum(0), state.inverse_sum(1)};
     write_accumulators<ElementOf<Config>>(smem.q_or_o, tile_row, rows.tile[r].o, inverse_sum);
-    __syncwarp();  // the 16 rows of O are there
+    __syncwarp();  // waits until the 16 rows of O are written
     auto* o_gmem = static_cast<Bits16*>(args.o) + args.o_stride.offset(at.batch, at.head, row_begin);
     store_tile_rows<kMmaRows>(smem.q_or_o, tile_row, o_gmem, args.o_stride.row, args.seqlen_q - row_begin);
 #pragma unroll
@@ -168,14 +169,14 @@ __device__ __forceinline__ void finish(WarpRows<Config>& rows, AsyncStorage<Conf
   }
 }
 
-// One tile of keys: S, its mask, P, O. first_row_keys: how many of the tile's keys the block's first row sees, or would
-// see of more keys; may be < 0.
+// Processes one tile of keys: S, its mask, P, O. first_row_keys: the number of the tile's keys that the block's first
+// row would see if keys had no end; may be < 0.
 template <class Config, bool kMasked>
 __device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncStorage<Config>& smem, int stage,
                                             float scale_log2, int first_row_keys) {
   scores<Config>(rows, smem, stage);
   if constexpr (kMasked) {
-    constexpr int kStep = Config::kMask == MaskKind::kCausal;  // keys that a row sees more than the one above
+    constexpr int kStep = Config::kMask == MaskKind::kCausal;  // additional keys of a row compared with the row above
 #pragma unroll
     for (int r = 0; r < WarpRows<Config>::kTiles; ++r) {
       const int row = recomputed_thread() / 32 * kRowsOfWarp<Config> + r * kMmaRows + threadIdx.x % 32 / 4;
@@ -192,7 +193,7 @@ __device__ __forceinline__ void attend_tile(WarpRows<Config>& rows, const AsyncS
   weighted_values<Config>(rows, smem, stage);
 }
 
-// The work of the block with this index.
+// Returns the work of this block.
 template <class Config>
 __device__ __forceinline__ BlockWork block_work(const ForwardArgs& args) {
   constexpr bool kCausal = Config::kMask == MaskKind::kCausal;
@@ -241,14 +242,15 @@ __device__ void mma_qreg_async_forward(const ForwardArgs& args) {
   cp_async_commit();
   if (work.key_tiles > 0) load_keys(0);
   cp_async_commit();
-  cp_async_wait<1>();  // the thread's part of Q is there; the keys may still be on their way
-  __syncthreads();     // all of Q is there, and smem.work
+  cp_async_wait<1>();  // waits for the thread's own copies of Q; copies of keys may still be in flight
+  __syncthreads();     // waits for all threads' copies of Q, and for smem.work
   if constexpr (Config::kQInRegisters) read_q<Config>(rows, smem);
 
   int n = 0;
   const auto advance = [&] {
-    cp_async_wait<0>();  // the thread's part of this tile is there
-    __syncthreads();     // all parts are; and the tile before, in the other place, is no longer read
+    cp_async_wait<0>();  // waits for the thread's own copies of this tile
+    __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, has been read, and
+                         // may be overwritten
     if (n + 1 < smem.work.key_tiles) load_keys(n + 1);
     cp_async_commit();
   };

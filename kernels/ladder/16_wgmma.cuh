@@ -3,13 +3,13 @@
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float16 and bfloat16, d 64 and 128, full and causal masks, grouped heads; addresses and strides multiples of
 //          16 bytes. sm_90a
-// Before   15 mma_qreg_async: each warp multiplies 16 x 8 x 16 with both operands in registers, which ldmatrix brings
-// After    four warps together multiply 64 x 128 x 16; k and v are read from shared memory by the tensor cores
-//          themselves, p goes in from registers, and the product runs while its warps do something else
+// Before   15 mma_qreg_async: each warp multiplies 16 x 8 x 16 with both operands in registers, which ldmatrix loads
+// After    four warps together multiply 64 x 128 x 16. The tensor cores read k and v directly from shared memory, and p
+//          from registers. The product is asynchronous: its warps do other work meanwhile
 // Why      mma.sync cannot feed Hopper's tensor cores. One wgmma does the work of 64 mma.sync and of their ldmatrix
-//          instructions: no bytes of k and v pass by registers, and a warp issues one instruction instead of 16
-// Costs    the warps copy the tiles themselves, 16 chunks of 16 bytes a thread and tile, and meet at a barrier for each
-//          tile; one warpgroup's softmax hides behind the other's products only as far as that barrier lets them drift
+//          instructions: k and v are not copied through registers, and a warp issues one instruction instead of 16
+// Costs    the warps copy the tiles, 16 chunks of 16 bytes for each thread and tile, and meet at a barrier for each
+//          tile. One warpgroup's softmax overlaps with the other's products only as far as this barrier lets them drift
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 435, causal 407 TFLOP/s
 // Run      attend run --compute wgmma --data DIR    (made by attend generate --dtype bf16)
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the instruction: PTX ISA, wgmma.mma_async
@@ -28,11 +28,11 @@ struct alignas(kSwizzleAtom) WgmmaStorage {
   Bits16 v[2][Config::kBlockN * Config::kHeadDim];
 };
 
-// Begins to copy kRows rows into a swizzled tile, the whole block together. Rows from rows_left on become zeros: scores
-// of absent keys must be finite until they are masked, and 0 * v must be 0.
+// Starts to copy kRows rows into a swizzled tile, by all threads of the block. Rows from rows_left on become zeros:
+// scores of missing keys must be finite until they are masked, and 0 * v must be 0.
 template <class Config, int kRows>
 __device__ __forceinline__ void copy_panels(Bits16* smem, const Bits16* gmem, int64 row_stride, int64 rows_left) {
-  constexpr int kChunks = Config::kHeadDim / kChunkElements;  // of a row
+  constexpr int kChunks = Config::kHeadDim / kChunkElements;  // chunks of a row
   constexpr int kRowsOfStep = Config::kThreads / kChunks;
   static_assert(kRows % kRowsOfStep == 0 && kRowsOfStep % 8 == 0);
   const int chunk = static_cast<int>(threadIdx.x) % kChunks;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void copy_panels(Bits16* smem, const Bits16* gmem, in
   }
 }
 
-// The key tiles, one after the other.
+// The key tiles, in order.
 template <class Config>
 struct WgmmaKeys {
   const Bits16* k;
@@ -55,7 +55,7 @@ struct WgmmaKeys {
   int64 k_row, v_row;  // strides
   int64 seqlen_k;
 
-  // Begins to copy tile n into its buffer.
+  // Starts to copy tile n into its buffer.
   __device__ __forceinline__ void copy(WgmmaStorage<Config>& smem, int n) const {
     const int64 key = static_cast<int64>(n) * Config::kBlockN;
     copy_panels<Config, Config::kBlockN>(smem.k[n % 2], k + key * k_row, k_row, seqlen_k - key);
@@ -63,7 +63,7 @@ struct WgmmaKeys {
   }
 };
 
-// Grid: tiles of kBlockM rows of every query head, a warpgroup for each 64 of them.
+// Grid: tiles of kBlockM rows of every query head, a warpgroup for every 64 of them.
 template <class Config>
 __device__ void wgmma_forward(const ForwardArgs& args) {
   static_assert(Config::kThreads == Config::kBlockM / kWarpgroupRows * kWarpgroup);
@@ -88,9 +88,10 @@ __device__ void wgmma_forward(const ForwardArgs& args) {
   float o[WarpgroupTile<Config>::kOutputs] = {};
 #pragma unroll 1
   for (int n = 0; n < tile.key_tiles; ++n) {
-    cp_async_wait<0>();      // this thread's chunks of tile n have landed,
-    fence_smem_for_async();  // are visible to the tensor cores,
-    __syncthreads();         // and so are all others'. Tile n - 1 is used up: its buffers may be filled
+    cp_async_wait<0>();      // waits until this thread's chunks of tile n have landed
+    fence_smem_for_async();  // makes the chunks visible to the tensor cores
+    __syncthreads();         // waits for all threads' chunks. Tile n - 1 has been read, and its buffers may be
+                             // overwritten
     if (n + 1 < tile.key_tiles) keys.copy(smem, n + 1);
     cp_async_commit();
 
@@ -99,7 +100,7 @@ __device__ void wgmma_forward(const ForwardArgs& args) {
     wgmma_wait<0>(s);
     if (n >= tile.unmasked_tiles) mask_tile<Config>(s, rows, n * Config::kBlockN);
     float rescale[kRowsOfThread];
-    softmax.update(s, scale_log2, rescale);  // s is p from here on
+    softmax.update(s, scale_log2, rescale);  // s holds p from here on
     scale_rows(o, rescale);
     uint32 p[WarpgroupTile<Config>::kPairs];
     pack_p<ElementOf<Config>>(p, s);

@@ -1,14 +1,14 @@
-// Rung 17, wgmma_tma: o = softmax(scale q k^T) v with tiles brought by the copy engine.
+// Rung 17, wgmma_tma: o = softmax(scale q k^T) v with tiles loaded by the copy engine.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float16 and bfloat16, d 64 and 128, full and causal masks, grouped heads; addresses and strides multiples of
 //          16 bytes. sm_90a
-// Before   16 wgmma: every thread computes addresses and issues 16 copies a tile, and the block meets at a barrier for
-//          each tile, so that both warpgroups do their products, and then their softmax, at about the same time
-// After    one thread asks the copy engine (TMA) for a whole tile with one instruction; its arrival and its release are
-//          mbarriers, at which a warpgroup waits for the data alone and not for the other warpgroup
-// Why      the copies cost no issue slots, no address registers and no pass through the L1 cache; and the warpgroups
-//          may be up to a tile apart, so that one's exponentials run while the other has the tensor cores
+// Before   16 wgmma: every thread computes addresses and issues 16 copies for each tile. The block meets at a barrier
+//          for each tile, so both warpgroups compute their products, and then their softmax, at about the same time
+// After    one thread starts the copy of an entire tile with one instruction of the copy engine (TMA). mbarriers signal
+//          the arrival and the release of a tile. So a warpgroup waits only for the data, not for the other warpgroup
+// Why      the copies need no issue slots, no address registers and no pass through the L1 cache. The warpgroups may be
+//          up to a tile apart, so one computes exponentials while the other uses the tensor cores
 // Costs    the issuing thread belongs to a warpgroup that computes: if it has to wait for the other to release a
 //          buffer, its warpgroup waits too
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 550, causal 502 TFLOP/s
@@ -21,7 +21,7 @@
 
 namespace attend {
 
-// Grid: tiles of kBlockM rows of every query head, a warpgroup for each 64 of them.
+// Grid: tiles of kBlockM rows of every query head, a warpgroup for every 64 of them.
 template <class Config>
 __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
   static_assert(Config::kThreads == Config::kBlockM / kWarpgroupRows * kWarpgroup);
@@ -34,7 +34,7 @@ __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
   const TmaTileLoader<Config> loader = {smem, args, tile};
   const bool is_loader = threadIdx.x == 0;
   if (is_loader) smem.init_barriers();
-  __syncthreads();  // the barriers are there for all: whoever sees them may wait, arrive and load
+  __syncthreads();  // waits until the barriers are initialised; all threads may then wait, arrive and load
   if (is_loader && tile.key_tiles > 0) {
     loader.load_q();
     for (int n = 0; n < Config::kStages && n < tile.key_tiles; ++n) {
@@ -42,7 +42,7 @@ __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
       loader.load_v(n);
     }
   }
-  __syncwarp();  // the matrix products want whole warps
+  __syncwarp();  // the matrix products need full warps
 
   const int warpgroup = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
   const uint32 q_smem = smem_address(smem.q) + warpgroup * kWarpgroupRows * kSwizzleBytes;
@@ -50,26 +50,26 @@ __device__ void wgmma_tma_forward(const ForwardTmaArgs& args) {
   OnlineSoftmax softmax;
   float o[WarpgroupTile<Config>::kOutputs] = {};
   PipelineState<Config::kStages> at;
-  if (tile.key_tiles > 0) smem.q_full.wait(0);  // q has landed
+  if (tile.key_tiles > 0) smem.q_full.wait(0);  // waits until q has landed
 #pragma unroll 1
   for (int n = 0; n < tile.key_tiles; ++n) {
-    // The tile before this one was used up by this warpgroup: the one that takes its buffer may come.
+    // This warpgroup has finished the previous tile, so the copy of the tile that reuses its buffer may start.
     const int next = n - 1 + Config::kStages;
     const bool loads_next = is_loader && n > 0 && next < tile.key_tiles;
     float s[WarpgroupTile<Config>::kScores];
-    smem.k_full[at.stage].wait(at.parity);  // k of tile n has landed
+    smem.k_full[at.stage].wait(at.parity);  // waits until k of tile n has landed
     begin_qk<Config>(s, q_smem, smem_address(smem.k[at.stage]));
-    if (loads_next) loader.load_k(next);  // under the product
+    if (loads_next) loader.load_k(next);  // overlaps with the product
     __syncwarp();
     wgmma_wait<0>(s);
     release(smem.k_empty[at.stage]);
     if (n >= tile.unmasked_tiles) mask_tile<Config>(s, rows, n * Config::kBlockN);
     float rescale[kRowsOfThread];
-    softmax.update(s, scale_log2, rescale);  // s is p from here on
+    softmax.update(s, scale_log2, rescale);  // s holds p from here on
     scale_rows(o, rescale);
     uint32 p[WarpgroupTile<Config>::kPairs];
     pack_p<ElementOf<Config>>(p, s);
-    smem.v_full[at.stage].wait(at.parity);  // v of tile n has landed
+    smem.v_full[at.stage].wait(at.parity);  // waits until v of tile n has landed
     begin_pv<Config>(o, p, smem_address(smem.v[at.stage]));
     if (loads_next) loader.load_v(next);
     __syncwarp();

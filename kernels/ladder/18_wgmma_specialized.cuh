@@ -3,16 +3,16 @@
 // Shapes   q (batch, heads, seqlen_q, d), k and v (batch, heads_k, seqlen_k, d); any strides whose last is 1
 // Supports float16 and bfloat16, d 64 and 128, full and causal masks, grouped heads; addresses and strides multiples of
 //          16 bytes. sm_90a
-// Before   17 wgmma_tma: a thread of a computing warpgroup issues the copies and waits for buffers to become free; two
-//          warpgroups, so that the tensor cores rest whenever both are in their softmax
-// After    a producer warpgroup does nothing but load, and gives most of its registers away (setmaxnreg); three
-//          consumer warpgroups of 64 rows each do nothing but compute
-// Why      512 threads share 64 K registers, 128 each; at d = 128 a consumer's s and o alone are that many. With 24 for
-//          the producer's threads a consumer has 160, and a third warpgroup fits: while one is in its softmax, two
-//          others have products for the tensor cores. And 192 rows share a tile of k and v instead of 128: a third less
-//          traffic from the L2 cache
-// Costs    warpgroups are out of step by chance only, and each still waits for its own products before it goes on; a
-//          quarter of the threads idles; a last tile of rows may be 191 rows short, which shows in short sequences
+// Before   17 wgmma_tma: a thread of a computing warpgroup issues the copies and waits for free buffers. There are only
+//          two warpgroups, so the tensor cores idle whenever both compute their softmax
+// After    a producer warpgroup only loads, and gives up most of its registers (setmaxnreg). Three consumer warpgroups
+//          of 64 rows each only compute
+// Why      512 threads share 64 K registers, 128 each. At d = 128, s and o of a consumer already need 128. With 24 for
+//          each thread of the producer a consumer has 160, and a third warpgroup fits. While one computes its softmax,
+//          two others have products for the tensor cores. 192 rows instead of 128 share a tile of k and v, which saves
+//          a third of the traffic from the L2 cache
+// Costs    warpgroups are out of step only by chance, and each still waits for its own products before it continues. A
+//          quarter of the threads idles. The last tile of rows may be 191 rows short, which matters in short sequences
 // Measured bf16, (2, 16, 8192, 128), H200, CUDA 13.0: full 684, causal 620 TFLOP/s
 // Run      attend run --compute wgmma_specialized --data DIR    (made by attend generate --dtype bf16)
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1
@@ -24,7 +24,7 @@
 
 namespace attend {
 
-// All copies of the block, in the order in which they are wanted. By one thread.
+// Issues all copies of the block, in the order of their use. One thread calls it.
 template <class Config>
 __device__ __forceinline__ void produce(const TmaTileLoader<Config>& loader, int key_tiles) {
   if (key_tiles > 0) loader.load_q();
@@ -35,7 +35,7 @@ __device__ __forceinline__ void produce(const TmaTileLoader<Config>& loader, int
   }
 }
 
-// 64 query rows by one warpgroup. thread: counted through all consumers.
+// Computes 64 query rows by one warpgroup. thread: number among all consumers.
 template <class Config>
 __device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Config>& smem, const RowTile& tile,
                                         int thread) {
@@ -46,21 +46,21 @@ __device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Conf
   OnlineSoftmax softmax;
   float o[WarpgroupTile<Config>::kOutputs] = {};
   PipelineState<Config::kStages> at;
-  if (tile.key_tiles > 0) smem.q_full.wait(0);  // q has landed
+  if (tile.key_tiles > 0) smem.q_full.wait(0);  // waits until q has landed
 #pragma unroll 1
   for (int n = 0; n < tile.key_tiles; ++n) {
     float s[WarpgroupTile<Config>::kScores];
-    smem.k_full[at.stage].wait(at.parity);  // k of tile n has landed
+    smem.k_full[at.stage].wait(at.parity);  // waits until k of tile n has landed
     begin_qk<Config>(s, q_smem, smem_address(smem.k[at.stage]));
     wgmma_wait<0>(s);
-    release(smem.k_empty[at.stage]);  // the producer may fill it again
+    release(smem.k_empty[at.stage]);  // the producer may then refill it
     if (n >= tile.unmasked_tiles) mask_tile<Config>(s, rows, n * Config::kBlockN);
     float rescale[kRowsOfThread];
-    softmax.update(s, scale_log2, rescale);  // s is p from here on
+    softmax.update(s, scale_log2, rescale);  // s holds p from here on
     scale_rows(o, rescale);
     uint32 p[WarpgroupTile<Config>::kPairs];
     pack_p<ElementOf<Config>>(p, s);
-    smem.v_full[at.stage].wait(at.parity);  // v of tile n has landed
+    smem.v_full[at.stage].wait(at.parity);  // waits until v of tile n has landed
     begin_pv<Config>(o, p, smem_address(smem.v[at.stage]));
     wgmma_wait<0>(o);
     release(smem.v_empty[at.stage]);
@@ -69,11 +69,12 @@ __device__ __forceinline__ void consume(const ForwardArgs& args, TmaStorage<Conf
   store_rows<Config>(args, tile, rows, softmax, o);
 }
 
-// Grid: tiles of kBlockM rows of every query head. Warpgroup 0 produces, each of the others consumes for 64 rows.
+// Grid: tiles of kBlockM rows of every query head. Warpgroup 0 loads, and each other warpgroup computes 64 rows.
 template <class Config>
 __device__ void wgmma_specialized_forward(const ForwardTmaArgs& args) {
   constexpr int kConsumers = Config::kBlockM / kWarpgroupRows;
-  constexpr int kRegistersOfThreads = 65536 / Config::kThreads / 8 * 8;  // of a block that fills the register file
+  // Registers of a thread, in a block that fills the register file.
+  constexpr int kRegistersOfThreads = 65536 / Config::kThreads / 8 * 8;
   static_assert(Config::kThreads == (1 + kConsumers) * kWarpgroup);
   static_assert(
       Config::kProducerRegisters + kConsumers * Config::kConsumerRegisters <= (1 + kConsumers) * kRegistersOfThreads,
@@ -84,7 +85,7 @@ __device__ void wgmma_specialized_forward(const ForwardTmaArgs& args) {
 
   const RowTile tile = RowTile::of_block<Config>(args.base, blockIdx.x);
   if (threadIdx.x == 0) smem.init_barriers();
-  __syncthreads();  // the barriers are there for all: whoever sees them may wait, arrive and load
+  __syncthreads();  // waits until the barriers are initialised; all threads may then wait, arrive and load
   if (threadIdx.x < kWarpgroup) {
     give_registers<Config::kProducerRegisters>();
     if (threadIdx.x == 0) produce(TmaTileLoader<Config>{smem, args, tile}, tile.key_tiles);

@@ -1,6 +1,6 @@
-// Bounds of a mask function over the rows and keys of a tile, as printed code asks for them
-// (src/expr/print_bounds.hpp): interval arithmetic as in src/expr/bounds.cpp, operation by operation. Bounds may be
-// wider than need be: then the pairs of a tile are looked at.
+// Bounds of a mask function over the rows and keys of a tile, used by printed code (src/expr/print_bounds.hpp). It is
+// the interval arithmetic of src/expr/bounds.cpp, operation by operation. Bounds may be wider than necessary. Then the
+// tile's pairs are evaluated.
 //
 // Source   Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
 #pragma once
@@ -14,12 +14,12 @@ namespace mask_bounds {
 constexpr int kLeastInt = -2147483647 - 1, kMostInt = 2147483647;
 
 struct Bools {
-  bool low, high;  // is it true for all pairs? may it be true for any?
+  bool low, high;  // low: true for all pairs; high: may be true for some pair
 };
 struct Ints {
   int low, high;
 };
-struct Floats {  // numbers from low to high, and NaN if it may occur
+struct Floats {  // numbers from low to high, and NaN if has_nan
   double low, high;
   bool has_nan;
 };
@@ -58,7 +58,7 @@ ATTEND_HOST_DEVICE Floats hull(Floats a, Floats b) {
   return {lower(a.low, b.low), higher(a.high, b.high), a.has_nan || b.has_nan};
 }
 
-// Integers wrap: of what leaves their range nothing is known.
+// Returns an interval of integers. Integers wrap, so the result is unlimited if the interval exceeds their range.
 ATTEND_HOST_DEVICE Ints of_range(int64 low, int64 high) {
   return low < kLeastInt || high > kMostInt ? kAnyInt : Ints{static_cast<int>(low), static_cast<int>(high)};
 }
@@ -66,12 +66,13 @@ ATTEND_HOST_DEVICE Ints constant(int64 x) {
   return {static_cast<int>(x), static_cast<int>(x)};
 }
 
-// The interval and what float32 may make of its ends.
+// Returns the interval, widened by the float32 rounding of its ends.
 ATTEND_HOST_DEVICE Floats widened(Floats x) {
   constexpr double kMostFloat = 3.4028234663852886e38, kRelative = 0x1p-18, kAbsolute = 0x1p-126;
-  const auto margin = [](double end) { return (end < 0 ? -end : end) * kRelative + kAbsolute; };  // of inf: inf
+  // Infinite for an infinite end.
+  const auto margin = [](double end) { return (end < 0 ? -end : end) * kRelative + kAbsolute; };
   Floats wide = {x.low - margin(x.low), x.high + margin(x.high), x.has_nan};
-  if (!(wide.low >= -kMostFloat)) wide.low = -kInfinite;  // inf - inf is NaN, too
+  if (!(wide.low >= -kMostFloat)) wide.low = -kInfinite;  // true also for inf - inf, which is NaN
   if (!(wide.high <= kMostFloat)) wide.high = kInfinite;
   return wide;
 }
@@ -80,7 +81,7 @@ ATTEND_HOST_DEVICE bool has_infinity(Floats x) {
   return x.low == -kInfinite || x.low == kInfinite || x.high == kInfinite || x.high == -kInfinite;
 }
 
-// Truths.
+// Booleans.
 ATTEND_HOST_DEVICE Bools logical_and(Bools a, Bools b) {
   return {a.low && b.low, a.high && b.high};
 }
@@ -114,7 +115,7 @@ ATTEND_HOST_DEVICE Ints add(Ints a, Ints b) {
 ATTEND_HOST_DEVICE Ints subtract(Ints a, Ints b) {
   return of_range(int64{a.low} - b.high, int64{a.high} - b.low);
 }
-// The extremes of what grows or falls in each operand, over the corners.
+// Returns the extremes over the corners, for an operation that is monotonic in each operand.
 template <class Operation>
 ATTEND_HOST_DEVICE Ints of_corners(Ints a, Ints b, Operation operation) {
   const int64 x = operation(a.low, b.low), y = operation(a.low, b.high), z = operation(a.high, b.low),
@@ -129,7 +130,7 @@ ATTEND_HOST_DEVICE int64 floor_of_quotient(int64 x, int64 y) {
   return quotient - (quotient * y != x && (x < 0) != (y < 0) ? 1 : 0);
 }
 ATTEND_HOST_DEVICE Ints floor_divide(Ints a, Ints b) {
-  if (b.low == b.high && b.low > 0) {  // by the usual constant: divisions of 64 bits take a hundred instructions
+  if (b.low == b.high && b.low > 0) {  // the common case of a constant: 64-bit divisions take a hundred instructions
     const auto of = [&](int x) { return x / b.low - (x % b.low < 0 ? 1 : 0); };
     return {of(a.low), of(a.high)};
   }
@@ -153,7 +154,7 @@ ATTEND_HOST_DEVICE Ints least(Ints a, Ints b) {
 ATTEND_HOST_DEVICE Ints greatest(Ints a, Ints b) {
   return {higher(a.low, b.low), higher(a.high, b.high)};
 }
-// All bits up to the highest one of x, which is not negative.
+// Returns a word with all bits set up to the highest bit of x, which is not negative.
 ATTEND_HOST_DEVICE int bits_up_to(int x) {
   uint32 all = static_cast<uint32>(x) | 1u;
   for (int distance = 1; distance < 32; distance *= 2) all |= all >> distance;
@@ -223,19 +224,20 @@ ATTEND_HOST_DEVICE Floats least(Floats a, Floats b) {
 ATTEND_HOST_DEVICE Floats greatest(Floats a, Floats b) {
   return widened({higher(a.low, b.low), higher(a.high, b.high), a.has_nan || b.has_nan});
 }
-// What is rounded to a whole number is within 1 of it.
+// A number rounded to an integer is within 1 of it.
 ATTEND_HOST_DEVICE Floats rounded(Floats a) {
   return widened({a.low - 1, a.high + 1, a.has_nan});
 }
-// Roots of float32 differ from their own by less than the margin; negative ones are NaN.
+// Bounds a square root. A float32 root differs from the exact one by less than the margin. Roots of negative numbers
+// are NaN.
 ATTEND_HOST_DEVICE Floats square_root(Floats a) {
   const bool has_nan = a.has_nan || a.low < 0;
-  const double most = a.high > 1 ? a.high : 1;  // a root is no more than its square or 1
+  const double most = a.high > 1 ? a.high : 1;  // a root is at most its square or 1
   if (!(a.high >= 0)) return kAnyFloat;
   return {-1, most, has_nan};
 }
 
-// Comparisons. None is true of NaN but that of two which are not equal.
+// Comparisons. With NaN only "not equal" is true.
 ATTEND_HOST_DEVICE Bools less(Ints a, Ints b) {
   return {a.high < b.low, a.low < b.high};
 }
@@ -263,7 +265,7 @@ ATTEND_HOST_DEVICE Ints to_int(Bools a) {
 }
 ATTEND_HOST_DEVICE Ints to_int(Floats a) {
   const auto of = [](double x) {
-    return x <= kLeastInt ? kLeastInt : x >= kMostInt ? kMostInt : static_cast<int>(x);  // towards zero
+    return x <= kLeastInt ? kLeastInt : x >= kMostInt ? kMostInt : static_cast<int>(x);  // rounds towards zero
   };
   const Ints whole = {of(a.low), of(a.high)};
   return a.has_nan ? hull(whole, {0, 0}) : whole;
@@ -281,7 +283,7 @@ ATTEND_HOST_DEVICE T select(Bools condition, T a, T b) {
 
 }  // namespace mask_bounds
 
-// Where a mask function is bounded: ranges of its variables.
+// Ranges of a mask function's variables.
 struct BoundsPoint {
   mask_bounds::Ints batch, head, row, key, rows_length, keys_length;
 };

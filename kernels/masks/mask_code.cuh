@@ -1,8 +1,8 @@
-// The caller's mask function: src/cuda/masks/mask_text.hpp puts it in the place of attention/custom_score.cuh, and it
-// asks for the bounds.
+// The caller's mask function. src/cuda/masks/mask_text.hpp replaces attention/custom_score.cuh by it, and its code uses
+// the bounds.
 //
 //   MaskValueCode    evaluate(point, MaskCode::Tensors, bool&): is the pair seen? (src/expr/print.hpp)
-//   MaskBoundsCode   evaluate(BoundsPoint, CaptureBounds, Bools&): are all pairs? (src/expr/print_bounds.hpp)
+//   MaskBoundsCode   evaluate(BoundsPoint, CaptureBounds, Bools&): are all pairs seen? (src/expr/print_bounds.hpp)
 //   MaskCode         number(capture, data, place): an element of a captured tensor
 #pragma once
 

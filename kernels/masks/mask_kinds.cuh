@@ -1,8 +1,8 @@
-// Decides tiles of a block mask by bounds of its condition over the tile's rows and keys: most tiles of causal masks,
-// windows and sorted documents. The others are listed for mask_patterns, in any order.
+// Decides tiles of a block mask by bounds of its condition over the tile's rows and keys. This decides most tiles of
+// causal masks, windows and sorted documents. The other tiles are listed for mask_patterns, in any order.
 //
-// Work     a thread has a tile: no loop, no pairs. 131072 x 131072: 4.2 M threads
-// Memory   writes 4 bytes a tile; reads bounds of captured tensors, which neighbouring tiles share
+// Work     each thread decides one tile, without a loop over pairs. 131072 x 131072: 4.2 M threads
+// Memory   writes 4 bytes for each tile; reads bounds of captured tensors, which neighbouring tiles share
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -14,7 +14,7 @@
 
 namespace attend {
 
-// kAllSeen, kNoneSeen or kUndecidedTile.
+// Returns kAllSeen, kNoneSeen or kUndecidedTile.
 [[nodiscard]] __device__ __forceinline__ int kind_by_bounds(const MaskMakerArgs& args, int tile) {
   const MakerTile at = MakerTile::of(args, tile);
   const auto one = [](int64 x) { return mask_bounds::constant(x); };
@@ -33,7 +33,7 @@ __device__ void mask_kinds(const MaskMakerArgs& args) {
   wait_for_kernels_before();
   let_next_kernel_start();
   const int64 number = int64{blockIdx.x} * kMakerThreads + static_cast<int>(threadIdx.x);
-  const int tile = static_cast<int>(number);  // tiles are below 2^31, and what is behind them is not looked at
+  const int tile = static_cast<int>(number);  // tiles are below 2^31; larger numbers are not used
   int kind = kNoneSeen;
   if (number < args.tiles) {
     kind = kind_by_bounds(args, tile);
@@ -43,7 +43,7 @@ __device__ void mask_kinds(const MaskMakerArgs& args) {
   if (undecided == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   int first = 0;
-  if (lane == 0) first = atomicAdd(&args.counts->undecided, __popc(undecided));  // one for the warp
+  if (lane == 0) first = atomicAdd(&args.counts->undecided, __popc(undecided));  // one atomic operation for the warp
   first = __shfl_sync(kAllLanes, first, 0);
   if (kind == kUndecidedTile) args.undecided[first + __popc(undecided & ((1u << lane) - 1))] = tile;
 }

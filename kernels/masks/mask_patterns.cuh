@@ -1,8 +1,9 @@
-// After mask_kinds: evaluates a mask function at the pairs of the tiles that bounds have not decided.
+// Runs after mask_kinds: evaluates a mask function at the pairs of the tiles that bounds have not decided.
 //
-// Work     a warp has a tile: a lane two rows, and the warp one key after another, whose two words are ballots. 128
-//          evaluations by each lane. Warps take tiles by strides of the grid
-// Memory   writes 4 bytes a tile, and 512 for each pattern that is new
+// Work     a warp has a tile, and a lane two of its rows. The warp evaluates one key after another. For each key two
+//          ballots give the bits of all rows. Each lane does 128 evaluations. Warps process tiles in strides of the
+//          grid
+// Memory   writes 4 bytes for each tile, and 512 for each new pattern
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -27,12 +28,12 @@ namespace attend {
   return result;
 }
 
-// Bits beyond a length are 0.
+// Returns the pattern of a tile. Bits beyond a length are 0.
 [[nodiscard]] __device__ __forceinline__ WordsOfLane pattern_of(const MaskMakerArgs& args, const MakerTile& tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const bool has_low = lane < tile.num_rows, has_high = lane + kWarpThreads < tile.num_rows;
   WordsOfLane words = {0, 0};
-#pragma unroll 4  // loads of several keys are on their way at once
+#pragma unroll 4  // keeps loads of several keys in flight
   for (int key = 0; key < tile.num_keys; ++key) {
     const uint32 low = __ballot_sync(kAllLanes, has_low && sees(args, tile, lane, key));
     const uint32 high = __ballot_sync(kAllLanes, has_high && sees(args, tile, lane + kWarpThreads, key));
@@ -43,7 +44,7 @@ namespace attend {
   return words;
 }
 
-// All rows that exist see all keys that exist.
+// Returns the pattern in which all existing rows see all existing keys.
 [[nodiscard]] __device__ __forceinline__ WordsOfLane full_pattern(const MakerTile& tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const uint64 rows = tile.num_rows == kMakerTile ? ~uint64{0} : (uint64{1} << tile.num_rows) - 1;
@@ -60,7 +61,7 @@ __device__ void mask_patterns(const MaskMakerArgs& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int undecided = args.counts->undecided;
   PatternTable table(args);
-  // 64 bits: the last step may leave the range of an int
+  // 64 bits: the last step may exceed the range of an int
   for (int64 n = int64{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarpThreads; n < undecided;
        n += int64{gridDim.x} * kWarps) {
     const int number = args.undecided[n];

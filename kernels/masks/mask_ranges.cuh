@@ -1,9 +1,9 @@
-// Before mask_kinds: bounds of each run of 64 elements of the last dimension of the captured tensors, by which tiles
-// are decided that documents or padding make empty. Clears what the kernels behind it count in: a launch is a good part
-// of the whole.
+// Runs before mask_kinds: computes bounds of each run of 64 elements in the last dimension of the captured tensors.
+// These bounds decide tiles that documents or padding make empty. The kernel also clears the memory in which the later
+// kernels count, because a separate launch would add noticeably to the total time.
 //
-// Work     a warp has a run, a lane two elements of it
-// Memory   reads each captured element once; writes 24 bytes for 64 of them, and zeros
+// Work     a warp has a run, and a lane two of its elements
+// Memory   reads each captured element once; writes 24 bytes for 64 elements, and zeros
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -13,7 +13,7 @@
 
 namespace attend {
 
-// Elements of a row of a captured tensor before which its subscripts lead.
+// Returns the offset, in elements, of a row of a captured tensor. Subscripts of all dimensions but the last form `row`.
 [[nodiscard]] __device__ __forceinline__ int64 offset_of_row(const CapturedTensor& tensor, int rank, int64 row) {
   int64 offset = 0;
   for (int d = rank - 2; d >= 0; --d) {
@@ -23,7 +23,7 @@ namespace attend {
   return offset;
 }
 
-// By a warp.
+// Computes the bounds of a run. One warp calls it.
 __device__ __forceinline__ void bound_run(const MaskMakerArgs& args, int capture, int64 run) {
   const CapturedTensor& tensor = args.captured[capture];
   const CaptureRanges& table = args.ranges[capture];
@@ -47,7 +47,7 @@ __device__ __forceinline__ void bound_run(const MaskMakerArgs& args, int capture
   if (lane == 0) table.ranges[run] = {all.low, all.high, has_nan ? 1 : 0, 0};
 }
 
-// Grid: a warp for each run, of one tensor after another.
+// Grid: a warp for each run, over the tensors in order.
 template <class Config>
 __device__ void mask_ranges(const MaskMakerArgs& args) {
   static_assert(Config::kThreads == kMakerThreads);

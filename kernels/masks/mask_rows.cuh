@@ -1,8 +1,9 @@
-// After mask_patterns: each row of tiles as its entries by rising keys: runs of tiles that are seen in full, and single
-// ones with a pattern. Rows lie behind one another in any order, so that no row waits for the length of another.
+// Runs after mask_patterns: writes each row of tiles as entries in ascending order of keys. An entry is a run of tiles
+// that are seen in full, or a single tile with a pattern. Rows are stored in any order, so that no row waits for the
+// length of another.
 //
-// Work     a block has a row of tiles, and goes through it twice: to count entries, and to write them
-// Memory   reads 4 bytes a tile, twice; writes 12 bytes an entry
+// Work     a block has a row of tiles, and reads it twice: to count entries, and to write them
+// Memory   reads 4 bytes for each tile, twice; writes 12 bytes for each entry
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -11,7 +12,7 @@
 
 namespace attend {
 
-// A row of tiles' kinds.
+// The kinds of a row's tiles.
 struct RowOfKinds {
   const int* kinds;
   int columns;
@@ -19,7 +20,7 @@ struct RowOfKinds {
   [[nodiscard]] __device__ __forceinline__ bool is_full(int column) const {
     return column >= 0 && column < columns && kinds[column] == kAllSeen;
   }
-  // Does an entry begin with the tile? Does one end with it?
+  // begins() returns whether an entry begins with the tile, ends() whether one ends with it.
   [[nodiscard]] __device__ __forceinline__ bool begins(int column) const {
     return column < columns && (kinds[column] >= 0 || (is_full(column) && !is_full(column - 1)));
   }
@@ -28,17 +29,18 @@ struct RowOfKinds {
   }
 };
 
-// The sum of a number of each warp over the warps before this one, and over all.
+// Sums of a number of each warp: over the warps before this one, and over all.
 struct SumOfWarps {
   int before, all;
 
-  // Of `own`, the same for all lanes. By all threads of the block; `numbers`: of each warp.
+  // own: the warp's number, the same in all lanes. All threads of the block call it. numbers: buffer with one element
+  // for each warp.
   template <int kWarps>
   [[nodiscard]] static __device__ __forceinline__ SumOfWarps of(int own, int (&numbers)[kWarps]) {
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
-    __syncthreads();  // nobody reads the former numbers any more
+    __syncthreads();  // waits until all threads have read the previous numbers; they may then be overwritten
     if (threadIdx.x % kWarpThreads == 0) numbers[warp] = own;
-    __syncthreads();  // all numbers are there
+    __syncthreads();  // waits until all numbers are written
     SumOfWarps sum = {0, 0};
 #pragma unroll
     for (int n = 0; n < kWarps; ++n) {
@@ -69,9 +71,9 @@ __device__ void mask_rows(const MaskMakerArgs& args) {
     first_of_row = atomicAdd(&args.counts->entries, all);
     args.rows[blockIdx.x] = {first_of_row, all};
   }
-  __syncthreads();  // the row's place is known
+  __syncthreads();  // waits until first_of_row is written
   int before = first_of_row;
-  if (int64{before} + all > args.most_entries) return;  // the host sees it by the count, and makes room
+  if (int64{before} + all > args.most_entries) return;  // the host detects this by the count, and allocates more
   for (int from = 0; from < row.columns; from += kMakerThreads) {
     const int column = from + thread;
     const bool begins = row.begins(column);

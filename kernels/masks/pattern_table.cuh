@@ -1,6 +1,6 @@
-// Patterns of tiles, of which equal ones become one: a table of hashes with open addressing, which all warps of a grid
-// share. No warp waits for another: a pattern is written first and announced afterwards, by one atomic operation; who
-// comes second compares all words with those of the first. Nothing is taken from the table.
+// Merges equal patterns of tiles. A hash table with open addressing is shared by all warps of a grid. No warp waits for
+// another: a warp first writes its pattern, then publishes it by one atomic operation. A warp that finds the slot
+// occupied compares all words with the published pattern. Nothing is removed from the table.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -17,9 +17,9 @@ struct WordsOfLane {
   }
 };
 
-// Of all words of the warp's pattern; the same for all lanes.
+// Returns the hash of all words of the warp's pattern; the same in all lanes.
 [[nodiscard]] __device__ __forceinline__ uint32 hash_of_pattern(const WordsOfLane& own) {
-  // The finaliser of MurmurHash3, of each word with its place.
+  // The finaliser of MurmurHash3, applied to each word and its position.
   const auto mixed = [](uint64 x, int place) {
     x += 0x9e3779b97f4a7c15ull * static_cast<uint64>(place + 1);
     x = (x ^ x >> 33) * 0xff51afd7ed558ccdull;
@@ -36,17 +36,17 @@ struct WordsOfLane {
   return hash;
 }
 
-// A warp's door to the table.
+// A warp's access to the table.
 class PatternTable {
  public:
   __device__ __forceinline__ explicit PatternTable(const MaskMakerArgs& args)
       : args_(args), lane_(static_cast<int>(threadIdx.x) % kWarpThreads) {}
 
-  // The place of an equal pattern; kNoneSeen: there is no place left, which the counts say.
+  // Returns the place of an equal pattern. Returns kNoneSeen if there is no free place, which the counts show.
   [[nodiscard]] __device__ __forceinline__ int place_of(const WordsOfLane& own) {
     const uint32 hash = hash_of_pattern(own);
     bool is_written = false;
-    for (uint32 slot = hash;; ++slot) {  // fewer patterns than slots: one is free
+    for (uint32 slot = hash;; ++slot) {  // terminates: there are fewer patterns than slots
       uint64* const at = args_.table + (slot & static_cast<uint32>(args_.table_slots - 1));
       uint64 entry = 0;
       if (lane_ == 0) entry = __ldcg(at);
@@ -67,7 +67,7 @@ class PatternTable {
   [[nodiscard]] __device__ __forceinline__ uint64* words_at(int place) const {
     return args_.places + int64{place} * kLengthOfPattern + lane_;
   }
-  // Into a place of the warp's own, which it keeps until a pattern is announced there.
+  // Writes the pattern to the warp's reserved place, which the warp keeps until it publishes a pattern there.
   [[nodiscard]] __device__ __forceinline__ bool write(const WordsOfLane& own) {
     if (place_ < 0) {
       if (lane_ == 0) place_ = atomicAdd(&args_.counts->places, 1);
@@ -76,8 +76,8 @@ class PatternTable {
     if (place_ >= args_.most_places) return false;
     words_at(place_)[0] = own.low;
     words_at(place_)[kWarpThreads] = own.high;
-    __threadfence();  // the words are there before the announcement
-    __syncwarp();     // those of all lanes
+    __threadfence();  // orders the words before their publication
+    __syncwarp();     // waits until all lanes have written
     return true;
   }
   [[nodiscard]] __device__ __forceinline__ int announced(const WordsOfLane& own) {
@@ -96,14 +96,14 @@ class PatternTable {
     return place;
   }
   [[nodiscard]] __device__ __forceinline__ bool is_at(int place, const WordsOfLane& own) const {
-    __threadfence();  // not before the announcement was read
+    __threadfence();  // orders these reads after the read of the published slot
     const WordsOfLane other = {__ldcg(words_at(place)), __ldcg(words_at(place) + kWarpThreads)};
     return __all_sync(kAllLanes, own == other);
   }
 
   const MaskMakerArgs& args_;
   int lane_;
-  int place_ = -1;  // of the warp's own; -1: none
+  int place_ = -1;  // the warp's reserved place; -1: none
 };
 
 }  // namespace attend

@@ -1,6 +1,6 @@
-// How fast a multiprocessor's clock runs at this moment: cycles against nanoseconds of the device's own timer.
+// Measures the current clock of a multiprocessor: cycles against nanoseconds of the device's timer.
 //
-// One thread. Who calls it: the benchmarks, right after the kernels they timed, since the clock follows load and power.
+// One thread. The benchmarks run it right after the timed kernels, because the clock depends on load and power.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -8,8 +8,8 @@
 namespace attend {
 
 struct ClockArgs {
-  int64* cycles_and_ns;  // (2)
-  int64 least_ns;        // how long to look
+  int64* cycles_and_ns;  // (2): elapsed cycles, elapsed nanoseconds
+  int64 least_ns;        // least duration of the measurement
 };
 
 __device__ __forceinline__ int64 global_timer_ns() {

@@ -1,9 +1,10 @@
-// ring_rows: to = from, or from + other, rounded once: what a rank of a ring does with blocks of rows beside attention.
+// ring_rows: to = from, or from + other, rounded once. A rank of a ring applies it to blocks of rows.
 //
 // Shapes   all (batch, heads, rows, cols), any strides whose last is 1; from and to any two types of float32, float16,
 //          bfloat16, other float32; to may be other
-// Work     a warp has a run of kRingRowsOfWarp rows of a head at a time, kVector columns a lane
-// Called   by src/ring/algorithms/device_exchange.cpp: its k and v become one message, sums become dq, dk, dv and o
+// Work     a warp has a run of kRingRowsOfWarp rows of a head at a time, and a lane kVector columns
+// Called   by src/ring/algorithms/device_exchange.cpp: it packs k and v into one message, and adds sums to dq, dk, dv
+//          and o
 #pragma once
 
 #include "../common/element.cuh"
@@ -11,7 +12,7 @@
 
 namespace attend {
 
-// kVector neighbours at once: 4, where addresses allow it, or 1.
+// kVector neighbours at once: 4 if addresses allow it, otherwise 1.
 template <ElementType kElement, int kVector>
 struct RingRun {
   using Element = typename ElementTraits<kElement>::Type;
@@ -63,7 +64,7 @@ __device__ void ring_rows(const RingRowsArgs& args) {
     for (uint32 col = threadIdx.x % kLanes * kVector; col < args.cols; col += kLanes * kVector) {
       float x[kRows][kVector], y[kRows][kVector];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {  // all are on their way before the first is stored: memory is far
+      for (int r = 0; r < kRows; ++r) {  // all loads are issued before the first store, to hide memory latency
         if (row + r >= args.rows) break;
         From::load(x[r], from + r * args.from_stride.row + col);
         if constexpr (Config::kAdds) Other::load(y[r], other + r * args.other_stride.row + col);

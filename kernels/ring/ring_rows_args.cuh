@@ -1,25 +1,25 @@
-// What the host tells ring_rows: a plain struct, declared once for both sides.
+// Arguments of ring_rows: a plain struct, declared once for host and device.
 #pragma once
 
 #include "../common/args.cuh"
 
 namespace attend {
 
-// Rows that a warp moves at once.
+// Rows that a warp copies at once.
 constexpr int kRingRowsOfWarp = 8;
 
 struct RingRowsArgs {
   static constexpr const char* kTypeName = "RingRowsArgs";
   const void* from;    // (batch, heads, rows, cols)
-  const float* other;  // likewise; kAdds
-  void* to;            // likewise
+  const float* other;  // (batch, heads, rows, cols); kAdds
+  void* to;            // (batch, heads, rows, cols)
   TensorStrides from_stride;
   TensorStrides other_stride;
   TensorStrides to_stride;
   int64 all_runs;  // batch * heads * runs
   uint32 heads;
   uint32 rows;
-  uint32 runs;  // of kRingRowsOfWarp rows of a head
+  uint32 runs;  // runs of kRingRowsOfWarp rows of a head
   uint32 cols;  // a multiple of kVector
 };
 static_assert(sizeof(RingRowsArgs) == 3 * 8 + 3 * 24 + 8 + 4 * 4);

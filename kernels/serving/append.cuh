@@ -1,11 +1,13 @@
-// append: every new row of k and v goes to its place in the cache, and every query row to q_out.
+// append: writes every new row of k and v to its place in the cache, and every query row to q_out.
 //
-//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the cache's type, of 8 bits
-//   x / descale.   v: the cache's type alone.   q: as k, in its own type
+//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the conversion to the cache's
+//      type; an 8-bit cache gets x / descale
+//   v: only the conversion to the cache's type
+//   q: as k, in its own type
 //
-// Shapes   see AppendArgs. Any types, strides and sizes; lengths, tables, slots and offsets are read here
-// Grid     (tokens, groups of heads): a warp has a token at a time, and goes through a few heads of k, of v, or of q
-// Bits     products and sums are rounded one by one and squares are added up in one order: those of the CPU's append
+// Shapes   see AppendArgs. Any types, strides and sizes; the kernel reads lengths, tables, slots and offsets
+// Grid     (tokens, groups of heads): a warp handles one token at a time, for a few heads of k, of v, or of q
+// Bits     products and sums are rounded one by one, and squares are summed in a fixed order: as in the CPU's append
 // Called   by src/cuda/serving/append.cpp
 #pragma once
 
@@ -16,13 +18,13 @@
 
 namespace attend {
 
-// A token of a sequence, and where it lies in a tensor.
+// A token of a sequence, and its place in a tensor.
 struct AppendToken {
   int64 s, i;  // row i of sequence s
   int64 batch, row;
 };
 
-// False for a packed row of no sequence.
+// Finds a token's sequence and row. Returns false for a packed row of no sequence.
 [[nodiscard]] __device__ __forceinline__ bool find_token(const SequenceRowsArgs& rows, int64 token, AppendToken& at) {
   if (rows.offsets == nullptr) {
     const Division d = divide(token, rows.seqlen);
@@ -39,14 +41,14 @@ struct AppendToken {
   return rows.offsets != nullptr ? static_cast<int64>(rows.offsets[s + 1]) - rows.offsets[s] : rows.seqlen;
 }
 
-// With slots nobody asks where the keys of a sequence lie.
+// With a slot mapping, cache_row is not used, so it is not read.
 [[nodiscard]] __device__ __forceinline__ CachedSequence sequence_in_cache(const AppendArgs& args, int64 s) {
   if (args.slot_mapping == nullptr) return cached(args.cache, s);
   const int64 length = args.cache.seqlens_k != nullptr ? args.cache.seqlens_k[s] : 0;
   return {0, length, length < 0};
 }
 
-// Where new row i of a live sequence goes.
+// Returns the place of new row i of a live sequence.
 [[nodiscard]] __device__ __forceinline__ CachePlace destination(const AppendArgs& args, const CachedSequence& in_cache,
                                                                 int64 i, int64 token) {
   const CacheArgs& cache = args.cache;
@@ -59,7 +61,8 @@ struct AppendToken {
   return key < cache.capacity ? place(cache, in_cache.cache_row, key) : CachePlace{-1, 0};
 }
 
-// The row of cos and sin of new row i of a live sequence. i may lie outside the sequence, where a query asks.
+// Returns the row of cos and sin for new row i of a live sequence. For a query, i may lie outside the sequence's new
+// rows.
 [[nodiscard]] __device__ __forceinline__ int64 table_row(const AppendArgs& args, const CachedSequence& in_cache,
                                                          int64 s, int64 i) {
   int64 position;
@@ -74,7 +77,7 @@ struct AppendToken {
   return min(max(position, int64{0}), args.max_positions - 1);
 }
 
-// The new row whose position query row i of a sequence has.
+// Returns the new row whose position is that of query row i of a sequence.
 [[nodiscard]] __device__ __forceinline__ int64 new_row_of_query(const AppendArgs& args, int64 s, int64 i) {
   if (args.query_positions == kQueriesLast) {
     return i + rows_of(args.parts[kAppendKeys].rows, s) - rows_of(args.parts[kAppendQueries].rows, s);
@@ -82,7 +85,7 @@ struct AppendToken {
   return args.query_positions == kQueriesFirst ? i : 0;
 }
 
-// One token of a part: the rows of a few of its heads.
+// Handles one token of a part: the rows of a few of its heads.
 template <class Config>
 __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, uint32 first_head, int64 token,
                                              AppendRow<Config>& math) {
@@ -90,7 +93,7 @@ __device__ __forceinline__ void append_token(const AppendArgs& args, int kind, u
   const bool is_query = kind == kAppendQueries;
   AppendToken at;
   if (!find_token(part.rows, token, at)) return;
-  // The row is on its way while lengths, pages and tables are read, each of which says where the next one lies.
+  // Overlaps the row's load with the dependent reads of lengths, pages and tables.
   prefetch_row(part.from, row_address(part.from, at.batch, first_head, at.row), static_cast<int>(part.cols));
   const CachedSequence in_cache = sequence_in_cache(args, at.s);
   if (in_cache.dead) return;

@@ -1,4 +1,5 @@
-// What becomes of one row: a norm, a rotation, the rounding. A warp has a row, in shared memory while it is computed.
+// The computation of one row: norm, rotation and rounding. A warp handles a row, which stays in shared memory
+// meanwhile.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -7,7 +8,7 @@
 
 namespace attend {
 
-// Of k, v or q. Config: kThreads, kColumns (what a row may have).
+// Rows of k, v or q. Config: kThreads, kColumns (most columns of a row).
 template <class Config>
 class AppendRow {
  public:
@@ -22,9 +23,9 @@ class AppendRow {
     return part_.rotates != 0;
   }
 
-  // Row `at` of cos and sin, for the rows from now on.
+  // Loads row `at` of cos and sin, for the following rows.
   __device__ __forceinline__ void set_position(int64 at) {
-    __syncwarp();  // all lanes are done with those of the position before
+    __syncwarp();  // waits until all lanes are done with the previous position's values
     const int half = static_cast<int>(args_.rotary_dim) / 2;
 #pragma unroll 2
     for (int c = lane(); c < half; c += kWarpThreads) {
@@ -33,20 +34,20 @@ class AppendRow {
     }
   }
 
-  // All lanes call it together. The rows may be one.
+  // Computes and writes a row. All lanes call it together. `to` and `from` may be the same row.
   __device__ __forceinline__ void write(void* to, const void* from, float descale) {
     const bool is_copy = !normalises() && !rotates() && part_.to.element == part_.from.element;
     if (is_copy) return copy_row(part_.to, to, part_.from, from, cols_);
     load_row(memory_.row, part_.from, from, cols_);
-    __syncwarp();  // the row is there, and with it weights, cos and sin
+    __syncwarp();  // waits until the row, weights, cos and sin are written
     if (normalises()) normalise();
     if (rotates()) rotate();
     store_row(part_.to, to, memory_.row, cols_, descale);
-    __syncwarp();  // the row may be overwritten
+    __syncwarp();  // waits until the row has been read; it may then be overwritten
   }
 
  private:
-  static constexpr int kSums = 16;  // running sums of squares, as on every SIMD target of a CPU
+  static constexpr int kSums = 16;  // running sums of squares: the same number as on every SIMD target of the CPU
 
   struct Memory {
     alignas(16) float row[Config::kColumns];
@@ -70,7 +71,7 @@ class AppendRow {
     return part_.norm.data != nullptr;
   }
 
-  // x / sqrt(mean(x^2) + eps) * weight. Both halves of the warp add up the same.
+  // Computes x / sqrt(mean(x^2) + eps) * weight. Both halves of the warp compute the same sum.
   __device__ __forceinline__ void normalise() {
     float sum = 0;
 #pragma unroll 4
@@ -83,15 +84,15 @@ class AppendRow {
     }
     const float mean = __fdiv_rn(sum, static_cast<float>(cols_));
     const float factor = __frcp_rn(__fsqrt_rn(__fadd_rn(mean, args_.norm_eps)));
-    __syncwarp();  // all lanes have read what others change now
+    __syncwarp();  // waits until all lanes have read the columns, which are overwritten next
 #pragma unroll 1
     for (int col = lane(); col < cols_; col += kWarpThreads) {
       memory_.row[col] = __fmul_rn(__fmul_rn(memory_.row[col], factor), memory_.weight[col]);
     }
-    __syncwarp();  // the columns of others are there
+    __syncwarp();  // waits until the other lanes' columns are written
   }
 
-  // A lane has both columns of a pair.
+  // Rotates the pairs. A lane has both columns of a pair.
   __device__ __forceinline__ void rotate() {
     const int half = static_cast<int>(args_.rotary_dim) / 2;
     const bool interleaved = args_.is_interleaved != 0;
@@ -104,7 +105,7 @@ class AppendRow {
       first = __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
       second = __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
     }
-    __syncwarp();  // the columns of others are there
+    __syncwarp();  // waits until the other lanes' columns are written
   }
 
   const AppendArgs& args_;

@@ -1,5 +1,5 @@
-// What a cache knows of a sequence, where its keys lie, and their factors: CacheLayout of src/core/cache_layout.hpp on
-// the device. Nothing that arrays name is trusted: rows, lengths and pages that do not exist are never read or written.
+// A sequence in the cache, the place of its keys, and their factors: CacheLayout of src/core/cache_layout.hpp on the
+// device. Array contents are not trusted: nonexistent rows, lengths and pages are never read or written.
 #pragma once
 
 #include "cache_args.cuh"
@@ -7,8 +7,8 @@
 namespace attend {
 
 struct CachedSequence {
-  int64 cache_row;  // of a contiguous cache; of a paged one the row of the table
-  int64 length;     // with what is added, clamped to the capacity; of a dead sequence 0
+  int64 cache_row;  // row of a contiguous cache, or of a paged cache's table
+  int64 length;     // length including added keys, clamped to the capacity; 0 for a dead sequence
   bool dead;
 };
 
@@ -20,7 +20,8 @@ struct CachePlace {
   [[nodiscard]] __device__ __forceinline__ bool exists() const { return block >= 0; }
 };
 
-// Quotient and remainder of numbers >= 0, in 32 bits where both fit: a division in 64 bits is some 100 instructions.
+// Quotient and remainder of non-negative numbers. Uses 32 bits if both fit, because a 64-bit division is about 100
+// instructions.
 struct Division {
   int64 quotient, rest;
 };
@@ -34,7 +35,7 @@ struct Division {
   return {quotient, static_cast<uint32>(value) - quotient * static_cast<uint32>(divisor)};
 }
 
-// Keys that sequence s has beyond seqlens_k. Offsets that decrease count as none.
+// Returns the number of keys that sequence s has beyond seqlens_k. Decreasing offsets count as none.
 [[nodiscard]] __device__ __forceinline__ int64 added_keys(const CacheArgs& cache, int64 s) {
   if (cache.added_offsets == nullptr) return cache.added;
   const int64 added = static_cast<int64>(cache.added_offsets[s + 1]) - cache.added_offsets[s];
@@ -49,37 +50,37 @@ struct Division {
   return {row, all < cache.capacity ? all : cache.capacity, false};
 }
 
-// Keys of sequence s before it are not seen.
+// Returns the first visible key of sequence s, after its left padding.
 [[nodiscard]] __device__ __forceinline__ int64 first_key(const CacheArgs& cache, int64 s) {
   const int pad = cache.cache_leftpad != nullptr ? cache.cache_leftpad[s] : 0;
   return pad > 0 ? pad : 0;
 }
 
-// Block and row of number `at` >= 0 of keys that lie block after block.
+// Returns the block and row of key `at` >= 0, for keys stored block after block.
 [[nodiscard]] __device__ __forceinline__ CachePlace split_by_blocks(const CacheArgs& cache, int64 at) {
   if (cache.block_shift != kNoBlockShift) return {at >> cache.block_shift, at & (cache.block_size - 1)};
   const Division d = divide(at, cache.block_size);
   return {d.quotient, d.rest};
 }
 
-// What a table says, or -1 if there is no such page.
+// Returns the page of a table entry, or -1 if there is no such page.
 [[nodiscard]] __device__ __forceinline__ int64 existing_page(const CacheArgs& cache, int64 page) {
   return page >= 0 && page < cache.num_blocks ? page : -1;
 }
 
-// Page number `entry` of a row of the table, or -1 where it does not exist. entry < capacity / block_size.
+// Returns page number `entry` of a row of the table, or -1 if it does not exist. entry < capacity / block_size.
 [[nodiscard]] __device__ __forceinline__ int64 page(const CacheArgs& cache, int64 cache_row, int64 entry) {
   return existing_page(cache, cache.pages[cache_row * cache.table_row_stride + entry]);
 }
 
-// Where key `key` < capacity of a live sequence lies.
+// Returns the place of key `key` < capacity of a live sequence.
 [[nodiscard]] __device__ __forceinline__ CachePlace place(const CacheArgs& cache, int64 cache_row, int64 key) {
   if (cache.is_paged == 0) return {cache_row, key};
   const CachePlace in_table = split_by_blocks(cache, key);
   return {page(cache, cache_row, in_table.block), in_table.row};
 }
 
-// Where the factor of a row that exists lies, in floats from descale.data.
+// Returns the offset of an existing row's factor, in floats from descale.data.
 [[nodiscard]] __device__ __forceinline__ int64 factor_offset(const DescaleArgs& descale, int64 s, int64 head,
                                                              const CachePlace& at) {
   return s * descale.sequence_stride + at.block * descale.block_stride + at.row * descale.row_stride +
@@ -90,12 +91,13 @@ struct Division {
   return descale.data == nullptr ? 1.0f : descale.data[factor_offset(descale, s, head, at)];
 }
 
-// The sequence that owns row `token` of packed rows: the last one whose offset is not above it. num_sequences for rows
-// behind the last sequence's; offsets are (num_sequences + 1). All lanes of the warp call it together and get the same.
-// Each round asks for 32 offsets at once, since memory is far: 1000 sequences are two rounds.
+// Returns the sequence that has row `token` of packed rows: the last one whose offset is at most `token`. Returns
+// num_sequences for rows after the last sequence. There are num_sequences + 1 offsets. All lanes of the warp call it
+// together, and get the same result. Each round reads 32 offsets at once, because memory latency is high: 1000
+// sequences take two rounds.
 [[nodiscard]] __device__ __forceinline__ int64 sequence_of_row(const int* offsets, int64 num_sequences, int64 token) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int64 low = 0, high = num_sequences + 1;  // it is one of [low, high)
+  int64 low = 0, high = num_sequences + 1;  // the result is in [low, high)
   while (high - low > 1) {
     const int64 step = (high - low + 31) / 32;
     const int64 at = low + lane * step;

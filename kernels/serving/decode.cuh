@@ -2,12 +2,13 @@
 //
 // Shapes   DecodeArgs; any lengths, strides, pages
 // Work     decode_schedule.cuh: a block has an equal share of all units of 64 keys
-// Block    two warps load keys and values into a ring (decode_loader.cuh), teams of four compute: each warp has 16 of
-//          the 64 keys of a step in S^T = K Q^T, and a fourth of the columns in O^T += V^T P^T (decode_leaf.cuh). With
-//          many rows two warpgroups do, each every second leaf: S = Q K^T and O += P V (decode_warpgroup_steps.cuh), or
-//          both the same, each half of the columns of o (decode_columns_steps.cuh)
-// Order    decode_tree.cuh: sums of a leaf, then the leaves along a tree of positions (decode_state.cuh), the
-//          same for every grid. What blocks leave for each other: decode_exchange.cuh
+// Block    two warps load keys and values into a ring (decode_loader.cuh). Teams of four warps compute: each warp has
+//          16 of the 64 keys of a step in S^T = K Q^T, and a quarter of the columns in O^T += V^T P^T
+//          (decode_leaf.cuh). With many rows two warpgroups compute instead: S = Q K^T and O += P V. Either each has
+//          every second leaf (decode_warpgroup_steps.cuh), or both share every leaf, with half of the columns of o each
+//          (decode_columns_steps.cuh)
+// Order    decode_tree.cuh: keys are summed in a leaf, and leaves along a tree of positions (decode_state.cuh). The
+//          order is the same for every grid. Blocks exchange nodes of the tree: decode_exchange.cuh
 // Source   Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 #pragma once
 
@@ -19,8 +20,9 @@
 
 namespace attend {
 
-// Brings the arguments, which are constants in memory, into the caches. By one warp, while the kernel before ends: the
-// first use of each line would wait for it otherwise. room: in shared memory, of a word each lane, which nobody reads.
+// Loads the arguments, which lie in constant memory, into the caches. One warp does this while the previous kernel
+// ends. Otherwise the first use of each line would wait for memory. room: shared memory for one word of each lane,
+// never read.
 template <bool kHasBoxes>
 __device__ __forceinline__ void fetch_arguments(const DecodeArgs& args, uint32* room, int lane) {
   constexpr int kLine = 64;
@@ -35,8 +37,9 @@ __device__ __forceinline__ void fetch_arguments(const DecodeArgs& args, uint32* 
   }
 }
 
-// A role's part of the work, computing or loading, as the block's schedule says. At first the schedule is of what the
-// arrays say while the kernel before still runs. If they say something else when it has ended, all begins again.
+// Runs a role, computing or loading, on the block's schedule. The first schedule uses the arrays' contents while the
+// previous kernel still runs. If the contents have changed when that kernel ends, the schedule and the work start
+// again.
 template <class Config, class Role>
 __device__ __forceinline__ void run(const DecodeContext<Config>& block, DecodeSchedule<Config>& schedule,
                                     DecodeCursor<Config>& first, bool makes_schedule, Role& role) {
@@ -44,7 +47,7 @@ __device__ __forceinline__ void run(const DecodeContext<Config>& block, DecodeSc
   for (bool is_early = keeps_sequences<Config>(block.args);; is_early = false) {
     if (!is_early) wait_for_kernels_before();
     if (makes_schedule) first.start(block.args, schedule, kept_sequences<Config>(block.args, block.smem));
-    block_barrier<Config>();  // the schedule, the block's first piece and the ring's barriers are there
+    block_barrier<Config>();  // waits until the schedule, the block's first piece and the ring's barriers are ready
     block.cursor.restart(first);
     if (role.run(is_early)) return;
   }
@@ -59,7 +62,7 @@ __device__ __forceinline__ void decode(const DecodeArgs& args) {
   extern __shared__ __align__(kSwizzleAtom) char smem[];
   constexpr DecodeSmem kSmem = Sizes::kSmem;
   constexpr int kComputeWarps = Sizes::kComputeThreads / kWarpThreads;
-  // Of the 168 that each thread of three warpgroups has
+  // Register counts of each role, instead of 168 for each thread of three warpgroups
   constexpr bool kMovesRegisters = decode_moves_registers(Sizes::kTile);
   constexpr int kComputeRegisters = 232, kLoadRegisters = 40;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads, lane = static_cast<int>(threadIdx.x) % kWarpThreads;

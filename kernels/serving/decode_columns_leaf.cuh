@@ -1,9 +1,9 @@
-// kColumnParts of 2: a warpgroup's share of the sums over a leaf's keys, half of the columns of o. It has the scores of
-// every second step, and multiplies P of all steps with its columns of the values. The P of the other warpgroup comes
-// through shared memory: it lies in the panel of the keys' columns that are not values, which nobody wants when the
-// scores are known. So does its own, for the other one.
+// kColumnParts of 2: a warpgroup's partial results for one leaf of keys, with half of the columns of o. It computes the
+// scores of every second step, and multiplies P of all steps by its columns of the values. The warpgroups exchange P
+// through shared memory. P overwrites the panel of the key columns that are not values, which is unused once the scores
+// are computed.
 //
-// Source: DeepSeek-AI, FlashMLA, "A deep dive into the flash MLA kernel" (2025): two warpgroups, whose P change places
+// Source: DeepSeek-AI, FlashMLA, "A deep dive into the flash MLA kernel" (2025): two warpgroups that exchange P
 #pragma once
 
 #include "../isa/stmatrix.cuh"
@@ -27,15 +27,16 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
   using typename Leaf::Role;
   using typename Leaf::Scores;
 
-  // Products of q with a part of the columns of keys, those of a slot's first part or all others. Until
-  // finish_scores() s belongs to the tensor cores.
+  // Starts the products of q with a part of the key columns: those of the slot's first part, or all others. Until
+  // finish_scores() returns, s must not be accessed.
   template <int kPart>
   static __device__ __forceinline__ void start_scores(Scores& s, const char* slot, const char* q_rows) {
     constexpr int kOfPanel = kPanelColumns / kWgmmaDepth, kDepths = ceil_div(Config::kHeadDim, kWgmmaDepth);
     constexpr int kBegin = kPart == 0 ? 0 : kColumns / kWgmmaDepth,
                   kEnd = kPart == 0 ? kColumns / kWgmmaDepth : kDepths;
     auto& d = reinterpret_cast<float(&)[kEights * 4]>(s);
-    if constexpr (kPart == 0) {  // not by the first product: of registers that hold nothing the compiler makes others
+    if constexpr (kPart == 0) {  // explicit zeros: if the first product overwrote s, the compiler would treat its
+                                 // registers as uninitialised and use others
 #pragma unroll
       for (float& x : d) x = 0.0f;
     }
@@ -55,7 +56,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     wgmma_wait<0>(reinterpret_cast<float(&)[kEights * 4]>(s));
   }
 
-  // Where the warpgroup's columns of the values begin in a slot, and where P lies.
+  // Returns the address of the warpgroup's columns of the values in a slot, and p_of() that of P.
   [[nodiscard]] static __device__ __forceinline__ char* values_of(char* slot, int part) {
     return slot + part * (kColumns / kPanelColumns) * KRows::kPanelBytes;
   }
@@ -65,7 +66,8 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     return slot + kPanel * KRows::kPanelBytes;
   }
 
-  // The maxima that p is relative to, after a step's scores times a factor above 0: lagging_maximum().
+  // Computes the maxima that p will be relative to, after a step whose scores are s times a positive factor:
+  // lagging_maximum().
   __device__ __forceinline__ void find_maxima(const Scores& s, float factor, float (&top)[2]) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -81,7 +83,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
       top[row] = lagging_maximum<Config>(row_max[row], of_row * factor);
     }
   }
-  // These are the maxima from now on: o and the sums are rescaled. No product is under way.
+  // Sets new maxima, and rescales o and the row sums. No product may be in flight.
   __device__ __forceinline__ void take_maxima(const float (&top)[2]) {
     if (!__any_sync(kAllLanes, top[0] > row_max[0] || top[1] > row_max[1])) return;
     float factor[2];
@@ -94,7 +96,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) o[i] *= factor[i % 4 / 2];
   }
-  // From scores to p, and their sums.
+  // Turns scores into p, and computes their sums.
   static __device__ __forceinline__ void weigh(Scores& s, float factor, const float (&top)[2], float (&sums)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -114,7 +116,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     row_sum[1][0] += sums[1];
   }
 
-  // P for the other warpgroup.
+  // Stores P for the other warpgroup.
   static __device__ __forceinline__ void store(const Probabilities& p, char* p_rows, const Role& role) {
     const int tile = role.lane / 8, row = role.warp * 16 + tile % 2 * 8 + role.lane % 8;
     const uint32 first = smem_address(p_rows) + swizzled_offset(Config::kRows, row, tile / 2);
@@ -127,7 +129,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
     return Element::to_float(reinterpret_cast<const Bits16*>(chunk)[key % kChunkElements]);
   }
 
-  // o += P V, with P of the thread, and with P that is stored. Until finish_products() o belongs to the tensor cores.
+  // Starts o += P V, with P in registers or with stored P. Until finish_products() returns, o must not be accessed.
   __device__ __forceinline__ void start_products(const Probabilities& p, const char* values) {
     const MatrixDescriptor v = MatrixDescriptor::down_columns(recomputed(smem_address(values)), KRows::kPanelBytes);
     wgmma_fence();
@@ -153,7 +155,7 @@ class DecodeColumnsLeaf : public DecodeWarpgroupLeaf<Config> {
   }
 
  private:
-  static constexpr int kChains = 4;  // of maxima, and of sums: each is a chain of latencies
+  static constexpr int kChains = 4;  // independent chains of maxima and of sums, to overlap their latencies
   using Product = WgmmaOp<Config::kElement, kColumns>;
 };
 

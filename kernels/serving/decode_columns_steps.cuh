@@ -1,12 +1,12 @@
-// kColumnParts of 2: the steps of a piece by two warpgroups that have half of the columns of o each: tiles whose o does
-// not fit into the registers of one. Steps go in pairs, of an even unit and the next. The first warpgroup has the
-// scores of the even one, the second those of the other:
+// kColumnParts of 2: two warpgroups compute the steps of a piece, each with half of the columns of o. This is for tiles
+// whose o does not fit into the registers of one warpgroup. Steps are paired: an even unit and the next. The first
+// warpgroup computes the scores of the even unit, the second those of the odd unit:
 //
 //   first    S_a = Q K_a^T, m_a, P_a ->            o += P_a V_a             <- m_b, P_b, o += P_b V_b
 //   second   S_b = Q K_b^T           <- m_a, P_a, (o += P_a V_a) m_b, P_b ->             o += P_b V_b
 //
-// So one has products for the tensor cores while the other one finds its probabilities. What they tell each other:
-// decode_columns_leaf.cuh.
+// So one warpgroup keeps the tensor cores busy while the other computes its probabilities. decode_columns_leaf.cuh
+// describes the data that they exchange.
 #pragma once
 
 #include "decode_columns_leaf.cuh"
@@ -32,7 +32,7 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
 
   __device__ __forceinline__ explicit DecodeColumnsSteps(const DecodeContext<Config>& block) : Team(block) {}
 
-  // As DecodeSteps.
+  // Same contract as DecodeSteps::compute().
   [[nodiscard]] __device__ __forceinline__ State compute(const KeysOfAll& of_all, int first) {
     const int end = block_.cursor.piece.end_step;
     int unit = block_.cursor.piece.first_step;
@@ -64,7 +64,8 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     for (; slots > 0; --slots) {
       const Step step = take_step(0);
       if (own == kFirst) wait_for_first_part(step);
-      block_.ring.full(step.place.stage, 1).wait(step.place.parity);  // the copies have landed
+      block_.ring.full(step.place.stage, 1).wait(step.place.parity);  // waits until the copies have landed; the slot
+                                                                      // may then be released
       release_step(step, own);
     }
   }
@@ -76,7 +77,8 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
   using Leaf = DecodeColumnsLeaf<Config>;
   enum Part { kFirst, kSecond };
 
-  // What is the same in all lanes of a warp, as the compiler cannot know: it would let products wait for each other.
+  // Broadcasts a condition that is the same in all lanes of a warp. The compiler cannot prove that, and would otherwise
+  // make products wait for each other.
   [[nodiscard]] static __device__ __forceinline__ bool uniform(bool condition) {
     return __shfl_sync(kAllLanes, static_cast<int>(condition), 0) != 0;
   }
@@ -86,36 +88,38 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     int unit;
     Place place;
     char* slot;
-    uint64 existing;  // a bit for each key
-    bool some_see;    // some rows see some of these, and others do not
+    uint64 existing;  // one bit for each key
+    bool some_see;    // some rows see a key that others do not
   };
 
-  // The next step of the ring. By both warpgroups, for each step.
+  // Returns the next step of the ring. Both warpgroups call it for each step.
   [[nodiscard]] __device__ __forceinline__ Step take_step(int unit) {
     Step step = {unit, place_, block_.ring.slot(place_.stage), 0, false};
     place_.advance();
     return step;
   }
   __device__ __forceinline__ void wait_for_first_part(const Step& step) const {
-    block_.ring.full(step.place.stage, 0).wait(step.place.parity);  // those columns are in their slot
-    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // brought by ordinary copies
+    block_.ring.full(step.place.stage, 0).wait(step.place.parity);  // waits until the first part's columns are in the
+                                                                    // slot
+    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // ordinary copies wrote them, and wgmma reads them
   }
-  // Also finds out which keys exist.
+  // Also reads the bits of the existing keys.
   __device__ __forceinline__ void wait_for_second_part(Step& step, const KeysOfAll& of_all) const {
-    block_.ring.full(step.place.stage, 1).wait(step.place.parity);  // those columns are in their slot
-    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // brought by ordinary copies
+    block_.ring.full(step.place.stage, 1).wait(step.place.parity);  // waits until the second part's columns are in the
+                                                                    // slot
+    if constexpr (!Config::kHasBoxes) fence_smem_for_async();       // ordinary copies wrote them, and wgmma reads them
     const uint2 words = *reinterpret_cast<const uint2*>(block_.ring.existing(step.place.stage));
     step.existing = static_cast<uint64>(words.y) << 32 | words.x;
     step.some_see = (step.existing & ~of_all.of_step(step.unit * kStepKeys)) != 0;
   }
-  // The warpgroup has read the step: first parts are the first one's.
+  // Releases the step for one warpgroup. Only the first warpgroup releases the first part.
   __device__ __forceinline__ void release_step(const Step& step, Part own) const {
-    __syncwarp();  // all lanes have
+    __syncwarp();  // waits until all lanes have read the step
     if (own == kFirst) arrive_as_warp(block_.ring.empty(step.place.stage, 0));
     arrive_as_warp(block_.ring.empty(step.place.stage, 1));
   }
 
-  // Scores of the warpgroup's own step, but for a factor, which is returned.
+  // Computes the scores of the warpgroup's own step. Returns a factor that the caller still has to apply to them.
   [[nodiscard]] __device__ __forceinline__ float multiply(typename Leaf::Scores& s, Step& step,
                                                           const KeysOfAll& of_all) {
     wait_for_first_part(step);
@@ -125,7 +129,7 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     Leaf::finish_scores(s);
     const int first_key = step.unit * kStepKeys;
     const bool has_slopes = block_.args.alibi_slopes != nullptr;
-    // A factor that makes no product infinite, which would look like one of a key that is not seen
+    // A factor of at most 1 makes no product infinite. An infinite score would look like that of a hidden key
     const bool is_plain = scale_.of_cap == 0.0f && scale_.log2 > 0.0f && scale_.log2 <= 1.0f && !has_slopes;
     if (!is_plain) scale_.template apply<Config>(s);
     if (has_slopes || step.some_see) {
@@ -134,11 +138,11 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     } else if (step.existing != ~uint64{0}) {
       leaf_.mask_missing(s, step.existing, role_.again().lane);
     }
-    team_barrier(role_);  // the warpgroup has read the keys: P may take the place of some
+    team_barrier(role_);  // waits until the warpgroup has read the keys: P may then overwrite some of them
     return is_plain ? scale_.log2 : 1.0f;
   }
 
-  // Maxima that a warpgroup has found, for the other one.
+  // Returns the shared-memory row maxima that a warpgroup has found, for the other one.
   [[nodiscard]] __device__ __forceinline__ float* maxima_of(Part part) const {
     static_assert(2 * Config::kRows <= decode_team_stats(Sizes::kTile));
     return maxima_ + part * Config::kRows;
@@ -152,19 +156,20 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     top[0] = maxima_of(part)[Leaf::row_of(role_, 0)];
     top[1] = maxima_of(part)[Leaf::row_of(role_, 1)];
   }
-  // The step's P and the maxima, from its warpgroup to the other one.
+  // Sends the step's P and maxima to the other warpgroup.
   __device__ __forceinline__ void send(Part part, const typename Leaf::Probabilities& p, const float (&top)[2],
                                        const Step& step) const {
     Leaf::store(p, Leaf::p_of(step.slot), role_);
     tell(part, top);
-    __syncwarp();  // all lanes have written: a warp arrives as one
+    __syncwarp();  // waits until all lanes have written, because a warp arrives as one
     barrier_arrive<Sizes::kComputeThreads>(kTurnBarrier + part);
   }
   __device__ __forceinline__ void receive(Part part) const {
-    barrier_wait<Sizes::kComputeThreads>(kTurnBarrier + part);  // the other one has sent: its P and maxima are there
+    barrier_wait<Sizes::kComputeThreads>(kTurnBarrier + part);  // waits until the other warpgroup has sent its P and
+                                                                // maxima
   }
 
-  // P of the own step, relative to the maxima from now on.
+  // Computes P of the warpgroup's own step, relative to the new maxima.
   __device__ __forceinline__ void find_probabilities(typename Leaf::Scores& s, float factor,
                                                      typename Leaf::Probabilities& p, float (&top)[2],
                                                      float (&sums)[2]) const {
@@ -172,7 +177,7 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     Leaf::weigh(s, factor, top, sums);
     Leaf::pack(s, p);
   }
-  // What products with a step's values want: none of them is infinite or NaN where a row does not see its key.
+  // Prepares a step's values for the product: afterwards no value is infinite or NaN if a row does not see its key.
   __device__ __forceinline__ void clean(const Step& step) {
     char* values = Leaf::values_of(step.slot, role_.part);
     if (step.existing != ~uint64{0}) leaf_.clear_missing(values, step.existing, role_.again());
@@ -180,11 +185,11 @@ class DecodeColumnsSteps : public DecodeTeam<Config> {
     const char* p_rows = Leaf::p_of(step.slot);
     const auto weight = [&](int row, int key) { return Leaf::stored(p_rows, Leaf::row_of(role_, row), key); };
     uint32* words = reinterpret_cast<uint32*>(maxima_ + 2 * Config::kRows) + (role_.part * 2 + turn_) * kTeamWarps;
-    turn_ ^= 1;  // a warp may be a step ahead of another
+    turn_ ^= 1;  // alternates the buffer, because a warp may be one step ahead of another
     leaf_.add_nonfinite(weight, rows_, values, step.existing, step.unit * kStepKeys, words, role_.again());
   }
 
-  // o += P V of the own step.
+  // Computes o += P V of the warpgroup's own step.
   __device__ __forceinline__ void multiply_own(const typename Leaf::Probabilities& p, const float (&top)[2],
                                                const float (&sums)[2], const Step& step, Part part) {
     leaf_.take_maxima(top);

@@ -1,4 +1,4 @@
-// What the computing warps of a decode block do: its pieces, and what blocks leave for each other.
+// The computing warps of a decode block: they compute the block's pieces, and exchange nodes with other blocks.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
@@ -44,10 +44,10 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
  public:
   __device__ __forceinline__ explicit DecodeCompute(const DecodeContext<Config>& block) : Steps(block) {}
 
-  // All pieces, then the merging of the item that the block began with, if the block has its end but not its begin.
-  // is_early: the kernel before may still run. false: the schedule is not the call's.
+  // Computes all pieces. Then, if the block has the end of its first item but not its begin, merges that item's nodes.
+  // is_early: the previous kernel may still be running. Returns false if the schedule is not correct for this call.
   __device__ __forceinline__ bool run(bool is_early) {
-    // Offsets of packed rows may be anything, and the rows they name need not exist
+    // Offsets of packed rows may not be final yet, so the rows that they name need not exist
     bool has_rows = !is_early || block_.args.cu_seqlens_q == nullptr;
     if (!begin(is_early, has_rows)) return false;
 #pragma unroll 1
@@ -63,7 +63,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
           if (!Steps::has_last()) return true;
         }
       }
-      // Of a part's nodes the last one; the others are on the stack
+      // The last node of a part; the others are on the stack
       State last = merges ? merge_nodes() : compute_piece(has_rows);
       has_rows = false;
       if (Steps::has_last()) {
@@ -81,8 +81,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
   }
 
  private:
-  // When the kernel before has ended: the launch's number and, if takes_rows, the rows of the first piece. Is the
-  // schedule the call's? If it is not, the slots of its first step are given back.
+  // Waits for the previous kernel. Reads the launch number and, with takes_rows, the rows of the first piece. Returns
+  // whether the schedule is correct for this call. If it is not, the slots of the first step are released.
   [[nodiscard]] __device__ __forceinline__ bool begin(bool is_early, bool takes_rows) {
     const bool has_work = !block_.cursor.is_done;
     const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
@@ -99,19 +99,19 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
       if (role_.lane == 0) block_.told().changed = changed ? 1 : 0;
     }
     wait_for_rows<Config>();
-    // The rows are there, the first step is under way; it is known whether the schedule is the call's
+    // Waits until the rows are loaded, the first step's copies have been issued, and `changed` is set
     block_barrier<Config>();
     if (block_.told().changed == 0) return true;
     Steps::give_back(block_.told().filled);
     return false;
   }
 
-  // Has the thread's state a row that exists? Of others no nodes are written.
+  // Returns whether the thread's state has an existing row. Otherwise the thread writes no nodes.
   [[nodiscard]] __device__ __forceinline__ bool is_live() const {
     if constexpr (Config::kByWarpgroup) return role_.warp * 16 < block_.cursor.piece.num_rows;
     return Sizes::kEights > 1 || role_.first_row() + role_.lane % 4 * 2 < block_.cursor.piece.num_rows;
   }
-  // And its share of a node? Of others none are merged.
+  // Returns whether the thread's share of a node has an existing row. Otherwise the thread merges no nodes.
   [[nodiscard]] __device__ __forceinline__ bool has_share() const {
     if constexpr (Config::kHalfRows) {
       return DecodeShareFor<Config>::row_of(role_.lane) < block_.cursor.piece.num_rows;
@@ -120,25 +120,25 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
     }
   }
 
-  // The steps of a piece. Returns its last node, and leaves the others on the stack.
+  // Computes the steps of a piece. Returns its last node, and leaves the others on the stack.
   [[nodiscard]] __device__ __forceinline__ State compute_piece(bool has_rows) {
     const DecodePiece& piece = block_.cursor.piece;
     if (!has_rows) {
-      compute_barrier<Config>();  // all are done with the rows of the piece before
+      compute_barrier<Config>();  // waits until all computing threads are done with the previous piece's rows
       load_rows<Config>(block_.args, block_.cursor.item.span, piece, block_.smem + kSmem.q, rows_);
       wait_for_rows<Config>();
-      compute_barrier<Config>();  // the rows are there
+      compute_barrier<Config>();  // waits until the new rows are visible to all computing threads
     }
     return Steps::compute(keys_of_all<Config>(rows_, piece), piece.begins_item ? 0 : piece.begin);
   }
 
-  // The nodes of a part of an item, for the block that has its end. state: the last one. Those before it are on top of
-  // the stack.
+  // Writes the nodes of a part of an item, for the block that has the item's end. state: the last node. The nodes
+  // before it are on top of the stack.
   __device__ __forceinline__ void leave_nodes(State& state) {
     const DecodePiece& piece = block_.cursor.piece;
     const Nodes nodes = {block_.args, launch_};
     const int most = piece.begins_item ? kDecodeLeadingNodes : kDecodeInnerNodes;
-    int own_begin = 0;  // of node `lane`. The first one has what is left
+    int own_begin = 0;  // begin of node `lane`; the first node takes everything that remains on the stack
     const int count = for_each_node<Sizes::kLeafShift>(
         piece.begin, piece.end, piece.begins_item, piece.ends_item,
         [&](int n, int at, int) { own_begin = n == role_.lane && n > 0 ? at : own_begin; });
@@ -146,7 +146,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
 #pragma unroll 1
     for (int number = count - 1; number >= 0; --number) {
       const int begin = __shfl_sync(kAllLanes, own_begin, number);
-      const bool has_keys = number == 0 || begin < piece.end_step;  // rows of a tile may end before the item does
+      const bool has_keys = number == 0 || begin < piece.end_step;  // the keys of a tile's rows may end before the item
+                                                                    // does
       State node = State::empty();
       if (has_keys) {
         stack_.take(state, begin);
@@ -157,7 +158,7 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
     }
   }
 
-  // Merges all nodes of the cursor's item, whose end is the block's. A loading warp lists them: list_all().
+  // Merges all nodes of the cursor's item, which ends in this block. A loading warp lists them: list_all().
   [[nodiscard]] __device__ __forceinline__ State merge_nodes() {
     static_assert(Nodes::kMostGathered >= 1);
     const Nodes nodes = {block_.args, launch_};
@@ -169,7 +170,8 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
     bool is_first = true;
 #pragma unroll 1
     while (true) {
-      barrier_wait<kListThreads<Config>>(kListBarrier);  // the list is there; the ring has been read
+      barrier_wait<kListThreads<Config>>(kListBarrier);  // waits until the list is written; by then the ring has been
+                                                         // read, and may receive nodes
       const int count = block_.told().count;
 #pragma unroll 1
       for (int i = 0; i < count; i += Nodes::kMostGathered) {
@@ -181,10 +183,10 @@ class DecodeCompute : DecodeStepsFor<Config>::Type {
         is_first = false;
         share = DecodeMerge<Config>::run(nodes, list + i, at_once, shared, stack, has_share());
       }
-      __syncwarp();  // all lanes are done
+      __syncwarp();  // waits until all lanes have read the list
       first += kWarpThreads;
       if (first > static_cast<int>(blockIdx.x)) break;
-      barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be written again
+      barrier_arrive<kListThreads<Config>>(kListReadBarrier);  // the list may be overwritten
     }
     stack.take_all(share);
     return DecodeShareFor<Config>::state_of(share);

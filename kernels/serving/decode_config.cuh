@@ -1,11 +1,11 @@
-// What follows from a decode kernel's Config.
+// Constants and types that follow from a decode kernel's Config.
 //
 // Config: kElement (of q and o), kCacheElement, kHeadDim, kHeadDimV, kValuesAreKeys, kRows (of a team), kRowParts,
-// kHalfRows (a tile of 8 rows has 4 at most),
-// kSlots, kStackNodes, kAligned (rows of all tensors may be copied in chunks of 16 bytes), kRowFactors (each row of a
-// cache of 8 bits has factors of its own), kHasBoxes (the copy engine brings keys and values), kByWarpgroup (two
-// warpgroups multiply by wgmma, a tile of 64 rows), kColumnParts (2: each of them half of the columns of o), kManyUnits
-// (work is numbered in 64 bits), kLeavesRoom (another kernel runs beside this one: decode_schedule.cuh), kThreads.
+// kHalfRows (the tile of 8 rows has at most 4 in use), kSlots, kStackNodes, kAligned (rows of all tensors may be copied
+// in 16-byte chunks), kRowFactors (each row of an 8-bit cache has its own factors), kHasBoxes (the copy engine copies
+// keys and values), kByWarpgroup (two warpgroups multiply tiles of 64 rows by wgmma), kColumnParts (2: each warpgroup
+// has half of the columns of o), kManyUnits (work is numbered in 64 bits), kLeavesRoom (another kernel runs at the same
+// time: decode_schedule.cuh), kThreads.
 #pragma once
 
 #include "../common/element.cuh"
@@ -59,10 +59,11 @@ struct DecodeSizes {
   static constexpr int kPRow = decode_p_row(kTile);
   static constexpr int kSlotBytes = decode_slot_bytes(kTile);
   static constexpr bool kLoadsValues = !Config::kValuesAreKeys;
-  // The products of a step with its keys run beside the step before.
+  // Whether the products with a step's keys run during the previous step.
   static constexpr bool kAhead =
       decode_wants_to_work_ahead(kTile, Config::kLeavesRoom) && Config::kSlots >= kDecodeSlotsAhead;
-  // Keys and values have factors: each row of the cache its own, or all rows of a sequence and head the same.
+  // Whether keys and values have factors. With kRowFactors each row of the cache has its own. Otherwise all rows of a
+  // sequence and head share one.
   static constexpr bool kHasFactors = Config::kCacheElement != CacheElement::kSame;
   static constexpr bool kRowFactors = kHasFactors && Config::kRowFactors;
   static_assert(decode_threads(kTile) == Config::kThreads);
@@ -76,8 +77,8 @@ struct DecodeSizes {
                 (Config::kColumnParts == 2 && Config::kByWarpgroup && Config::kHeadDimV % (2 * kPanelColumns) == 0));
 };
 
-// What the tensor cores multiply beside a q of 16 bits: q's type, or f16 for elements of 8 bits, which they become by
-// fewer instructions.
+// Element type of the tensor core products with a 16-bit q: q's type, or f16 for an 8-bit cache, because 8-bit elements
+// convert to f16 with fewer instructions.
 template <class Config>
 constexpr ElementType kProductElement =
     Config::kElement == ElementType::kBF16&& Config::kCacheElement != CacheElement::kSame ? ElementType::kF16
@@ -105,7 +106,7 @@ struct StorageOfBytes<4> {
 template <int kBytes>
 using StorageOf = typename StorageOfBytes<kBytes>::Type;
 
-// Where a computing warp stands: its team, and its number in it.
+// The position of a computing warp: its team, and its number in the team.
 template <class Config>
 struct DecodeRole {
   int lane, warp, part;
@@ -115,92 +116,92 @@ struct DecodeRole {
     return {static_cast<int>(threadIdx.x) % kWarpThreads, warp % kTeamWarps,
             Config::kRowParts == 2 || Config::kByWarpgroup ? warp / kTeamWarps : 0};
   }
-  // For code that rarely runs: what follows from it is not kept in registers.
+  // Returns a copy for rarely executed code: values derived from it are not kept in registers.
   [[nodiscard]] __device__ __forceinline__ DecodeRole again() const {
     return {recomputed(lane), recomputed(warp), part};
   }
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
     return Config::kRowParts == 2 ? part * Config::kRows : 0;
   }
-  // The tile of 16 columns that is the warp's number `owned`; there may be none.
+  // Returns the number of the 16-column tile that is the warp's `owned`-th. It may be beyond the last tile.
   [[nodiscard]] __device__ __forceinline__ int column_tile(int owned) const { return owned * kTeamWarps + warp; }
 };
 
-// Numbers of the block's barriers; the first one is of the first team.
+// Numbers of the block's barriers; kTeamBarrier is the first team's.
 enum DecodeBarrier {
   kTeamBarrier = 1,
   kComputeBarrier = 3,
   kListBarrier,
   kListReadBarrier,
   kBlockBarrier,
-  kTurnBarrier  // and the next
+  kTurnBarrier  // uses this number and the next one
 };
 
-// The team's warps wait for each other: all have come, and see what the others wrote to shared memory.
+// Waits until all warps of the team have arrived. Each then sees the others' writes to shared memory.
 template <class Config>
 __device__ __forceinline__ void team_barrier(const DecodeRole<Config>& role) {
   barrier_wait<DecodeSizes<Config>::kTeamThreads>(kTeamBarrier + role.part);
 }
 
-// Likewise all computing warps.
+// As team_barrier(), for all computing warps.
 template <class Config>
 __device__ __forceinline__ void compute_barrier() {
   barrier_wait<DecodeSizes<Config>::kComputeThreads>(kComputeBarrier);
 }
 
-// Likewise all warps of the block, which come to it from several places of the code.
+// As team_barrier(), for all warps of the block, which reach the barrier from several places in the code.
 template <class Config>
 __device__ __forceinline__ void block_barrier() {
   barrier_wait_of_roles<DecodeSizes<Config>::kBusyThreads>(kBlockBarrier);
 }
 
-// Between the computing warps and the loading one that lists nodes: threads that come to the barriers.
+// Number of threads at the barriers between the computing warps and the loading warp that lists nodes.
 template <class Config>
 constexpr int kListThreads = DecodeSizes<Config>::kStateThreads + kWarpThreads;
 
-// The thread's number among those that have a state between them.
+// Returns the thread's number among the threads that share a state.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int state_thread() {
   const int thread = static_cast<int>(threadIdx.x);
   return Config::kByWarpgroup ? thread % DecodeSizes<Config>::kStateThreads : thread;
 }
 
-// The key of a loading lane in a step to come.
+// The key of a loading lane in an upcoming step.
 struct DecodeAskedKey {
-  int block;  // the row of a contiguous cache; of a paged one what the table says, whether or not there is such a page
-  int row;    // in the block; -1: the sequence has no such key, or no row sees it
+  int block;  // row of a contiguous cache, or the page table's entry of a paged one, which may not be a valid page
+  int row;    // row in the block; -1: the sequence has no such key, or no row sees it
   int sequence_or_part;  // kLeavesInTurns: the part of the ring
-  int head;              // of the keys; -1: there are no more steps
+  int head;              // key head; -1: no more steps
 };
 static_assert(sizeof(DecodeAskedKey) == kDecodeAskedBytes);
 
-// The barriers of the ring's slots: one that its copies have landed, one that it has been read. kSlotParts of 2: of
-// each part. kColumnParts of 2: first parts are the columns of the first warpgroup; the second one does not release
-// them, and waits for those of its own steps only.
+// The ring's slots and their barriers. A slot has a `full` barrier (its copies have landed) and an `empty` one (it has
+// been read). With kSlotParts of 2 each part has both. With kColumnParts of 2 the first part is the columns of the
+// first warpgroup. The second warpgroup never releases it, and waits for it only in its own steps.
 template <class Config>
 struct DecodeRing {
   using Sizes = DecodeSizes<Config>;
-  // kLeavesInTurns: each warpgroup has half of the slots, and its steps come through those. A slot has one reader so,
-  // who knows by the parity of its barrier which step is there.
+  // kLeavesInTurns: each warpgroup has half of the slots for its steps. So a slot has one reader, and the parity of its
+  // barrier identifies the step.
   static constexpr int kParts = Sizes::kLeavesInTurns ? 2 : 1;
-  static constexpr int kSlots = Config::kSlots / kParts;  // of a part
+  static constexpr int kSlots = Config::kSlots / kParts;  // slots of a part
   using Place = PipelineState<kSlots>;
   static_assert(Config::kSlots % kParts == 0);
 
-  char* smem;  // of the block
+  char* smem;  // the block's shared memory
 
   [[nodiscard]] __device__ __forceinline__ char* slot(int number) const {
     return smem + Sizes::kSmem.ring + number * Sizes::kSlotBytes;
   }
-  // Which keys of the step exist: a bit each, a word of each loading warp.
+  // Returns the bits of the step's existing keys: one word for each loading warp.
   [[nodiscard]] __device__ __forceinline__ uint32* existing(int number) const {
     return reinterpret_cast<uint32*>(smem + Sizes::kSmem.existing) + number * kDecodeLoadWarps;
   }
-  // Those of the step's keys and values, in the slot of the keys: kRowFactors.
+  // Returns the factors of the step's keys and values, stored with the slot of the keys: kRowFactors.
   [[nodiscard]] __device__ __forceinline__ float2* factors(int number) const {
     return reinterpret_cast<float2*>(smem + Sizes::kSmem.factors) + number * kStepKeys;
   }
-  // Steps to come, in turns: decode_asked_steps().
+  // Returns an entry of the circular buffer of upcoming steps: decode_asked_steps().
   [[nodiscard]] __device__ __forceinline__ DecodeAskedKey* asked(int number, int warp, int lane) const {
     return reinterpret_cast<DecodeAskedKey*>(smem + Sizes::kSmem.asked) +
            (number * kDecodeLoadWarps + warp) * kWarpThreads + lane;
@@ -212,8 +213,8 @@ struct DecodeRing {
     return full(Config::kSlots + number, part);
   }
 
-  // By one warp, before a barrier of the block. Every loading thread arrives when its copies have landed, and its warp
-  // for what it has stored itself.
+  // Initialises a slot's barriers. One warp calls it, before a barrier of the block. Every loading thread arrives when
+  // its copies have landed, and its warp when the lanes' stores are done.
   __device__ __forceinline__ void init(int number) const {
     static_assert(Config::kSlots <= kWarpThreads);
     if (number < Config::kSlots) {

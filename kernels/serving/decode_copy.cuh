@@ -1,4 +1,4 @@
-// Copies of a loading warp: 32 rows of keys or values from wherever they lie into a slot of the ring.
+// Copies of a loading warp: 32 rows of keys or values, from any place in device memory, into a slot of the ring.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -8,21 +8,21 @@
 
 namespace attend {
 
-// For tma_load_panel(), of what other blocks read too. PTX ISA, data movement: createpolicy
+// Returns the L2 policy of tma_load_panel() for data that other blocks read too. PTX ISA, data movement: createpolicy
 [[nodiscard]] __device__ __forceinline__ uint64 read_again_policy() {
   uint64 policy = 0;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// To the L2 cache only.
+// Prefetches a panel into the L2 cache.
 __device__ __forceinline__ void tma_fetch_panel(const TensorMapArg& map, const PanelPlace& at) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(at.column),
                "r"(at.row), "r"(at.head), "r"(at.batch)
                : "memory");
 }
 
-// kColumns: of a row. Columns that pad it become zeros. Rows: how they lie in the slot.
+// kColumns: columns of a row. Padding columns become zeros. Rows: the layout of rows in the slot.
 template <class Config, int kColumns, class Rows>
 struct DecodeCopy {
   static constexpr int kCacheBytes = DecodeSizes<Config>::kCacheBytes;
@@ -30,17 +30,17 @@ struct DecodeCopy {
   static constexpr bool kIsPadded = kColumns * kCacheBytes % kRowBytes != 0;
   static constexpr int kRun = 16;  // rows
 
-  // The boxes of a tensor that lanes begin, to the places of their rows: the panels [kFirst, kEnd), or all without a
-  // kEnd. The bytes are announced to `full`. policy: of the L2 cache. By whole warps.
+  // Copies the boxes that lanes start to the places of their rows: the panels [kFirst, kEnd), or all panels from kFirst
+  // on if kEnd is 0. The expected bytes are added to `full`. policy: of the L2 cache. Needs full warps.
   template <int kFirst = 0, int kEnd = 0>
   static __device__ __forceinline__ void boxes(char* to, const TensorMapArg& map, Mbarrier& full, PanelPlace box,
                                                int box_rows, bool begins_box, uint64 policy, int lane) {
     constexpr int kBehind = kEnd > 0 ? kEnd : Rows::kPanels;
     const int count = __popc(static_cast<int>(__ballot_sync(kAllLanes, begins_box)));
     if (lane == 0) full.expect_bytes(static_cast<uint32>(count * box_rows) * ((kBehind - kFirst) * Rows::kPitch));
-    __syncwarp();  // the bytes are announced
+    __syncwarp();  // waits until lane 0 has announced the bytes; copies may then start
     if (!begins_box) return;
-    fence_smem_for_async();  // rows of the slot were read, and cleared
+    fence_smem_for_async();  // the slot's rows were read, and zeroed, by ordinary accesses
 #pragma unroll
     for (int panel = kFirst; panel < kBehind; ++panel) {
       const uint32 of_panel = smem_address(to) + panel * Rows::kPanelBytes + lane * Rows::kPitch;
@@ -49,7 +49,7 @@ struct DecodeCopy {
     }
   }
 
-  // Brings a box into the L2 cache. By one thread.
+  // Prefetches a box into the L2 cache. One thread calls it.
   static __device__ __forceinline__ void fetch(const TensorMapArg& map, PanelPlace at) {
 #pragma unroll
     for (int panel = 0; panel < Rows::kPanels; ++panel) {
@@ -58,8 +58,8 @@ struct DecodeCopy {
     }
   }
 
-  // to: where the first of the rows lies in shared memory. from: of each lane's row, in elements from `base`; below 0:
-  // zeros. stride: from a row to its neighbour.
+  // Copies 32 rows. to: place of the first row in shared memory. from: offset of each lane's row, in elements from
+  // `base`; if negative, the row becomes zeros. stride: from a row to its neighbour.
   static __device__ __forceinline__ void rows(char* to, const char* base, int64 from, int64 stride, int lane) {
     if constexpr (!Config::kAligned) {
       copy_elements(to, base, from, lane);
@@ -69,7 +69,7 @@ struct DecodeCopy {
   }
 
  private:
-  // The lane's chunk of each round, of all chunks of the rows.
+  // Visits the lane's chunk of each round, over all chunks of the rows.
   template <class Visit>  // visit(address in shared memory, row, byte in the row)
   static __device__ __forceinline__ void for_each_chunk(char* to, int lane, const Visit& visit) {
     const int first_row = lane / kChunks, first_chunk = lane % kChunks;
@@ -86,8 +86,8 @@ struct DecodeCopy {
     }
   }
 
-  // Two runs of rows that are equally far apart, as pages of 16 rows and more have: an address is one addition, where
-  // other rows take a shuffle.
+  // Copies two runs of rows with a constant stride, which is the case for pages of 16 or more rows. An address then
+  // takes one addition instead of a shuffle. Returns false if the rows are not such runs.
   [[nodiscard]] static __device__ __forceinline__ bool copies_runs(char* to, const char* base, int64 from, int64 stride,
                                                                    int lane) {
     const int64 run = __shfl_sync(kAllLanes, from, lane / kRun * kRun), step = stride * kCacheBytes;
@@ -101,7 +101,8 @@ struct DecodeCopy {
     return true;
   }
 
-  // If all of them exist, less than 64 GB from `base`: then half a shuffle says where a row lies.
+  // Copies the rows if all exist, less than 64 GB from `base`: a row's offset then fits a 32-bit shuffle. Otherwise
+  // returns false.
   [[nodiscard]] static __device__ __forceinline__ bool copies_any(char* to, const char* base, int64 from, int lane) {
     const uint64 chunks = static_cast<uint64>(from) * kCacheBytes / Rows::kChunk;
     const uint32 own = static_cast<uint32>(chunks);
@@ -124,7 +125,7 @@ struct DecodeCopy {
     }
   }
 
-  // Where chunks do not lie on multiples of their size.
+  // Copies element by element, if chunks are not aligned to their size.
   static __device__ __forceinline__ void copy_elements(char* to, const char* base, int64 from, int lane) {
     using Storage = StorageOf<kCacheBytes>;
 #pragma unroll 1

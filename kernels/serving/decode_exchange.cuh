@@ -1,13 +1,15 @@
-// Nodes of the tree that blocks leave for each other, where an item is spread over several: written by one block, and
-// read by the block that has the item's end, whose number is higher. It never waits for a block that may start later.
+// Exchange of tree nodes between blocks, if an item is spread over several blocks. One block writes a node, and the
+// block that has the item's end reads it. The reader's number is higher, so a block never waits for one that may start
+// later.
 //
-// A node lies in packets of 16 bytes, written and read as one: three floats and the number of the launch. A thread
-// reads what the thread of the same number wrote, and knows by the number that it is there. So there is no fence, no
-// counter and no barrier between the two, and nothing to be cleared. Packets are read by asynchronous copies into
-// shared memory, which read L2 as the relaxed stores write it, and are repeated until the number is right.
-// Source: the idea of packets with flags is NCCL's protocol LL
+// A node lies in 16-byte packets, each written and read in one access: three floats and the launch number. A thread
+// reads the packets that the thread of the same number wrote. The launch number shows that the packet has arrived. So
+// the exchange needs no fence, counter or barrier, and nothing has to be cleared. Asynchronous copies read the packets
+// from L2 into shared memory, and are repeated until the launch number matches. The writer's relaxed stores go to L2.
+// Source: NCCL's protocol LL, which also has packets with flags
 //
-// All of this runs once in a block, when its instructions are in no cache: short loops are faster than long code.
+// This code runs once in a block, before its instructions are in any cache. So short loops are faster than long
+// unrolled code.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -16,7 +18,7 @@
 
 namespace attend {
 
-// PTX ISA, memory consistency model: accesses of 128 bits are single-copy atomic.
+// Stores 16 bytes in one access. PTX ISA, memory consistency model: accesses of 128 bits are single-copy atomic.
 __device__ __forceinline__ void store_packet(void* to, float x, float y, float z, uint32 tag) {
   const uint64 low = static_cast<uint64>(__float_as_uint(y)) << 32 | __float_as_uint(x);
   const uint64 high = static_cast<uint64>(tag) << 32 | __float_as_uint(z);
@@ -25,28 +27,29 @@ __device__ __forceinline__ void store_packet(void* to, float x, float y, float z
       "l"(low), "l"(high)
       : "memory");
 }
-// The number of this launch, from the counter of the storage.
+// Returns the number of this launch, from the counter in the storage.
 [[nodiscard]] __device__ __forceinline__ uint32 launch_number(const DecodeArgs& args) {
   return static_cast<const volatile uint32*>(args.storage)[1];
 }
 
-// Blocks of the launch before, by the same storage, that have ended: 0 if all have. The first block's share is below 0.
+// Returns the number of ended blocks of the previous launch with the same storage, or 0 if all or none have ended. The
+// first block's share is negative, so the counter is below 0 from the end of that block to the end of the last one.
 [[nodiscard]] __device__ __forceinline__ int ended_blocks(const DecodeArgs& args) {
   const int count = static_cast<int>(static_cast<const volatile uint32*>(args.storage)[0]);
   return count < 0 ? count + static_cast<int>(gridDim.x) : count;
 }
 
-// By one thread of every block, when the block has read all that it wants.
+// Counts the block as ended. One thread of every block calls it, when the block has read all of its data.
 __device__ __forceinline__ void end_launch(const DecodeArgs& args) {
   const uint64 share = blockIdx.x == 0 ? kDecodeLaunch - (gridDim.x - 1) : 1;
   atomicAdd(static_cast<unsigned long long*>(args.storage), share);
 }
 
-// A node in the list of those that a block merges.
+// A node in the list of nodes that a block merges.
 struct ListedNode {
-  uint32 place;  // number of its slot, of all blocks' slots
-  short level;   // of the tree
-  short merges;  // so many nodes before it are complete with it, at this level and those above
+  uint32 place;  // number of its slot among the slots of all blocks
+  short level;   // level in the tree
+  short merges;  // number of preceding nodes on the stack that merge with it, at this level and those above
 };
 static_assert(sizeof(ListedNode) == kDecodeListedBytes);
 
@@ -57,7 +60,7 @@ struct DecodeNodes {
   static constexpr int kPackets = decode_node_packets(Sizes::kTile);
   static constexpr int kBytes = decode_node_bytes(Sizes::kTile);
 
-  // That are in shared memory at the same time.
+  // Number of nodes that fit into shared memory at once.
   static constexpr int kMostGathered =
       decode_ring_bytes(Sizes::kTile) / kBytes < 16 ? decode_ring_bytes(Sizes::kTile) / kBytes : 16;
 
@@ -75,14 +78,14 @@ struct DecodeNodes {
     }
   }
 
-  // Copies nodes into shared memory, one behind the other: all at once, so that they come together. Waits until the
-  // thread's share is there. At most kMostGathered.
+  // Copies up to kMostGathered nodes into shared memory, one after another, and waits until the thread's share has
+  // arrived. All copies are started together, so that they overlap.
   //
-  // A few nodes at a time, since each is a chain of latencies.
+  // The code handles a few nodes at a time, because each node is a chain of latencies.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char* shared) const {
     constexpr int kAtOnce = kPackets <= 4 ? 4 : 1;
     const char* const base = at(0, state_thread<Config>());
-    int begin = 0;  // those before it are there
+    int begin = 0;  // the nodes before it have arrived
     while (begin < count) {
 #pragma unroll 1
       for (int first = begin; first < count; first += kAtOnce) {
@@ -106,7 +109,7 @@ struct DecodeNodes {
       }
     }
   }
-  // The thread's share of one of them.
+  // Returns the thread's share of a gathered node.
   [[nodiscard]] static __device__ __forceinline__ Share gathered(const ListedNode*, char* shared, int node) {
     Share share = Share::empty();
 #pragma unroll
@@ -118,17 +121,17 @@ struct DecodeNodes {
     }
     return share;
   }
-  // Over the thread's share of one of them. Its number is 0 then, not a launch's.
+  // Overwrites the thread's share of a gathered node. Its tag becomes 0, which no launch uses.
   static __device__ __forceinline__ void put(char* shared, int node, const Share& share) {
 #pragma unroll
     for (int i = 0; i < kPackets; ++i) packet(shared, node, i) = packet_of(share, i);
   }
 
  private:
-  static constexpr int kPacketBytes = Sizes::kStateThreads * 16;  // from a packet of a thread to its next
+  static constexpr int kPacketBytes = Sizes::kStateThreads * 16;  // bytes from one packet of a thread to its next
   static constexpr int kUnrolled = kPackets <= 8 ? kPackets : 4;
 
-  // Packets that were never written have a tag of 0.
+  // The launch number with the top bit set. Packets that were never written have a tag of 0.
   [[nodiscard]] __device__ __forceinline__ uint32 tag() const {
     return launch | 0x80000000u;
   }
@@ -163,8 +166,8 @@ struct DecodeNodes {
   }
 };
 
-// The nodes of a part [begin, end) of an item, in order: visit(number, begin, level). Returns how many they are. The
-// first node of an item begins at or before the item's first unit: there are no keys between the two.
+// Calls visit(number, begin, level) for the nodes of a part [begin, end) of an item, in order. Returns their number.
+// The first node of an item begins at or before the item's first unit; there are no keys between the two.
 template <int kLeafShift, class Visit>
 __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_item, bool ends_item, const Visit& visit) {
   int count = 0;
@@ -177,27 +180,27 @@ __device__ __forceinline__ int for_each_node(int begin, int end, bool begins_ite
   return count;
 }
 
-// The slot of node `number` of a part.
+// Returns the slot of node `number` of a part.
 [[nodiscard]] __device__ __forceinline__ int slot_of(bool begins_item, int number) {
   return begins_item ? kDecodeInnerNodes + number : number;
 }
 
-// How many nodes on the stack are left neighbours of a node and of what it becomes with them, if all nodes of an item
-// are pushed in order, which begins with unit `first`.
+// Returns the number of stack nodes that a new node merges with: its left neighbour, the left neighbour of the merged
+// node, and so on. Assumes that all nodes of an item, which begins with unit `first`, are pushed in order.
 [[nodiscard]] __device__ __forceinline__ int merges_at(int begin, int level, int first) {
   int count = 0;
   for (; (begin >> level & 1) != 0 && begin > first; ++level, ++count) begin -= 1 << level;
   return count;
 }
 
-// The block that has an item's first unit.
+// Returns the block that has an item's first unit.
 template <class Schedule>
 [[nodiscard]] __device__ __forceinline__ int first_block_of(const Schedule& schedule,
                                                             const typename Schedule::Item& item) {
   return static_cast<int>(Schedule::Numbers::divide(item.first, schedule.share));
 }
 
-// Lists the nodes of an item that lie in 32 blocks from `first` on, up to this one. By one warp. Returns their number.
+// Lists the nodes of an item in 32 blocks from `first` on, up to this block. One warp calls it. Returns their number.
 template <class Schedule>
 __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typename Schedule::Item& item, int first,
                                           ListedNode* list) {
@@ -215,7 +218,7 @@ __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typena
   int count = 0, before = 0, total = 0;
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
-    const bool writes = round == 1;  // the first one counts
+    const bool writes = round == 1;  // the first round counts
     if (writes) {
       before = count;
 #pragma unroll
@@ -233,11 +236,12 @@ __device__ __forceinline__ int list_nodes(const Schedule& schedule, const typena
                                static_cast<short>(merges_at(at, level, item.span.begin_unit))};
     });
   }
-  __syncwarp();  // the list is there
+  __syncwarp();  // waits until the list is written
   return total;
 }
 
-// All lists of an item whose end is the block's, one after another, for the computing warps. By one loading warp.
+// Lists all nodes of the item that ends in this block, 32 blocks at a time, for the computing warps. One loading warp
+// calls it.
 template <class Config>
 __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
   constexpr DecodeSmem kSmem = DecodeSizes<Config>::kSmem;
@@ -248,9 +252,10 @@ __device__ __forceinline__ void list_all(const DecodeContext<Config>& block) {
   for (int first = first_block_of(block.schedule, block.cursor.item); first <= last; first += kWarpThreads) {
     const int count = list_nodes(block.schedule, block.cursor.item, first, list);
     if (threadIdx.x % kWarpThreads == 0) block.told().count = count;
-    __syncwarp();                                        // it is there
+    __syncwarp();                                        // waits until the count is written
     barrier_arrive<kListThreads<Config>>(kListBarrier);  // the computing warps may read the list
-    if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);  // they have
+    // Waits until they have read it; it may then be overwritten.
+    if (first + kWarpThreads <= last) barrier_wait<kListThreads<Config>>(kListReadBarrier);
   }
 }
 

@@ -1,5 +1,6 @@
-// DecodeNodes for nodes that do not fit into the ring: they lie in device memory as nodes of the stack do. The share of
-// each warp has a tag, the number of the launch, which is written after it: whoever finds the tag finds the share.
+// DecodeNodes for nodes that do not fit into the ring. They lie in device memory, in the layout of stack nodes. Each
+// warp's share has a tag, the launch number, which is written after the share. So a reader that finds the tag also
+// finds the share.
 #pragma once
 
 #include "../isa/release_acquire.cuh"
@@ -12,12 +13,12 @@ requires(decode_has_large_nodes(DecodeSizes<Config>::kTile)) struct DecodeNodes<
   using Sizes = DecodeSizes<Config>;
   using Share = DecodeShareOf<Config>;
   static constexpr int kBytes = decode_node_bytes(Sizes::kTile);
-  static constexpr int kMostGathered = 16;  // that are waited for together
+  static constexpr int kMostGathered = 16;  // nodes that are waited for together
 
   const DecodeArgs& args;
   uint32 launch;
 
-  // By whole warps.
+  // Writes a node. Needs full warps.
   __device__ __forceinline__ void write(int slot, const Share& share) const {
     const uint32 place = blockIdx.x * kDecodeNodesOfBlock + slot;
     char* node = at(place);
@@ -26,11 +27,11 @@ requires(decode_has_large_nodes(DecodeSizes<Config>::kTile)) struct DecodeNodes<
       const float* x = share.value + 4 * i;
       vector(node, i) = {x[0], x[1], x[2], x[3]};
     }
-    __syncwarp();  // all lanes have written
+    __syncwarp();  // waits until all lanes have written; the tag may then be released
     if (threadIdx.x % kWarpThreads == 0) store_release(tag(place), tag_of_launch());
   }
 
-  // Waits until the warp's shares are there.
+  // Waits until the warp's shares have been written.
   __device__ __forceinline__ void gather(const ListedNode* list, int count, char*) const {
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
@@ -39,7 +40,7 @@ requires(decode_has_large_nodes(DecodeSizes<Config>::kTile)) struct DecodeNodes<
       }
     }
   }
-  // The thread's share of one of them.
+  // Returns the thread's share of a gathered node.
   [[nodiscard]] __device__ __forceinline__ Share gathered(const ListedNode* list, char*, int node) const {
     const char* const from = at(list[node].place);
     Share share = Share::empty();
@@ -55,7 +56,7 @@ requires(decode_has_large_nodes(DecodeSizes<Config>::kTile)) struct DecodeNodes<
  private:
   static constexpr int kVectors = ceil_div(Share::kFloats, 4), kThreads = Sizes::kStateThreads;
 
-  // Nodes that were never written have a tag of 0.
+  // The launch number with the top bit set. Nodes that were never written have a tag of 0.
   [[nodiscard]] __device__ __forceinline__ uint32 tag_of_launch() const {
     return launch | 0x80000000u;
   }

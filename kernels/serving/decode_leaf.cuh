@@ -1,6 +1,6 @@
-// A thread's share of the sums over a leaf's keys: o of its warp's columns, and the maxima and sums of its rows. All
-// warps of a team have the same maxima, so that columns of o need no merging. A row's sum is of the lane's own keys:
-// sums of lanes are added at the end of an item (decode_output.cuh).
+// A thread's partial results for one leaf of keys: o of the warp's columns, and the row maxima and row sums. All warps
+// of a team share the same maxima, so their columns of o need no merge. A row sum covers only the keys whose scores the
+// lane holds. The sums of all lanes are added at the end of a work item (decode_output.cuh).
 #pragma once
 
 #include "decode_products.cuh"
@@ -17,13 +17,13 @@ struct DecodeLeaf {
   using State = DecodeState<Config>;
   using Role = DecodeRole<Config>;
   static constexpr int kEights = Sizes::kEights, kOwned = Sizes::kOwned;
-  // Of factors. With them p reaches 2^kTopOfP, since f16 holds little below 1.
+  // For caches with factors: p is scaled up to 2^kTopOfP, because f16 has little precision far below 1.
   static constexpr int kTopOfP = 14, kLeastExponent = kTopOfP - 126;
 
   float o[kOwned][kEights][4];
-  float row_max[kEights][2];  // of rows 2 (lane % 4) and the next, of every eight
-  float row_sum[kEights][2];  // of the lane's keys
-  int exponent[kEights][2];   // o is in units of 2^(exponent - kTopOfP): see weigh(). kRowFactors
+  float row_max[kEights][2];  // maxima of rows 2 (lane % 4) and the next, in every group of eight rows
+  float row_sum[kEights][2];  // sums over the lane's keys
+  int exponent[kEights][2];   // o is in units of 2^(exponent - kTopOfP): see weigh(). kRowFactors only
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -38,8 +38,9 @@ struct DecodeLeaf {
     }
   }
 
-  // Values of keys that do not exist become zeros, in the warp's columns: a box brings whatever lies there, and 0 * NaN
-  // would reach all rows. existing: a bit for each key of the step. Other code zeroes them where rows are copied.
+  // Zeroes the values of missing keys, in the warp's columns. A box copies whatever memory holds there, and 0 * NaN
+  // would reach all rows. existing: one bit for each key of the step. Without boxes, the loading warps zero missing
+  // rows as they copy.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
     constexpr int kChunksOfTile = 16 * Sizes::kCacheBytes / Sizes::VRows::kChunk, kChunks = kOwned * kChunksOfTile;
 #pragma unroll 1
@@ -50,13 +51,14 @@ struct DecodeLeaf {
       *reinterpret_cast<uint4*>(values + Sizes::VRows::place(key, chunk)) = {};
     }
     if constexpr (Config::kRowParts == 1) {
-      __syncwarp();  // the zeros are there
+      __syncwarp();  // waits until the warp's lanes have written the zeros
     } else {
-      compute_barrier<Config>();  // those of the other team, which has the same columns, too
+      compute_barrier<Config>();  // waits for the other team's zeros too: both teams have the same columns
     }
   }
 
-  // Scores of keys that do not exist, where all rows see all others. existing: a bit for each key of the warp.
+  // Masks the scores of missing keys. Used when every row sees every existing key. existing: one bit for each key of
+  // the warp.
   static __device__ __forceinline__ void mask_missing(float (&s)[kEights][4], uint32 existing, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -66,7 +68,8 @@ struct DecodeLeaf {
     }
   }
 
-  // Slopes, and -infinity for what a row does not see. first_key: of the warp.
+  // Adds ALiBi slopes, and sets the scores of keys that a row does not see to -infinity. first_key: the warp's first
+  // key.
   static __device__ __forceinline__ void mask(float (&s)[kEights][4], const DecodeRow* rows, bool has_slopes,
                                               bool all_visible, uint32 existing, int first_key, int lane) {
 #pragma unroll
@@ -86,7 +89,7 @@ struct DecodeLeaf {
     }
   }
 
-  // The largest score of each row over the warp's keys, for the team.
+  // Writes each row's maximum over the warp's keys to shared memory, for the other warps of the team.
   static __device__ __forceinline__ void share_maxima(const float (&s)[kEights][4], float* maxima, const Role& role) {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
@@ -103,7 +106,7 @@ struct DecodeLeaf {
     }
   }
 
-  // From scores to p, relative to lagging_maximum(), to which o is rescaled.
+  // Turns scores into p relative to lagging_maximum(), and rescales o to that maximum.
   __device__ __forceinline__ void take_maxima(float (&s)[kEights][4], float* maxima, const Role& role) {
     bool grows = false;
     float factor[kEights][2];
@@ -127,7 +130,8 @@ struct DecodeLeaf {
         row_sum[n][row] = factor[n][row] * row_sum[n][row] + (s[n][row] + s[n][2 + row]);
       }
     }
-    // Few products cost less than a branch, which would part the instructions beside them
+    // A few multiplications cost less than a branch, which would stop the compiler from mixing them with other
+    // instructions
     constexpr bool kAsks = kOwned * kEights > 8;
     if (kAsks && !__any_sync(kAllLanes, grows)) return;
 #pragma unroll
@@ -140,8 +144,8 @@ struct DecodeLeaf {
     }
   }
 
-  // Scores of a cache of 8 bits are products times the keys' factors and the rows' units. of_low, of_high: of the
-  // lane's keys of all scores with a number below 2, and of the others.
+  // Multiplies the scores of an 8-bit cache by the keys' factors and the rows' units. of_low: factor of the lane's key
+  // in the elements 0 and 1 of each score group. of_high: factor of the key in the elements 2 and 3.
   static __device__ __forceinline__ void multiply_keys(float (&s)[kEights][4], float of_low, float of_high,
                                                        const DecodeRow* rows, int lane) {
     const float low = multiplier(of_low), high = multiplier(of_high);
@@ -156,8 +160,8 @@ struct DecodeLeaf {
     }
   }
 
-  // The largest exponent of the values' factors, over the warp's keys that a row sees, for the team. A row must not
-  // depend on factors that it does not see.
+  // Writes each row's largest exponent of the values' factors to shared memory, for the other warps of the team. Only
+  // keys that the row sees count, because a row must not depend on factors of hidden keys.
   static __device__ __forceinline__ void share_exponents(const float (&s)[kEights][4], const float2* factors,
                                                          bool all_visible, int* exponents, const Role& role) {
     int of_keys[2];
@@ -187,9 +191,9 @@ struct DecodeLeaf {
     }
   }
 
-  // p times the values' factors. 16 bits may not hold that: o and p of a row are in units of a power of two as large as
-  // the largest factor that the row has seen in the leaf so far. A factor that is NaN is one for the rows that see its
-  // key.
+  // Multiplies p by the values' factors. The products may exceed the range of 16 bits. So o and p of a row are in units
+  // of a power of two, which grows with the largest factor that the row has seen in this leaf. A NaN factor makes a row
+  // NaN only if the row sees the factor's key.
   __device__ __forceinline__ void weigh(float (&p)[kEights][4], const float2* factors, const int* exponents,
                                         const DecodeRow* rows, bool all_visible, int first_key, int lane) {
     float unit[kEights][2];
@@ -203,7 +207,7 @@ struct DecodeLeaf {
       }
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const int next = row == 0 ? top.x : top.y;  // at most 128
+        const int next = row == 0 ? top.x : top.y;  // the largest exponent is 128
         if (next != exponent[n][row]) {
           const int change = exponent[n][row] - next;
           const float shrink = change < -126 ? 0.0f : power_of_two(change);
@@ -224,7 +228,7 @@ struct DecodeLeaf {
         for (int row = 0; row < 2; ++row) {
           float& x = p[n][half * 2 + row];
           const float weight = of_key * unit[n][row];
-          // Of keys that did not count the weight may be infinite, and 0 * infinity is NaN
+          // The weight of an uncounted key may be infinite, and 0 * infinity is NaN
           const bool drops =
               !all_visible && !is_finite(weight) &&
               (is_finite(of_key) ? x == 0.0f : !sees(rows[n * 8 + lane % 4 * 2 + row], first_key + in_warp));
@@ -234,9 +238,10 @@ struct DecodeLeaf {
     }
   }
 
-  // Where some rows see an existing key and others do not, values that are not finite would reach all of them, as
-  // 0 * NaN is NaN: such elements of the warp's columns are added row by row here, and become zeros in shared memory.
-  // By all computing warps. first_key: of the step; existing: of its 64 keys.
+  // Handles non-finite values of keys that some rows see and others do not. A matrix product would spread them to all
+  // rows, because 0 * NaN is NaN. This function adds such elements row by row, in the warp's columns, and then zeroes
+  // them in shared memory. All computing warps call it. first_key: first key of the step; existing: one bit for each of
+  // its 64 keys.
   __device__ __forceinline__ void add_nonfinite(const char* p_rows, const DecodeRow* rows, char* values,
                                                 uint64 existing, int first_key, const Role& role) {
     const uint64 bad = nonfinite_keys(values, role) & existing;
@@ -254,9 +259,9 @@ struct DecodeLeaf {
       }
     }
     if constexpr (Config::kRowParts == 1) {
-      __syncwarp();  // all have read the warp's columns
+      __syncwarp();  // waits until all lanes have read the warp's columns; the elements may then be zeroed
     } else {
-      compute_barrier<Config>();  // the other team has read them too
+      compute_barrier<Config>();  // waits until both teams have read the columns; the elements may then be zeroed
     }
     for (uint64 left = bad; left != 0; left &= left - 1) {
       const int key = __ffsll(static_cast<int64>(left)) - 1;
@@ -265,16 +270,17 @@ struct DecodeLeaf {
         if (!is_finite(Products::value(values, key, column))) *reinterpret_cast<StorageOf<Sizes::kCacheBytes>*>(at) = 0;
       });
     }
-    __syncwarp();  // the zeros are there
+    __syncwarp();  // waits until the zeros are written
   }
 
-  // Without kRowFactors: p so large that it and o, in units of 2^-kTopOfP, wait for the factor of the values.
+  // Without kRowFactors: scales p up by 2^kTopOfP. o is then in units of 2^-kTopOfP until finished() applies the factor
+  // of the values.
   static __device__ __forceinline__ void raise(float (&p)[kEights][4]) {
 #pragma unroll
     for (int i = 0; i < kEights * 4; ++i) p[i / 4][i % 4] *= static_cast<float>(1 << kTopOfP);
   }
 
-  // The leaf's state. of_values: the factor of all values, without kRowFactors.
+  // Returns the leaf's state. of_values: the common factor of all values, used without kRowFactors.
   [[nodiscard]] __device__ __forceinline__ State finished(float of_values) const {
     const float value_factor = multiplier(of_values);
     State state;
@@ -304,16 +310,16 @@ struct DecodeLeaf {
   [[nodiscard]] static __device__ __forceinline__ bool is_finite(float x) {
     return fabsf(x) < kInfinity;
   }
-  // A factor as scores and p are multiplied by it. Infinity counts as NaN: infinity * 0 is NaN, and so is a sum of
-  // infinities of both signs, which infinity times a finished product would hide.
+  // Returns a factor, with infinity replaced by NaN. Applied after the product, an infinite factor would hide that the
+  // correct result is NaN: infinity * 0, or a sum of infinities of both signs.
   [[nodiscard]] static __device__ __forceinline__ float multiplier(float factor) {
     return fabsf(factor) == kInfinity ? __uint_as_float(0x7fc00000u) : factor;
   }
-  // In [-126, 127].
+  // Returns 2^exponent, for an exponent in [-126, 127].
   [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {
     return __uint_as_float(static_cast<uint32>(exponent + 127) << 23);
   }
-  // A warp's two numbers for the lane's rows of eight `n`.
+  // Returns a warp's pair of numbers for the lane's two rows, in the n-th group of eight rows.
   template <class Pair = float2, class Number>
   [[nodiscard]] static __device__ __forceinline__ Pair& pair_of(Number* stats, int warp, int n, int lane) {
     return *reinterpret_cast<Pair*>(stats + warp * Config::kRows + n * 8 + lane % 4 * 2);
@@ -323,7 +329,7 @@ struct DecodeLeaf {
     return *reinterpret_cast<const Pair*>(stats + warp * Config::kRows + n * 8 + lane % 4 * 2);
   }
 
-  // The lane's columns, of all those that are the warp's: visit(column).
+  // Calls visit(column) for the lane's share of the warp's columns.
   template <class Visit>
   static __device__ __forceinline__ void for_each_column(const Role& role, const Visit& visit) {
 #pragma unroll 1
@@ -333,7 +339,7 @@ struct DecodeLeaf {
     }
   }
 
-  // Keys with values that are not finite in the warp's columns: a bit each.
+  // Returns one bit for each key that has a non-finite value in the warp's columns.
   [[nodiscard]] static __device__ __forceinline__ uint64 nonfinite_keys(const char* values, const Role& role) {
     uint64 found = 0;
 #pragma unroll 1
@@ -359,7 +365,7 @@ struct DecodeLeaf {
         if (column >= Config::kHeadDimV) continue;
         const float x = Products::value(values, key, column);
         if (is_finite(x)) continue;
-          // Every eight, since registers are not found by a number
+          // Visits every group of eight rows: registers cannot be indexed by a run-time number
 #pragma unroll
         for (int each = 0; each < kEights; ++each) {
           if (each == n) o[owned][each][half * 2 + row] += weight * x;

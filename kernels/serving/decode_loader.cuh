@@ -1,9 +1,9 @@
-// Brings keys and values into the ring, as far ahead of the products as it has slots, across pieces.
+// Copies keys and values into the ring. Copies run ahead of the products by the number of slots, across pieces.
 //
-// A loading warp has 32 keys of every step, a lane one of them. The table of pages is asked some steps ahead, by copies
-// in the background: behind a ring of copies that are under way, a load takes as long as all of them. Keys that do not
-// exist (beyond the length, left of the padding, without a page) or that no row sees become zeros: in a product of
-// tiles 0 * NaN would reach rows that do not see them.
+// A loading warp has 32 keys of every step, one for each lane. It reads the page table some steps ahead, by
+// asynchronous copies. An ordinary load would wait behind all copies in flight. Keys that do not exist (beyond the
+// length, left of the padding, without a page) or that no row sees become zeros, because in a matrix product 0 * NaN
+// would reach rows that do not see them.
 #pragma once
 
 #include "../isa/grid_dependency.cuh"
@@ -19,21 +19,22 @@ class DecodeLoader {
   using Sizes = DecodeSizes<Config>;
   using Cursor = DecodeCursor<Config>;
 
-  // warp: of the loading ones.
+  // warp: the number among the loading warps.
   __device__ __forceinline__ DecodeLoader(const DecodeContext<Config>& block, int warp, int lane)
       : args_(block.args), cursor_(block.cursor), ring_(block.ring), told_(block.told()), warp_(warp), lane_(lane) {}
 
-  // As many as the ring holds. A few if no launch of decode runs: then another kernel does, or none, and a fetch takes
-  // longer than what it saves. Nothing behind most of the blocks of a launch, which is about to end.
+  // Number of steps to prefetch into L2: those that the ring holds. If no launch of decode is running, the number is
+  // small, because the fetch takes longer than it saves. It is 0 if most blocks of the previous launch have ended,
+  // because that launch is about to end.
   [[nodiscard]] static __device__ __forceinline__ int steps_to_fetch(int ended_before) {
     constexpr int kFew = 1, kMost = ceil_div(Config::kSlots, kSlotsOfStep<Config>);
     if (ended_before == 0) return kFew;
     return ended_before < static_cast<int>(gridDim.x / 8 * 7) ? kMost : 0;
   }
 
-  // Brings the first keys and values of the block into the L2 cache, as far as boxes do. By all computing warps, while
-  // the kernel before may still write what the arrays say: nothing is read. So pages that a table names only later are
-  // fetched in vain.
+  // Prefetches the block's first keys and values into the L2 cache, if boxes copy them. All computing warps call it,
+  // while the previous kernel may still write the arrays. So no data is read into registers or shared memory. If that
+  // kernel changes the page table, the fetched pages may be the wrong ones, which costs only time.
   static __device__ __forceinline__ void fetch(const DecodeContext<Config>& block, int warp, int lane) {
     if constexpr (Config::kHasBoxes) {
       constexpr int kParts = Sizes::kLoadsValues ? 2 : 1;  // two warps fetch keys, two others values
@@ -57,8 +58,9 @@ class DecodeLoader {
     }
   }
 
-  // All steps of all pieces, from the block's first one on. The computing warps say behind the first step whether the
-  // schedule is the call's; false: it is not, and that step has been loaded for nothing.
+  // Loads all steps of all pieces, from the block's first piece on. After the first step the computing warps report
+  // whether the early schedule is correct for this call. Returns false if it is not; the first step's copies are then
+  // discarded.
   __device__ __forceinline__ bool run(bool) {
     const bool is_paged = args_.cache.is_paged != 0;
     const int ahead = is_paged ? kAhead : 1;
@@ -72,7 +74,7 @@ class DecodeLoader {
     bool is_certain = !kLoadsEarly<Config>;
 #pragma unroll 1
     while (true) {
-      if (is_paged) cp_async_wait<kAhead - 1>();  // the table's answer for this step is there
+      if (is_paged) cp_async_wait<kAhead - 1>();  // waits for the table's entry for this step
       const DecodeAskedKey asked = *ring_.asked(place, warp_, lane_);
       if (asked.head == kNoStep) break;
       const CachePlace row = found(asked);
@@ -86,7 +88,8 @@ class DecodeLoader {
     }
     if (!is_certain && !is_certified(0)) return false;
     cp_async_commit();
-    cp_async_wait<0>();  // a block's memory is not given back while copies may come
+    cp_async_wait<0>();  // waits for all copies, because the block's memory must not be released while copies may still
+                         // arrive
     return true;
   }
 
@@ -94,19 +97,20 @@ class DecodeLoader {
   static constexpr int kAhead = decode_asked_steps(Sizes::kTile);
   static constexpr int kNoStep = -1, kNoKey = -1;
 
-  // What a piece says of its keys.
+  // The keys of a piece.
   struct Keys {
     int begin, end;
     int sequence, cache_row, head;
   };
 
-  // Meets the computing warps, which know whether the schedule is the call's. filled: slots.
+  // Waits for the computing warps, which check the schedule, and returns whether it is correct. filled: number of slots
+  // that have been filled.
   [[nodiscard]] __device__ __forceinline__ bool is_certified(int filled) {
     if (warp_ == 0 && lane_ == 0) told_.filled = filled;
-    block_barrier<Config>();  // it is known
+    block_barrier<Config>();  // waits until the result and the number of filled slots are visible to all
     if (told_.changed == 0) return true;
     cp_async_commit();
-    cp_async_wait<0>();  // the table's answers, which nobody wants
+    cp_async_wait<0>();  // waits for the table entries in flight, which are discarded
     return false;
   }
 
@@ -120,7 +124,7 @@ class DecodeLoader {
   [[nodiscard]] __device__ __forceinline__ int slot() const {
     return part_ * DecodeRing<Config>::kSlots + place_.stage;
   }
-  // Goes on in the other part of the ring, if the step is of that.
+  // Switches to the other part of the ring, if the step belongs there.
   __device__ __forceinline__ void go_to_part(int part) {
     if (part == part_) return;
     const typename DecodeRing<Config>::Place place = place_;
@@ -129,8 +133,8 @@ class DecodeLoader {
     part_ = part;
   }
 
-  // The lane's key of the next step of the cursor's piece, or of the first one of the next piece that has any. Each
-  // call commits one group of copies.
+  // Requests the lane's key of the next step of the cursor's piece, or of the first step of the next non-empty piece.
+  // Each call commits one group of copies.
   __device__ __forceinline__ void ask(int place) {
     while (!is_done_ && order_.is_done()) {
       cursor_.advance(args_, lane_);
@@ -154,7 +158,7 @@ class DecodeLoader {
     }
     cp_async_commit();
   }
-  // Where the key lies, if it exists.
+  // Returns the place of the key in the cache, if the key exists.
   [[nodiscard]] __device__ __forceinline__ CachePlace found(const DecodeAskedKey& asked) const {
     if (asked.row == kNoKey) return {-1, 0};
     return {args_.cache.is_paged != 0 ? existing_page(args_.cache, asked.block) : asked.block, asked.row};
@@ -164,7 +168,8 @@ class DecodeLoader {
     const int number = slot();
     const uint32 existing = __ballot_sync(kAllLanes, row.exists());
     if constexpr (Sizes::kSlotParts == 1) {
-      ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
+      ring_.empty(number).wait(place_.parity ^ 1);  // waits until the slot's readers are done; it may then be
+                                                    // overwritten
       copy<Config::kHeadDim, typename Sizes::KRows>(args_.k, args_.k_stride, args_.k_map, asked, row, existing);
       if (lane_ == 0) ring_.existing(number)[warp_] = existing;
     } else {
@@ -178,23 +183,23 @@ class DecodeLoader {
     arrive<Sizes::kSlotParts - 1>();
     place_.advance();
   }
-  // All parts but the last one's arrival.
+  // Copies the keys by parts, and arrives at the barriers of all parts but the last.
   __device__ __forceinline__ void load_in_parts(const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
     constexpr int kPanels = Sizes::KRows::kPanels, kOfFirst = Sizes::kFirstPanels;
     using Copy = DecodeCopy<Config, Config::kHeadDim, typename Sizes::KRows>;
     const int number = slot();
     char* to = ring_.slot(number) + warp_ * kWarpThreads * Sizes::KRows::kPitch;
-    ring_.empty(number, 0).wait(place_.parity ^ 1);  // the first part's readers are done
+    ring_.empty(number, 0).wait(place_.parity ^ 1);  // waits until the first part's readers are done
     if constexpr (Config::kHasBoxes) {
       const Box box = box_of(asked, row, existing);
       Copy::template boxes<0, kOfFirst>(to, args_.k_map, ring_.full(number, 0), box.place, box.rows, box.begins,
                                         policy_, lane_);
       arrive<0>();
-      ring_.empty(number, 1).wait(place_.parity ^ 1);  // the second part's
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the second part's readers are done
       Copy::template boxes<kOfFirst, kPanels>(to, args_.k_map, ring_.full(number, 1), box.place, box.rows, box.begins,
                                               policy_, lane_);
     } else {
-      ring_.empty(number, 1).wait(place_.parity ^ 1);  // the second part's
+      ring_.empty(number, 1).wait(place_.parity ^ 1);  // waits until the second part's readers are done
       Copy::rows(to, static_cast<const char*>(args_.k), offset(asked, row, args_.k_stride), args_.k_stride.row, lane_);
       arrive<0>();
     }
@@ -202,13 +207,13 @@ class DecodeLoader {
   }
   __device__ __forceinline__ void load_values(const DecodeAskedKey& asked, const CachePlace& row) {
     const int number = slot();
-    ring_.empty(number).wait(place_.parity ^ 1);  // the slot's readers are done
+    ring_.empty(number).wait(place_.parity ^ 1);  // waits until the slot's readers are done; it may then be overwritten
     copy<Config::kHeadDimV, typename Sizes::VRows>(args_.v, args_.v_stride, args_.v_map, asked, row,
                                                    __ballot_sync(kAllLanes, row.exists()));
     arrive<0>();
     place_.advance();
   }
-  // A box that a lane may begin.
+  // A box, and whether this lane starts its copy.
   struct Box {
     PanelPlace place;
     int rows;
@@ -221,7 +226,7 @@ class DecodeLoader {
                false};
     const int in_box = lane_ & (box.rows - 1);
     uint32 of_box = existing;
-    if (existing != kAllLanes) {  // a row that exists says where the box lies
+    if (existing != kAllLanes) {  // any existing row gives the box's place
       of_box &= kAllLanes >> (kWarpThreads - box.rows) << (lane_ - in_box);
       const int other = max(__ffs(static_cast<int>(of_box)) - 1, 0);
       box.place.row = __shfl_sync(kAllLanes, box.place.row, other) - (other & (box.rows - 1));
@@ -230,8 +235,8 @@ class DecodeLoader {
     box.begins = in_box == 0 && of_box != 0;
     return box;
   }
-  // The warp's rows of a tensor, to their place in the slot. The copy engine brings all boxes with a row that exists,
-  // and so rows beside it that do not: DecodeLeaf::clear_missing().
+  // Copies the warp's rows of a tensor to their place in the slot. The copy engine copies each box that has an existing
+  // row, and with it missing rows of the box: DecodeLeaf::clear_missing().
   template <int kColumns, class Rows>
   __device__ __forceinline__ void copy(const void* tensor, const TensorStrides& stride, const TensorMapArg& map,
                                        const DecodeAskedKey& asked, const CachePlace& row, uint32 existing) {
@@ -244,13 +249,13 @@ class DecodeLoader {
       Copy::rows(to, static_cast<const char*>(tensor), offset(asked, row, stride), stride.row, lane_);
     }
   }
-  // In elements; -1 if the key does not exist.
+  // Returns the key's offset in elements, or -1 if the key does not exist.
   [[nodiscard]] static __device__ __forceinline__ int64 offset(const DecodeAskedKey& asked, const CachePlace& row,
                                                                const TensorStrides& stride) {
     if (!row.exists()) return -1;
     return row.block * stride.batch + row.row * stride.row + asked.head * stride.head;
   }
-  // 0 for a key that does not exist.
+  // Copies the key's factor, or stores 0 for a missing key.
   static __device__ __forceinline__ void copy_factor(float& to, const DescaleArgs& descale, const DecodeAskedKey& asked,
                                                      const CachePlace& row) {
     if (descale.data == nullptr || !row.exists()) {
@@ -261,12 +266,12 @@ class DecodeLoader {
     }
   }
 
-  // A part of the slot is full when the copies have landed, and the warp's stores are done.
+  // Arrives at the part's `full` barrier. The part is full when all copies have landed and all lanes' stores are done.
   template <int kPart>
   __device__ __forceinline__ void arrive() {
     Mbarrier& full = ring_.full(slot(), kPart);
     cp_async_arrive(full);
-    __syncwarp();  // all lanes have stored
+    __syncwarp();  // waits until all lanes have stored, because the warp arrives as one
     arrive_as_warp(full);
   }
 
@@ -274,10 +279,11 @@ class DecodeLoader {
   Cursor& cursor_;
   DecodeRing<Config> ring_;
   DecodeTold& told_;
-  typename DecodeRing<Config>::Place place_, other_place_;  // in the part of the ring, and in the other one
+  typename DecodeRing<Config>::Place place_, other_place_;  // place_ is in the current part of the ring, other_place_
+                                                            // in the other part
   int part_ = 0;
   int warp_, lane_;
-  uint64 policy_ = 0;  // of boxes, in L2: each tile of rows reads the keys of its head
+  uint64 policy_ = 0;  // L2 policy of boxes: each tile of rows reads the keys of its head again
   DecodeOrder<Sizes::kLeavesInTurns> order_;
   Keys keys_ = {};
   bool is_done_ = false;

@@ -1,5 +1,5 @@
-// Merges nodes of an item that other blocks have left, in shared memory: level by level of the tree, so that several
-// merges, each of which is a chain of latencies, are under way at the same time.
+// Merges an item's nodes that other blocks wrote, in shared memory. The order is level by level of the tree, so that
+// several merges overlap, because each is a chain of latencies.
 #pragma once
 
 #include "decode_exchange.cuh"
@@ -15,8 +15,8 @@ class DecodeMerge {
   using Share = DecodeShareOf<Config>;
   using Stack = DecodeStack<Config, Share>;
 
-  // Nodes that Nodes::gather() has brought, in order, with those before them on the stack. By whole warps; a lane that
-  // is not live merges nothing. Returns the last node, and leaves on the stack what it is not complete with.
+  // Merges the nodes that Nodes::gather() has copied, in order, with the nodes before them on the stack. Needs full
+  // warps; a lane that is not live merges nothing. Returns the last node, and leaves incomplete nodes on the stack.
   [[nodiscard]] static __device__ __forceinline__ Share run(const Nodes& nodes, const ListedNode* list, int count,
                                                             char* shared, Stack& stack, bool is_live) {
     if constexpr (kAtOnce == 1) {
@@ -28,7 +28,8 @@ class DecodeMerge {
 
  private:
   static constexpr short kNoLevel = 0x7fff;
-  static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;  // that registers hold
+  // Number of nodes that are merged at once, limited by registers.
+  static constexpr int kAtOnce = Share::kFloats <= 8 ? 4 : Share::kFloats <= 16 ? 2 : 1;
 
   [[nodiscard]] static __device__ __forceinline__ Share one_by_one(const Nodes& nodes, const ListedNode* list,
                                                                    int count, char* shared, Stack& stack,
@@ -49,12 +50,13 @@ class DecodeMerge {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const ListedNode own = lane < count ? list[lane] : ListedNode{0, kNoLevel, 0};
     const int end = __reduce_max_sync(kAllLanes, lane < count ? own.level + own.merges : 0);
-    uint32 alive = kAllLanes >> (kWarpThreads - count);  // those that are not part of another one
+    uint32 alive = kAllLanes >> (kWarpThreads - count);  // nodes that have not been merged into another one
 #pragma unroll 1
     for (int level = __reduce_min_sync(kAllLanes, static_cast<int>(own.level)); level < end; ++level) {
-      // These become one with their left neighbours, which are complete at this level
+      // These nodes merge with their left neighbours, which are complete at this level
       const bool is_right = own.level <= level && level < own.level + own.merges;
-      const int left = 31 - __clz(static_cast<int>(alive & ((1u << lane) - 1)));  // -1: it lies on the stack
+      // -1: the left neighbour is on the stack
+      const int left = 31 - __clz(static_cast<int>(alive & ((1u << lane) - 1)));
       merge_level(__ballot_sync(kAllLanes, is_right), left, shared, stack, is_live);
       alive &= ~__reduce_or_sync(kAllLanes, is_right && left >= 0 ? 1u << left : 0);
     }
@@ -69,7 +71,7 @@ class DecodeMerge {
     }
   }
 
-  // left: of the node that has the lane's number.
+  // left: left neighbour of the node with the lane's number.
   static __device__ __forceinline__ void merge_level(uint32 right, int left, char* shared, Stack& stack, bool is_live) {
     const int first = __ffs(static_cast<int>(right)) - 1;
     if (__shfl_sync(kAllLanes, left, max(first, 0)) < 0 && right != 0) {
@@ -84,7 +86,7 @@ class DecodeMerge {
     while (right != 0) {
       int node[kAtOnce], before[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {  // where there are fewer, one of them again, to the same result
+      for (int i = 0; i < kAtOnce; ++i) {  // if fewer remain, one is repeated, with the same result
         node[i] = __ffs(static_cast<int>(right)) - 1;
         before[i] = __shfl_sync(kAllLanes, left, node[i]);
         right = i + 1 < kAtOnce && (right & (right - 1)) == 0 ? right : right & (right - 1);

@@ -1,5 +1,5 @@
-// P of a step in shared memory, between the two products: a row of 64 keys for each query row of the team, in elements
-// of q. Each warp writes its 16 keys of all rows, and reads all keys.
+// P of a step in shared memory, between the two products. It has a row of 64 keys for each query row of the team, in
+// elements of q. Each warp writes its 16 keys of all rows, and reads all keys.
 #pragma once
 
 #include "../isa/ldmatrix.cuh"
@@ -15,7 +15,7 @@ struct DecodeP {
   using Element = ProductElementOf<Config>;
   static constexpr int kEights = Sizes::kEights;
 
-  // p: as the scores lie (decode_products.cuh).
+  // p: in the layout of the scores (decode_products.cuh).
   static __device__ __forceinline__ void store(const float (&p)[kEights][4], char* rows,
                                                const DecodeRole<Config>& role) {
 #pragma unroll
@@ -26,7 +26,7 @@ struct DecodeP {
     }
   }
 
-  // 32 keys of eight rows, as operands of two products of tiles.
+  // Loads 32 keys of eight rows, as operands of two tile products.
   [[nodiscard]] static __device__ __forceinline__ LoadedMatrices load(const char* rows, int lane, int n, int half) {
     const uint32 first = smem_address(rows) + lane % 8 * Sizes::kPRow + lane / 8 * kChunkBytes;
     return ldmatrix_x4(first + n * 8 * Sizes::kPRow + half * 4 * kChunkBytes);
@@ -55,7 +55,7 @@ requires(Config::kElement == ElementType::kF32) struct DecodeP<Config> {
     }
   }
 
-  // Four keys of a row.
+  // Returns four keys of a row.
   [[nodiscard]] static __device__ __forceinline__ float4 load(const char* rows, int row, int chunk) {
     return reinterpret_cast<const float4*>(rows + row * Sizes::kPRow)[chunk];
   }

@@ -1,9 +1,9 @@
-// DecodeProducts for caches of 8 bits beside a q of 16: elements become 16 bits in registers, exactly, and enter the
-// products of those. A q of bf16 becomes f16 too, each row times a power of two: exact but for elements that are 2^-28
-// of the row's largest and less. The caches' factors are no matter here.
+// DecodeProducts for 8-bit caches with a 16-bit q. Cache elements are converted to 16 bits in registers, exactly, and
+// enter 16-bit products. A bf16 q is converted to f16, each row times a power of two. That is exact except for elements
+// below 2^-28 of the row's largest. The cache's factors are applied elsewhere.
 //
-// A register of four bytes has four neighbours of a row, where the tensor cores want two and two that lie eight apart.
-// So a product of 16 columns takes them in another order, and q alike; and columns of o are numbered in pairs.
+// A register of four bytes has four neighbours of a row, but the tensor cores need two pairs that lie eight apart. So
+// the depth of a product is permuted, in the cache and in q alike, and columns of o are numbered in pairs.
 #pragma once
 
 #include "decode_products.cuh"
@@ -17,7 +17,8 @@ struct ElementPairs {
   uint32 low, high;
 };
 
-// Bytes of cached elements as numbers. pairs(): the bytes 0 and 1, and 2 and 3; kInterleaved: 0 and 2, and 1 and 3.
+// Conversion of cached bytes to numbers. pairs() returns the bytes {0, 1} and {2, 3}, or with kInterleaved {0, 2} and
+// {1, 3}.
 template <CacheElement kCache>
 struct CachedBytes;
 
@@ -28,7 +29,7 @@ struct CachedBytes<CacheElement::kF8E4M3> {
     const uint32 ordered = kInterleaved ? __byte_perm(bytes, 0, 0x3120) : bytes;
     return {halves(ordered), halves(ordered >> 16)};
   }
-  // Two of f16, from the lower half of `bytes`.
+  // Returns the lower half of `bytes` as two f16.
   [[nodiscard]] static __device__ __forceinline__ uint32 halves(uint32 bytes) {
     uint32 pair;
 #if __CUDA_ARCH__ >= 890
@@ -50,7 +51,7 @@ struct CachedBytes<CacheElement::kF8E4M3> {
 
 template <>
 struct CachedBytes<CacheElement::kI8> {
-  // As 1024 + 128 + x, whose last bits of f16 are x + 128.
+  // Builds 1024 + 128 + x, whose last bits in f16 are x + 128, and subtracts 1152.
   template <bool kInterleaved>
   [[nodiscard]] static __device__ __forceinline__ ElementPairs pairs(uint32 bytes) {
     constexpr uint32 kTop = 0x64646464u;
@@ -66,7 +67,7 @@ struct CachedBytes<CacheElement::kI8> {
   [[nodiscard]] static __device__ __forceinline__ float to_float(uint32 byte) {
     return Int8::to_float(static_cast<Int8::Storage>(byte));
   }
-  // As 2^23 + 128 + x, whose last bits of f32 are x + 128.
+  // Builds 2^23 + 128 + x, whose last bits in f32 are x + 128, and subtracts 2^23 + 128.
   static __device__ __forceinline__ void to_floats(uint32 bytes, float (&x)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -75,8 +76,9 @@ struct CachedBytes<CacheElement::kI8> {
   }
 };
 
-// Rows of q from bf16 to f16, in place, with the largest element in [2^14, 2^15). DecodeRow::unit is the factor of a
-// row's scores that this takes. By a team's warps, each of which has some rows, behind a barrier of theirs.
+// Converts rows of q from bf16 to f16 in place, with the largest element in [2^14, 2^15). DecodeRow::unit becomes the
+// factor that undoes this in the row's scores. The warps of a team call it after a team barrier, and each converts some
+// of the rows.
 template <class Config>
 __device__ __forceinline__ void convert_queries(char* q_rows, DecodeRow* rows, const DecodeRole<Config>& role) {
   using Sizes = DecodeSizes<Config>;

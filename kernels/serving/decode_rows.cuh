@@ -1,4 +1,4 @@
-// The query rows of an item: q in shared memory, and which keys each row sees.
+// The query rows of an item: q in shared memory, and the keys that each row sees.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -9,18 +9,18 @@
 
 namespace attend {
 
-// Of one row of the tile. A row behind the last one sees nothing.
+// State of one row of the tile. A row after the last one sees nothing.
 struct DecodeRow {
-  uint64 tree;      // bit j: sees key diagonal + j. All ones without a tree
-  int low, high;    // the keys [low, high), as far as lengths and the window go
-  int position;     // of the row among the keys: i + seqlen_k - seqlen_q
-  int first_drawn;  // the tree is asked about keys from here on
-  float slope;      // ALiBi
-  float unit;       // of the scores: kConvertsQueries
+  uint64 tree;      // bit j: the row sees key first_drawn + j; all ones without a tree
+  int low, high;    // the keys [low, high) that lengths and the window allow
+  int position;     // position of the row among the keys: i + seqlen_k - seqlen_q
+  int first_drawn;  // first key that the tree mask covers
+  float slope;      // ALiBi slope
+  float unit;       // factor of the row's scores: kConvertsQueries
 };
 static_assert(sizeof(DecodeRow) == kDecodeRowBytes);
 
-// The bits [begin, end) of a step's keys.
+// Returns a mask with the bits [begin, end) of a step's 64 keys.
 [[nodiscard]] __device__ __forceinline__ uint64 bits_between(int begin, int end) {
   const int first = max(begin, 0), behind = min(end, kStepKeys);
   if (first >= behind) return 0;
@@ -33,25 +33,25 @@ static_assert(kStepKeys == 64);
   return key >= row.low && key < row.high && drawn;
 }
 
-// Likewise of a step's keys, from first_key on: a bit each.
+// As sees(), for the keys of a step that starts at first_key: one bit for each key.
 [[nodiscard]] __device__ __forceinline__ uint64 seen_keys(const DecodeRow& row, int first_key) {
   const int drawn_from = row.first_drawn - first_key;
-  // Behind the tree's last bit all keys have that bit
+  // The arithmetic shift repeats the tree's last bit for all later keys
   uint64 drawn = static_cast<uint64>(static_cast<int64>(row.tree) >> min(max(-drawn_from, 0), 63));
   if (drawn_from > 0)
     drawn = drawn_from < kStepKeys ? drawn << drawn_from | ((uint64{1} << drawn_from) - 1) : ~uint64{0};
   return drawn & bits_between(row.low - first_key, row.high - first_key);
 }
 
-// A score with ALiBi. In one rounding, whichever kernel it is.
+// Returns a score with ALiBi added. The result is rounded once, in every kernel.
 [[nodiscard]] __device__ __forceinline__ float with_slope(float score, const DecodeRow& row, int key) {
   return multiply_add(-(row.slope * kLog2E), fabsf(static_cast<float>(row.position - key)), score);
 }
 
 // A packed row of a piece.
 struct QueryRow {
-  int64 index;  // of the sequence's rows
-  int64 head;   // of q
+  int64 index;  // index among the sequence's rows
+  int64 head;   // head of q
 
   [[nodiscard]] static __device__ __forceinline__ QueryRow of(const DecodeArgs& args, const DecodePiece& piece,
                                                               int row) {
@@ -62,11 +62,11 @@ struct QueryRow {
   }
 };
 
-// Keys that all rows of the tile see: [low, high).
+// The keys [low, high), which all rows of the tile see.
 struct KeysOfAll {
   int low, high;
 
-  // A bit for each of a step's keys, from first_key on.
+  // Returns one bit for each key of the step that starts at first_key.
   [[nodiscard]] __device__ __forceinline__ uint64 of_step(int first_key) const {
     return bits_between(low - first_key, high - first_key);
   }
@@ -78,7 +78,7 @@ template <class Config>
   return {last.low, min(first.high, first.first_drawn)};
 }
 
-// What a row sees. There is no such row if it is not below piece.num_rows.
+// Returns what a row sees. A row at or after piece.num_rows does not exist, and sees nothing.
 [[nodiscard]] __device__ __forceinline__ DecodeRow row_of(const DecodeArgs& args, const DecodeSpan& span,
                                                           const DecodePiece& piece, int number) {
   constexpr int kMostKeys = 0x7fffffff;
@@ -105,12 +105,13 @@ template <class Config>
   return row;
 }
 
-// By all computing threads, between two barriers of theirs, before the second of which they call wait_for_rows().
+// Loads the rows. All computing threads call it between two barriers of theirs, and call wait_for_rows() before the
+// second.
 template <class Config>
 __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSpan& span, const DecodePiece& piece,
                                           char* q_rows, DecodeRow* rows) {
   using Sizes = DecodeSizes<Config>;
-  // Elements of a chunk, and chunks of a row: with the zeros that pad it
+  // Elements of a chunk, and chunks of a row including the zero padding
   constexpr int kElements = Config::kAligned ? kChunkBytes / Sizes::kQBytes : 1;
   constexpr int kChunks = round_up(Config::kHeadDim, 32) / kElements;
   const int thread = static_cast<int>(threadIdx.x);
@@ -132,14 +133,14 @@ __device__ __forceinline__ void load_rows(const DecodeArgs& args, const DecodeSp
     }
   }
   if constexpr (Config::kAligned) cp_async_commit();
-  // By the last warps, which have no chunks of a small tile
+  // The last threads do this, because they have the fewest chunks in a small tile
   const int row = Sizes::kComputeThreads - 1 - thread;
   if (row < Sizes::kTileRows) rows[row] = row_of(args, span, piece, row);
 }
 template <class Config>
 __device__ __forceinline__ void wait_for_rows() {
   if constexpr (Config::kAligned) cp_async_wait<0>();
-  if constexpr (Config::kByWarpgroup) fence_smem_for_async();  // for wgmma
+  if constexpr (Config::kByWarpgroup) fence_smem_for_async();  // wgmma reads q
 }
 
 }  // namespace attend

@@ -1,4 +1,4 @@
-// From products of q and k to scores.
+// Conversion of products of q and k to scores.
 #pragma once
 
 #include "../attention/score_transform.cuh"
@@ -6,7 +6,7 @@
 
 namespace attend {
 
-// What scores are made of, beside products.
+// The factors of scores.
 struct DecodeScale {
   float log2;    // scale log2(e), without a transform
   float in_cap;  // scale / cap
@@ -17,7 +17,7 @@ struct DecodeScale {
     const float in_cap = fmaxf(-kLargestFloat, fminf(kLargestFloat, args.scale / args.transform_cap));
     return {0.0f, in_cap, args.transform_cap * kLog2E};
   }
-  // Products to scores, in units of log2.
+  // Turns products into scores, in units of log2.
   template <class Config, int kEights>
   __device__ __forceinline__ void apply(float (&s)[kEights][4]) const {
     if (of_cap == 0.0f) {

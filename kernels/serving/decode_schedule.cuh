@@ -1,14 +1,15 @@
-// Which block has which part of a decode call's work: equal shares of all items' units, one after another.
+// Assigns the work of a decode call to blocks: equal shares of the units of all items, in order.
 //
-// Work is numbered: sequence by sequence, item by item, unit by unit. Block b has the numbers [boundary(b),
-// boundary(b + 1)). A boundary is near b * share, where few nodes of the tree (decode_tree.cuh) are cut: preferably
-// between two items, otherwise at the roundest unit. Every block computes the same boundaries from the lengths, which
-// are known on the device only.
+// Work is numbered: sequence by sequence, item by item, unit by unit. Block b has the numbers [boundary(b), boundary(b
+// + 1)). A boundary is near b * share, at a place that cuts few nodes of the tree (decode_tree.cuh): preferably between
+// two items, otherwise at the unit that is a multiple of the highest power of two. Every block computes the same
+// boundaries from the lengths, which are known only on the device.
 //
-// kLeavesRoom: sequences with many rows are left to another kernel, which runs beside this one. Some of the blocks have
-// no work then, and end: half of them keep the memory busy, and the other kernel wants their multiprocessors.
+// kLeavesRoom: another kernel handles sequences with many rows, and runs at the same time. Then some blocks get no work
+// and end at once. Half of the blocks are enough to keep memory busy, and the other kernel uses the freed
+// multiprocessors.
 //
-// All of this runs once in a block, when its instructions are in no cache: what counts is how many they are.
+// This code runs once in a block, before its instructions are in any cache. So its cost is its instruction count.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -18,7 +19,7 @@
 
 namespace attend {
 
-// Work is numbered in 32 bits where they suffice: Config::kManyUnits.
+// Work is numbered in 32 bits unless Config::kManyUnits is set.
 template <bool kMany>
 struct DecodeNumberOf {
   using Type = int;
@@ -34,12 +35,12 @@ struct DecodeNumberOf<true> {
   }
 };
 
-// Where an item begins in the numbers of the work.
+// An item, and the numbers of its units in the work.
 template <class Number>
 struct DecodeItem {
   DecodeSpan span;
-  int index;     // of the sequence's items
-  int of_each;   // numbers of any item; 0: they are not alike
+  int index;     // index among the sequence's items
+  int of_each;   // numbers of every item; 0: items differ
   Number first;  // number of its first unit
 
   [[nodiscard]] __device__ __forceinline__ int numbers() const { return of_each != 0 ? of_each : span.numbers; }
@@ -55,11 +56,11 @@ struct DecodeSchedule {
 
   Number total;
   Number share;
-  Number slack;  // a boundary may be so far from its ideal place
+  Number slack;  // largest distance of a boundary from its ideal place
   int of_each;   // DecodeItem::of_each
 
-  // By one warp. Gives lane n the block's begin, n = 0, or its end, n = 1: the number, and in `item` the item that has
-  // it or ends there. kept: room for the sequences, or null.
+  // Computes the schedule by one warp. Returns the number of the block's begin in lane 0, and of its end in lane 1.
+  // `item` is set to the item that has this number or ends there. kept: room for the sequences, or null.
   [[nodiscard]] __device__ __forceinline__ Number make(const DecodeArgs& args, DecodeSequence* kept, Item& item) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const Run run = Run::of(args, kept, lane);
@@ -86,7 +87,7 @@ struct DecodeSchedule {
     const int owner = max(__ffs(static_cast<int>(owners)) - 1, 0);
     const Number first = __shfl_sync(kAllLanes, before, owner);
     const int sequence = __shfl_sync(kAllLanes, run.begin, owner);
-    __syncwarp();  // the sequences are kept
+    __syncwarp();  // waits until the sequences have been stored in `kept`
     if (lane > 1 || owners == 0) return total;
     const Number ideal = lane == 0 ? begin : end;
     item.of_each = of_each;
@@ -94,21 +95,22 @@ struct DecodeSchedule {
     return item.first + snapped(item, ideal);
   }
 
-  // The boundary as a distance from the item's first unit, of an ideal number near or in the item.
+  // Returns the actual boundary for an ideal number near or in the item, as a distance from the item's first unit.
   [[nodiscard]] __device__ __forceinline__ int snapped(const Item& item, Number ideal) const {
     const int begin = item.span.begin_unit, numbers = item.numbers();
     if (ideal - slack <= item.first) return 0;
     if (ideal + slack >= item.end()) return numbers;
     const int low = begin + static_cast<int>(ideal - slack - item.first) - 1;
     const int high = begin + static_cast<int>(ideal + slack - item.first);
-    const int bits = 31 - __clz(low ^ high);  // above them both are the same: the roundest in (low, high]
+    const int bits = 31 - __clz(low ^ high);  // low and high agree above this bit: gives the number in (low, high] with
+                                              // the most trailing zero bits
     int unit = high >> bits << bits;
     const int level = leaf_level(unit, kLeafShift);
     unit = (unit + (1 << level >> 1)) >> level << level;
     return unit - begin < item.span.units() ? max(unit - begin, 0) : numbers;
   }
 
-  // To the item behind it. false: there is none, as far as the arrays say.
+  // Moves to the next item. Returns false if the arrays have no further item.
   [[nodiscard]] static __device__ __forceinline__ bool advance(const DecodeArgs& args, const DecodeSequence* kept,
                                                                Item& item) {
     item.first = item.end();
@@ -124,12 +126,12 @@ struct DecodeSchedule {
  private:
   static constexpr int kMostUnits = 0x7fffffff;
 
-  // The sequences that a lane counts.
+  // The sequences that one lane counts.
   struct Run {
     int begin;
-    int most, least;  // numbers of an item
-    Number numbers;   // of their work
-    float left;       // kLeavesRoom: the work that another kernel does, in tiles of its rows times units
+    int most, least;  // most and least numbers of an item
+    Number numbers;   // numbers of all its work
+    float left;       // kLeavesRoom: the other kernel's work, in row tiles times units
 
     [[nodiscard]] static __device__ __forceinline__ Run of(const DecodeArgs& args, DecodeSequence* kept, int lane) {
       const int all = static_cast<int>(args.num_sequences), each = (all + kWarpThreads - 1) / kWarpThreads;
@@ -152,14 +154,14 @@ struct DecodeSchedule {
     }
   };
 
-  // Of a sequence that is left to the other kernel, whose tiles have 128 rows of one head.
+  // Returns the work of a sequence that is left to the other kernel, whose tiles have 128 rows of one head.
   [[nodiscard]] static __device__ __forceinline__ float work_of_rows(const DecodeArgs& args, const DecodeSpan& span) {
     if (span.seqlen_q <= 0) return 0.0f;
     const float tiles = ceilf(static_cast<float>(span.seqlen_q) / 128.0f);
     return tiles * static_cast<float>(args.num_heads_k * args.group) * static_cast<float>(units_to(span.seqlen_k));
   }
-  // So many that both kernels end together, but enough to keep the memory busy. The whole GPU takes about two thirds as
-  // long for a unit of the other kernel as for one of this.
+  // Returns the number of blocks that get work: few enough that both kernels end together, but enough to keep memory
+  // busy. On the full GPU, a unit takes the other kernel about two thirds of the time that it takes this one.
   [[nodiscard]] __device__ __forceinline__ int busy_blocks(float left_of_lane) const {
     constexpr float kUnit = 0.65f, kLeast = 0.55f;
     float left = left_of_lane;
@@ -176,7 +178,7 @@ struct DecodeSchedule {
     return DecodeSpan::of(args, s, DecodeSequence::of(args, s, kept), kRowShift, kLeafShift);
   }
 
-  // The item that has a number, from a sequence on whose first number is `first`.
+  // Finds the item that has a number. The search starts at a sequence whose first number is `first`.
   static __device__ __forceinline__ void find(const DecodeArgs& args, const DecodeSequence* kept, int sequence,
                                               Number first, Number number, Item& item) {
 #pragma unroll 1
@@ -186,25 +188,26 @@ struct DecodeSchedule {
       if (number - first < of_sequence || sequence + 1 >= args.num_sequences) break;
       first += of_sequence;
     }
-    // Offsets that are still to be written may be anything, and make more items than can be numbered: this one exists
+    // A previous kernel may still write the offsets. Until then they may hold any values, even more items than can be
+    // numbered. The clamp ensures that the item exists
     const uint32 index = static_cast<uint32>(Numbers::divide(number - first, item.numbers()));
     item.index = static_cast<int>(min(index, static_cast<uint32>(max(item.span.items, 1) - 1)));
     item.first = first + static_cast<Number>(item.index) * item.numbers();
   }
 
-  // A node of another block takes about as long to merge as a fourth of a unit to compute: a share is not below the
-  // root of that, 2^n with 4 4^n >= most, and not below a leaf.
+  // Returns the least share that pays. Merging a node of another block takes about a quarter of the time of computing a
+  // unit. So a share is at least 2^n with 4 * 4^n >= most, and at least a leaf.
   [[nodiscard]] static __device__ __forceinline__ int least_share(int most) {
     if (most <= 1) return 1;
-    const int bits = 32 - __clz(most - 1);  // of the next power of two
+    const int bits = 32 - __clz(most - 1);  // exponent of the next power of two
     return 1 << max((bits - 1) / 2, leaf_level(most - 1, kLeafShift));
   }
 
-  // A block with parts of two items takes as much longer as for so many units.
+  // Extra time of a block that has parts of two items, in units.
   static constexpr int kUnitsOfTwoParts = 5;
-  // Few items that are all alike: each is cut into as many equal parts as there are blocks for, if shares do not grow
-  // much by that. Then no block has parts of two items. A part has few binary digits, as few nodes begin and end with
-  // it then. false: nothing has changed.
+  // Handles a few items of equal length. It cuts each into equal parts, one for each available block, if the shares do
+  // not grow much. Then no block has parts of two items. The length of a part has few binary digits, so that few nodes
+  // begin and end in it. Returns false, and changes nothing, if this does not pay.
   [[nodiscard]] __device__ __forceinline__ bool cut_equally(int blocks, int most) {
     if (total <= 0 || total >= kMostOfSmall) return false;
     const int numbers = static_cast<int>(total), parts = small_quotient(blocks, small_quotient(numbers, most));
@@ -221,8 +224,8 @@ struct DecodeSchedule {
     total = small_quotient(numbers, most) * of_each;
     return true;
   }
-  // Of numbers below kMostOfSmall, in a fourth of a division's instructions: the quotient is off by less than half of
-  // what separates it from the next one.
+  // Divides numbers below kMostOfSmall with a quarter of the instructions of an integer division. The error of the
+  // float quotient is too small to change the integer part.
   static constexpr int kMostOfSmall = 1 << 20;
   [[nodiscard]] static __device__ __forceinline__ int small_quotient(int value, int divisor) {
     return static_cast<int>(__fdividef(static_cast<float>(value) + 0.5f, static_cast<float>(divisor)));
@@ -233,9 +236,9 @@ struct DecodeSchedule {
     share = max(Numbers::divide(total + (blocks - 1), blocks), static_cast<Number>(least_share(most)));
     slack = share / 32;
     if (total == 0) return;
-    // A few blocks less keep the memory as busy
+    // Slightly fewer blocks keep memory equally busy
     const Number largest = share + static_cast<Number>(static_cast<uint64>(share) / 24);
-    if (all_alike) {  // whole items, if that is as good
+    if (all_alike) {  // full items, if that is no worse
       const Number whole = Numbers::divide(share + (most - 1), most) * most;
       if (whole <= largest) {
         share = whole;

@@ -1,7 +1,7 @@
-// What a call's arrays say of a sequence.
+// The contents of a call's arrays for one sequence.
 //
-// A block makes its schedule while the kernel before still runs, which may write these arrays. So it keeps what it has
-// read, and makes the schedule again if the arrays say something else when that kernel has ended.
+// A block makes its schedule while the previous kernel still runs, which may write these arrays. So the block keeps the
+// values that it read, and makes the schedule again if they have changed when that kernel has ended.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
@@ -11,9 +11,9 @@
 namespace attend {
 
 struct DecodeSequence {
-  int q_begin, seqlen_q;  // its rows: of q where they are packed
+  int q_begin, seqlen_q;  // its rows; q_begin is their first row in packed q
   int cache_row;
-  int seqlen_k;  // -1: it is dead
+  int seqlen_k;  // -1: dead
   int first_key;
 
   [[nodiscard]] static __device__ __forceinline__ DecodeSequence of(const DecodeArgs& args, int s) {
@@ -29,7 +29,7 @@ struct DecodeSequence {
     sequence.first_key = static_cast<int>(attend::first_key(args.cache, s));
     return sequence;
   }
-  // Of the kept ones, if any are.
+  // Returns the kept sequence, or reads the arrays if none are kept.
   [[nodiscard]] static __device__ __forceinline__ DecodeSequence of(const DecodeArgs& args, int s,
                                                                     const DecodeSequence* kept) {
     return kept != nullptr ? kept[s] : of(args, s);
@@ -41,10 +41,10 @@ struct DecodeSequence {
   }
 };
 
-// So many sequences are kept, or none.
+// Most sequences that are kept. If there are more, none is kept.
 constexpr int kDecodeKept = 128;
 
-// Do the arrays say something else than what was kept? By one warp.
+// Returns whether the arrays' contents differ from the kept ones. One warp calls it.
 [[nodiscard]] __device__ __forceinline__ bool have_changed(const DecodeArgs& args, const DecodeSequence* kept,
                                                            int lane) {
   bool changed = false;

@@ -1,11 +1,13 @@
-// The tile of a decode kernel and the shared memory of its block: the host to ask for the bytes, the device to lay them
-// out.
+// The tile of a decode kernel, and the shared memory of its block. The host uses this file to request the bytes, the
+// device to lay them out.
 //
-// A step is 64 keys. Loading warps bring its keys and then its values into slots of a ring. A team of four warps
-// computes it: each warp has 16 of the keys in the product with q, and a fourth of the columns in the product with v.
-// There are one or two teams, each with its part of the query rows; or, by_warpgroup, two that have the same 64 rows
-// and compute different leaves, each warp with 16 of the rows, or the same leaf, each half of the columns of o
-// (column_parts).
+// A step is 64 keys. Loading warps copy its keys, then its values, into slots of a ring. A team of four warps computes
+// the step: each warp has 16 of the keys in the product with q, and a quarter of the columns in the product with v. A
+// block has one or two teams, and each team has its own query rows.
+//
+// by_warpgroup: a block has two teams instead, which have the same 64 query rows. In a team each warp has 16 of the
+// rows. With column_parts of 1 the teams compute different leaves. With column_parts of 2 they compute the same leaf,
+// and each has half of the columns of o.
 #pragma once
 
 #include "../common/tile_sizes.cuh"
@@ -18,61 +20,62 @@ constexpr int kTeamWarps = 4;
 constexpr int kWarpKeys = 16;
 constexpr int kStepKeys = kTeamWarps * kWarpKeys;
 constexpr int kDecodeLoadWarps = 2;
-constexpr int kDecodeToldBytes = 16;   // of what warps tell each other: DecodeTold
-constexpr int kDecodeRowBytes = 32;    // of what a block knows of a query row
-constexpr int kDecodeListedBytes = 8;  // of a node in the list of those that a block merges
+constexpr int kDecodeToldBytes = 16;   // size of DecodeTold: the warps' messages to each other
+constexpr int kDecodeRowBytes = 32;    // state of a query row
+constexpr int kDecodeListedBytes = 8;  // an entry in the list of nodes that a block merges
 constexpr int kDecodeListed = 32 * kDecodeInnerNodes;
-constexpr int kDecodeAskedBytes = 16;    // of what a loading lane knows of a key of a step to come
+constexpr int kDecodeAskedBytes = 16;    // size of DecodeAskedKey: a loading lane's key of an upcoming step
 constexpr int kDecodeCursorBytes = 160;  // room for a cursor, or the schedule
 
 struct DecodeTile {
-  int q_bytes;      // of an element of q and o
-  int cache_bytes;  // of an element of k and v
+  int q_bytes;      // bytes of an element of q and o
+  int cache_bytes;  // bytes of an element of k and v
   int head_dim;
   int head_dim_v;
   int values_are_keys;  // v is the first columns of k
-  int has_boxes;        // the copy engine brings keys and values
-  int by_warpgroup;     // two warpgroups multiply, each a tile of 64 query rows by a step's keys
-  int column_parts;     // by_warpgroup: 2: each has half of the columns of o
-  int rows;             // of a team: a multiple of 8
-  int row_parts;        // teams, 1 or 2
-  int half_rows;        // a tile of 8 rows has 4 at most
-  int slots;            // of the ring, each for the keys or the values of a step
-  int stack_nodes;      // of the stack, that lie in shared memory
+  int has_boxes;        // the copy engine (TMA) copies keys and values in boxes
+  int by_warpgroup;     // two warpgroups multiply a tile of 64 query rows by a step's keys
+  int column_parts;     // 2: by_warpgroup, and each warpgroup has half of the columns of o
+  int rows;             // rows of a team: a multiple of 8
+  int row_parts;        // number of teams with different rows, 1 or 2
+  int half_rows;        // the tile of 8 rows has at most 4 in use
+  int slots;            // slots of the ring, each for the keys or the values of a step
+  int stack_nodes;      // nodes of the stack in shared memory
 };
 
-// What the memory brings for a step.
+// Bytes read from memory for a step.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_step_bytes(const DecodeTile& t) {
   return (t.head_dim + (t.values_are_keys != 0 ? 0 : t.head_dim_v)) * t.cache_bytes * kStepKeys;
 }
-// A block computes a step of so many bytes while the memory brings it.
+// For a step of this size, computing takes as long as reading the step from memory.
 constexpr int kDecodeEvenStep = 32 * 1024;
 
-// Does a step multiply the keys of the next one? Then three slots are in use at once. It pays where few blocks compute
-// more slowly than the memory brings (leaves_room). Otherwise a slot is worth more.
+// Whether the block multiplies the next step's keys during the current step. This uses three slots at once. It pays if
+// few blocks run and computing is slower than memory (leaves_room). Otherwise a free slot is worth more.
 constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_wants_to_work_ahead(const DecodeTile& t, bool leaves_room) {
   return leaves_room && t.q_bytes == 2 && t.rows <= 16;
 }
 
-// That have a state between them.
+// Number of threads that share one state.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_threads(const DecodeTile& t) {
   return kTeamWarps * t.row_parts * t.column_parts * 32;
 }
-// Do two warpgroups compute leaves in turns?
+// Whether two warpgroups compute alternating leaves.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_leaves_in_turns(const DecodeTile& t) {
   return t.by_warpgroup != 0 && t.column_parts == 1;
 }
-// Of the computing warps, which come first in a block. Of two warpgroups in turns each has states of its own.
+// Number of computing threads, which are the first threads of a block. Two warpgroups that alternate have separate
+// states.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_compute_threads(const DecodeTile& t) {
   return decode_state_threads(t) * (decode_leaves_in_turns(t) ? 2 : 1);
 }
-// Of those and the loading ones.
+// Number of computing and loading threads.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_busy_threads(const DecodeTile& t) {
   return decode_compute_threads(t) + kDecodeLoadWarps * 32;
 }
-// Of the block. With two warpgroups that have half of the columns each, registers change hands, which takes whole
-// warpgroups: two warps have nothing to do.
+// Whether the block moves registers between warpgroups, which happens with column_parts of 2. Only complete warpgroups
+// can change their register counts, so the block gets two idle warps.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_moves_registers(const DecodeTile& t) {
   return t.column_parts > 1;
 }
@@ -81,16 +84,16 @@ constexpr int kDecodeSlotsAhead = 3;
   return decode_moves_registers(t) ? round_up(decode_busy_threads(t), kWarpgroupThreads) : decode_busy_threads(t);
 }
 
-// Bytes from one row of a tile to the next: an odd number of chunks of 16 bytes, so that neighbouring rows lie in
-// different banks. Columns are padded to `multiple`.
+// Bytes from one row of a tile to the next: an odd number of 16-byte chunks, so that neighbouring rows lie in different
+// banks. Columns are padded to `multiple`.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_row_bytes(int columns, int bytes, int multiple) {
   return (ceil_div(round_up(columns, multiple) * bytes, 16) | 1) * 16;
 }
-// Do keys and values lie in panels, as the copy engine brings them, and wgmma reads them? decode_slot.cuh
+// Whether keys and values lie in panels, the layout that the copy engine writes and wgmma reads: decode_slot.cuh
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_has_panels(const DecodeTile& t) {
   return t.has_boxes != 0 || t.by_warpgroup != 0;
 }
-// Of a row of keys or values in a slot: columns are padded to a product's tile, and to whole panels.
+// Bytes of a row of keys or values in a slot. Columns are padded to the tile of a product, and to full panels.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_row_bytes(int columns, int bytes, bool has_panels) {
   return round_up(round_up(columns, 16) * bytes, has_panels ? kSwizzleBytes : 1);
 }
@@ -99,8 +102,8 @@ constexpr int kDecodeSlotsAhead = 3;
   const int v_row = decode_slot_row_bytes(t.head_dim_v, t.cache_bytes, decode_has_panels(t));
   return kStepKeys * (t.values_are_keys != 0 || k_row > v_row ? k_row : v_row);
 }
-// Of the rows of all teams: q, and the probabilities of a step. by_warpgroup: q is in panels, whose rows are of 128
-// bytes, and probabilities are in registers.
+// Row pitches and sizes of q, and of the probabilities of a step, over the rows of all teams. by_warpgroup: q lies in
+// panels with rows of 128 bytes, and probabilities stay in registers.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_q_row(const DecodeTile& t) {
   return t.by_warpgroup != 0 ? round_up(t.head_dim * t.q_bytes, kSwizzleBytes)
                              : decode_row_bytes(t.head_dim, t.q_bytes, 32);
@@ -112,7 +115,7 @@ constexpr int kDecodeSlotsAhead = 3;
   return t.by_warpgroup != 0 ? 0 : decode_row_bytes(kStepKeys, t.q_bytes, 16);
 }
 
-// Tiles of 16 columns of o, and of those a warp's: warp w has the tiles w, w + 4, ...
+// Number of 16-column tiles of o, and number of those in one warp: warp w has the tiles w, w + 4, ...
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_column_tiles(const DecodeTile& t) {
   return ceil_div(t.head_dim_v, 16);
 }
@@ -124,27 +127,28 @@ constexpr int kDecodeSlotsAhead = 3;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warpgroup_columns(const DecodeTile& t) {
   return round_up(ceil_div(t.head_dim_v, t.column_parts), kPanelColumns);
 }
-// Sums of a row that a thread of a warpgroup keeps: by places among the keys, as threads of a team have them, or one.
+// Number of partial sums of a row in a warpgroup's thread. With one column part there is one for each set of key
+// positions, to match the sums of a team's threads. Otherwise there is one.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_warpgroup_sums(const DecodeTile& t) {
   return t.column_parts > 1 ? 1 : 2 * kTeamWarps;
 }
 
-// Floats of a thread's share of a state: o, then the maximum and sum of its two rows of each eight. by_warpgroup: the
-// maxima of its two rows, the sums of each, and o (decode_warpgroup_state.cuh).
+// Floats of a thread's share of a state: o, then the maxima and sums of its two rows in every group of eight.
+// by_warpgroup: the maxima of its two rows, their sums, and o (decode_warpgroup_state.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_state_floats(const DecodeTile& t) {
   return t.by_warpgroup != 0 ? decode_warpgroup_columns(t) / 2 + 2 + 2 * decode_warpgroup_sums(t)
                              : (decode_owned_tiles(t) + 1) * (t.rows / 8) * 4;
 }
-// Of a thread's share of a node: that of a state, or with half_rows that of one of the state's two rows.
+// Floats of a thread's share of a node: those of a state, or with half_rows those of one of its two rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_share_floats(const DecodeTile& t) {
   return t.half_rows != 0 ? decode_owned_tiles(t) * 2 + 2 : decode_state_floats(t);
 }
-// Of a node: packets of three floats and a tag each.
+// Packets of a thread's share of a node. A packet has three floats and a tag.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_node_packets(const DecodeTile& t) {
   return ceil_div(decode_share_floats(t), 3);
 }
-// Is a node too large for the ring? Then it lies in device memory as nodes of the stack do, and has a tag for each warp
-// (decode_large_nodes.cuh).
+// Whether a node is too large for the ring. Such a node lies in device memory, in the layout of stack nodes, and has a
+// tag for each warp (decode_large_nodes.cuh).
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_has_large_nodes(const DecodeTile& t) {
   return t.column_parts > 1;
 }
@@ -156,51 +160,55 @@ constexpr int kDecodeSlotsAhead = 3;
   return (ceil_div(decode_state_floats(t), 4) * 16 + 4) * decode_state_threads(t);
 }
 
-// Tags of a large node, a word each. All nodes' lie behind the header of the storage, where no layout of large nodes
-// has anything else: what another call has left is never taken for a tag.
+// Tags of a large node, one word each. The tags of all nodes follow the storage's header. No layout with large nodes
+// puts other data there, so data of an earlier call cannot pass for a tag.
 constexpr int kDecodeTagsOfNode = 8;
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_tag_bytes(int blocks) {
   constexpr int kLine = 128;
   return round_up(blocks * kDecodeNodesOfBlock * kDecodeTagsOfNode * 4, kLine);
 }
 
-// With few nodes of the stack in shared memory any may lie in device memory: decode_stack.cuh
+// Whether any node of the stack may lie in device memory. This holds if shared memory has room for only a few nodes:
+// decode_stack.cuh
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool decode_shares_small_nodes(const DecodeTile& t) {
   constexpr int kFew = 2;
   return t.by_warpgroup != 0 || t.stack_nodes <= kFew;
 }
 
-// The tree's leaves are 2^shift times as long (decode_tree.cuh): where a node takes as long as several steps. It does
-// not depend on the tile's rows, where tiles of several sizes have the same bits.
+// The tree's leaves are 2^shift times as long (decode_tree.cuh) if merging a node takes as long as several steps. The
+// shift does not depend on the tile's rows, if tiles of several row counts must give the same bits.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_leaf_shift(const DecodeTile& t) {
   constexpr int kLongColumns = 512;
   return t.column_parts > 1 ? 5 : t.head_dim_v >= kLongColumns ? 2 : 0;
 }
 
-// Of the ring. When it has been read, it takes nodes of other blocks, at least one, if they are not large.
+// Bytes of the ring. Once its slots have been read, the ring receives nodes of other blocks, so it holds at least one,
+// unless nodes are large.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_ring_bytes(const DecodeTile& t) {
   const int slots = t.slots * decode_slot_bytes(t), node = decode_has_large_nodes(t) ? 0 : decode_node_bytes(t);
   return slots > node ? slots : node;
 }
 
-// Steps ahead of its copies that a loading warp asks the table of pages: one more than the ring holds. Waiting for an
-// answer waits for copies of older steps too; those have landed before their slots can be filled again.
+// Number of steps by which a loading warp reads the page table ahead of its copies: one more than the ring holds.
+// Waiting for a table entry also waits for copies of older steps. That costs nothing, because those copies must land
+// before their slots can be filled again.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_asked_steps(const DecodeTile& t) {
   return (t.values_are_keys != 0 ? t.slots : ceil_div(t.slots, 2)) + 1;
 }
 
-// What a team's warps tell each other of each row in a step: its maximum over each warp's keys, or its sum.
+// Numbers that a team's warps share in a step: for each row and warp, the maximum or the sum over the warp's keys.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_team_stats(const DecodeTile& t) {
   return kTeamWarps * t.rows;
 }
 
-// Parts of a slot's columns, each with barriers of its own: the first warpgroup's columns of values, and all others. So
-// products begin before all columns of a step are there, and some are replaced before all have been read.
+// Parts of a slot's columns, each with its own barriers. Part 0 is the columns of values of the first warpgroup, and
+// part 1 the rest. So products start before all columns of a step have arrived, and part 0 can be refilled before part
+// 1 has been read.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int decode_slot_parts(const DecodeTile& t) {
   return t.column_parts;
 }
 
-// Offsets of the parts of a block's shared memory. Each begins on a multiple of 16 bytes.
+// Offsets of the arrays in a block's shared memory. Each is a multiple of 16 bytes.
 struct DecodeSmem {
   int ring, q, p, existing, factors, barriers, maxima, sums, exponents, rows, told, list, asked, cursors, stack, bytes;
 };

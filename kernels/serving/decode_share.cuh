@@ -1,5 +1,5 @@
-// A thread's share of the nodes that blocks leave for each other: its state. With kHalfRows half of the lanes have
-// rows; the others take the second of the two rows of each of those, and a share is the state of one row.
+// A thread's share of the nodes that blocks exchange. Usually it is the thread's state. With kHalfRows only half of the
+// lanes have rows, so each of them passes its second row to a free lane, and a share is the state of one row.
 #pragma once
 
 #include "decode_state.cuh"
@@ -9,7 +9,7 @@ namespace attend {
 // One of the two rows of a lane's state.
 template <class Config>
 struct DecodeRowState {
-  static constexpr int kColumns = DecodeSizes<Config>::kOwned * 2;  // of o
+  static constexpr int kColumns = DecodeSizes<Config>::kOwned * 2;  // columns of o
   static constexpr int kFloats = kColumns + 2;
   static constexpr bool kMergesInPieces = false;
   static_assert(kFloats == decode_share_floats(DecodeSizes<Config>::kTile));
@@ -41,7 +41,7 @@ struct DecodeRowState {
     both.row_sum(0, row) = value[kColumns + 1];
   }
 
-  // Of keys before this one's. As DecodeState::merge(), with the same bits.
+  // Merges the state of preceding keys into this one, bit-identically to DecodeState::merge().
   __device__ __forceinline__ void merge(DecodeRowState before) {
     const float top = fmaxf(before.row_max(), row_max()), base = exponent_base(top);
     const float of_before = exp2_fast(before.row_max() - base), own = exp2_fast(row_max() - base);
@@ -61,15 +61,15 @@ struct DecodeShareFor {
 template <class Config>
 struct DecodeShareFor<Config, true> {
   using Type = DecodeRowState<Config>;
-  // The lane that is so far behind has the second row of a lane's state.
+  // Distance to the lane that has the second row of a lane's state.
   static constexpr int kSecondRow = 2;
 
-  // The rows [0, num_rows) are those of lane 0, then of lane 1, and so on.
+  // Returns the row of a lane's share. Lane 0 has the rows 0 and 1 of the state, lane 1 the rows 2 and 3.
   [[nodiscard]] static __device__ __forceinline__ int row_of(int lane) {
     const int in_four = lane % 4;
     return in_four % kSecondRow * 2 + in_four / kSecondRow;
   }
-  // A lane's state from its share and that of the lane which has its second row. By whole warps.
+  // Returns a lane's state from its share and that of the lane with its second row. Needs full warps.
   [[nodiscard]] static __device__ __forceinline__ DecodeState<Config> state_of(const Type& share) {
     DecodeState<Config> state = DecodeState<Config>::empty();
     Type second = share;

@@ -1,7 +1,7 @@
-// What a decode kernel knows of a sequence, and of one item of its work: a key head with a tile of query rows.
+// A sequence as a decode kernel handles it, and an item of its work: a key head with a tile of query rows.
 //
-// Rows are packed: row r of a tile is query row r / group of head r % group of the key head's group, counted from the
-// sequence's first. So keys are read once for all of them.
+// Rows are packed: row r of a sequence and key head is query row r / group of head r % group in the key head's group.
+// So each key is read once for all heads of the group.
 #pragma once
 
 #include "../attention/key_range.cuh"
@@ -10,7 +10,7 @@
 
 namespace attend {
 
-// The unit that has a key, and how many units the first `keys` keys fill.
+// unit_of() returns the unit that has a key, units_to() the number of units that the first `keys` keys fill.
 [[nodiscard]] __device__ __forceinline__ int unit_of(int key) {
   return static_cast<int>(static_cast<uint32>(key) / kStepKeys);
 }
@@ -19,21 +19,21 @@ namespace attend {
 }
 
 struct DecodeSpan {
-  int index;  // of the sequence
+  int index;  // index of the sequence
   int cache_row;
-  int batch;    // of q, o and lse
-  int q_begin;  // its first row there
+  int batch;    // entry of q, o and lse
+  int q_begin;  // the sequence's first row there
   int seqlen_q;
-  int seqlen_k;   // of a dead sequence 0
-  int first_key;  // keys before it are not seen
-  int begin_key;  // the keys [begin_key, end_key) are those that its rows may see
+  int seqlen_k;   // 0 for a dead sequence
+  int first_key;  // keys before it are hidden
+  int begin_key;  // the rows may see the keys [begin_key, end_key)
   int end_key;
-  int begin_unit;  // the units that its rows may see; one that has no key if they see none
+  int begin_unit;  // units that the rows may see; if they see no key, one empty unit
   int end_unit;
-  int tiles;  // of rows
-  int items;  // 0: no rows, or more than DecodeArgs::most_rows
-  // Of the work: a few more than units, where the last leaf is not full. So boundaries at multiples of a share are
-  // those of items, and few blocks have parts of two, whatever the length.
+  int tiles;  // row tiles
+  int items;  // 0 if there are no rows, or more than DecodeArgs::most_rows
+  // Numbers of the work of an item: its units, rounded up to a full last leaf. So boundaries at multiples of a share
+  // fall between items, and few blocks have parts of two items, for every length.
   int numbers;
   bool dead;
 
@@ -41,14 +41,14 @@ struct DecodeSpan {
   [[nodiscard]] __device__ __forceinline__ WindowMask window(const DecodeArgs& args) const {
     return {seqlen_q, seqlen_k, args.window_left, args.window_right};
   }
-  // Keys that at least one of the query rows [begin, end) may see.
+  // Returns the keys that at least one of the query rows [begin, end) may see.
   [[nodiscard]] __device__ __forceinline__ KeyRange keys_of_rows(const DecodeArgs& args, int64 begin, int64 end) const {
     const KeyRange keys = window(args).rows(begin, end);
     const int64 first = keys.begin > first_key ? keys.begin : first_key;
     return {first, keys.end > first ? keys.end : first};
   }
 
-  // A tile has 2^row_shift packed rows. leaf_shift: of the tree
+  // Returns the span of a sequence. A tile has 2^row_shift packed rows. leaf_shift: see decode_tree.cuh.
   [[nodiscard]] static __device__ __forceinline__ DecodeSpan of(const DecodeArgs& args, int s,
                                                                 const DecodeSequence& sequence, int row_shift,
                                                                 int leaf_shift) {
@@ -62,7 +62,7 @@ struct DecodeSpan {
     span.seqlen_k = max(sequence.seqlen_k, 0);
     span.first_key = sequence.first_key;
     if (span.seqlen_q <= 0 || (static_cast<uint32>(span.seqlen_q) > args.most_rows && !span.dead)) return span;
-    // The last row sees the last key: masks align bottom right. The first row sees farthest to the left
+    // The last row sees the last key, because masks align bottom right. The first row sees farthest to the left
     span.begin_key = span.first_key;
     if (args.window_left >= 0) {
       const int64 left = static_cast<int64>(span.seqlen_k) - span.seqlen_q - args.window_left;

@@ -5,21 +5,23 @@
 
 namespace attend {
 
-// The first nodes lie in shared memory.
+// Places the stack's first nodes in shared memory.
 template <int kNodes>
 struct FirstNodesShared {
   [[nodiscard]] __device__ __forceinline__ bool is_shared(int index) const { return index < kNodes; }
   [[nodiscard]] __device__ __forceinline__ int in_shared(int index) const { return index; }
   [[nodiscard]] static __device__ __forceinline__ int in_device(int index) { return index - kNodes; }
-  // For a node that is about to be pushed. merges: by which it was completed.
+  // Chooses the place of a node that is about to be pushed. Returns whether it is in shared memory. merges: number of
+  // merges that formed the node.
   [[nodiscard]] __device__ __forceinline__ bool take(int index, int) { return is_shared(index); }
   __device__ __forceinline__ void give(int) {}
 };
 
-// Nodes of many leaves, which are wanted seldom, leave room for those that are wanted soon: where few find any.
+// Used if only a few nodes fit into shared memory. A node of many leaves is needed late, so it leaves room there for
+// nodes that are needed soon.
 template <int kNodes>
 struct SmallNodesShared {
-  uint64 shared = 0;  // a bit each
+  uint64 shared = 0;  // one bit for each node
 
   [[nodiscard]] __device__ __forceinline__ bool is_shared(int index) const { return (shared >> index & 1) != 0; }
   [[nodiscard]] __device__ __forceinline__ int in_shared(int index) const {
@@ -44,8 +46,8 @@ struct DecodeStackPlaces<kNodes, true> {
   using Type = SmallNodesShared<kNodes>;
 };
 
-// Nodes of the tree that wait for their right neighbour, in the order of their keys. Each thread sees its own share
-// alone.
+// Nodes of the tree that wait for their right neighbour, in the order of their keys. Each thread accesses only its own
+// share.
 template <class Config, class OfThread = DecodeState<Config>>
 class DecodeStack {
  public:
@@ -53,16 +55,16 @@ class DecodeStack {
   using Places =
       typename DecodeStackPlaces<Config::kStackNodes, decode_shares_small_nodes(DecodeSizes<Config>::kTile)>::Type;
 
-  // Both of the block.
+  // shared, device: the block's parts of the stack in the two memories.
   __device__ __forceinline__ DecodeStack(char* shared, char* device) : shared_(shared), device_(device) {}
 
-  // An empty one in the same memory.
+  // Returns an empty stack in the same memory.
   template <class Other>
   [[nodiscard]] __device__ __forceinline__ DecodeStack<Config, Other> again() const {
     return {shared_, device_};
   }
 
-  // All but the nodes, for other threads that go on with them.
+  // The state of the stack except the nodes, for handing the stack to other threads.
   struct Control {
     Places places;
     int count, top_begin;
@@ -74,8 +76,8 @@ class DecodeStack {
     top_begin_ = control.top_begin;
   }
 
-  // Merges a node with its left neighbours on the stack, as far as they are complete. The node begins at `begin`, right
-  // of all that are there; the result at the number returned. first: nodes that begin before it lie in another block.
+  // Merges a node with its complete left neighbours on the stack. The node begins at unit `begin`, after all nodes of
+  // the stack. Returns the begin of the merged node. first: nodes that begin before this unit belong to another block.
   [[nodiscard]] __device__ __forceinline__ int complete(State& state, int begin, int level, int first) {
     merges_ = 0;
     for (; count_ > 0 && (begin >> level & 1) != 0; ++level, ++merges_) {
@@ -86,14 +88,14 @@ class DecodeStack {
     }
     return begin;
   }
-  // Likewise with so many neighbours.
+  // Merges a node with `merges` left neighbours.
   __device__ __forceinline__ void complete(State& state, int merges) {
     merges_ = merges;
 #pragma unroll 1
     for (; merges > 0; --merges) merge_popped(state);
   }
 
-  // Puts the node that was completed last on the stack. One that has nodes without a begin takes no others.
+  // Pushes the node that was last passed to complete(). Nodes pushed with a begin and without one must not be mixed.
   __device__ __forceinline__ void push(const State& state, int begin) {
     top_begin_ = begin;
     const int index = count_++;
@@ -105,7 +107,7 @@ class DecodeStack {
       write(in_device(index), state);
     }
   }
-  // A branch for each memory: a pointer that may be of either is slow.
+  // Pushes a node without a begin. Each memory has its own branch, because access through a pointer to either is slow.
   __device__ __forceinline__ void push(const State& state) {
     const int index = count_++;
     if (places_.take(index, merges_)) {
@@ -115,11 +117,11 @@ class DecodeStack {
     }
   }
 
-  // Merges a node with all that begin at `begin` or behind it, and removes them.
+  // Merges a node with all stack nodes that begin at `begin` or later, and removes them.
   __device__ __forceinline__ void take(State& state, int begin) {
     while (count_ > 0 && top_begin_ >= begin) merge_top(state);
   }
-  // With all of them.
+  // Merges a node with all stack nodes, and removes them.
   __device__ __forceinline__ void take_all(State& state) {
 #pragma unroll 1
     while (count_ > 0) merge_popped(state);
@@ -154,7 +156,7 @@ class DecodeStack {
     }
   }
 
-  // Takes the top off, whose keys are before those of `state`.
+  // Removes the top node, whose keys precede those of `state`, and merges it into `state`.
   __device__ __forceinline__ void merge_popped(State& state) {
     const int index = --count_;
     if (places_.is_shared(index)) {
@@ -187,7 +189,7 @@ class DecodeStack {
   Places places_;
   int count_ = 0;
   int top_begin_ = 0;
-  int merges_ = 0;  // by which the node to be pushed was completed
+  int merges_ = 0;  // number of merges that formed the node to be pushed
 };
 
 }  // namespace attend

@@ -1,7 +1,7 @@
-// The result over some keys, of a tile of rows: o not yet divided by the row sums, and the rows' maxima and sums. It is
-// spread over the computing threads of a block (kByWarpgroup: over those of a warpgroup), each of which merges its own
-// share: no thread waits for another. A sum is that of the keys whose scores the thread had: those of all threads are
-// added when an item is done.
+// The partial result of a tile of rows over some keys: o before division by the row sums, the row maxima, and the row
+// sums. It is spread over the computing threads of a block (kByWarpgroup: of a warpgroup). Each thread merges its own
+// share, so no thread waits for another. A thread's row sum covers the keys whose scores the thread holds; the sums of
+// all threads are added at the end of an item.
 //
 //   m = max(m_a, m_b),  l = 2^(m_a - m) l_a + 2^(m_b - m) l_b,  o = 2^(m_a - m) o_a + 2^(m_b - m) o_b
 //
@@ -14,9 +14,9 @@
 
 namespace attend {
 
-// The maximum of a row that p is relative to, from the one before and the largest score since. It may lag behind by a
-// little, so that what was summed so far is seldom rescaled (../attention/lagging_softmax.cuh): p is at most 2^8. With
-// factors of a cache of 8 bits p has to stay below 1.
+// Returns the row maximum that p is relative to, from the previous one and the largest new score. It may lag behind the
+// true maximum by up to 8, so that earlier sums are seldom rescaled (../attention/lagging_softmax.cuh): p is at most
+// 2^8. With the factors of an 8-bit cache it does not lag, because p must stay below 1.
 // Source: FlashAttention-4 (2025)
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lagging_maximum(float before, float largest) {
@@ -31,9 +31,9 @@ struct DecodeState {
   static constexpr int kOwned = Sizes::kOwned, kEights = Sizes::kEights;
   static constexpr bool kMergesInPieces = false;
 
-  float value[kFloats];  // of a thread
+  float value[kFloats];  // the thread's share
 
-  // o of the thread's column tile `tile`, rows 2 (lane % 4) + element % 2 of eight `n`.
+  // Returns o of the thread's column tile `tile`, row 2 (lane % 4) + element % 2 of the n-th group of eight rows.
   [[nodiscard]] __device__ __forceinline__ float& o(int tile, int n, int element) {
     return value[(tile * kEights + n) * 4 + element];
   }
@@ -62,7 +62,7 @@ struct DecodeState {
     return state;
   }
 
-  // Of keys before this one's.
+  // Merges the state of preceding keys into this one.
   __device__ __forceinline__ void merge(const DecodeState& before) {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {

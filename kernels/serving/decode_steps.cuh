@@ -1,4 +1,4 @@
-// The steps of a piece by teams of four warps, whose products are mma.sync: decode_leaf.cuh.
+// The steps of a piece, computed by teams of four warps with mma.sync: decode_leaf.cuh.
 #pragma once
 
 #include "decode_leaf.cuh"
@@ -27,8 +27,8 @@ class DecodeSteps : public DecodeTeam<Config> {
 
   __device__ __forceinline__ explicit DecodeSteps(const DecodeContext<Config>& block) : Team(block) {}
 
-  // All steps of the cursor's piece, whose rows are there. Returns the last node, and leaves the others on the stack.
-  // first: nodes that begin before it lie in another block.
+  // Computes all steps of the cursor's piece, whose rows have been loaded. Returns the last node, and leaves the others
+  // on the stack. first: nodes that begin before this unit belong to another block.
   [[nodiscard]] __device__ __forceinline__ State compute(const KeysOfAll& of_all, int first) {
     take_queries();
     const DecodePiece& piece = block_.cursor.piece;
@@ -52,22 +52,23 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
   }
 
-  // A step that was loaded for nothing: so many slots are given back.
+  // Releases the slots of a step that was loaded for a wrong schedule.
   __device__ __forceinline__ void give_back(int slots) {
     for (; slots > 0; --slots) {
-      block_.ring.full(place_.stage).wait(place_.parity);  // the copies have landed
+      block_.ring.full(place_.stage).wait(place_.parity);  // waits until the copies have landed; the slot may then be
+                                                           // released
       release(place_.stage);
       place_.advance();
     }
   }
 
-  // Has the thread the last node of the piece, and the stack?
+  // Returns whether the thread has the last node of the piece, and the stack.
   [[nodiscard]] __device__ __forceinline__ bool has_last() const {
     return true;
   }
 
  private:
-  // Nobody wants the slot of the keys when they have been multiplied: neither values nor factors lie there.
+  // Whether the slot of the keys can be released after their product: neither values nor factors lie there.
   static constexpr bool kLeavesKeys = Sizes::kLoadsValues && !Sizes::kRowFactors;
 
   __device__ __forceinline__ void take_queries() {
@@ -78,12 +79,12 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
     if constexpr (kConvertsQueries<Config>) {
       convert_queries(q_rows_, rows_ + role_.first_row(), role_);
-      team_barrier(role_);  // they are of f16
+      team_barrier(role_);  // waits until the queries are converted to f16
     }
     products_.take_queries(q_rows_, role_.lane);
   }
 
-  // The products of q with the keys in a slot, for the step that is next.
+  // Multiplies q by the keys in a slot, for the next step.
   __device__ __forceinline__ void multiply(int keys) {
     const char* slot = block_.ring.slot(keys);
     products_.scores(next_.s, slot + role_.warp * kWarpKeys * Sizes::KRows::kPitch, q_rows_, role_.lane);
@@ -91,17 +92,17 @@ class DecodeSteps : public DecodeTeam<Config> {
     next_.existing = static_cast<uint64>(words.y) << 32 | words.x;
     next_.keys = keys;
   }
-  // The same when there is nothing else to do.
+  // Waits for the next step's keys and multiplies them, without other work to overlap.
   __device__ __forceinline__ void take_keys() {
     const int keys = place_.stage;
-    block_.ring.full(keys).wait(place_.parity);  // the keys are in their slot
+    block_.ring.full(keys).wait(place_.parity);  // waits until the keys are in their slot
     multiply(keys);
     if constexpr (kLeavesKeys) release(keys);
     place_.advance();
   }
 
-  // kAhead: the products with the keys of the next step run beside what is done with those of this one. has_next: there
-  // is one; otherwise whatever lies in the slot of the values is multiplied, for nothing.
+  // Computes one step. kAhead: the products with the next step's keys overlap the other work of this step. has_next:
+  // there is a next step. Otherwise the slot of the values is multiplied, and the result is ignored.
   __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all, bool has_next) {
     const int first_key = unit * kStepKeys, own_key = first_key + role_.warp * kWarpKeys;
     const DecodeRow* of_team = rows_ + role_.first_row();
@@ -133,10 +134,11 @@ class DecodeSteps : public DecodeTeam<Config> {
     leaf_.share_maxima(s, maxima_, role_);
     if constexpr (Sizes::kRowFactors) leaf_.share_exponents(s, factors, all_visible, exponents_, role_);
     const Place ahead = has_next ? place_ : values;
-    if constexpr (Sizes::kAhead) {  // the next keys, or the values, are in their slot
+    if constexpr (Sizes::kAhead) {  // waits until the next keys, or the values, are in their slot
       if (has_next || Sizes::kLoadsValues) block_.ring.full(ahead.stage).wait(ahead.parity);
     }
-    team_barrier(role_);  // the maxima are there, and P of the step before has been read
+    team_barrier(role_);  // waits until the maxima are written and the previous step's P has been read; P may then be
+                          // overwritten
     leaf_.take_maxima(s, maxima_, role_);
     if constexpr (Sizes::kRowFactors) {
       leaf_.weigh(s, factors, exponents_, of_team, all_visible, own_key, role_.lane);
@@ -146,13 +148,13 @@ class DecodeSteps : public DecodeTeam<Config> {
     }
     if constexpr (Sizes::kAhead) multiply(ahead.stage);
     DecodeP<Config>::store(s, p_rows_, role_);
-    team_barrier(role_);  // P is there, and the maxima have been read
+    team_barrier(role_);  // waits until P is written and the maxima have been read; the maxima may then be overwritten
     if (Sizes::kAhead && has_next) {
       if constexpr (kLeavesKeys) release(ahead.stage);
       place_.advance();
     }
     if constexpr (Sizes::kLoadsValues)
-      block_.ring.full(values.stage).wait(values.parity);  // the values are in their slot
+      block_.ring.full(values.stage).wait(values.parity);  // waits until the values are in their slot
     char* of_values = block_.ring.slot(values.stage);
     if (Config::kHasBoxes && existing != ~uint64{0}) {
       leaf_.clear_missing(of_values, existing, role_.again());
@@ -166,12 +168,12 @@ class DecodeSteps : public DecodeTeam<Config> {
 
   DecodeProducts<Config> products_;
   DecodeLeaf<Config> leaf_;
-  float of_keys_ = 1.0f, of_values_ = 1.0f;  // factors of all rows of the piece, without kRowFactors
+  float of_keys_ = 1.0f, of_values_ = 1.0f;  // common factors of the piece's keys and values, without kRowFactors
   struct {
     float s[Sizes::kEights][4];
     uint64 existing;
     int keys;  // the slot
-  } next_;     // the products of a step that has not begun
+  } next_;     // products of the step that has not begun
 };
 
 }  // namespace attend

@@ -1,4 +1,4 @@
-// What the computing warps of a decode block have in common, however they multiply.
+// Common base of the computing warps of a decode block.
 #pragma once
 
 #include "decode_context.cuh"
@@ -29,16 +29,16 @@ class DecodeTeam {
                                                                                     block.args.stack_nodes *
                                                                                     decode_stack_bytes(Sizes::kTile)) {}
 
-  // The warp has read the slot.
+  // Releases a slot that the warp has read.
   __device__ __forceinline__ void release(int slot) const {
-    __syncwarp();  // all lanes have
+    __syncwarp();  // waits until all lanes have read the slot
     arrive_as_warp(block_.ring.empty(slot));
   }
 
   DecodeContext<Config> block_;
   DecodeRole<Config> role_;
   DecodeRow* rows_;
-  char* q_rows_;  // of the team, as all below
+  char* q_rows_;  // this member and those below belong to the team
   char* p_rows_;
   float* maxima_;
   float* sums_;

@@ -1,9 +1,9 @@
-// kByWarpgroup: the steps of a leaf of a tile of 64 query rows by a warpgroup: S = Q K^T and O += P V by wgmma, where
-// query rows are the rows of its tiles. A row's scores lie in four lanes, so warps have nothing to tell each other in a
-// step. Another warpgroup computes another leaf meanwhile (decode_order.cuh).
+// kByWarpgroup: the steps of a leaf for a tile of 64 query rows by one warpgroup. wgmma computes S = Q K^T and O += P
+// V, with query rows as the rows of its tiles. A row's scores lie in four lanes of one warp, so the warps of a step
+// exchange nothing. Another warpgroup computes another leaf at the same time (decode_order.cuh).
 //
-// Source: the forward kernel for training (../sm90), FlashAttention-2, Algorithm 1. Results have the bits of
-// decode_leaf.cuh: the same sums in the same order (decode_warpgroup_state.cuh).
+// Source: the forward kernel for training (../sm90), FlashAttention-2, Algorithm 1. Results are bit-identical to those
+// of decode_leaf.cuh, because the sums are the same, in the same order (decode_warpgroup_state.cuh).
 #pragma once
 
 #include "../isa/wgmma_widths.cuh"
@@ -21,10 +21,10 @@ class DecodeWarpgroupLeaf {
   using Role = DecodeRole<Config>;
   using KRows = typename Sizes::KRows;
   using VRows = typename Sizes::VRows;
-  static constexpr int kEights = kStepKeys / 8;  // of keys
+  static constexpr int kEights = kStepKeys / 8;  // groups of eight keys
   static constexpr int kColumns = State::kColumns;
   using Scores = float[kEights][4];
-  using Probabilities = uint32[kStepKeys / kWgmmaDepth][4];  // as the second product takes them
+  using Probabilities = uint32[kStepKeys / kWgmmaDepth][4];  // in the operand layout of the second product
 
   float o[kColumns / 2];
   float row_max[2];
@@ -41,7 +41,7 @@ class DecodeWarpgroupLeaf {
     }
   }
 
-  // Products with the keys in a slot: element e of s[j] is of row e / 2 and key 8 j + 2 (lane % 4) + e % 2.
+  // Multiplies q by the keys in a slot: element e of s[j] is of row e / 2 and key 8 j + 2 (lane % 4) + e % 2.
   static __device__ __forceinline__ void multiply(Scores& s, const char* slot, const char* q_rows) {
     constexpr int kDepths = ceil_div(Config::kHeadDim, kWgmmaDepth), kOfPanel = kPanelColumns / kWgmmaDepth;
     auto& d = reinterpret_cast<float(&)[kEights * 4]>(s);
@@ -59,7 +59,8 @@ class DecodeWarpgroupLeaf {
     wgmma_wait<0>(d);
   }
 
-  // Slopes, and -infinity for what a row does not see. existing: a bit for each key of the step.
+  // Adds ALiBi slopes, and sets the scores of keys that a row does not see to -infinity. existing: one bit for each key
+  // of the step.
   static __device__ __forceinline__ void mask(Scores& s, const DecodeRow* rows, bool has_slopes, bool all_visible,
                                               uint64 existing, int first_key, const Role& role) {
 #pragma unroll
@@ -69,13 +70,13 @@ class DecodeWarpgroupLeaf {
       if (!all_visible) hide(s, row, existing & seen_keys(of_row, first_key), role.lane);
     }
   }
-  // Scores of keys that do not exist, where all rows see all others.
+  // Masks the scores of missing keys. Used when every row sees every existing key.
   static __device__ __forceinline__ void mask_missing(Scores& s, uint64 existing, int lane) {
     hide(s, 0, existing, lane);
     hide(s, 1, existing, lane);
   }
 
-  // From scores to p, relative to lagging_maximum(), to which o is rescaled.
+  // Turns scores into p relative to lagging_maximum(), and rescales o to that maximum.
   __device__ __forceinline__ void weigh(Scores& s) {
     float factor[2];
     bool grows = false;
@@ -98,7 +99,7 @@ class DecodeWarpgroupLeaf {
       }
 #pragma unroll
       for (int i = 0; i < State::kSums; ++i) {
-        const int low = i / 2 * 2, at = row * 2 + i % 2;  // keys 8 apart
+        const int low = i / 2 * 2, at = row * 2 + i % 2;  // adds keys that are 8 apart
         row_sum[row][i] = factor[row] * row_sum[row][i] + (s[low][at] + s[low + 1][at]);
       }
     }
@@ -111,7 +112,7 @@ class DecodeWarpgroupLeaf {
 #pragma unroll
     for (int i = 0; i < kEights * 2; ++i) p[i / 4][i % 4] = Element::pack(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]);
   }
-  // o += P V
+  // Computes o += P V.
   __device__ __forceinline__ void add_values(const Probabilities& p, const char* values) {
     const MatrixDescriptor v = MatrixDescriptor::down_columns(smem_address(values), VRows::kPanelBytes);
     wgmma_fence();
@@ -124,10 +125,11 @@ class DecodeWarpgroupLeaf {
     wgmma_wait<0>(o);
   }
 
-  // Values of keys that do not exist become zeros: a box brings whatever lies there, and 0 * NaN would reach all rows.
-  // By the whole warpgroup. values: of the warpgroup's columns, as below.
+  // Zeroes the values of missing keys. A box copies whatever memory holds there, and 0 * NaN would reach all rows. All
+  // threads of the warpgroup call it. values: the warpgroup's columns, as in the functions below.
   static __device__ __forceinline__ void clear_missing(char* values, uint64 existing, const Role& role) {
-    // What else lies there has been multiplied. No result wants that: the rows that change are of masked keys
+    // Waits until all threads of the warpgroup have multiplied the keys, because values may share the slot with keys.
+    // The zeros then change only rows of masked keys
     team_barrier(role);
 #pragma unroll 1
     for (int i = in_warpgroup(role); i < kStepKeys * kChunks; i += kWarpgroup) {
@@ -135,24 +137,25 @@ class DecodeWarpgroupLeaf {
       if ((existing >> key & 1) == 0) *reinterpret_cast<uint4*>(values + VRows::place(key, i % kChunks)) = {};
     }
     fence_smem_for_async();
-    team_barrier(role);  // the zeros are there
+    team_barrier(role);  // waits until the zeros are written
   }
 
-  // Where some rows see an existing key and others do not, values that are not finite would reach all of them, as
-  // 0 * NaN is NaN: such elements are added row by row here, and become zeros in shared memory. By the whole
-  // warpgroup. weight(row, key): p of the thread's first or second row, by whole warps. words: room for a word of each
-  // warp.
+  // Handles non-finite values of keys that some rows see and others do not. A matrix product would spread them to all
+  // rows, because 0 * NaN is NaN. This function adds such elements row by row, and then zeroes them in shared memory.
+  // All threads of the warpgroup call it. weight(row, key) returns p of the thread's first or second row, and needs
+  // full warps. words: room for one word for each warp.
   template <class Weight>
   __device__ __forceinline__ void add_nonfinite(const Weight& weight, const DecodeRow* rows, char* values,
                                                 uint64 existing, int first_key, uint32* words, const Role& role) {
     const uint32 of_warp = nonfinite_keys(values, role);
     if (role.lane == 0) words[role.warp] = of_warp;
-    team_barrier(role);  // all warps' keys are there
+    team_barrier(role);  // waits until all warps have written their keys
     uint64 bad = 0;
     for (int w = 0; w < kTeamWarps; ++w) bad |= static_cast<uint64>(words[w]) << w * kWarpKeys;
     bad &= existing;
     if (bad == 0) return;
-    // In local memory, found by a number: rare code that names each register takes the place of what is often wanted
+    // A copy in local memory, which can be indexed. Code that names each register would be long, and would push
+    // frequent code out of the instruction cache
     float sums[kColumns / 2];
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) sums[i] = o[i];
@@ -167,7 +170,7 @@ class DecodeWarpgroupLeaf {
     }
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) o[i] = sums[i];
-    team_barrier(role);  // all have read the elements
+    team_barrier(role);  // waits until all threads have read the elements; they may then be zeroed
 #pragma unroll 1
     for (int i = in_warpgroup(role); i < kStepKeys * kColumns; i += kWarpgroup) {
       const int key = i / kColumns;
@@ -176,7 +179,7 @@ class DecodeWarpgroupLeaf {
       if (!is_finite(Element::to_float(x))) x = 0;
     }
     fence_smem_for_async();
-    team_barrier(role);  // the zeros are there
+    team_barrier(role);  // waits until the zeros are written
   }
 
   [[nodiscard]] __device__ __forceinline__ State finished() const {
@@ -192,13 +195,13 @@ class DecodeWarpgroupLeaf {
     return state;
   }
 
-  // The tile's row that is the thread's first or second.
+  // Returns the tile's row that is the thread's first (0) or second (1).
   [[nodiscard]] static __device__ __forceinline__ int row_of(const Role& role, int row) {
     return role.warp * 16 + role.lane / 4 + row * 8;
   }
-  // p of a row and key, from the lane that has it.
+  // Returns p of a row and key, from the lane that holds it.
   [[nodiscard]] static __device__ __forceinline__ float weight_of(const Probabilities& p, int row, int key, int lane) {
-    uint32 pair = 0;  // chosen by masks: an index would put all into memory
+    uint32 pair = 0;  // selected by masks: an index would put the array into memory
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
       const uint32 of_row = row == 0 ? p[j / 2][j % 2 * 2] : p[j / 2][j % 2 * 2 + 1];
@@ -223,7 +226,7 @@ class DecodeWarpgroupLeaf {
       x = with_slope(x, of_row, first_key + i / 2 * 8 + lane % 4 * 2 + i % 2);
     }
   }
-  // visible: a bit for each key of the step.
+  // visible: one bit for each key of the step.
   static __device__ __forceinline__ void hide(Scores& s, int row, uint64 visible, int lane) {
     const uint64 of_lane = visible >> lane % 4 * 2;
     const uint32 words[2] = {static_cast<uint32>(of_lane), static_cast<uint32>(of_lane >> 32)};
@@ -241,7 +244,7 @@ class DecodeWarpgroupLeaf {
     return *reinterpret_cast<Bits16*>(values + VRows::template place_of<2>(key, column));
   }
 
-  // Of the warp's 16 keys those with values that are not finite: a bit each.
+  // Returns one bit for each of the warp's 16 keys: whether the key has a non-finite value.
   [[nodiscard]] static __device__ __forceinline__ uint32 nonfinite_keys(char* values, const Role& role) {
     uint32 found = 0;
 #pragma unroll 1

@@ -1,12 +1,12 @@
-// kByWarpgroup: a thread's share of a state, as wgmma leaves a tile of 64 query rows: rows 16 warp + lane / 4 and that
-// + 8, of every eight columns 2 (lane % 4) and the next.
+// kByWarpgroup: a thread's share of a state, in the accumulator layout of wgmma for a tile of 64 query rows. The thread
+// has rows 16 warp + lane / 4 and that + 8, and columns 2 (lane % 4) and the next of every eight.
 //
-// Sums of a row are of as many keys as in decode_state.cuh, and added in the same order at the end: of key
-// 16 w + 8 h + g of all steps those with the same w and g. The thread has g = 2 (lane % 4) + e. So results have the
-// same bits.
+// A row sum is kept as the same partial sums as in decode_state.cuh, and they are added in the same order at the end.
+// So results are bit-identical. Each partial sum covers keys 16 w + 8 h + g of all steps, for fixed w and g. The thread
+// has g = 2 (lane % 4) + e.
 //
-// kColumnParts of 2: two warpgroups have a state between them, each half of the columns of o, and of a row's sum that
-// of the keys whose scores it had: one number a thread.
+// kColumnParts of 2: two warpgroups share a state. Each has half of the columns of o, and sums only the keys whose
+// scores it computed, in one number for each thread.
 #pragma once
 
 #include "decode_state.cuh"
@@ -17,13 +17,14 @@ template <class Config>
 requires(Config::kByWarpgroup) struct DecodeState<Config> {
   using Sizes = DecodeSizes<Config>;
   static constexpr int kColumns = decode_warpgroup_columns(Sizes::kTile);
-  static constexpr int kOfO = kColumns / 2, kSums = decode_warpgroup_sums(Sizes::kTile);  // sums of a row
+  static constexpr int kOfO = kColumns / 2, kSums = decode_warpgroup_sums(Sizes::kTile);  // partial sums of a row
   static constexpr int kFloats = decode_state_floats(Sizes::kTile);
   static_assert(kFloats == kOfO + 2 + 2 * kSums);
 
-  // The maxima of both rows, their sums, and o from kFirstOfO on: first what a merge needs for all else.
+  // Offset of o. The maxima of both rows and their sums precede it, because a merge needs the maxima first.
   static constexpr int kFirstOfO = 2 + 2 * kSums;
-  static constexpr bool kMergesInPieces = true;  // from memory: registers do not hold two states
+  static constexpr bool kMergesInPieces = true;  // reads the other state from memory piece by piece: registers cannot
+                                                 // hold two states
   float value[round_up(kFloats, 4)];
 
   // Element i of the accumulators: row i % 4 / 2.
@@ -31,7 +32,7 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
   [[nodiscard]] __device__ __forceinline__ float o(int i) const { return value[kFirstOfO + i]; }
   [[nodiscard]] __device__ __forceinline__ float& row_max(int row) { return value[row]; }
   [[nodiscard]] __device__ __forceinline__ float row_max(int row) const { return value[row]; }
-  // Sum 2 w + e.
+  // Partial sum i = 2 w + e.
   [[nodiscard]] __device__ __forceinline__ float& row_sum(int row, int i) { return value[2 + row * kSums + i]; }
   [[nodiscard]] __device__ __forceinline__ float row_sum(int row, int i) const { return value[2 + row * kSums + i]; }
 
@@ -43,11 +44,11 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
     return state;
   }
 
-  // Of keys before this one's. before: float4(i), floats 4 i to 4 i + 3 of that state.
+  // Merges the state of preceding keys into this one. before(i) returns floats 4 i to 4 i + 3 of that state.
   template <class Before>
   __device__ __forceinline__ void merge_pieces(const Before& before) {
     float of_before[2], own[2];
-    constexpr int kVectors = ceil_div(kFloats, 4), kAtOnce = Config::kColumnParts > 1 ? 8 : 1;  // under way
+    constexpr int kVectors = ceil_div(kFloats, 4), kAtOnce = Config::kColumnParts > 1 ? 8 : 1;  // loads in flight
     float4 read[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -75,7 +76,7 @@ requires(Config::kByWarpgroup) struct DecodeState<Config> {
     }
   }
 
-  // The sum of each row over all keys whose scores the warpgroup had.
+  // Returns the sum of each row over all keys whose scores the warpgroup computed.
   [[nodiscard]] __device__ __forceinline__ float2 sums() const {
     float all[2];
 #pragma unroll

@@ -1,7 +1,7 @@
-// kByWarpgroup: the steps of a piece by two warpgroups, whose products are wgmma: decode_warpgroup_leaf.cuh.
+// kByWarpgroup: the steps of a piece by two warpgroups with wgmma: decode_warpgroup_leaf.cuh.
 //
-// Each computes every second leaf of the piece, so that one multiplies while the other one does the rest of a step.
-// They have one stack, and take turns at it, leaf by leaf.
+// Each warpgroup computes every second leaf of the piece. One multiplies while the other does the rest of a step. They
+// share one stack, and access it in turns, leaf by leaf.
 #pragma once
 
 #include "decode_order.cuh"
@@ -29,7 +29,7 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
 
   __device__ __forceinline__ explicit DecodeWarpgroupSteps(const DecodeContext<Config>& block) : Team(block) {}
 
-  // As DecodeSteps, but one of the warpgroups has the last node: has_last().
+  // As DecodeSteps::compute(), but only one warpgroup has the last node: has_last().
   [[nodiscard]] __device__ __forceinline__ State compute(const KeysOfAll& of_all, int first) {
     const bool is_second = role_.part != 0;
     const int end = block_.cursor.piece.end_step;
@@ -42,7 +42,7 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
       const int begin = pair.begin_of(is_second), units = pair.end_of(is_second) - begin;
       unit = pair.end;
       has_last_ = units > 0 && begin + units == end;
-      if (units == 0) break;  // the piece ends with the other one's leaf
+      if (units == 0) break;  // the piece ends with the other warpgroup's leaf
       leaf_.clear();
 #pragma unroll 1
       for (int k = 0; k < units; ++k) step(begin + k, of_all);
@@ -58,11 +58,12 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     return State::empty();
   }
 
-  // As in DecodeSteps. The first step is the first warpgroup's.
+  // As in DecodeSteps. The first step belongs to the first warpgroup.
   __device__ __forceinline__ void give_back(int slots) {
     if (role_.part != 0) return;
     for (; slots > 0; --slots) {
-      block_.ring.full(place_.stage).wait(place_.parity);  // the copies have landed
+      block_.ring.full(place_.stage).wait(place_.parity);  // waits until the copies have landed; the slot may then be
+                                                           // released
       release(place_.stage);
       place_.advance();
     }
@@ -71,9 +72,9 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
   [[nodiscard]] __device__ __forceinline__ bool has_last() const {
     return has_last_;
   }
-  // Before the nodes of other blocks are merged, which is the first warpgroup's. All pieces are done.
+  // Prepares the merge of other blocks' nodes, which the first warpgroup does. All pieces are done.
   __device__ __forceinline__ void begin_merging() {
-    compute_barrier<Config>();  // both have read the ring
+    compute_barrier<Config>();  // waits until both warpgroups have read the ring; it may then receive nodes
     begin_stack();
   }
 
@@ -81,15 +82,14 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
   using Control = typename DecodeStack<Config>::Control;
   using Leaf = DecodeWarpgroupLeaf<Config>;
 
-  // Nothing is on it. Without steps, the first warpgroup has the last node.
+  // Empties the stack. Without steps, the first warpgroup has the last node.
   __device__ __forceinline__ void begin_stack() {
     stack_.take_control({});
     has_last_ = role_.part == 0;
   }
-  // What the warpgroups tell each other, and the warps of each. It lies in the place of the maxima, which these warps
-  // do not share.
+  // Data exchanged between the warpgroups, and within each. It overlays the maxima, which kByWarpgroup does not use.
   struct Told {
-    Control control[2];  // for a warpgroup
+    Control control[2];  // for each warpgroup
     uint32 words[2][2][kTeamWarps];
   };
   [[nodiscard]] __device__ __forceinline__ Told& told() const {
@@ -97,15 +97,16 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     return *reinterpret_cast<Told*>(maxima_);
   }
   __device__ __forceinline__ void take_turn() {
-    barrier_wait<Sizes::kComputeThreads>(kTurnBarrier + role_.part);  // the other one has done with the stack
+    barrier_wait<Sizes::kComputeThreads>(kTurnBarrier + role_.part);  // waits until the other warpgroup is done with
+                                                                      // the stack
     stack_.take_control(told().control[role_.part]);
   }
   __device__ __forceinline__ void give_turn() {
     if (role_.warp == 0 && role_.lane == 0) told().control[1 - role_.part] = stack_.control();
-    __syncwarp();  // it is there
+    __syncwarp();  // waits until the control state is written
     barrier_arrive<Sizes::kComputeThreads>(kTurnBarrier + 1 - role_.part);
   }
-  // The slot of a place in the warpgroup's part of the ring.
+  // Returns the slot of a place in the warpgroup's part of the ring.
   [[nodiscard]] __device__ __forceinline__ int slot_of(const Place& place) const {
     return role_.part * DecodeRing<Config>::kSlots + place.stage;
   }
@@ -113,7 +114,7 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
   __device__ __forceinline__ void step(int unit, const KeysOfAll& of_all) {
     const int first_key = unit * kStepKeys, keys = slot_of(place_);
     typename Leaf::Scores s;
-    block_.ring.full(keys).wait(place_.parity);  // the keys are in their slot
+    block_.ring.full(keys).wait(place_.parity);  // waits until the keys are in their slot
     leaf_.multiply(s, block_.ring.slot(keys), q_rows_);
     const uint2 words_of_existing = *reinterpret_cast<const uint2*>(block_.ring.existing(keys));
     const uint64 existing = static_cast<uint64>(words_of_existing.y) << 32 | words_of_existing.x;
@@ -133,10 +134,11 @@ class DecodeWarpgroupSteps : public DecodeTeam<Config> {
     typename Leaf::Probabilities p;
     leaf_.pack(s, p);
     const int values = slot_of(place_);
-    if constexpr (Sizes::kLoadsValues) block_.ring.full(values).wait(place_.parity);  // the values are in their slot
+    // Waits until the values are in their slot.
+    if constexpr (Sizes::kLoadsValues) block_.ring.full(values).wait(place_.parity);
     char* of_values = block_.ring.slot(values);
     if (existing != ~uint64{0}) leaf_.clear_missing(of_values, existing, role_.again());
-    if (some_see) {  // a word of each warp, in turns: a warp may be a step ahead of another
+    if (some_see) {  // one word for each warp, in alternating buffers, because a warp may be one step ahead of another
       uint32* words = told().words[role_.part][words_turn_];
       words_turn_ ^= 1;
       const auto weight = [&](int row, int key) { return Leaf::weight_of(p, row, key, role_.lane); };

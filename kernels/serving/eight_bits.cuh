@@ -1,5 +1,5 @@
-// The 8-bit types of caches, with the members of the types in common/element.cuh. The same bits as those that
-// src/core/eight_bits.cpp gives: round to nearest, ties to even, and what lies beyond the largest number becomes that.
+// The 8-bit types of caches, with the interface of the types in common/element.cuh. They give the same bits as
+// src/core/eight_bits.cpp: rounding is to nearest, ties to even, and saturates at the largest number.
 #pragma once
 
 #include "../common/numbers.cuh"
@@ -15,10 +15,10 @@ struct Float8E4M3 {
   static constexpr uint32 kNan = 0x7f;
   static constexpr uint32 kLargest = 0x7e;  // 448
 
-  // Infinities become 448 with their sign, NaN 0x7f.
+  // Infinity becomes 448 with its sign, NaN 0x7f.
   [[nodiscard]] static __device__ __forceinline__ Storage round(float value) {
 #if __CUDA_ARCH__ >= 890
-    // PTX ISA, data movement and conversion: cvt. Its first source goes to the high byte.
+    // PTX ISA, data movement and conversion: cvt. The first source becomes the high byte.
     unsigned short pair;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
     return static_cast<Storage>(value == value ? pair & 0xff : kNan);
@@ -28,7 +28,8 @@ struct Float8E4M3 {
     const uint32 magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return static_cast<Storage>(kNan);
     if (magnitude >= 0x43e00000u) return static_cast<Storage>(sign | kLargest);
-    if (magnitude < 0x3c800000u) {  // below 2^-6. 2^14 has the spacing of the subnormal numbers, 2^-9, in its binade
+    if (magnitude < 0x3c800000u) {  // below 2^-6: adding 2^14 rounds to multiples of 2^-9, the spacing of subnormal
+                                    // numbers
       const float shifted = __fadd_rn(__uint_as_float(magnitude), 16384.0f);
       return static_cast<Storage>(sign | (__float_as_uint(shifted) - 0x46800000u));
     }
@@ -41,12 +42,12 @@ struct Float8E4M3 {
     const uint32 sign = static_cast<uint32>(bits & 0x80u) << 24;
     const uint32 magnitude = bits & 0x7fu;
     if (magnitude == kNan) return __uint_as_float(sign | 0x7fc00000u);
-    // As a float whose exponent is too small by 120: the product is exact, also of what is subnormal here.
+    // Forms a float whose exponent is too small by 120. The product is exact, also for subnormal inputs.
     return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude << 20) * 0x1p120f));
   }
 };
 
-// From -128 to 127. NaN becomes 0.
+// Integers from -128 to 127. NaN becomes 0.
 struct Int8 {
   using Storage = signed char;
 

@@ -1,13 +1,13 @@
-// What merge.cuh is told: core::MergeProblem as plain structs, declared once for both sides.
+// Arguments of merge.cuh: core::MergeProblem as plain structs, declared once for host and device.
 #pragma once
 
 #include "rows_args.cuh"
 
 namespace attend {
 
-constexpr int kMergeThreads = 128;        // of a block; a warp has a row
-constexpr int kMostMergeColumns = 512;    // of o
-constexpr int kMergeStatesOfLaunch = 32;  // that fit into the parameters of a kernel
+constexpr int kMergeThreads = 128;        // threads of a block; a warp has a row
+constexpr int kMostMergeColumns = 512;    // most columns of o
+constexpr int kMergeStatesOfLaunch = 32;  // states that fit into kernel parameters
 
 struct MergeState {
   RowsArgs o;        // f32, f16 or bf16 (batch, num_heads, seqlen, head_dim_v)
@@ -18,14 +18,14 @@ static_assert(sizeof(MergeState) == sizeof(RowsArgs) + 8 + 24);
 
 struct MergeArgs {
   static constexpr const char* kTypeName = "MergeArgs";
-  const MergeState* in_memory;  // all states, where they are more than `states` holds; else null
+  const MergeState* in_memory;  // all states, if there are more than `states` holds; otherwise null
   RowsArgs o;
   float* lse;         // may be null
   const void* sinks;  // null: none
   TensorStrides lse_stride;
   int64 sink_batch_stride;  // elements
   int64 sink_head_stride;
-  int64 num_rows;  // of all heads and batch entries
+  int64 num_rows;  // over all heads and batch entries
   int64 seqlen;
   uint32 num_heads;
   uint32 num_states;
@@ -39,7 +39,7 @@ static_assert(sizeof(MergeArgs) ==
               8 + sizeof(RowsArgs) + 2 * 8 + 24 + 4 * 8 + 6 * 4 + kMergeStatesOfLaunch * sizeof(MergeState));
 static_assert(sizeof(MergeArgs) <= 4096, "what parameters of a kernel may take");
 
-// Puts states into memory for a merge of many.
+// Copies states into memory, for a merge of many states.
 struct StoreStatesArgs {
   static constexpr const char* kTypeName = "StoreStatesArgs";
   MergeState* to;

@@ -1,5 +1,6 @@
-// Rows of tensors of any type, kRowRun neighbouring columns a lane: the type is a number that all lanes know, so that
-// one kernel serves all types. A run is one load or store where the tensor allows it, else column by column.
+// Access to rows of tensors of any element type, in runs of kRowRun neighbouring columns for each lane. The type is a
+// run-time number, equal in all lanes, so one kernel handles all types. If the tensor's alignment allows it, a run is
+// one load or store. Otherwise columns are moved one by one.
 #pragma once
 
 #include "../common/element.cuh"
@@ -14,12 +15,12 @@ struct alignas(sizeof(Storage) * kRowRun) ElementRun {
   Storage elements[kRowRun];
 };
 
-// The first column of a row.
+// Returns the address of a row's first column.
 [[nodiscard]] __device__ __forceinline__ char* row_address(const RowsArgs& t, int64 batch, int64 head, int64 row) {
   return static_cast<char*>(t.data) + t.stride.offset(batch, head, row) * stored_bytes(t.type());
 }
 
-// Element `at` of weights or tables.
+// Returns element `at` of weights or tables.
 [[nodiscard]] __device__ __forceinline__ float load_number(const void* data, StoredElement element, int64 at) {
   switch (element) {
     case StoredElement::kF16:
@@ -33,7 +34,7 @@ struct alignas(sizeof(Storage) * kRowRun) ElementRun {
   }
 }
 
-// Starts to fetch a row. By all lanes of a warp. PTX ISA, data movement and conversion: prefetch.
+// Starts to prefetch a row. All lanes of a warp call it. PTX ISA, data movement and conversion: prefetch.
 __device__ __forceinline__ void prefetch_row(const RowsArgs& t, const char* row, int cols) {
   constexpr int kLineBytes = 128;
   const int lane = static_cast<int>(threadIdx.x) % 32, bytes = cols * stored_bytes(t.type());
@@ -42,7 +43,7 @@ __device__ __forceinline__ void prefetch_row(const RowsArgs& t, const char* row,
   }
 }
 
-// Columns [col, col + kRowRun) of a row as floats; those from `cols` on are 0.
+// Loads columns [col, col + kRowRun) of a row as floats; columns from `cols` on are 0.
 template <class Element>
 __device__ __forceinline__ void load_run_of(float (&x)[kRowRun], const void* row, int col, int cols, bool at_once) {
   using Storage = typename Element::Storage;
@@ -60,7 +61,7 @@ __device__ __forceinline__ void load_run_of(float (&x)[kRowRun], const void* row
   for (int n = 0; n < kRowRun; ++n) x[n] = Element::to_float(run.elements[n]);
 }
 
-// Of a tensor of f32, f16 or bf16.
+// As load_run_of(), for a tensor of f32, f16 or bf16.
 __device__ __forceinline__ void load_run(float (&x)[kRowRun], const RowsArgs& t, const void* row, int col, int cols) {
   const bool at_once = t.runs_at_once != 0;
   if (t.type() == StoredElement::kF32) return load_run_of<Float32>(x, row, col, cols, at_once);
@@ -85,7 +86,7 @@ __device__ __forceinline__ void store_run_of(const float (&x)[kRowRun], void* ro
   }
 }
 
-// To a tensor of f32, f16 or bf16.
+// Stores a run to a tensor of f32, f16 or bf16.
 __device__ __forceinline__ void store_run(const float (&x)[kRowRun], const RowsArgs& t, void* row, int col, int cols) {
   const bool at_once = t.runs_at_once != 0;
   if (t.type() == StoredElement::kF32) return store_run_of<Float32>(x, row, col, cols, at_once);
@@ -93,7 +94,8 @@ __device__ __forceinline__ void store_run(const float (&x)[kRowRun], const RowsA
   store_run_of<BFloat16>(x, row, col, cols, at_once);
 }
 
-// A row of f32, f16 or bf16 as floats in shared memory, which has room for a whole last run. By all lanes of a warp.
+// Loads a row of f32, f16 or bf16 as floats into shared memory, which has room for a full last run. All lanes of a warp
+// call it.
 template <class Element>
 __device__ __forceinline__ void load_row_of(float* to, const void* row, int cols, bool at_once) {
   using Storage = typename Element::Storage;
@@ -119,7 +121,7 @@ __device__ __forceinline__ void load_row(float* to, const RowsArgs& t, const voi
   load_row_of<BFloat16>(to, row, cols, at_once);
 }
 
-// Floats in shared memory as a row. Element of 8 bits: x / descale.
+// Stores floats from shared memory as a row. An 8-bit element is the rounded x / descale.
 template <class Element, bool kHasDescale = false>
 __device__ __forceinline__ void store_row_of(void* row, const float* from, int cols, bool at_once,
                                              float descale = 1.0f) {
@@ -148,7 +150,7 @@ __device__ __forceinline__ void store_row(const RowsArgs& t, void* row, const fl
   store_row_of<Float8E4M3, true>(row, from, cols, at_once, descale);
 }
 
-// A row with its very bits.
+// Copies a row without conversion.
 template <class Storage>
 __device__ __forceinline__ void copy_row_of(void* to, const void* from, int cols, bool at_once) {
   using Run = ElementRun<Storage>;
@@ -165,7 +167,7 @@ __device__ __forceinline__ void copy_row_of(void* to, const void* from, int cols
   }
 }
 
-// Between tensors of one type of 16 or 32 bits.
+// Copies a row between tensors of the same 16-bit or 32-bit type.
 __device__ __forceinline__ void copy_row(const RowsArgs& to, void* to_row, const RowsArgs& from, const void* from_row,
                                          int cols) {
   const bool at_once = (to.runs_at_once & from.runs_at_once) != 0;

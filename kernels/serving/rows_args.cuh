@@ -1,4 +1,4 @@
-// A tensor whose type kernels get at run time: shared by host and device.
+// A tensor whose element type kernels receive at run time. Shared by host and device.
 #pragma once
 
 #include "../common/args.cuh"
@@ -6,7 +6,7 @@
 
 namespace attend {
 
-constexpr int kRowRun = 4;  // columns of a lane: a row of 128 is one step of a warp
+constexpr int kRowRun = 4;  // columns of a lane: a row of 128 columns takes one step of a warp
 
 struct RowsArgs {
   void* data;            // (batch, heads, rows, cols)

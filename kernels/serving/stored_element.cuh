@@ -1,5 +1,5 @@
-// Every type that a tensor of a serving call may have in memory, as a number that kernels get at run time: what they
-// compute does not depend on it, so that kernels for all types have the same code.
+// Element types that a tensor of a serving call may have in memory, as a number that kernels receive at run time. The
+// computation does not depend on the type, so one kernel handles all types.
 #pragma once
 
 #include "../common/portable.cuh"

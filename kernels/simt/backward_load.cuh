@@ -17,7 +17,7 @@ struct SimtHead {
   uint32 head;
   uint32 head_k;
 
-  // Rows of pair 0 or 1 from `row` on: of q or dout; with kOfKeys of k or v.
+  // Returns the rows of pair 0 or 1 from `row` on: of q or dout, or with kOfKeys of k or v.
   template <bool kOfKeys, int kPair>
   [[nodiscard]] __device__ __forceinline__ Source rows(int64 row) const {
     if constexpr (kOfKeys) {
@@ -32,7 +32,7 @@ struct SimtHead {
   }
 };
 
-// The saved values of rows [row, row + kBlockM), to shared memory.
+// Loads the saved values of rows [row, row + kBlockM) into shared memory.
 template <class Shape>
 __device__ __forceinline__ void load_saved(const SavedRow* saved, int64 row, int64 seqlen_q) {
   using Config = typename Shape::Kernel;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_saved(const SavedRow* saved, int64 row, int
   }
 }
 
-// The owned tiles, if they stay.
+// Loads the owned tiles, if they are resident.
 template <class Shape>
 __device__ __forceinline__ void load_owned(const SimtHead<typename Shape::Kernel>& head, int64 owned) {
   if constexpr (Shape::kResident) {
@@ -56,8 +56,8 @@ __device__ __forceinline__ void load_owned(const SimtHead<typename Shape::Kernel
   }
 }
 
-// The streamed rows that gradients are products with, columns of this block's part; if resident, all of both pairs.
-// Returns whether this thread met finite numbers only.
+// Loads the streamed rows for the gradients' products, in the columns of this block's part. If tiles are resident, it
+// loads all of both pairs. Returns whether this thread loaded only finite numbers.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ bool load_streamed(const SimtHead<typename Shape::Kernel>& head,
                                                             int64 streamed, int part) {

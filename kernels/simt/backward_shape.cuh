@@ -1,12 +1,12 @@
-// The tile of a block of simt's backward pass: how its threads divide it, and where its parts lie in shared memory.
+// The tile of a block of simt's backward pass: its division among threads, and the layout of shared memory.
 //
-// A block owns a tile of keys (for dk and dv, or the gradient of a term from memory) or of query rows (for dq) and
+// A block owns a tile of keys (for dk and dv, or the gradient of a term from memory) or of query rows (for dq). It
 // streams over tiles of the other kind. The tensors come in pairs: pair 0 is q and k, pair 1 dout and v. Each product
-// of the tile is that of the streamed member with the owned one, transposed. So both kinds of block run the same code.
+// of the tile is that of the streamed member with the transposed owned one. So both kinds of block run the same code.
 //
-// kPanels == 1: both owned tiles stay in shared memory, and gradients are products with the streamed tiles that are
-// there already. Otherwise the products go through the columns panel by panel, and a block computes one of kColumnParts
-// parts of the gradients' columns.
+// kPanels == 1: both owned tiles stay in shared memory, and the streamed tiles there are also operands of the
+// gradients. Otherwise the products process columns panel by panel, and a block computes one of kColumnParts parts of
+// the gradients' columns.
 #pragma once
 
 #include "../tiles/fp32_product.cuh"
@@ -38,19 +38,19 @@ struct SimtBackwardShape {
   static constexpr bool kResident = kTile.resident;
   static constexpr int kPanel = Config::kPanel;  // columns of either pair in shared memory, if not resident
 
-  // Threads are a grid of kThreadsY x kThreadsX; a warp is 8 wide and 4 high. A thread has kRows x kCols of the scores,
-  // streamed by owned, and kOwnedRows x kDims of the gradients.
+  // Threads are a grid of kThreadsY x kThreadsX; a warp is 8 wide and 4 high. A thread has kRows x kCols of the scores
+  // (streamed by owned), and kOwnedRows x kDims of the gradients.
   static constexpr int kLanesX = 8;
   static constexpr int kThreadsX = Config::kThreadsX;
   static constexpr int kThreadsY = Config::kThreads / kThreadsX;
   static constexpr int kRows = kStreamed / kThreadsY;
   static constexpr int kCols = kOwned / kThreadsX;
   static constexpr int kOwnedRows = kOwned / kThreadsY;
-  static constexpr int kStep = kThreadsX * kChunkBytes;  // between a thread's chunks of a row
+  static constexpr int kStep = kThreadsX * kChunkBytes;  // bytes between a thread's chunks of a row
   static_assert(kRows % 4 == 0 && kCols % 4 == 0 && kOwnedRows % 4 == 0 && kThreadsX % kLanesX == 0);
   using Place = ScorePlace<kOwnsKeys, 4 * kThreadsX>;
 
-  // Columns of pair 0 and 1: those that products sum over, and those of the block's gradients.
+  // Columns of pairs 0 and 1: those that products sum over, and those of the block's gradients.
   static constexpr int kHeadDims[2] = {Config::kHeadDim, Config::kHeadDimV};
   static constexpr int kDepths[2] = {kTile.depth_0(), kTile.depth_1()};
   static constexpr int kGradientCols[2] = {Config::kCols0, Config::kCols1};
@@ -63,7 +63,7 @@ struct SimtBackwardShape {
   template <int kPair>
   using Sums = float[kOwnedRows][kDims<kPair>];
 
-  // Shared memory, in bytes.
+  // Tiles in shared memory, and their offsets in bytes.
   using ScoreTile = Fp32Tile<kStreamed, FlippedRows<kOwned, kRows>>;
   template <int kPair>
   using StreamedTile = Fp32Tile<kStreamed, FlippedRows<kGradientCols[kPair], kRows>>;
@@ -89,7 +89,7 @@ struct SimtBackwardShape {
                 StreamedTile<1>::kRowBytes == float_bytes(1, Config::kCols1) &&
                 TransposedRows::kRowBytes == float_bytes(1, kOwned + kTransposedPadding));
   static_assert(kRows0 % kBankRowBytes == 0 && kRows1 % kBankRowBytes == 0 &&
-                kPanelRows % kBankRowBytes == 0);  // the flips
+                kPanelRows % kBankRowBytes == 0);  // FlippedRows needs this alignment
 
   template <int kPair>
   static constexpr int kRowsAt = kPair == 0 ? kRows0 : kRows1;
@@ -97,7 +97,7 @@ struct SimtBackwardShape {
   static constexpr int kTransposedAt = kPair == 0 || !kResident ? kTransposed0 : kTransposed1;
 };
 
-// A thread's place in the grid: warps fill it row by row.
+// A thread's place in the grid. Warps fill the grid row by row.
 template <class Shape>
 struct SimtThread {
   int x;

@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// product += streamed owned^T of a pair, for the thread's part of the tile.
+// Computes product += streamed owned^T of a pair, for the thread's part of the tile.
 template <int kPair, class Shape>
 __device__ __forceinline__ void add_pair(typename Shape::Scores& product, const SimtHead<typename Shape::Kernel>& head,
                                          int64 streamed, int64 owned, const SimtThread<Shape>& me) {
@@ -29,17 +29,17 @@ __device__ __forceinline__ void add_pair(typename Shape::Scores& product, const 
 #pragma unroll 1
     for (int col = 0; col < Shape::kHeadDims[kPair]; col += Shape::kPanel) {
       FiniteWatch unused;
-      __syncthreads();  // every warp has left the panel before
+      __syncthreads();  // waits until every warp is done with the previous panel; it may then be overwritten
       load_rows<PanelTile>(Shape::kPanelRows, rows.columns_from(col), unused);
       load_transposed<typename Shape::TransposedPanel>(Shape::kTransposed0, transposed.columns_from(col));
-      __syncthreads();  // the panel is there
+      __syncthreads();  // waits until the panel is loaded
       Fp32Rows<PanelTile>{Shape::kPanelRows + PanelTile::offset(me.y * Shape::kRows, 0)}.add_product(
           product, Owned{Shape::kTransposed0, me.x * kChunkBytes});
     }
   }
 }
 
-// A thread's numbers to a tile of scores in shared memory.
+// Stores a thread's numbers to a tile of scores in shared memory.
 template <class Shape>
 __device__ __forceinline__ void store_score_tile(int smem_offset, const typename Shape::Scores& s,
                                                  const SimtThread<Shape>& me) {
@@ -54,14 +54,14 @@ __device__ __forceinline__ void store_score_tile(int smem_offset, const typename
   }
 }
 
-// The saved rows of the tile in shared memory.
+// Returns the saved rows of the tile, in shared memory.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ const SimtSavedRow* tile_saved_rows() {
   return reinterpret_cast<const SimtSavedRow*>(fp32_smem + Shape::kSaved);
 }
 
-// Corrects p of rows with a large lse, which are few: kNotSeen if lse is +inf, and if lse is coarse a division by the
-// sum of the row's p (lse_rounding.cuh).
+// Corrects p of rows with a large lse, which are few. If lse is +inf, p becomes kNotSeen. If lse is coarse, p is
+// divided by the sum of the row's p (lse_rounding.cuh).
 template <class Shape>
 __device__ __forceinline__ void mend_rows_of_large_lse(typename Shape::Scores& p, const SimtThread<Shape>& me) {
   const auto place = me.place();
@@ -86,7 +86,7 @@ __device__ __forceinline__ void mend_rows_of_large_lse(typename Shape::Scores& p
   }
 }
 
-// p before dropping, or kNotSeen. s holds q.k, then the result; slope as GridRules::apply() gives it.
+// Replaces q.k in s by p before dropping, or by kNotSeen. slope: see GridRules::apply().
 template <class Shape>
 __device__ __forceinline__ void probabilities(typename Shape::Scores& s, typename Shape::Scores& slope,
                                               const TileRules<typename Shape::Kernel>& rules,
@@ -112,13 +112,12 @@ __device__ __forceinline__ void probabilities(typename Shape::Scores& s, typenam
   mend_rows_of_large_lse(s, me);
 }
 
-// p after dropping. A dropped entry counts as not seen.
+// Returns p after dropping. A dropped entry counts as not seen.
 [[nodiscard]] __device__ __forceinline__ float after_dropping(float p, bool kept, float scale) {
   return is_seen(p) && kept ? p * scale : kNotSeen;
 }
 
-// The first value of dp, to which dout v^T is added: -delta; or 0 if dropping scales the sum before delta is
-// subtracted.
+// Initialises dp, to which dout v^T is added: to -delta, or to 0 if dropping scales the sum before delta is subtracted.
 template <class Shape>
 __device__ __forceinline__ void begin_gradients(typename Shape::Scores& dp, const SimtThread<Shape>& me) {
   const auto place = me.place();
@@ -132,7 +131,7 @@ __device__ __forceinline__ void begin_gradients(typename Shape::Scores& dp, cons
   }
 }
 
-// p becomes ds, or stays kNotSeen. dp: begin_gradients() and dout v^T. scale: of kept entries.
+// Replaces p by ds; kNotSeen stays. dp: begin_gradients() plus dout v^T. scale: of kept entries.
 template <class Shape>
 __device__ __forceinline__ void score_gradients(typename Shape::Scores& p, const typename Shape::Scores& dp,
                                                 uint32 kept, float scale, const SimtThread<Shape>& me) {
@@ -152,7 +151,7 @@ __device__ __forceinline__ void score_gradients(typename Shape::Scores& p, const
   }
 }
 
-// p after dropping, to its tile in shared memory.
+// Stores p after dropping to its tile in shared memory.
 template <class Shape>
 __device__ __forceinline__ void store_kept(const typename Shape::Scores& p, uint32 kept, float scale,
                                            const SimtThread<Shape>& me) {
@@ -169,7 +168,7 @@ __device__ __forceinline__ void store_kept(const typename Shape::Scores& p, uint
   store_score_tile(Shape::kP, left, me);
 }
 
-// What the caller's function gets of a tile of products, to its tile in shared memory.
+// Stores the custom function's input scores to the tile of p in shared memory, given a tile of products.
 template <class Shape>
 __device__ __forceinline__ void store_own_scores(const typename Shape::Scores& products,
                                                  const TileRules<typename Shape::Kernel>& rules,
@@ -186,18 +185,18 @@ __device__ __forceinline__ void store_own_scores(const typename Shape::Scores& p
   store_score_tile(Shape::kP, s, me);
 }
 
-// The derivative of a score by what ds is the gradient of.
+// Returns whether ds has a slope factor: the derivative of a score by scale q.k, or with kTerms by the term.
 template <class Shape>
 [[nodiscard]] __device__ __forceinline__ constexpr bool has_slopes() {
   using Config = typename Shape::Kernel;
-  if constexpr (Shape::kKind == SimtGradient::kCaptures) return false;  // by the value of the caller's function
+  if constexpr (Shape::kKind == SimtGradient::kCaptures) return false;  // ds is the gradient of the function's value
   if constexpr (Shape::kKind == SimtGradient::kTerms) return Score<Config>::kIsCustomWithSlope;
   return Score<Config>::kHasSlopes;
 }
 
-// One tile. ds goes to its tile in shared memory, and so does p after dropping if v has a gradient. With kTerms, ds
-// before the derivative of a transform is left in ds; with kCaptures, what the caller's function gets goes to the tile
-// of p. The streamed tiles and the saved rows are there.
+// Processes one tile. ds is stored to its tile in shared memory, and so is p after dropping if v has a gradient. With
+// kTerms, `ds` receives ds without the derivative of a transform. With kCaptures, the tile of p receives the custom
+// function's input scores. The streamed tiles and the saved rows must be loaded.
 template <class Shape>
 __device__ __forceinline__ void gradient_tile(typename Shape::Scores& ds, const SimtHead<typename Shape::Kernel>& head,
                                               const ScoreRules<typename Shape::Kernel>& head_rules,

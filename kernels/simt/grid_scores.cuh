@@ -1,4 +1,4 @@
-// The rules of scores for a tile that threads divide as a grid, each with a small tile: simt's layout.
+// Score rules for a tile that threads divide as a grid, with a small tile for each thread: simt's layout.
 //
 //   const GridRules<Config, Place> grid = {tile, place};   // place: row and key of number (i, j) of the thread
 //   grid.template apply<kAllVisible, kOfTerms>(s, slope);
@@ -10,12 +10,12 @@
 
 namespace attend {
 
-// The numbers of a tile of scores that a thread has. Number (i, j) belongs to neighbour i along one side. Along the
-// other side it is j % 4 of the j / 4-th chunk of four, and chunks lie kChunkStep apart.
+// The positions of a thread's numbers in a tile of scores. Index i counts neighbours along one side. Along the other
+// side, j is element j % 4 of chunk j / 4, with four elements in a chunk; chunks are kChunkStep apart.
 template <bool kRowsAreI, int kChunkStep>
 struct ScorePlace {
   static constexpr bool kKeysAreJ = kRowsAreI;
-  int i_begin;  // a multiple of 4 if keys are i
+  int i_begin;  // a multiple of 4 if i counts keys
   int j_begin;  // a multiple of 4
 
   [[nodiscard]] static __device__ __forceinline__ constexpr int step(int j) { return j % 4 + j / 4 * kChunkStep; }
@@ -27,7 +27,7 @@ struct ScorePlace {
   }
 };
 
-// Is the number of this bit of GridRules::kept_bits() kept?
+// Returns whether this bit of GridRules::kept_bits() is set, so that its number is kept.
 [[nodiscard]] __device__ __forceinline__ bool is_kept(uint32 kept, int bit) {
   return (kept >> bit & 1) != 0;
 }
@@ -37,7 +37,7 @@ struct GridRules {
   const TileRules<Config>& rules;
   const Place& place;
 
-  // s, which holds q.k, becomes the score. slope: as TileRules::score() gives it.
+  // Replaces q.k in s by the score. slope: see TileRules::score().
   template <bool kAllVisible, bool kOfTerms, class Scores>
   __device__ __forceinline__ void apply(Scores& s, Scores& slope) const {
 #pragma unroll
@@ -50,7 +50,7 @@ struct GridRules {
     if constexpr (!kAllVisible) hide_unseen(s);
   }
 
-  // What the caller's function gets of products q.k.
+  // Computes the custom function's input scores from products q.k.
   template <bool kAllVisible, class Scores>
   __device__ __forceinline__ void own_scores(Scores& s, const Scores& products) const {
 #pragma unroll
@@ -63,8 +63,8 @@ struct GridRules {
     }
   }
 
-  // Bit i * kN + j says that number (i, j) of kM x kN is kept. Four neighbouring keys share one Philox block. Blocks
-  // come one after another: several at a time would take registers from sums.
+  // Returns the kept numbers of kM x kN: bit i * kN + j for number (i, j). Four neighbouring keys share one Philox
+  // block. Blocks are computed one after another, because several at a time would need registers that the sums occupy.
   template <int kM, int kN>
   [[nodiscard]] __device__ __forceinline__ uint32 kept_bits() const {
     static_assert(kM * kN <= 32 && kN % 4 == 0 && (Place::kKeysAreJ || kM % 4 == 0));
@@ -86,7 +86,7 @@ struct GridRules {
   }
 
  private:
-  // Scores that the block map hides become -inf. Four neighbours along j lie in one tile of the map.
+  // Sets the scores that the block map hides to -inf. Four neighbours along j lie in one tile of the map.
   template <class Scores>
   __device__ __forceinline__ void hide_unseen(Scores& s) const {
     if constexpr (has_block_map<Config>()) {
@@ -106,8 +106,8 @@ struct GridRules {
     }
   }
 
-  // kept_bits() for a part of a larger problem: there, neighbouring keys may lie in different blocks, so each number
-  // takes a block.
+  // Returns kept_bits() for a part of a larger problem. There, neighbouring keys may lie in different Philox blocks, so
+  // each number needs one block.
   template <int kM, int kN>
   [[nodiscard]] __device__ __forceinline__ uint32 kept_bits_of_part() const {
     uint32 bits = 0;

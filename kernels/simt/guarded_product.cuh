@@ -1,9 +1,9 @@
 // Products of tiles that hold NaN or infinities in places that some rows do not see.
 //
-// In a product of tiles an entry that a row does not see is multiplied by 0, and 0 * NaN is NaN. So such entries are
-// marked: their probability, or the gradient of their score, is -0, and no other entry is -0. If all numbers of a tile
-// are finite, and the loads know that, nothing more is needed: -0 adds nothing. The rare other tiles take a product
-// that leaves marked entries out.
+// In a matrix product an unseen entry is multiplied by 0, and 0 * NaN is NaN. So unseen entries are marked: their
+// probability, or the gradient of their score, is -0, and no other entry is -0. The loads detect whether all numbers of
+// a tile are finite. If so, the ordinary product is correct, because -0 adds nothing. Other tiles, which are rare, use
+// a product that skips marked entries.
 #pragma once
 
 #include "../tiles/fp32_product.cuh"
@@ -16,7 +16,7 @@ constexpr float kNotSeen = -0.0f;
   return __float_as_uint(number) != 0x80000000u;
 }
 
-// value as an entry that is seen: -0 becomes +0.
+// Returns a value as a seen entry: -0 becomes +0.
 [[nodiscard]] __device__ __forceinline__ float as_seen(float value) {
   return value + 0.0f;
 }
@@ -24,10 +24,10 @@ constexpr float kNotSeen = -0.0f;
 // A thread's columns of a tile with marked entries.
 template <class Tile>
 struct MarkedColumns {
-  int tile;  // offset
-  int col;   // of the thread's first column in a row
+  int tile;  // offset of the tile
+  int col;   // offset of the thread's first column in a row
 
-  // acc[i][j] += sum over rows r of a[r][i] * b[r][j]; if b is not finite, without marked entries of a.
+  // Computes acc[i][j] += sum over rows r of a[r][i] * b[r][j]. If b is not finite, marked entries of a are skipped.
   template <class Sums, class Right>
   __device__ __forceinline__ void add_product(Sums& acc, const Right& b, bool b_is_finite) const {
     static_assert(kRowsOf<Sums> % kChunkFloats == 0);
@@ -39,7 +39,7 @@ struct MarkedColumns {
   }
 
  private:
-  // For the exception, not for speed.
+  // For the rare case; not optimised.
   template <class Sums, class Right>
   __device__ __forceinline__ void add_seen(Sums& acc, const Right& b) const {
 #pragma unroll 1

@@ -3,10 +3,11 @@
 //   dv = drop(p)^T dout    dk = scale ds^T q    dq = scale ds k    (ds times the derivative of a transform)
 //
 // Shapes   as in simt_forward.cuh; dk and dv are sums over the query heads that share a key head
-// Supports what simt_forward.cuh supports. The same bits from run to run: no atomic additions
-// Work     one kernel for dk and dv, whose blocks own tiles of keys, and one for dq, whose blocks own tiles of rows;
-//          both compute p and ds again (backward_tile.cuh): seven products of tiles. One pass would take five, but its
-//          order of additions to dq would change from run to run. simt_prepare.cuh runs before, simt_dterms.cuh after
+// Supports everything that simt_forward.cuh supports. The same bits from run to run: no atomic additions
+// Work     one kernel for dk and dv, whose blocks own tiles of keys, and one for dq, whose blocks own tiles of rows.
+//          Both compute p and ds again (backward_tile.cuh), so there are seven tile products. One pass would need five,
+//          but its order of additions to dq would change from run to run. simt_prepare.cuh runs before, simt_dterms.cuh
+//          after
 // Memory   SimtBackwardShape
 // Measured (B, H, S, D), full, TFLOP/s of 10 B H S^2 D operations. H200, CUDA 13.0
 //          float32  (8, 16, 2048, 64): 26.3; (8, 8, 2048, 128): 21.1
@@ -23,8 +24,8 @@
 
 namespace attend {
 
-// A block's tile and part of the columns. Under a causal mask the longest tiles go first: the first tiles of keys, the
-// last tiles of rows.
+// A block's tile and part of the columns. Under a causal mask the longest tiles start first: the first tiles of keys,
+// the last tiles of rows.
 template <class Config>
 struct SimtBackwardWork {
   uint32 sequence;
@@ -48,7 +49,7 @@ struct SimtBackwardWork {
   }
 };
 
-// The gradient of the owned rows of pair 0 or 1, columns of this block's part.
+// Stores the gradient of the owned rows of pair 0 or 1, in the columns of this block's part.
 template <int kPair, class Shape>
 __device__ __forceinline__ void store_gradient(const typename Shape::template Sums<kPair>& gradient, float factor,
                                                void* tensor, const TensorStrides& stride, uint32 batch, uint32 head,
@@ -74,7 +75,7 @@ __device__ __forceinline__ void store_gradient(const typename Shape::template Su
   }
 }
 
-// gradient += (tile of scores at smem_offset)^T (streamed rows of the pair)
+// Computes gradient += (tile of scores at smem_offset)^T (streamed rows of the pair).
 template <int kPair, class Shape>
 __device__ __forceinline__ void add_gradient(typename Shape::template Sums<kPair>& gradient, int smem_offset,
                                              bool is_finite, const SimtThread<Shape>& me) {
@@ -83,7 +84,7 @@ __device__ __forceinline__ void add_gradient(typename Shape::template Sums<kPair
       gradient, Streamed{Shape::template kRowsAt<kPair>, me.x * kChunkBytes}, is_finite);
 }
 
-// dk and dv of one tile of kBlockN keys. Grid: tiles of every key head of every sequence, times kColumnParts.
+// Computes dk and dv of one tile of kBlockN keys. Grid: tiles of every key head of every sequence, times kColumnParts.
 template <class Config>
 __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
   using Shape = SimtBackwardShape<Config, SimtGradient::kKeysValues>;
@@ -111,12 +112,13 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
 #pragma unroll 1
     for (int64 row = next_tile(rows.begin / Config::kBlockM * Config::kBlockM); row < rows.end;
          row = next_tile(row + Config::kBlockM)) {
-      __syncthreads();  // every warp has left the tiles before: they may be overwritten
+      __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
       load_saved<Shape>(saved, row, span.seqlen_q);
-      const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, row, work.part));  // tiles are there
+      // Waits until the tiles are loaded.
+      const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, row, work.part));
       typename Shape::Scores ds = {};
       gradient_tile(ds, head, rules, args.options, row, key, me);
-      __syncthreads();  // p and ds are complete
+      __syncthreads();  // waits until p and ds are complete
       add_gradient<1>(dv, Shape::kP, is_finite, me);
       add_gradient<0>(dk, Shape::kDs, is_finite, me);
     }
@@ -128,7 +130,7 @@ __device__ void simt_backward_keys(const BackwardOptionArgs& args) {
                     overwrites, me);
 }
 
-// dq of one tile of kBlockM rows. Grid: tiles of every query head of every sequence, times kColumnParts.
+// Computes dq of one tile of kBlockM rows. Grid: tiles of every query head of every sequence, times kColumnParts.
 template <class Config>
 __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
   using Shape = SimtBackwardShape<Config, SimtGradient::kQueries>;
@@ -152,11 +154,12 @@ __device__ void simt_backward_queries(const BackwardOptionArgs& args) {
 #pragma unroll 1
   for (int64 key = next_tile(keys.begin / Config::kBlockN * Config::kBlockN); key < keys.end;
        key = next_tile(key + Config::kBlockN)) {
-    __syncthreads();  // every warp has left the tiles before: they may be overwritten
-    const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, key, work.part));  // tiles are there
+    __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
+    // Waits until the tiles are loaded.
+    const bool is_finite = __syncthreads_and(load_streamed<Shape>(head, key, work.part));
     typename Shape::Scores ds = {};
     gradient_tile(ds, head, rules, args.options, key, row, me);
-    __syncthreads();  // ds is complete
+    __syncthreads();  // waits until ds is complete
     add_gradient<0>(dq, Shape::kDs, is_finite, me);
   }
   store_gradient<0>(dq, base.gradient_scale, base.dq, base.dq_stride, span.batch, work.head, span.q_begin + row,

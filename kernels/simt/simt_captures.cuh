@@ -1,11 +1,12 @@
-// simt, the gradients of the tensors that the caller's function of scores reads, of any function.
+// simt, gradients of the tensors that a custom score function reads, for any function.
 //
-// Supports what simt_forward.cuh supports, but parts of a larger problem. Additions have no order: captured_shares.cuh
-// Work     a block owns a tile of keys of one query head and goes through the tiles of rows that see some of it. It
-//          computes ds as backward_tile.cuh does, by the value of the function, and then evaluates the derivatives by
-//          the tensors' elements of each pair
-// Memory   SimtBackwardShape, with two tiles of scores: ds, and what the function gets
-// Called   as a step of the backward pass of 'simt' and 'sm80_backward', if gradients of captures are asked for:
+// Supports everything that simt_forward.cuh supports, except parts of a larger problem. The order of additions is not
+//          fixed: captured_shares.cuh
+// Work     a block owns a tile of keys of one query head, and loops over the tiles of rows that see some of it. It
+//          computes ds as in backward_tile.cuh, here as the gradient of the function's value. Then, for each pair, it
+//          evaluates the function's derivatives by the tensors' elements
+// Memory   SimtBackwardShape, with two tiles of scores: ds, and the function's input scores
+// Called   as a step of the backward pass of 'simt' and 'sm80_backward', if gradients of captures are requested:
 //          src/cuda/launch/captured_steps.hpp
 #pragma once
 
@@ -17,8 +18,8 @@ namespace attend {
 template <class Config>
 using SimtCapturesShape = SimtBackwardShape<Config, SimtGradient::kCaptures>;
 
-// The shares of one tile, whose ds and scores are in shared memory. Warps go along keys, whose elements often lie side
-// by side.
+// Adds the contributions of one tile, whose ds and scores are in shared memory. Warps run along keys, because their
+// captured elements are often neighbours.
 template <class Config>
 __device__ __forceinline__ void add_shares_of_tile(const BackwardOptionArgs& args, const TileRules<Config>& rules) {
   using Shape = SimtCapturesShape<Config>;
@@ -58,13 +59,13 @@ __device__ void simt_captures(const BackwardOptionArgs& args) {
 #pragma unroll 1
   for (int64 row = next_tile(rows.begin / Config::kBlockM * Config::kBlockM); row < rows.end;
        row = next_tile(row + Config::kBlockM)) {
-    __syncthreads();  // every warp has left the tiles before: they may be overwritten
+    __syncthreads();  // waits until every warp is done with the previous tiles; they may then be overwritten
     load_saved<Shape>(saved, row, span.seqlen_q);
     static_cast<void>(load_streamed<Shape>(head, row, 0));
-    __syncthreads();  // tiles are there
+    __syncthreads();  // waits until the tiles are loaded
     typename Shape::Scores ds = {};
     gradient_tile(ds, head, rules, args.options, row, key, me);
-    __syncthreads();  // ds and what the function gets are complete
+    __syncthreads();  // waits until ds and the function's input scores are complete
     add_shares_of_tile<Config>(args, rules.tile(row, key));
   }
 }

@@ -5,16 +5,16 @@
 // Supports float32, float16, bfloat16 (all sums and probabilities in float32), d and d_v from 1 to 512, every option.
 //          Every architecture
 // Work     a block has kBlockM rows of a head and, if d_v is wide, one of kColumnParts parts of the columns of o. A
-//          warp has kWarpRows rows with all their keys, a lane kRows x kKeys scores and kRows x kDims outputs: as in
-//          ladder/08_fa2.cuh, whose tiles and products these are. q and k come in panels of kPanel columns; with one
+//          warp has kWarpRows rows with all their keys. A lane has kRows x kKeys scores and kRows x kDims outputs.
+//          Tiles and products are those of ladder/08_fa2.cuh. q and k are loaded in panels of kPanel columns; with one
 //          panel q is loaded once
-// Memory   q and k transposed, v as it is, p transposed: Shape below. Tiles are loaded through registers, which widens
-//          16-bit elements and finds NaN and infinities (guarded_product.cuh); other blocks of the multiprocessor
-//          compute meanwhile
+// Memory   q and k transposed, v not transposed, p transposed: see Shape below. Tiles are loaded through registers,
+//          which widens 16-bit elements and detects NaN and infinities (guarded_product.cuh). Other blocks of the
+//          multiprocessor compute meanwhile
 // Measured (B, H, S, D), full, TFLOP/s. H200, CUDA 13.0
 //          float32  (8, 16, 2048, 64): 32.5; (8, 8, 2048, 128): 29.4
 //          bfloat16 the same: 33.9 and 28.5; (4, 8, 2048, 256): 24.5; (2, 4, 2048, 512): 13.8
-// Called   by compute 'simt', which 'auto' takes if no faster kernel supports the problem: src/cuda/launch/simt.cpp
+// Called   by compute 'simt', which 'auto' chooses if no faster kernel supports the problem: src/cuda/launch/simt.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1
 #pragma once
 
@@ -33,20 +33,21 @@ namespace attend {
 
 template <class Config>
 struct SimtForwardShape {
-  static constexpr int kPanels = Config::kPanels;  // of q and k
-  static constexpr int kPanel = Config::kPanel;    // columns of one
-  static constexpr int kCols = Config::kCols;      // of o, in this block: head_dim_v or a part of it, rounded up
+  static constexpr int kPanels = Config::kPanels;  // number of panels of q and k
+  static constexpr int kPanel = Config::kPanel;    // columns of a panel
+  static constexpr int kCols = Config::kCols;      // columns of o in this block: head_dim_v or a part of it, rounded up
   static constexpr int kLanesX = Config::kLanesX;
   static constexpr int kLanesY = kWarpThreads / kLanesX;
   static constexpr int kWarpRows = Config::kBlockM / (Config::kThreads / kWarpThreads);
   static constexpr int kRows = kWarpRows / kLanesY;
   static constexpr int kKeys = Config::kBlockN / kLanesX;
   static constexpr int kDims = kCols / kLanesX;
-  static constexpr int kStep = kLanesX * kChunkBytes;  // between a lane's chunks in a row of k or v
+  static constexpr int kStep = kLanesX * kChunkBytes;  // bytes between a lane's chunks in a row of k or v
   static_assert(kRows % 4 == 0 && kKeys % 4 == 0 && kDims % 4 == 0 && kLanesX % 8 == 0 && kPanel % 8 == 0);
   static_assert(kPanels * kPanel >= Config::kHeadDim && Config::kColumnParts * kCols >= Config::kHeadDimV);
 
-  // Shared memory, in bytes. p and v are swizzled: a lane's keys are neighbours, and lanes write p of four keys each.
+  // Tiles in shared memory, and their offsets in bytes. p and v are swizzled, because a lane's keys are neighbours, and
+  // each lane writes p of four keys.
   using QTile = Fp32Tile<kPanel, PaddedRows<Config::kBlockM, kTransposedPadding>>;
   using KTile = Fp32Tile<kPanel, PaddedRows<Config::kBlockN, kTransposedPadding>>;
   using VTile = Fp32Tile<Config::kBlockN, FlippedRows<kCols, 4>>;
@@ -65,15 +66,15 @@ struct SimtForwardShape {
   static_assert(kTile.smem_bytes() == Config::kSmemBytes);
   static_assert(kP - kV == VTile::kBytes && kQ - kP == PTile::kBytes && kK - kQ == QTile::kBytes &&
                 Config::kSmemBytes - kK == KTile::kBytes);
-  static_assert(kP % kBankRowBytes == 0);  // for the flips
+  static_assert(kP % kBankRowBytes == 0);  // FlippedRows needs this alignment
 
-  // A lane's numbers, and which of the scores they are.
+  // A lane's numbers, and the positions of its scores.
   using Scores = float[kRows][kKeys];
   using Outputs = float[kRows][kDims];
   using Place = ScorePlace<true, 4 * kLanesX>;
 };
 
-// A lane's first row of the block's tile, and its place along the keys and along the columns of o.
+// A lane's first row in the block's tile, and its position along the keys and along the columns of o.
 template <class Config>
 struct SimtLane {
   int row;
@@ -82,25 +83,25 @@ struct SimtLane {
   [[nodiscard]] __device__ __forceinline__ ChunksOfLane chunks() const { return {x, Config::kLanesX}; }
 };
 
-// Running softmax of a lane's rows. Maxima are the same in all lanes of a row, sums are of the lane's keys only.
+// Running softmax of a lane's rows. Maxima are the same in all lanes of a row. Sums cover only the lane's keys.
 template <class Config>
 struct SimtSoftmax {
   using Shape = SimtForwardShape<Config>;
   static constexpr int kRows = Shape::kRows;
-  float max[kRows];  // of the scores; -inf before the first key that is seen
-  float sum[kRows];  // of exp(score - max)
+  float max[kRows];  // maximum of the visible scores; -inf before the first visible key
+  float sum[kRows];  // sum of exp(score - max)
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) max[i] = -kInfinity, sum[i] = 0.0f;
   }
 
-  // Of row i over its keys; sum_of_lanes: its sum over all lanes.
+  // Returns the lse of row i over its keys. sum_of_lanes: the row sum over all lanes.
   [[nodiscard]] __device__ __forceinline__ float lse(int i, float sum_of_lanes) const {
     return max[i] + logf(sum_of_lanes);
   }
 
-  // Scores become p relative to the new maxima, or kNotSeen. o and the sums are rescaled to the new maxima.
+  // Turns scores into p relative to the new maxima, or into kNotSeen. Rescales o and the sums to the new maxima.
   __device__ __forceinline__ void update(typename Shape::Scores& s, typename Shape::Outputs& o) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -130,15 +131,15 @@ template <class Config>
 struct SimtForwardWork {
   uint32 sequence;
   uint32 head;
-  int64 row;  // of the sequence, the tile's first
-  int part;   // of the columns of o
+  int64 row;  // the tile's first row, in the sequence
+  int part;   // which part of the columns of o
 
   [[nodiscard]] static __device__ __forceinline__ SimtForwardWork mine(const ForwardArgs& args) {
     const uint32 part = blockIdx.x % Config::kColumnParts;
     const uint32 block = blockIdx.x / Config::kColumnParts;
     const uint32 blocks = gridDim.x / Config::kColumnParts;
     const auto row_tiles = static_cast<uint32>(num_tiles(args.seqlen_q, Config::kBlockM));
-    // Causal: the last tiles have the most keys and go first.
+    // Causal: the last tiles have the most keys and start first.
     const auto [sequence, head, tile] = Config::kMask == MaskKind::kCausal
                                             ? tile_by_tile(blocks - 1 - block, args.batch, args.num_heads_q)
                                             : HeadTile::of_block(block, row_tiles, args.num_heads_q);
@@ -146,7 +147,7 @@ struct SimtForwardWork {
   }
 };
 
-// Brings tiles to shared memory.
+// Loads tiles into shared memory.
 template <class Config>
 struct SimtForwardTiles {
   using Shape = SimtForwardShape<Config>;
@@ -176,7 +177,7 @@ struct SimtForwardTiles {
     load_transposed<typename Shape::KTile>(Shape::kK, k.columns_from(panel * Shape::kPanel));
   }
 
-  // Returns whether this thread met finite numbers only.
+  // Returns whether this thread loaded only finite numbers.
   [[nodiscard]] __device__ __forceinline__ bool load_v(int64 key) const {
     const Source v = Source::of(args.v, span.keys().offset(args.v_stride, head_k, key), args.v_stride.row,
                                 span.seqlen_k - key, Config::kHeadDimV);
@@ -186,7 +187,8 @@ struct SimtForwardTiles {
   }
 };
 
-// s += q k^T of the lane for the tile of keys from `key` on; loads that tile's k and v. Returns whether v is finite.
+// Computes the lane's s += q k^T for the tile of keys from `key` on. Loads that tile's k and v. Returns whether v is
+// finite.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool simt_scores(typename SimtForwardShape<Config>::Scores& s,
                                                           const SimtForwardTiles<Config>& tiles, int64 key,
@@ -196,17 +198,18 @@ template <class Config>
   bool v_is_finite = true;
 #pragma unroll 1
   for (int panel = 0; panel < Shape::kPanels; ++panel) {
-    __syncthreads();  // every warp has left the panel, and p v of the tile, before: both may be overwritten
+    __syncthreads();  // waits until every warp is done with the previous panel, and with p v of the previous tile; both
+                      // may then be overwritten
     if (Shape::kPanels > 1 || is_first) tiles.load_q(panel);
     tiles.load_k(key, panel);
     if (panel == 0) v_is_finite = tiles.load_v(key);
-    v_is_finite = __syncthreads_and(v_is_finite);  // the panel is there, and v
+    v_is_finite = __syncthreads_and(v_is_finite);  // waits until the panel and v are loaded
     Fp32Columns<typename Shape::QTile>{Shape::kQ, lane.row * 4}.add_product(s, Keys{Shape::kK, lane.x * kChunkBytes});
   }
   return v_is_finite;
 }
 
-// The lane's p, as columns of the tile in shared memory.
+// Stores the lane's p, as columns of the tile in shared memory.
 template <class Config>
 __device__ __forceinline__ void simt_store_p(const typename SimtForwardShape<Config>::Scores& p,
                                              const typename SimtForwardShape<Config>::Place& place) {
@@ -221,8 +224,7 @@ __device__ __forceinline__ void simt_store_p(const typename SimtForwardShape<Con
   }
 }
 
-// kAddsToOutputs: the lane's part of o and lse, merged into the o and lse in memory, which are of other keys, in
-// floats.
+// kAddsToOutputs: merges the lane's part of o and lse into the float o and lse in memory, which cover other keys.
 template <class Config>
 __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args, const SequenceSpan& span,
                                                   const SimtForwardWork<Config>& work, const SimtLane<Config>& lane,
@@ -230,7 +232,7 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
                                                   const typename SimtForwardShape<Config>::Outputs& o) {
   constexpr int kRows = SimtForwardShape<Config>::kRows;
   static_assert(!Score<Config>::kAddsToSum, "each part would add the logit to the sum");
-  static_assert(Config::kColumnParts == 1);  // or another block could read lse after it was written
+  static_assert(Config::kColumnParts == 1);  // otherwise another block could read lse after it was written
   const ForwardArgs& base = args.base;
   const int64 first = span.q_begin + work.row + lane.row;
   float* const lse = base.lse + base.lse_stride.offset(span.batch, work.head, first);
@@ -239,7 +241,7 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
   float before[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) before[i] = i < rows_left ? lse[i * base.lse_stride.row] : -kInfinity;
-  __syncwarp();  // the lanes of a row have read its lse: one of them may overwrite it
+  __syncwarp();  // waits until the lanes of a row have read its lse; one of them may then overwrite it
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const float sum = warp_sum<Config::kLanesX>(rows.sum[i]);
@@ -253,7 +255,7 @@ __device__ __forceinline__ void simt_merge_output(const ForwardOptionArgs& args,
   }
 }
 
-// The lane's part of o and lse.
+// Stores the lane's part of o and lse.
 template <class Config>
 __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args, const SequenceSpan& span,
                                                   const SimtForwardWork<Config>& work, const SimtLane<Config>& lane,
@@ -278,7 +280,7 @@ __device__ __forceinline__ void simt_store_output(const ForwardOptionArgs& args,
   }
 }
 
-// p of the lane after the rules of the tile: s, the softmax with o, and dropping.
+// Turns the lane's q.k into p: applies the tile's rules, the softmax (which rescales o), and dropping.
 template <class Config>
 __device__ __forceinline__ void simt_weights(typename SimtForwardShape<Config>::Scores& s, SimtSoftmax<Config>& rows,
                                              typename SimtForwardShape<Config>::Outputs& o,
@@ -304,7 +306,7 @@ __device__ __forceinline__ void simt_weights(typename SimtForwardShape<Config>::
   }
 }
 
-// One tile of kBlockM query rows. Grid: tiles of every query head of every sequence, times kColumnParts.
+// Computes one tile of kBlockM query rows. Grid: tiles of every query head of every sequence, times kColumnParts.
 template <class Config>
 __device__ void simt_forward(const ForwardOptionArgs& args) {
   using Shape = SimtForwardShape<Config>;
@@ -335,7 +337,7 @@ __device__ void simt_forward(const ForwardOptionArgs& args) {
     const bool v_is_finite = simt_scores(s, tiles, key, key == first_key, lane);
     simt_weights<Config>(s, rows, o, rules.tile(work.row, key), place);
     simt_store_p<Config>(s, place);
-    __syncwarp();  // p of the warp's rows is complete; no other warp reads it
+    __syncwarp();  // waits until p of the warp's rows is complete; no other warp reads it
     MarkedColumns<typename Shape::PTile>{Shape::kP, lane.row * 4}.add_product(
         o, Values{Shape::kV, lane.x * kChunkBytes}, v_is_finite);
   }

@@ -2,7 +2,7 @@
 //
 //   delta = rowsum(dout * o) - dlse
 //
-// kSoleKey: in rows that see a single key, with o as it was before rounding
+// kSoleKey: for rows that see only one key, delta uses o as it was before rounding (attention/sole_key.cuh)
 // Shapes   as in simt_backward.cuh; saved rows (batch, heads, rows of q) in the workspace
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
@@ -17,7 +17,8 @@
 
 namespace attend {
 
-// The saved values of kBlockM rows. Grid: tiles of every query head of every sequence. Eight lanes share a row.
+// Computes the saved values of kBlockM rows. Grid: tiles of every query head of every sequence. Eight lanes share a
+// row.
 template <class Config>
 __device__ void simt_backward_prepare(const BackwardOptionArgs& args) {
   using Source = RowSource<Config>;

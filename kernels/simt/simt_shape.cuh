@@ -1,5 +1,5 @@
-// simt's tiles: how a block divides its work, and its layout of shared memory. The host chooses among them
-// (src/cuda/launch/simt_variant.cpp), the kernels are compiled for one.
+// simt's tiles: the division of a block's work, and its layout of shared memory. The host chooses a tile
+// (src/cuda/launch/simt_variant.cpp), and the kernels are compiled for it.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// How a width of columns is divided: `count` parts of `width`, the last perhaps with columns that do not exist.
+// A division of columns into `count` parts of `width`; the last part may have missing columns.
 struct ColumnParts {
   int count, width;
 
@@ -17,13 +17,13 @@ struct ColumnParts {
   }
 };
 
-// The forward pass. Shared memory, in bytes: v, p, q, k.
+// The forward pass. Offsets in shared memory, in bytes: v, p, q, k.
 struct SimtForwardTile {
   int block_m, block_n, threads;
-  int lanes_x;          // of a warp, along the keys
-  int min_blocks;       // that have to fit on a multiprocessor
-  ColumnParts panels;   // of q and k, that are in shared memory one at a time
-  ColumnParts columns;  // of o, a part to a block
+  int lanes_x;          // lanes of a warp along the keys
+  int min_blocks;       // blocks that must fit on a multiprocessor
+  ColumnParts panels;   // panels of q and k; one panel is in shared memory at a time
+  ColumnParts columns;  // parts of the columns of o, one for each block
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int v_begin() const { return 0; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int p_begin() const {
@@ -38,28 +38,28 @@ struct SimtForwardTile {
   }
 };
 
-// The gradients of a kernel of the backward pass: dk and dv, dq, dterms, or those of what the caller's function reads.
+// The gradients of a kernel of the backward pass: dk and dv, dq, dterms, or those of captured tensors.
 enum class SimtGradient { kKeysValues, kQueries, kTerms, kCaptures };
 
-// A query row's SavedRow in shared memory. log2_sum, which few rows have, lies in another place.
+// A query row's SavedRow in shared memory. log2_sum is stored separately, because few rows have one.
 struct SimtSavedRow {
   float lse, delta;
 };
 
-// One kernel of the backward pass. It owns a tile of keys, for dq one of rows, and streams over tiles of the other
-// kind. Shared memory, in bytes: the tiles of ds and p (of captures: of what the function gets), if it has them; the
-// streamed rows that gradients are
-// products with; a panel of streamed rows; the owned tiles, transposed; the saved rows; their log2_sum.
+// One kernel of the backward pass. It owns a tile of keys, or for dq a tile of rows, and streams over tiles of the
+// other kind. Offsets in shared memory, in bytes: the tiles of ds and p, if it has them (of captures: the function's
+// input scores); the streamed rows for the gradients' products; a panel of streamed rows; the owned tiles, transposed;
+// the saved rows; their log2_sum.
 struct SimtBackwardTile {
   SimtGradient gradient;
   int head_dim, head_dim_v;
   int block_m, block_n, threads;
-  int threads_x;       // of the grid that the threads are, along the owned side
-  int min_blocks;      // blocks that have to fit on a multiprocessor
-  int resident;        // 1: owned tiles stay in shared memory; 0: they come in panels
-  int panel;           // columns in shared memory at a time, if they do not
-  int parts;           // of the gradients' columns, a part to a block
-  int cols_0, cols_1;  // of a part: of q and k, of v
+  int threads_x;       // threads of the grid along the owned side
+  int min_blocks;      // blocks that must fit on a multiprocessor
+  int resident;        // 1: owned tiles stay in shared memory; 0: they are loaded in panels
+  int panel;           // columns in shared memory at a time, if not resident
+  int parts;           // parts of the gradients' columns, one for each block
+  int cols_0, cols_1;  // columns of a part: of q and k, of v
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool owns_keys() const { return gradient != SimtGradient::kQueries; }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int owned() const { return owns_keys() ? block_n : block_m; }
@@ -68,15 +68,16 @@ struct SimtBackwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_p() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kCaptures;
   }
-  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_products() const {  // with streamed rows
+  // Returns whether the gradients are products with streamed rows.
+  [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_products() const {
     return gradient == SimtGradient::kKeysValues || gradient == SimtGradient::kQueries;
   }
-  // Are the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), there?
+  // Return whether the streamed rows of pair 0 (q and k), and of pair 1 (dout and v), are in shared memory.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_0() const { return resident || has_products(); }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_rows_1() const {
     return resident || gradient == SimtGradient::kKeysValues;
   }
-  // Columns that products of a pair sum over.
+  // Return the columns that products of a pair sum over.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_0() const { return round_up(head_dim, 8); }
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int depth_1() const { return round_up(head_dim_v, 8); }
 

@@ -1,7 +1,7 @@
-// Tiles of any element type between memory and shared memory, where they are float32; and results back to memory.
+// Copies tiles of any element type from memory to float32 tiles in shared memory, and results back to memory.
 //
-// Loads go through registers, because 16-bit elements have to be widened on their way. They also say whether all
-// numbers that they brought were finite: see guarded_product.cuh.
+// Loads pass through registers, because 16-bit elements have to be widened. They also report whether all loaded numbers
+// were finite: see guarded_product.cuh.
 #pragma once
 
 #include "../attention/key_range.cuh"
@@ -11,11 +11,11 @@
 
 namespace attend {
 
-// Loads that a thread waits for together. Blocks that bring columns in panels have sums in most of their registers.
+// Number of loads that a thread issues before it waits. Blocks that load columns in panels use most registers for sums.
 template <class Config>
 constexpr int kLoadsInFlight = Config::kPanels == 1 ? 4 : 2;
 
-// Looks for numbers that are not finite: 0 * x is 0 for finite x, and NaN for all others.
+// Detects non-finite numbers: 0 * x is 0 for finite x, and NaN otherwise.
 struct FiniteWatch {
   float zero = 0.0f;
 
@@ -23,7 +23,7 @@ struct FiniteWatch {
   [[nodiscard]] __device__ __forceinline__ bool saw_other() const { return zero != 0.0f; }
 };
 
-// Rows of a tensor that a block loads: the first num_rows rows and num_cols columns exist, and zeros lie beyond.
+// Rows of a tensor that a block loads: the first num_rows rows and num_cols columns exist, and zeros follow.
 template <class Config>
 struct RowSource {
   using Storage = typename ElementOf<Config>::Storage;
@@ -32,7 +32,7 @@ struct RowSource {
   int num_rows;
   int num_cols;
 
-  // offset: of the first row, in elements; row_stride likewise.
+  // offset: of the first row, in elements; row_stride is in elements too.
   [[nodiscard]] static __device__ __forceinline__ RowSource of(const void* tensor, int64 offset, int64 row_stride,
                                                                int64 rows_left, int num_cols) {
     return {static_cast<const Storage*>(tensor) + offset, row_stride, static_cast<int>(min(rows_left, kBeyondTile)),
@@ -45,7 +45,7 @@ struct RowSource {
 
   template <int kCount>
   __device__ __forceinline__ void read(float (&values)[kCount], int row, int col) const {
-    if (row < num_rows && col < num_cols) {  // aligned rows are whole runs
+    if (row < num_rows && col < num_cols) {  // aligned rows consist of full runs
       load_elements<Config>(values, data + row * row_stride + col);
     } else {
 #pragma unroll
@@ -54,7 +54,7 @@ struct RowSource {
   }
 };
 
-// Rows of the tensor to rows of the tile at smem_offset.
+// Loads rows of the tensor into rows of the tile at smem_offset.
 template <class Tile, class Config>
 __device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Config>& source, FiniteWatch& watch) {
   constexpr int kRows = Tile::kRows;
@@ -80,9 +80,9 @@ __device__ __forceinline__ void load_rows(int smem_offset, const RowSource<Confi
   }
 }
 
-// Columns of the tensor to rows of the tile at smem_offset. Lanes have neighbouring rows of the tensor, so that they
-// write to neighbouring banks. Without vectors, a warp takes 8 columns of 4 rows: whole sectors in memory and, with 4
-// floats behind each row of the tile, all banks once.
+// Loads columns of the tensor into rows of the tile at smem_offset. Lanes have neighbouring rows of the tensor, so that
+// they write to neighbouring banks. Without vectors, a warp loads 8 columns of 4 rows. These are full sectors in
+// memory, and with 4 floats of padding after each row of the tile they use every bank once.
 template <class Tile, class Config>
 __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource<Config>& source) {
   constexpr int kRows = Tile::kCols, kDepth = Tile::kRows;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void load_transposed(int smem_offset, const RowSource
   }
 }
 
-// Writes numbers to four neighbours of a row from `col` on, those that are below num_cols.
+// Writes numbers to four neighbours of a row from `col` on, if they are below num_cols.
 template <class Config>
 __device__ __forceinline__ void store_chunk(typename ElementOf<Config>::Storage* row, int col, int num_cols,
                                             const float (&numbers)[kChunkFloats]) {
@@ -149,7 +149,7 @@ __device__ __forceinline__ void store_row(typename ElementOf<Config>::Storage* r
 }
 
 // kAddsToOutputs: writes keep * (a row of floats) + factor * numbers to the lane's columns of the row. Without has_row
-// nothing is kept: the row may be undefined.
+// the old contents are ignored, because they may be undefined.
 template <int kDims>
 __device__ __forceinline__ void add_to_row(float* row, int num_cols, ChunksOfLane at, const float (&numbers)[kDims],
                                            bool has_row, float keep, float factor) {

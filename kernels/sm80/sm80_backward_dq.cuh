@@ -1,9 +1,9 @@
-// dq in the same pass as dk and dv (Config::kAddsDq). All warps put ds into shared memory; its product with the block's
-// keys is added to float sums in memory, in no fixed order. sm80_backward_finish rounds the sums to dq.
+// Computes dq in the same pass as dk and dv (Config::kAddsDq). All warps store ds to shared memory. Its product with
+// the block's keys is added to float sums in memory, in no fixed order. sm80_backward_finish rounds the sums to dq.
 //
 //   dq += ds k
 //
-// The sums lie in the order of accumulators, tile of 16 x 8 by tile: (groups of 16 rows, kDepth / 8, 128). So one
+// The sums lie in the order of accumulators, as tiles of 16 x 8: (groups of 16 rows, kDepth / 8, 128). So one
 // instruction of a warp adds to neighbours.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace attend {
 
 constexpr int kSm80SumsOfTile = kMmaRows * kMmaColumns;
 
-// Place of accumulator i of a lane in its tile. From sm_90 on a lane adds four at once, which are neighbours; before,
-// accumulators i of all lanes are neighbours.
+// Returns the place of accumulator i of a lane in its tile. From sm_90 on, a lane adds four neighbours at once. On
+// older GPUs, accumulators i of all lanes are neighbours.
 [[nodiscard]] __device__ __forceinline__ constexpr int sm80_sum_at(int lane, int i) {
 #if __CUDA_ARCH__ >= 900
   return lane * kAccumulatorsOfMma + i;
@@ -24,8 +24,8 @@ constexpr int kSm80SumsOfTile = kMmaRows * kMmaColumns;
 #endif
 }
 
-// Adds a lane's accumulators of a tile to the sums. The L2 cache adds, and no thread waits for it. PTX ISA, parallel
-// synchronization: red; vectors from sm_90 on. volatile: memory is changed.
+// Adds a lane's accumulators of a tile to the sums. The L2 cache does the addition, and no thread waits for it. PTX
+// ISA, parallel synchronization: red; vectors from sm_90 on. volatile, because memory changes.
 __device__ __forceinline__ void sm80_add_to_sums(float* tile, const float* value, int lane) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(tile + sm80_sum_at(lane, 0)),
@@ -40,7 +40,7 @@ __device__ __forceinline__ void sm80_add_to_sums(float* tile, const float* value
 #endif
 }
 
-// The sums of one head of one sequence, from the group of 16 rows on that begins with `row`.
+// Returns the sums of one head of one sequence, from the group of 16 rows on that begins with `row`.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float* sm80_dq_sums(const BackwardOptionArgs& args, const SequenceSpan& span,
                                                              uint32 sequence, uint32 head, int64 row) {
@@ -49,7 +49,7 @@ template <class Config>
                             sm80_depth(Config::kHeadDim);
 }
 
-// A rounded block of 16 x 16 of ds or p, in the layout that BlockReader::by_rows reads back as it was.
+// Stores a rounded 16 x 16 block of ds or p, in the layout that BlockReader::by_rows reads.
 template <class Tile>
 __device__ __forceinline__ void sm80_store_block(Tile& tile, int row, int column, const OperandA& block) {
   const int lane = recomputed_thread() % 32;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void sm80_store_block(Tile& tile, int row, int column
 #endif
 }
 
-// A warp's blocks of ds or p, kBlocks times 16 streamed rows from `first` of the tile on.
+// Stores a warp's blocks of ds or p: kBlocks times 16 streamed rows, from `first` of the tile on.
 template <class Config, int kBlocks>
 __device__ __forceinline__ void sm80_store_blocks(typename Sm80BackwardStorage<Config>::ScoreTile& tile,
                                                   const OperandA (&x)[Config::kRowGroups][kBlocks], int first) {
@@ -78,17 +78,17 @@ __device__ __forceinline__ void sm80_store_blocks(typename Sm80BackwardStorage<C
   }
 }
 
-// Adds to dq the part of the rows of one tile, which begins with `tile_row` of the sequence, from all keys of the
-// block. A warp has 32 of its rows and a part of the columns. ds is there.
+// Adds the contribution of all of the block's keys to dq, for the rows of one tile, which begins with `tile_row` of the
+// sequence. A warp has 32 of these rows and a part of the columns. ds must have been written.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80BackwardStorage<Config>& smem,
                                             const BackwardOptionArgs& args, int tile_row) {
   using Shape = Sm80BackwardShape<Config>;
   using Storage = Sm80BackwardStorage<Config>;
-  constexpr int kGroups = 2;  // of 16 rows
+  constexpr int kGroups = 2;  // groups of 16 rows
   constexpr int kParts = Config::kWarps / (Config::kStreamed / (kGroups * kMmaRows));
   constexpr int kColumns = round_up(ceil_div(Shape::kDepth, kParts), 2 * kMmaColumns);
-  constexpr int kTogether = kColumns < 64 ? 4 : 2;  // groups of keys whose operands are on their way at once
+  constexpr int kTogether = kColumns < 64 ? 4 : 2;  // groups of keys whose loads are in flight at once
   const int warp = recomputed_thread() / 32;
   const int first_row = warp / kParts * kGroups * kMmaRows;
   const int first_column = warp % kParts * kColumns;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void sm80_add_dq(const Tile& ds_tile, const Sm80Backw
   for (int key = 0; key < Shape::kOwned; key += kMmaDepth) {
     OperandA x[kGroups];
 #pragma unroll
-    for (int r = 0; r < kGroups; ++r) {  // transposed: the tile's rows are keys
+    for (int r = 0; r < kGroups; ++r) {  // transposed: the rows of the ds tile are keys
       const OperandBPair ds = a.b(key, first_row + r * kMmaRows);
       x[r] = {{ds.half[0].reg[0], ds.half[0].reg[1], ds.half[1].reg[0], ds.half[1].reg[1]}};
     }

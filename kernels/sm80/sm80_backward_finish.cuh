@@ -1,4 +1,4 @@
-// sm80_backward, after a pass that added to dq: dq = scale * (its float sums), rounded.
+// Last step of sm80_backward, after a pass that added to dq: dq = scale * (its float sums), rounded.
 #pragma once
 
 #include "sm80_backward_dq.cuh"
@@ -6,7 +6,7 @@
 
 namespace attend {
 
-// Eight neighbours of a row, `columns` of which exist.
+// Stores eight neighbours of a row, `columns` of which exist.
 template <class Config>
 __device__ __forceinline__ void sm80_store_rounded(typename ElementOf<Config>::Storage* to, const float (&value)[8],
                                                    int columns) {
@@ -24,11 +24,11 @@ __device__ __forceinline__ void sm80_store_rounded(typename ElementOf<Config>::S
 }
 
 // Grid: tiles of kBlockM rows of every query head of every sequence. A thread has rows r and r + 8 of one tile of
-// accumulators: four lanes' accumulators, which lie side by side.
+// accumulators: the accumulators of four lanes, which are neighbours in memory.
 template <class Config>
 __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
-  constexpr int kTiles = ceil_div(Config::kHeadDim, kMmaColumns);  // of 8 columns
-  constexpr int kLanes = 4;                                        // that share a row
+  constexpr int kTiles = ceil_div(Config::kHeadDim, kMmaColumns);  // tiles of 8 columns
+  constexpr int kLanes = 4;                                        // lanes that share a row
   const BackwardArgs& base = args.base;
   const float factor =
       base.gradient_scale * (Config::kIsUnmodified && kSm80ShiftsDs<ElementOf<Config>> ? kSm80Unshift<Config> : 1.0f);
@@ -49,7 +49,7 @@ __device__ void sm80_backward_finish(const BackwardOptionArgs& args) {
     float value[kRowsOfThread][kMmaColumns];
 #pragma unroll
     for (int j = 0; j < kLanes * kAccumulatorsOfMma; j += 4) {
-      // Four neighbouring sums are either all of one lane, or one of each of four lanes: sm80_sum_at() decides.
+      // Four neighbouring sums belong either to one lane, or to four lanes, depending on sm80_sum_at().
       const int lane = row % kRowHalf * kLanes;
       const bool of_lane = sm80_sum_at(0, 1) == 1;
       const float4 four = __ldcs(

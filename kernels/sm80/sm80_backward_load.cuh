@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// The tensors that a block loads, and which of them it owns and streams over.
+// The tensors that a block loads, and the ones that it owns and streams over.
 enum class Sm80Tensor { kQ, kK, kV, kDout };
 
 template <class Config>
@@ -33,7 +33,7 @@ struct Sm80Rows {
     return kOfKeys ? (kOfValues ? args.v_stride : args.k_stride) : (kOfValues ? args.dout_stride : args.q_stride);
   }
 
-  // Sends for rows from `row` of the sequence on: as many as the tile has, or the sequence if it has fewer.
+  // Starts the copies of a tile from `row` of the sequence on. The tile is shorter if the sequence ends within it.
   template <class Tile>
   static __device__ __forceinline__ void load(Tile& tile, const BackwardArgs& args, const SequenceSpan& span,
                                               uint32 head, int64 row) {
@@ -41,7 +41,7 @@ struct Sm80Rows {
     const auto* first =
         static_cast<const Bits16*>(data(args)) +
         (kOfKeys ? span.keys().offset(stride(args), its_head, row) : span.query_offset(stride(args), its_head, row));
-    // Warps that share keys have no register left for what does not change from tile to tile.
+    // Warps that share keys have no free register for values that are the same for all tiles.
     constexpr bool kRecomputes = Config::kParts > 1;
     const int64 row_stride = kRecomputes ? recomputed(stride(args).row) : stride(args).row;
     PieceLoader<Config, Tile> loader(first, row_stride, kRecomputes ? recomputed(threadIdx.x) : threadIdx.x);
@@ -51,7 +51,7 @@ struct Sm80Rows {
   }
 };
 
-// Sends for lse and delta of kRows query rows from `row` of the sequence on; they come to place `at`.
+// Starts the copies of lse and delta of kRows query rows, from `row` of the sequence on, to index `at`.
 template <class Config, int kRows>
 __device__ __forceinline__ void sm80_load_statistics(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                      const SequenceSpan& span, uint32 head, int64 row, int at) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void sm80_load_statistics(Sm80BackwardStorage<Config>
   }
 }
 
-// Sends for the owned tiles of the pair; without v or dout if no ds is wanted. head: of q.
+// Starts the copies of the owned tiles of the pair; without v or dout if ds is not computed. head: of q.
 template <class Config>
 __device__ __forceinline__ void sm80_load_owned(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                 const SequenceSpan& span, uint32 head, int64 owned) {
@@ -80,13 +80,13 @@ __device__ __forceinline__ void sm80_load_owned(Sm80BackwardStorage<Config>& sme
   if constexpr (!Shape::kOwnsKeys) sm80_load_statistics<Config, Shape::kOwned>(smem, args, span, head, owned, 0);
 }
 
-// The buffer that holds row or key `streamed` of the sequence.
+// Returns the buffer that holds row or key `streamed` of the sequence.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_buffer(int streamed) {
   return streamed / Config::kStreamed % Sm80BackwardShape<Config>::kStages;
 }
 
-// The buffer of the warp's present tile, which has that row or key.
+// Returns the buffer of the warp's current tile, which holds that row or key.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_buffer(const Sm80BackwardStorage<Config>& smem, int streamed) {
   if constexpr (has_block_map<Config>() && Sm80BackwardShape<Config>::kStages > 1) {
@@ -95,8 +95,8 @@ template <class Config>
   return sm80_buffer<Config>(streamed);
 }
 
-// Sends for the tile of the block's query head that begins with `streamed`, to buffer `at`. Addresses are computed
-// again for each tile: kept from tile to tile they would take registers from the sums.
+// Starts the copies of the block's query head for the tile that begins with `streamed`, to buffer `at`. Addresses are
+// computed again for each tile. Kept from tile to tile, they would occupy registers that the sums need.
 template <class Config>
 __device__ __forceinline__ void sm80_send_streamed(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args,
                                                    int streamed, int at) {

@@ -1,6 +1,6 @@
-// The matrix products of a warp of sm80_backward, with mma.m16n8k16: tiles that the warp owns times streamed rows,
-// transposed, and scores made of these products times the same rows. A streamed operand that is loaded once is
-// multiplied with all groups of 16 rows that the warp owns.
+// The matrix products of a warp of sm80_backward, with mma.m16n8k16. The first multiplies a tile that the warp owns by
+// streamed rows, transposed. The second multiplies scores, which are computed from the first, by the same streamed
+// rows. Each loaded streamed operand is multiplied with all groups of 16 rows that the warp owns.
 #pragma once
 
 #include "../isa/mma.cuh"
@@ -10,7 +10,8 @@
 
 namespace attend {
 
-// Which of the block's groups of keys or rows the warp works on. Warps of two roles, and parts of one role, share one.
+// Returns the number of the warp's group of keys or rows in the block. Warps of two roles, and parts of one role, share
+// a group.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_key_warp() {
   if constexpr (Config::kRoles == kSm80General) return static_cast<int>(threadIdx.x) / 32;
@@ -18,13 +19,13 @@ template <class Config>
   return Config::kRoles == kSm80KeysAndValues ? warp : warp % (Config::kWarps / 2) / Config::kParts;
 }
 
-// Number of the warp among the kParts of its role that share keys.
+// Returns the number of the warp among the kParts warps of its role that share keys.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_part() {
   return recomputed_thread() / 32 % Config::kParts;
 }
 
-// The first row of the block's owned tile that belongs to the warp's group of 16.
+// Returns the first row of the warp's group of 16, in the block's owned tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_owned(int group) {
   return sm80_key_warp<Config>() * Sm80BackwardShape<Config>::kOwnedOfWarp + group * kMmaRows;
@@ -33,7 +34,7 @@ template <class Config>
 template <class Config>
 using Sm80Scores = float[Config::kRowGroups][Sm80BackwardShape<Config>::kScores];
 
-// owned streamed^T of a warp, for streamed rows from `first` of a tile on.
+// The product owned streamed^T of a warp, for streamed rows from `first` of a tile on.
 template <class Config, Sm80Product kProduct>
 struct Sm80OwnedProduct {
   using Operands = Sm80ProductOperands<Config, kProduct>;
@@ -49,7 +50,7 @@ struct Sm80OwnedProduct {
         streamed(StreamedReader::by_columns(streamed_tile, recomputed_thread() % 32)),
         first(first_row) {}
 
-  // Adds the part of 16 columns from `column` on, for 2 kCount streamed rows.
+  // Adds the contribution of 16 columns from `column` on, for 2 kCount streamed rows.
   template <int kCount>
   __device__ __forceinline__ void add_columns(float (&sum)[Config::kRowGroups][kCount], int column) const {
     OperandA x[Config::kRowGroups];
@@ -69,7 +70,7 @@ struct Sm80OwnedProduct {
   }
 };
 
-// product = owned streamed^T, for kStep streamed rows from `first` of the tile on.
+// Computes product = owned streamed^T, for kStep streamed rows from `first` of the tile on.
 template <class Config, Sm80Product kProduct>
 __device__ __forceinline__ void sm80_multiply_owned(
     Sm80Scores<Config>& product, const typename Sm80ProductOperands<Config, kProduct>::OwnedTile& owned,
@@ -80,18 +81,19 @@ __device__ __forceinline__ void sm80_multiply_owned(
 #pragma unroll
     for (float& number : product[r]) number = 0.0f;
   }
-#pragma unroll 4  // operands on their way at once: as many as the sums leave registers for
+#pragma unroll 4  // loads in flight: as many operands as fit into the registers next to the sums
   for (int column = 0; column < Sm80ProductOperands<Config, kProduct>::kDepth; column += kMmaDepth) {
     of_columns.add_columns(product, column);
   }
 }
 
-// A gradient of the keys or rows that a warp owns, kColumns of its columns, summed over streamed rows.
+// Sums over streamed rows of a gradient of the warp's owned keys or rows, for kColumns of its columns.
 template <class Config, int kColumns>
 struct Sm80WarpSums {
   float sum[Config::kRowGroups][kColumns / 2] = {};
 
-  // Adds x streamed for kBlocks times 16 streamed rows from `first` on, columns from `column` on. x: rounded scores.
+  // Adds x streamed for kBlocks times 16 streamed rows from `first` on, and columns from `column` on. x: rounded
+  // scores.
   template <class Tile, int kBlocks>
   __device__ __forceinline__ void add(const OperandA (&x)[Config::kRowGroups][kBlocks], const Tile& streamed, int first,
                                       int column = 0) {
@@ -110,8 +112,8 @@ struct Sm80WarpSums {
     }
   }
 
-  // The same for all rows of a streamed tile, with x in shared memory: a row for each key, a column for each streamed
-  // row. The sums are of the columns of the warp's part.
+  // As add(), for all rows of a streamed tile, with x in shared memory: one row for each key, one column for each
+  // streamed row. The sums cover the columns of the warp's part.
   template <class ScoreTile, class Tile>
   __device__ __forceinline__ void add_shared(const ScoreTile& x_tile, const Tile& streamed) {
     const auto a = BlockReader<ScoreTile>::by_rows(x_tile, recomputed_thread() % 32);
@@ -124,7 +126,7 @@ struct Sm80WarpSums {
     }
   }
 
-  // The sums times factor, rounded, to the columns of the warp's part in the block's tile.
+  // Writes the sums times factor, rounded, to the columns of the warp's part in the block's tile.
   template <class Tile>
   __device__ __forceinline__ void write(Tile& tile, float factor) const {
     const int lane = threadIdx.x % 32;
@@ -141,7 +143,7 @@ struct Sm80WarpSums {
   }
 };
 
-// Scores as operands, rounded: kBlocks times 16 streamed rows.
+// Packs scores, rounded, into operands for kBlocks times 16 streamed rows.
 template <class Config, int kBlocks>
 __device__ __forceinline__ void sm80_pack(OperandA (&to)[Config::kRowGroups][kBlocks],
                                           const float (&scores)[Config::kRowGroups][kBlocks * kMmaDepth / 2]) {

@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// Tiles of scores that all warps share, such as ds for dq: a row for each key, kStreamed columns. Empty without
+// Tiles of scores that all warps share, such as ds for dq: one row for each key, kStreamed columns. Empty without
 // kAddsDq.
 template <class Config, bool kIsThere>
 struct Sm80ScoresPlace {
@@ -19,7 +19,8 @@ struct Sm80ScoresPlace<Config, false> {
   using Tile = void;
 };
 
-// p in float, from the warps that sum dv to those that sum dk: each lane's numbers in the order of its registers.
+// p in float, passed from the warps that sum dv to those that sum dk: each lane's numbers in the order of its
+// registers.
 template <class Config, bool kIsThere>
 struct Sm80SharedP {
   static constexpr int kThreads = Config::kThreads / 2;
@@ -36,13 +37,13 @@ struct Sm80Log2Sums {
 template <int kRows>
 struct Sm80Log2Sums<kRows, false> {};
 
-// A barrier for the warps of one role that share keys, for each group of keys. Empty if no warps do.
+// A barrier for each group of keys, for the warps of one role that share these keys. Empty if no warps share keys.
 template <class Config, bool kIsThere>
 struct Sm80PairBarriers {
   static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
   Mbarrier of_keys[kKeyWarps];
 
-  // All threads of the block call; a barrier of the block follows.
+  // Initialises the barriers. All threads of the block call it; a barrier of the block follows.
   __device__ __forceinline__ void init() {
     if (threadIdx.x < kKeyWarps) of_keys[threadIdx.x].init(32 * Config::kParts);
   }
@@ -63,15 +64,15 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
     StreamedTile rows;
     StreamedTileV rows_v;
   };
-  OwnedTile owned;     // of k or q. A warp reads its own rows only, and writes their dk or dq over them
-  OwnedTileV owned_v;  // of v or dout; then dv
+  OwnedTile owned;     // tile of k or q. A warp reads only its own rows, and overwrites them with dk or dq
+  OwnedTileV owned_v;  // tile of v or dout; later dv
   Stage stage[Shape::kStages];
   using ScoresPlace = Sm80ScoresPlace<Config, Config::kAddsDq>;
   using ScoreTile = typename ScoresPlace::Tile;
   static_assert(!Config::kAddsDq || Config::kStreamed <= kPanelColumns);
   ScoresPlace scores;
   Sm80SharedP<Config, Config::kRoles == kSm80KeysOrValues> p;
-  alignas(8) float lse[Shape::kSavedRows];  // of the query rows, owned or in the buffers; lanes read pairs
+  alignas(8) float lse[Shape::kSavedRows];  // lse of the query rows, owned or in the buffers; lanes read pairs
   alignas(8) float delta[Shape::kSavedRows];
   Sm80Log2Sums<Shape::kSavedRows, Config::kHasLseRounding> log2_sums;
   Sm80BackwardBlock<Config> block;
@@ -86,7 +87,7 @@ enum class Sm80Product {
   kGradients,  // dout v^T
 };
 
-// Their operands, as a block has them: an owned and a streamed tile.
+// The operands of a product in a block: an owned and a streamed tile.
 template <class Config, Sm80Product kProduct>
 struct Sm80ProductOperands {
   using Storage = Sm80BackwardStorage<Config>;

@@ -1,20 +1,20 @@
-// sm80_backward for unmodified scores: dq, dk and dv in one pass, if nothing but masks comes between q k^T and p.
+// sm80_backward for unmodified scores: dq, dk and dv in one pass, if only masks modify the scores.
 //
-// Shapes   as in sm80_backward.cuh; d and d_v multiples of 8, all addresses of 16 bytes
-// Supports float16 and bfloat16, masks, packed sequences, grouped heads. sm_80 and later. dq's additions are in no
+// Shapes   as in sm80_backward.cuh; d and d_v multiples of 8, all addresses multiples of 16 bytes
+// Supports float16 and bfloat16, masks, packed sequences, grouped heads. sm_80 and later. The additions to dq are in no
 //          fixed order
-// Work     a block owns a tile of keys and streams over query rows. All warps put ds into shared memory; one barrier
-//          later each computes a part of its product with the block's keys (sm80_backward_dq.cuh).
-//          kSm80KeysAndValues: a warp has 16 kRowGroups keys, and s, dp, dk and dv of them.
-//          kSm80KeysOrValues: half of the warps have s and dv, the others dp and dk of the same keys; p goes from one
-//          to the other in float. A warp then has twice as many keys, and loads half as many operands for a product.
+// Work     a block owns a tile of keys and streams over query rows. All warps store ds to shared memory. After a
+//          barrier each computes a part of its product with the block's keys (sm80_backward_dq.cuh).
+//          kSm80KeysAndValues: a warp has 16 kRowGroups keys, and computes s, dp, dk and dv of them.
+//          kSm80KeysOrValues: half of the warps compute s and dv, the others dp and dk of the same keys. p is passed
+//          between them in float. A warp then has twice as many keys, and loads half as many operands for a product.
 //          kParts 2: two warps of a role share keys. Each has half of the streamed rows of s or dp, and half of the
 //          columns of its gradient
 // Memory   Sm80BackwardStorage. kSm80KeysAndValues: ds of two tiles. kSm80KeysOrValues: ds of one tile, p in float,
 //          and rounded p if warps share keys
 // Measured bf16, H200, CUDA 13.0, full and causal, TFLOP/s of 10 B H S^2 D: (2, 32, 8192, 64) 292, 280; (2, 16, 8192,
-//          128) 330, 313; (2, 8, 8192, 256) 268, 259. With the other role: 258 at 128 columns, 231 at 64. On no other
-//          GPU
+//          128) 330, 313; (2, 8, 8192, 256) 268, 259. With the other role: 258 at 128 columns, 231 at 64. No other GPU
+//          was measured
 // Called   by compute 'sm80_backward': src/cuda/launch/sm80_backward.cpp; tiles: sm80_backward_variant.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace attend {
 
-// dq of a head's last tile, which no later tile adds.
+// Adds dq of a head's last tile, which no later iteration adds.
 template <class Config, class Role>
 __device__ __forceinline__ void sm80_add_last_dq(Sm80BackwardStorage<Config>& smem, const BackwardOptionArgs& args) {
   const Sm80Range streamed = smem.block.streamed;
@@ -35,30 +35,31 @@ __device__ __forceinline__ void sm80_add_last_dq(Sm80BackwardStorage<Config>& sm
   }
 }
 
-// The work of the warps of one role: every query head that shares the keys. Then the sums are in the block's tiles.
+// Runs the warps of one role over every query head that shares the keys. Afterwards the sums are in the block's tiles.
 template <class Role, class Config>
 __device__ __forceinline__ void sm80_run_role(Role role, Sm80BackwardStorage<Config>& smem,
                                               const BackwardOptionArgs& args) {
   for (bool is_last = false; !is_last;) {
-    sm80_wait_all<Config>(kSm80HeadBarrier);  // the block's work is there
+    sm80_wait_all<Config>(kSm80HeadBarrier);  // waits until the block's work is set
     const int begin = sm80_first_tile(smem.block);
     if (begin < smem.block.streamed.end) sm80_send_streamed(smem, args, begin, sm80_buffer<Config>(begin));
     cp_async_commit();
     role.add_head(smem, args);
-    sm80_wait_all<Config>(kSm80HeadBarrier);  // ds of the last tile is there
+    sm80_wait_all<Config>(kSm80HeadBarrier);  // waits until ds of the last tile is written
     sm80_add_last_dq<Config, Role>(smem, args);
     const uint32 next = smem.block.head + 1;
     is_last = next * args.base.num_heads_k == (smem.block.work.head + 1) * args.base.num_heads_q;
-    // Every warp has left the head: its tiles and the block's work may be overwritten.
+    // Waits until every warp has finished the head; its tiles and the block's work may then be overwritten.
     sm80_wait_all<Config>(kSm80HeadBarrier);
     if (threadIdx.x == 0 && !is_last) Sm80BackwardBlock<Config>::set_head(smem.block, args, next);
   }
-  cp_async_wait<0>();                       // without a tile, the owned rows may still be on their way,
-  sm80_wait_all<Config>(kSm80HeadBarrier);  // those of other warps too. From here on they may be overwritten
+  cp_async_wait<0>();                       // waits for the thread's own copies: without a tile, copies of the owned
+                                            // rows may still be in flight
+  sm80_wait_all<Config>(kSm80HeadBarrier);  // waits for all threads' copies; the owned rows may then be overwritten
   role.write(smem, args);
 }
 
-// The gradients of one tile of kOwned keys. Grid: Sm80BackwardWork::mine().
+// Computes the gradients of one tile of kOwned keys. Grid: Sm80BackwardWork::mine().
 template <class Config>
 __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
   using Storage = Sm80BackwardStorage<Config>;
@@ -71,7 +72,7 @@ __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
 
   const auto work = Sm80BackwardWork::mine<Config>(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
-  if (work.owned >= span.seqlen_k) return;  // packed, shorter than the longest
+  if (work.owned >= span.seqlen_k) return;  // a packed sequence shorter than the longest
   const uint32 head = work.head * (args.base.num_heads_q / args.base.num_heads_k);
   sm80_load_owned(smem, args, span, head, work.owned);
   Sm80BackwardBlock<Config>::make(smem.block, args, work, span, head);
@@ -83,7 +84,7 @@ __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
   } else {
     sm80_run_role(Sm80KeysRole<Config>{}, smem, args);
   }
-  __syncthreads();  // all sums are in the tiles
+  __syncthreads();  // waits until all sums are in the tiles
   sm80_store_key_tile(smem.owned, args.base.dk, args.base.dk_stride, smem.block, Config::kHeadDim);
   sm80_store_key_tile(smem.owned_v, args.base.dv, args.base.dv_stride, smem.block, Config::kHeadDimV);
 }

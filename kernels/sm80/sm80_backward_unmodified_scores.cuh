@@ -1,9 +1,9 @@
-// p and ds of sm80_backward_unmodified: nothing but masks comes between q k^T and the exponents.
+// p and ds of sm80_backward_unmodified, which supports no modification except masks between q k^T and the exponents.
 //
 //   p = 2^(c s - c lse)    ds = p (dp - delta)    c = scale log2(e)
 //
-// p is 2^kSm80Shift times as large, and so is ds if its type has float's range (kSm80ShiftsDs). The sum of dp starts
-// from -delta. Streamed rows that do not exist have come as zeros: p is 1 there, and it is multiplied with zeros only.
+// p is 2^kSm80Shift times as large. So is ds if its type has float's range (kSm80ShiftsDs). The sum of dp starts from
+// -delta. Missing streamed rows are zeros: p is 1 there, and is multiplied only by zeros.
 #pragma once
 
 #include "sm80_backward_scores.cuh"
@@ -11,9 +11,10 @@
 
 namespace attend {
 
-constexpr float kSm80LargestFolded = 1 << 19;  // of lse: half a unit in the last place of c lse is a factor of 1.05
+constexpr float kSm80LargestFolded = 1 << 19;  // largest lse: half a unit in the last place of c lse is then a factor
+                                               // of 1.05
 
-// sum += owned streamed^T, for the streamed rows from `first` of the tile on.
+// Computes sum += owned streamed^T, for the streamed rows from `first` of the tile on.
 template <class Config, Sm80Product kProduct>
 __device__ __forceinline__ void sm80_add_product(
     Sm80PartScores<Config>& sum, const typename Sm80ProductOperands<Config, kProduct>::OwnedTile& owned,
@@ -25,14 +26,15 @@ __device__ __forceinline__ void sm80_add_product(
   }
 }
 
-// Place of the saved values of a lane's first two streamed rows; the values of its next two lie kColumnsOfTile further.
+// Returns the index of the saved values of a lane's first two streamed rows. The values of its next two are
+// kColumnsOfTile further.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_saved_at(int row) {
   return sm80_buffer<Config>(row) * Config::kStreamed + row % Config::kStreamed +
          accumulator_column(recomputed_thread() % 32);
 }
 
-// s = q k^T, for the streamed rows from `row` of the sequence on. Not masked.
+// Computes s = q k^T without masks, for the streamed rows from `row` of the sequence on.
 template <class Config>
 __device__ __forceinline__ void sm80_unmodified_s(Sm80PartScores<Config>& s, const Sm80BackwardStorage<Config>& smem,
                                                   int row) {
@@ -45,7 +47,7 @@ __device__ __forceinline__ void sm80_unmodified_s(Sm80PartScores<Config>& s, con
                                                  row % Config::kStreamed);
 }
 
-// dp - delta, for the same rows.
+// Computes dp - delta for the same rows.
 template <class Config>
 __device__ __forceinline__ void sm80_unmodified_dp(Sm80PartScores<Config>& dp, const Sm80BackwardStorage<Config>& smem,
                                                    int row) {
@@ -63,13 +65,13 @@ __device__ __forceinline__ void sm80_unmodified_dp(Sm80PartScores<Config>& dp, c
                                                     row % Config::kStreamed);
 }
 
-// Does the window hide no score of the warp's keys with the streamed rows from `row` on?
+// Returns whether the window hides no score of the warp's keys with the streamed rows from `row` on.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_is_whole(const Sm80BackwardBlock<Config>& block, int row) {
   return block.whole[sm80_key_warp<Config>()].has(row, Sm80UnmodifiedShape<Config>::kRows);
 }
 
-// Masked scores become -inf.
+// Sets masked scores to -inf.
 template <class Config>
 __device__ __forceinline__ void sm80_unmodified_mask(Sm80PartScores<Config>& s, const Sm80BackwardBlock<Config>& block,
                                                      int row) {
@@ -82,7 +84,7 @@ __device__ __forceinline__ void sm80_unmodified_mask(Sm80PartScores<Config>& s, 
   }
 }
 
-// dp of masked scores becomes 0: it is the product of a row that may hold NaN.
+// Sets dp of masked scores to 0, because it may be the product of a row that holds NaN.
 template <class Config>
 __device__ __forceinline__ void sm80_unmodified_hide(Sm80PartScores<Config>& dp, const Sm80PartScores<Config>& s) {
 #pragma unroll
@@ -92,7 +94,7 @@ __device__ __forceinline__ void sm80_unmodified_hide(Sm80PartScores<Config>& dp,
   }
 }
 
-// p in the place of s. kFolds: one multiply-add before the exponential. lse: of the lane's first two rows.
+// Replaces s by p. kFolds: one multiply-add before the exponential. lse: points to the lane's first two rows.
 template <bool kFolds, class Config>
 __device__ __forceinline__ void sm80_unmodified_exponentials(Sm80PartScores<Config>& s, const float* lse, float scale) {
   constexpr auto kShift = static_cast<float>(kSm80Shift<ElementOf<Config>>);
@@ -130,7 +132,7 @@ __device__ __forceinline__ void sm80_unmodified_p(Sm80PartScores<Config>& s, con
   }
 }
 
-// ds in the place of dp - delta.
+// Replaces dp - delta by ds.
 template <class Config>
 __device__ __forceinline__ void sm80_unmodified_ds(Sm80PartScores<Config>& dp, const Sm80PartScores<Config>& p) {
 #pragma unroll

@@ -1,7 +1,8 @@
 // The work of a block of sm80_backward: its tile of keys or query rows, and the range that it streams over.
 //
 // The tensors come in pairs: k and v, q and dout. A block owns a tile of one pair and streams over tiles of the other.
-// It owns keys if it computes their gradients, and query rows otherwise. simt/backward_tile.cuh divides work alike.
+// It owns keys if it computes their gradients, and query rows otherwise. simt/backward_tile.cuh divides work in the
+// same way.
 #pragma once
 
 #include "../attention/head_matrix.cuh"
@@ -22,7 +23,8 @@ struct Sm80Range {
     return begin < first + count && first < end;
   }
 
-  // The streamed rows or keys that have a score with one of the owned [first, last). Empty if those do not exist.
+  // Returns the streamed rows or keys that have a score with one of the owned [first, last). The range is empty if the
+  // owned ones do not exist.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80Range of_owned(const WindowMask& mask, int64 first, int64 last) {
     constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
@@ -34,8 +36,8 @@ struct Sm80Range {
     return {static_cast<int>(range.begin), static_cast<int>(range.end)};
   }
 
-  // The streamed rows or keys that have a score with each of the owned ones. If the last streamed one that exists is
-  // among them, the range goes on without end: the places beyond it hold zeros and need no mask.
+  // Returns the streamed rows or keys that have a score with each of the owned ones. If the last existing one is among
+  // them, the range has no end: places after it hold zeros and need no mask.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80Range whole_of_owned(const WindowMask& mask, int64 first,
                                                                            int64 last) {
@@ -59,10 +61,11 @@ struct Sm80Range {
 // The tile that a block owns.
 struct Sm80BackwardWork {
   uint32 sequence;
-  uint32 head;  // of k if it owns keys, otherwise of q
-  int64 owned;  // of the sequence, the tile's first
+  uint32 head;  // key head if it owns keys, otherwise query head
+  int64 owned;  // the tile's first row or key, in the sequence
 
-  // Grid: tiles of every head of every sequence. Under a causal mask the first keys and the last rows take longest.
+  // Returns the work of this block. Grid: tiles of every head of every sequence. Under a causal mask the first keys and
+  // the last rows take the longest, and start first.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80BackwardWork mine(const BackwardArgs& args) {
     constexpr bool kOwnsKeys = Sm80BackwardShape<Config>::kOwnsKeys;
@@ -80,27 +83,28 @@ struct Sm80BackwardWork {
   }
 };
 
-// Where a warp is among the tiles that a block map leaves: buffers take turns, whatever the numbers of the tiles are.
+// A warp's position among the tiles that a block map does not skip. Buffers alternate, independently of the tile
+// numbers.
 struct Sm80Walk {
-  int buffer;  // of the present tile
-  int next;    // where the next tile begins
+  int buffer;  // buffer of the current tile
+  int next;    // first row or key of the next tile
 };
 
-// The state of a block for one query head. It is in shared memory, because accumulators take the registers.
+// The state of a block for one query head. It is in shared memory, because accumulators need the registers.
 template <class Config>
 struct Sm80BackwardBlock {
   static constexpr int kKeyWarps = Sm80BackwardShape<Config>::kKeyWarps;
   Sm80BackwardWork work;
   SequenceSpan span;
-  uint32 head;                 // of q
-  Sm80Range streamed;          // has a score with the owned tile
-  Sm80Range own[kKeyWarps];    // has a score with the warp's part of the owned tile
-  Sm80Range whole[kKeyWarps];  // has no masked score with the warp's part
+  uint32 head;                 // query head
+  Sm80Range streamed;          // rows or keys that have a score with the owned tile
+  Sm80Range own[kKeyWarps];    // rows or keys that have a score with each warp's part of the owned tile
+  Sm80Range whole[kKeyWarps];  // rows or keys that have no masked score with the warp's part
   ScoreRules<Config> rules;
-  Sm80Walk walk[has_block_map<Config>() ? kKeyWarps : 1];  // each warp's own
+  Sm80Walk walk[has_block_map<Config>() ? kKeyWarps : 1];  // one for each warp
 
-  // The first tile from `from` on, of kStreamed rows or keys, that has a score with what the block owns as far as the
-  // block map says; the range's end or beyond it: none. By whole warps.
+  // Returns the first tile of kStreamed rows or keys, from `from` on, that has a score with the owned tile by the block
+  // map. Returns the range's end or more if there is none. Needs full warps.
   [[nodiscard]] __device__ __forceinline__ int next_tile(int from) const {
     using Shape = Sm80BackwardShape<Config>;
     constexpr int kTile = Config::kStreamed;
@@ -108,7 +112,8 @@ struct Sm80BackwardBlock {
                                 ? rules.map.template next_rows<kTile, Shape::kOwned>(from, work.owned, streamed.end)
                                 : rules.map.template next_keys<Shape::kOwned, kTile>(work.owned, from, streamed.end));
   }
-  // Has what the warp owns, from `first_owned` of the block's on, a score with kStep of them?
+  // Returns whether the warp's owned part, which begins at `first_owned` of the block's tile, has a score with the
+  // kStep streamed rows or keys from `from` on.
   [[nodiscard]] __device__ __forceinline__ bool meets(int warp, int first_owned, int from) const {
     using Shape = Sm80BackwardShape<Config>;
     constexpr int kOwned = Shape::kOwnedOfWarp, kStep = Config::kStep;
@@ -117,7 +122,7 @@ struct Sm80BackwardBlock {
     return rules.map.template sees_any<kOwned, kStep>(work.owned + first_owned, from);
   }
 
-  // All threads call. Another barrier has to pass before `to` is read.
+  // Sets the state. All threads call it. A barrier must follow before `to` is read.
   static __device__ __forceinline__ void make(Sm80BackwardBlock& to, const BackwardOptionArgs& args,
                                               const Sm80BackwardWork& work, const SequenceSpan& span, uint32 head) {
     using Shape = Sm80BackwardShape<Config>;
@@ -135,7 +140,7 @@ struct Sm80BackwardBlock {
     set_head(to, args, head);
   }
 
-  // Another query head of the same sequence. One thread calls; then likewise a barrier.
+  // Changes to another query head of the same sequence. One thread calls it. A barrier must follow.
   static __device__ __forceinline__ void set_head(Sm80BackwardBlock& to, const BackwardOptionArgs& args, uint32 head) {
     to.head = head;
     to.rules =

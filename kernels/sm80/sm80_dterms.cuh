@@ -2,9 +2,9 @@
 //
 //   dterms = ds, summed over the batch entries and heads for which the term is broadcast
 //
-// Work     a block has a tile of dterms, of kOwned rows and kStreamed keys, and goes through the batch entries and
-//          heads that share it, always in the same order. It computes their p and ds again
-// Called   if dterms is asked for: src/cuda/launch/sm80_backward.cpp
+// Work     a block has a tile of dterms, of kOwned rows and kStreamed keys. It processes the batch entries and
+//          heads that share the tile, always in the same order, and computes their p and ds again
+// Called   if dterms is requested: src/cuda/launch/sm80_backward.cpp
 #pragma once
 
 #include "../attention/dterms_reduce.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// sum += ds of one tile of one head. The block's work is there.
+// Computes sum += ds of one tile of one head. The block's work must be set.
 template <class Config>
 __device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm80BackwardStorage<Config>& smem,
                                                      const BackwardOptionArgs& args, int key) {
@@ -23,8 +23,8 @@ __device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm
   sm80_load_owned(smem, args, block.span, block.head, block.work.owned);
   sm80_send_streamed(smem, args, key, 0);
   cp_async_commit();
-  cp_async_wait<0>();  // the thread's part of the tiles is there
-  __syncthreads();     // all parts are
+  cp_async_wait<0>();  // waits for the thread's own copies of the tiles
+  __syncthreads();     // waits for all threads' copies
   if (!block.meets(static_cast<int>(threadIdx.x) / 32, sm80_first_owned<Config>(0), key)) return;
   Sm80Scores<Config> p, slope, ds;
   uint32 kept[Config::kRowGroups][kKeptWords<Shape::kScores>];
@@ -43,7 +43,7 @@ __device__ __forceinline__ void sm80_add_dterms_tile(Sm80Scores<Config>& sum, Sm
   }
 }
 
-// The numbers of a tile, as far as they exist. row and key: of its first.
+// Stores the existing numbers of a tile. row and key: the tile's first.
 template <class Config>
 __device__ __forceinline__ void sm80_store_dterms(const BackwardOptionArgs& args, const Sm80Scores<Config>& sum,
                                                   uint32 batch, uint32 head, int64 row, int64 key) {
@@ -85,10 +85,11 @@ __device__ void sm80_dterms(const BackwardOptionArgs& args) {
   for (uint32 batch = batches.begin; batch < batches.end; ++batch) {
 #pragma unroll 1
     for (uint32 head = heads.begin; head < heads.end; ++head) {
-      __syncthreads();  // every warp has left the head before: its tiles and the block's work may be overwritten
+      __syncthreads();  // waits until every warp has finished the previous head; its tiles and the block's work may
+                        // then be overwritten
       const SequenceSpan span = {batch, 0, 0, base.seqlen_q, base.seqlen_k};
       Sm80BackwardBlock<Config>::make(smem.block, args, {batch, head, row}, span, head);
-      __syncthreads();  // the block's work is there
+      __syncthreads();  // waits until the block's work is set
       sm80_add_dterms_tile(sum, smem, args, key);
     }
   }

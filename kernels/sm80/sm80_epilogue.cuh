@@ -1,4 +1,4 @@
-// o / l and lse of a warp's rows, from registers to memory.
+// Writes o / l and lse of a warp's rows from registers to memory.
 #pragma once
 
 #include "../attention/row_end.cuh"
@@ -24,7 +24,7 @@ __device__ __forceinline__ void sm80_store_lse(const ForwardArgs& args, const Sm
   }
 }
 
-// The rows that exist. scale: score_scale(), by which the softmax's values are scores.
+// Stores the existing rows. scale: score_scale(), which turns the softmax's values into scores.
 template <class Config>
 __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, Sm80Storage<Config>& smem,
                                                 Sm80Rows<Config> (&rows)[Config::kRowGroups], float scale) {
@@ -37,18 +37,20 @@ __device__ __forceinline__ void sm80_store_rows(const ForwardOptionArgs& args, S
   auto& o_tile = reinterpret_cast<OTile*>(&smem.q_or_o)[part];
   const int first_column = block.work.first_column_v() + part * kColumns;
   const int columns = min(kColumns, Config::kHeadDimV - first_column);
-  __syncwarp();  // all lanes have read the warp's rows of q, whose place o takes
+  __syncwarp();  // waits until all lanes have read the warp's rows of q, which o overwrites
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
     auto& softmax = rows[r].softmax;
-    if constexpr (Config::kSplits == 1) softmax.finish();  // with more, the warps that share rows have done it
+    if constexpr (Config::kSplits == 1)
+      softmax.finish();  // otherwise the warps that share rows have already completed
+                         // l
     const int tile_row = sm80_first_row<Config>(r);
     const int64 row = block.work.row + tile_row;
     sm80_store_lse(base, block, row, softmax, scale, end);
     const float factor[kRowsOfThread] = {end.factor(softmax.inverse_sum(0), softmax.lse(0, scale)),
                                          end.factor(softmax.inverse_sum(1), softmax.lse(1, scale))};
     write_accumulators<ElementOf<Config>>(o_tile, tile_row, rows[r].o, factor);
-    __syncwarp();  // the 16 rows of o are there; no other warp reads or writes them
+    __syncwarp();  // waits until the 16 rows of o are written; no other warp accesses them
     auto* o =
         static_cast<Bits16*>(base.o) + block.span.query_offset(base.o_stride, block.work.head, row) + first_column;
     store_pieces<Config>(o_tile, tile_row, o, base.o_stride.row, block.span.seqlen_q - row, columns);

@@ -1,20 +1,20 @@
-// sm80_forward: o = drop(softmax(s)) v and lse, with every option of the interface, on the tensor cores that all
-// GPUs since Ampere have.
+// sm80_forward: o = drop(softmax(s)) v and lse, with every option of the interface, on the tensor cores of Ampere and
+// later GPUs.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o; any
 //          strides whose last is 1, any alignment; packed sequences
 // Supports float16 and bfloat16, d and d_v from 1 to 512, every option. sm_80 and later
 // Work     a block has kBlockM query rows of a head and, if d_v is wide, one of kColumnParts parts of the columns of o.
 //          A warp has kRowGroups times 16 rows with all their keys, and skips tiles of keys that none of them sees.
-//          For each tile: s = q k^T, modifications and masks, the softmax, o += p v; the next tile is loaded meanwhile
-// Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o is put together in the place of q
-// Costs    a warp waits for its own softmax. The work of other warps hides that and, with Config::kTrails, p v of the
-//          tile before (sm80_trailing.cuh). If o leaves enough registers, two groups of rows share each operand of k
-//          and v; if not, two warps share rows (sm80_split.cuh). If nothing but masks comes between s and p, no maximum
+//          For each tile: s = q k^T, modifications and masks, the softmax, o += p v. The next tile is loaded meanwhile
+// Memory   q, two buffers of k and v, in panels of 64 columns (Sm80Storage). o is assembled in the memory of q
+// Costs    a warp waits for its own softmax. The work of other warps hides this wait. With Config::kTrails, p v of the
+//          previous tile hides it too (sm80_trailing.cuh). If o leaves enough registers, two groups of rows share each
+//          operand of k and v. Otherwise two warps share rows (sm80_split.cuh). If only masks modify scores, no maximum
 //          is searched (sm80_softmax.cuh)
 // Measured bf16, H200, CUDA 13.0, TFLOP/s full, causal, of 16384 rows of 2048 columns in all, 2048 and 16384 keys:
 //          head_dim 64: 330 290, 361 382; 128: 372 328, 399 404; 256: 331 296, 355 359. With dropping, full, 8192 keys:
-//          64: 117, 128: 181. On no other GPU. More is in docs/ampere.md
+//          64: 117, 128: 181. No other GPU was measured. docs/ampere.md has more
 // Called   by compute 'sm80_forward': src/cuda/launch/sm80_forward.cpp; tiles: sm80_forward_variant.cpp
 // Source   Dao, FlashAttention-2 (2023), Algorithm 1; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
@@ -27,7 +27,7 @@
 
 namespace attend {
 
-// Sends for a tile. Its first `rows` rows and `columns` columns exist. row_stride is in elements.
+// Starts the copies of a tile. Its first `rows` rows and `columns` columns exist. row_stride is in elements.
 template <class Config, class Tile>
 __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int64 row_stride, int64 rows, int columns) {
   const auto rows_of_tile = static_cast<int>(min(rows, int64{Tile::kRows}));
@@ -38,7 +38,7 @@ __device__ __forceinline__ void sm80_send(Tile& tile, const Bits16* source, int6
   }
 }
 
-// k of tile n, to the buffer of this number.
+// Starts the copies of k of tile n, to buffer number `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int n, int buffer) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void sm80_send_k(const ForwardArgs& args, Sm80Storage
                     Config::kHeadDim);
 }
 
-// v of tile n, likewise.
+// Starts the copies of v of tile n, to buffer number `buffer`.
 template <class Config>
 __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage<Config>& smem, const Sm80Keys& keys,
                                             int first_column, int n, int buffer) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void sm80_send_v(const ForwardArgs& args, Sm80Storage
                     columns);
 }
 
-// After tile n: sends for k of tile k_tile and v of tile v_tile, if the block has such tiles.
+// Called after tile n: starts the copies of k of tile k_tile and v of tile v_tile, if the block has these tiles.
 template <class Config>
 __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Storage<Config>& smem, int k_tile,
                                                int v_tile) {
@@ -69,10 +69,10 @@ __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Stor
   cp_async_commit();
 }
 
-// What the rows of a warp see of a tile of keys, with a block map.
+// The part of a key tile that a warp's rows see, with a block map.
 struct Sm80WarpView {
-  bool is_seen;   // by some row
-  bool is_whole;  // by all of them, all of it
+  bool is_seen;   // some row sees some key
+  bool is_whole;  // all rows see all keys
 
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80WarpView of(const Sm80Block<Config>& block,
@@ -84,8 +84,8 @@ struct Sm80WarpView {
   }
 };
 
-// All tiles of keys. The last is first, because the search for the first maxima and the masks then fall on the same
-// tile. It has been sent for.
+// Processes all key tiles, the last one first. The search for the first maxima and the masks then fall on the same
+// tile. Copies of this tile must be in flight.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -94,8 +94,9 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
 #pragma unroll 1
   for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
-    cp_async_wait<0>();  // the thread's part of tile n is there
-    __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
+    cp_async_wait<0>();  // waits for the thread's own copies of tile n
+    __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, has been read, and
+                         // may be overwritten
     if (n > smem.block.keys.tiles.begin) {
       sm80_send_k(args, smem, smem.block.keys, n - 1, n - 1);
       sm80_send_v(args, smem, smem.block.keys, smem.block.work.first_column_v(), n - 1, n - 1);
@@ -103,7 +104,7 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
     cp_async_commit();
     if (own.seen.has(n)) {
       sm80_weights(rows, smem, n, n, own.whole.has(n), n + 1 == own.seen.end);
-      // Selected from two: a computed place of k would stay in a register.
+      // Selected from two constants: a computed address of v would occupy a register.
       sm80_multiply_pv(rows, n % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
     }
     long_sum.put_aside(rows, n, smem.block.scale_log2);
@@ -111,7 +112,7 @@ __device__ __forceinline__ void sm80_attend_tiles(Sm80Rows<Config> (&rows)[Confi
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// The same over the tiles that a block map leaves. Buffers take turns, whatever the numbers of the tiles are.
+// Processes the tiles that a block map does not skip. Buffers alternate, independently of the tile numbers.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                        Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -122,8 +123,9 @@ __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[
 #pragma unroll 1
   for (int buffer = n, next; n >= tiles.begin; n = next, --buffer) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
-    cp_async_wait<0>();  // the thread's part of tile n is there
-    __syncthreads();     // all parts are; and the tile before, in the other buffer, is no longer read
+    cp_async_wait<0>();  // waits for the thread's own copies of tile n
+    __syncthreads();     // waits for all threads' copies. The previous tile, in the other buffer, has been read, and
+                         // may be overwritten
     next = sm80_tile_before(smem.block.rules.map, smem.block.work.row, n, tiles.begin);
     if (next >= tiles.begin) {
       sm80_send_k(args, smem, smem.block.keys, next, buffer - 1);
@@ -132,24 +134,27 @@ __device__ __forceinline__ void sm80_attend_seen_tiles(Sm80Rows<Config> (&rows)[
     cp_async_commit();
     const auto view = Sm80WarpView::of(smem.block, own, n);
     if (view.is_seen) {
-      const bool is_first = n + 1 == own.seen.end;  // the map may leave it out: then it is as if m were too small
+      const bool is_first = n + 1 == own.seen.end;  // the map may skip this tile; the next one then finds m too small,
+                                                    // and raises it
       sm80_weights(rows, smem, n, buffer, view.is_whole, is_first);
       sm80_multiply_pv(rows, buffer % kSm80Stages == 0 ? smem.stage[0].v : smem.stage[1].v);
     }
-    long_sum.put_aside(rows, buffer, smem.block.scale_log2);  // pieces count the tiles that are left
+    long_sum.put_aside(rows, buffer, smem.block.scale_log2);  // pieces count only the processed tiles
   }
   long_sum.add_to(rows, smem.block.scale_log2);
 }
 
-// The same with p v of a tile after s of the next one. Only k of the last tile has been sent for.
+// Processes all key tiles, with p v of each tile after s of the next one. Only copies of k of the last tile are in
+// flight at the start.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_trailing(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                      Sm80Storage<Config>& smem, const ForwardArgs& args) {
 #pragma unroll 1
   for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
     const Sm80WarpTiles own = smem.block.own[recomputed(threadIdx.x) / 32];
-    cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
-    __syncthreads();     // all parts are; and k of the tile before, and v of the one before that, are no longer read
+    cp_async_wait<0>();  // waits for the thread's own copies: k of tile n, and v of tile n + 1
+    __syncthreads();     // waits for all threads' copies. k of tile n + 1 and v of tile n + 2 have been read, and may
+                         // be overwritten
     const bool has_p = own.seen.has(n + 1);
     const bool is_usual = has_p && own.seen.has(n) && own.whole.has(n);
     if (!Sm80Sends<Config>::kApply || !is_usual) sm80_send_next(args, smem, n - 1, n);
@@ -194,8 +199,8 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
   }
   cp_async_commit();
   Sm80Block<Config>::make(smem.block, args, work, span, keys);
-  cp_async_wait<1>();  // the thread's part of q is there; the keys may still be on their way
-  __syncthreads();     // all of q is, and the block's work
+  cp_async_wait<1>();  // waits for the thread's own copies of q; copies of keys may still be in flight
+  __syncthreads();     // waits for all threads' copies of q, and until the block's work is set
 
   Sm80Rows<Config> rows[Config::kRowGroups];
   if constexpr (Config::kQInRegisters) {

@@ -1,4 +1,4 @@
-// The numbers of sm80_forward that host and device must agree on: tiles, and how much shared memory they take.
+// Numbers of sm80_forward that host and device must agree on: tiles, and the size of shared memory.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -7,26 +7,28 @@
 
 namespace attend {
 
-constexpr int kSm80RowsOfMma = 16;    // query rows that one product takes
+constexpr int kSm80RowsOfMma = 16;    // query rows of one mma product
 constexpr int kSm80Stages = 2;        // buffers of k and of v: one is read while the other fills
-constexpr int kSm80BlockBytes = 512;  // at most, for the state of a block
+constexpr int kSm80BlockBytes = 512;  // most bytes of the state of a block
 constexpr int kSm80LargestHeadDim = 512;
-constexpr int kSm80MostColumns = 256;  // of o in one block: a warp's 16 rows of them are 128 registers of each lane
+constexpr int kSm80MostColumns = 256;  // columns of o in one block: a warp's 16 rows of them take 128 registers of each
+                                       // lane
 
-// The choices of a Config, under the names of its constants.
+// The parameters of a Config, under the names of its constants.
 struct Sm80ForwardTile {
   int warps;           // kWarps
   int row_groups;      // kRowGroups: a warp has this many times 16 rows, which share its operands of k and v
   int block_n;         // kBlockN: keys
-  int q_in_registers;  // kQInRegisters: otherwise q's operands come from shared memory for each tile of keys
-  int column_parts;    // kColumnParts: of o, a part to a block
-  int min_blocks;      // blocks that have to fit on a multiprocessor
-  int puts_aside;      // kPutsAside: o is summed in pieces, because keys are very many
+  int q_in_registers;  // kQInRegisters: otherwise q's operands are read from shared memory for each tile of keys
+  int column_parts;    // kColumnParts: parts of the columns of o, one for each block
+  int min_blocks;      // blocks that must fit on a multiprocessor
+  int puts_aside;      // kPutsAside: o is summed in pieces, because there are very many keys
   int speculates;      // kSpeculates: p is computed before the maximum is known; only if scores are unmodified
-  int fuses;           // kFuses: p is begun among the products of s; only if registers allow it
-  int parks;           // kParks: m and l of the softmax wait in shared memory, because registers are short
-  int trails;          // kTrails: p v of a tile runs among the exponents of the next; only if it speculates
-  int splits;          // kSplits: warps that share rows; each has a part of the keys of s and of the columns of o
+  int fuses;           // kFuses: p starts between the products of s; only if registers allow it
+  int parks;           // kParks: m and l of the softmax are saved in shared memory, because registers are scarce
+  int trails;          // kTrails: p v of a tile overlaps the exponentials of the next; only with kSpeculates
+  int splits;          // kSplits: number of warps that share rows; each has a part of the keys of s and of the columns
+                       // of o
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const {
     return warps / splits * row_groups * kSm80RowsOfMma;
@@ -34,29 +36,30 @@ struct Sm80ForwardTile {
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int threads() const { return warps * 32; }
 };
 
-// Columns of v and o in one block: whole operands, of which the last may be short.
+// Returns the columns of v and o in one block, rounded up to full operands.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_columns_v(int head_dim_v, int column_parts) {
   return round_up(ceil_div(head_dim_v, column_parts), 16);
 }
 
-// Columns that a tile takes in shared memory.
+// Returns the columns that a tile occupies in shared memory.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_width(int columns) {
   return round_up(columns, kPanelColumns);
 }
 
-// Floats that a thread puts aside of each group of rows (sm80_long_sum.cuh): its o, and two maxima.
+// Returns the floats that a thread saves for each group of rows (sm80_long_sum.cuh): its o, and two maxima.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_values_aside(int columns_v) {
   return columns_v / 2 + 2;
 }
 
-// If warps share rows (sm80_split.cuh): two tiles of p in 16 bits, a float of each warp for each row, and bytes that
-// align them.
+// Returns the bytes that warps need to share rows (sm80_split.cuh): two tiles of p in 16 bits, a float of each warp for
+// each row, and padding for alignment.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_shared_bytes(const Sm80ForwardTile& tile) {
   if (tile.splits == 1) return 0;
   return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m()) + kSm80BlockBytes;
 }
 
-// kSmemBytes: q, in whose place o is put together; kSm80Stages times k and v; the block's work; m and l; sums aside.
+// Returns kSmemBytes, the sum of: q, which o overwrites; kSm80Stages times k and v; the block's work; m and l; saved
+// sums of o.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_forward_smem_bytes(const Sm80ForwardTile& tile, int head_dim,
                                                                        int head_dim_v) {
   const int width_k = sm80_width(head_dim);
@@ -70,15 +73,15 @@ struct Sm80ForwardTile {
   return round_up(tiles + kSm80BlockBytes + parked + sm80_shared_bytes(tile), kSwizzleAtom) + aside;
 }
 
-// The same for a Config.
+// Sizes that follow from a Config.
 template <class Config>
 struct Sm80Shape {
   static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;
   static constexpr int kBlockM = Config::kWarps / Config::kSplits * kRowsOfWarp;
-  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // of a tile, whose s it computes
+  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // keys of a tile whose s the warp computes
   static constexpr int kDepth = round_up(Config::kHeadDim, 16);          // columns of q and k that products sum over
   static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
-  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // of o
+  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // columns of o of a warp
   static constexpr int kWidthK = sm80_width(Config::kHeadDim);
   static constexpr int kWidthV = sm80_width(kColumnsV);
 };

@@ -1,5 +1,5 @@
-// Sums over very many keys (../attention/long_sum.cuh says why): every kKeysOfSum keys o is added to a sum in shared
-// memory (Config::kPutsAside), relative to the maximum that its row has then.
+// Sums over very many keys (../attention/long_sum.cuh gives the reason). With Config::kPutsAside, every kKeysOfSum keys
+// o is added to a sum in shared memory. The sum is relative to the row's m at that time.
 #pragma once
 
 #include "../attention/long_sum.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// The sum of one thread. No other thread reads or writes it, so no barrier is needed.
+// The sum of one thread. No other thread accesses it, so no barrier is needed.
 template <class Config>
 struct Sm80LongSum {
   static constexpr int kOutputs = Sm80Shape<Config>::kColumnsV / 2;
@@ -17,12 +17,13 @@ struct Sm80LongSum {
   using Rows = Sm80Rows<Config>[Config::kRowGroups];
   float* place;
 
-  // Value i of group r: a row's outputs, then the two maxima. Values i of neighbouring threads are neighbours.
+  // Returns value i of group r: first the outputs, then the two maxima. Values i of neighbouring threads are
+  // neighbours.
   [[nodiscard]] __device__ __forceinline__ float& at(int r, int i) const {
     return place[(r * kValues + i) * Config::kThreads + threadIdx.x];
   }
 
-  // The sum starts at 0, which is relative to any maximum.
+  // Sets the sum to 0, which is correct relative to any maximum.
   __device__ __forceinline__ void clear() const {
     if constexpr (Config::kPutsAside) {
 #pragma unroll 4
@@ -32,7 +33,7 @@ struct Sm80LongSum {
     }
   }
 
-  // o becomes the sum of all keys so far.
+  // Adds the saved sum to o, which then covers all keys so far.
   __device__ __forceinline__ void add_to(Rows& rows, float scale_log2) const {
     if constexpr (Config::kPutsAside) {
 #pragma unroll
@@ -48,7 +49,7 @@ struct Sm80LongSum {
     }
   }
 
-  // After tile n: if a piece ends there, it is added to the sum, and o starts again.
+  // Called after tile n: if a piece ends there, adds it to the saved sum, and sets o to 0.
   __device__ __forceinline__ void put_aside(Rows& rows, int n, float scale_log2) const {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;

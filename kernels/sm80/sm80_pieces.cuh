@@ -1,5 +1,5 @@
-// Tiles between global and shared memory in pieces of kCopyBytes: a number that divides all addresses, strides and row
-// lengths, so that tensors may have any alignment.
+// Copies tiles between global and shared memory in pieces of kCopyBytes. This number divides all addresses, strides and
+// row lengths, so tensors may have any alignment.
 #pragma once
 
 #include "../common/element.cuh"
@@ -9,8 +9,8 @@
 
 namespace attend {
 
-// A piece that one thread moves at once. 16 and 4 bytes arrive in the background (cp_async.cuh), 2 go through a
-// register.
+// A piece that one thread copies in one step. Pieces of 16 and 4 bytes are copied asynchronously (cp_async.cuh). Pieces
+// of 2 bytes are copied through a register.
 template <int kBytes>
 struct CopyPiece;
 template <>
@@ -36,27 +36,28 @@ struct CopyPiece<int{sizeof(Bits16)}> {
   }
 };
 
-// A thread's part of tiles that follow each other in global memory: one column of pieces in each panel, of every
+// A thread's part of tiles that follow each other in global memory: one column of pieces in each panel, in every
 // kRowStep-th row.
 template <class Config, class Tile>
 class PieceLoader {
   static constexpr int kThreads = Config::kThreads;
   static constexpr int kCopyBytes = Config::kCopyBytes;
-  static constexpr int kPieces = kSwizzleBytes / kCopyBytes;  // of a row of a panel
+  static constexpr int kPieces = kSwizzleBytes / kCopyBytes;  // pieces of a row of a panel
   static constexpr int kRowStep = kThreads / kPieces;
   static constexpr int kPanels = Tile::kChunks / Tile::kChunksOfPanel;
-  static constexpr int kRowsAtOnce = kCopyBytes == 16 ? Tile::kRows / kRowStep : 4;  // small pieces would be much code
+  // Limits the code size for small pieces.
+  static constexpr int kRowsAtOnce = kCopyBytes == 16 ? Tile::kRows / kRowStep : 4;
   static_assert(kThreads % kPieces == 0 && Tile::kRows % kRowStep == 0, "all threads have as much to do");
 
  public:
-  // row_stride is in elements, here and below. thread: of the block.
+  // row_stride is in elements, here and below. thread: number in the block.
   __device__ __forceinline__ PieceLoader(const void* source, int64 row_stride, uint32 thread = threadIdx.x)
       : row_(static_cast<int>(thread / kPieces)),
         piece_(static_cast<int>(thread % kPieces)),
         source_(static_cast<const char*>(source) + row_ * row_stride * kTileElementBytes + piece_ * kCopyBytes) {}
 
-  // Sends for the next tile. Elements beyond its first `rows` rows and `columns` columns become zero: a NaN in memory
-  // behind them must not get into 0 * v or q.k.
+  // Starts the copies of the next tile. Elements after its first `rows` rows and `columns` columns become zero, because
+  // a NaN in memory there must not enter 0 * v or q.k.
   __device__ __forceinline__ void load(Tile& tile, int64 row_stride, int rows, int columns) {
     const uint32 target = smem_address(tile.chunk);
     const int64 step = kRowStep * kTileElementBytes * row_stride;
@@ -79,9 +80,9 @@ class PieceLoader {
   const char* source_;
 };
 
-// Sends for one tile in pieces of 16 bytes, with few instructions and registers, because loops over many tiles leave
-// few. Elements beyond its first `rows` rows and `columns` columns become zero. row_stride is in elements. All kThreads
-// threads call.
+// Starts the copies of one tile in pieces of 16 bytes. It uses few instructions and registers, because loops over many
+// tiles have few to spare. Elements after the tile's first `rows` rows and `columns` columns become zero. row_stride is
+// in elements. All kThreads threads call it.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 row_stride, int rows, int columns) {
   constexpr int kPieces = Tile::kChunksOfPanel;
@@ -114,14 +115,14 @@ __device__ __forceinline__ void load_tile(Tile& tile, const void* source, int64 
   }
 }
 
-// Stores kMmaRows rows of the tile from `row` on, by one warp: the first `rows` of them, and the first `columns` of
-// their columns. row_stride is in elements.
+// Stores kMmaRows rows of the tile from `row` on, by one warp. Only the first `rows` of them, and their first `columns`
+// columns, are stored. row_stride is in elements.
 template <class Config, class Tile>
 __device__ __forceinline__ void store_pieces(const Tile& tile, int row, void* destination, int64 row_stride, int64 rows,
                                              int columns) {
   constexpr int kCopyBytes = Config::kCopyBytes;
   using Piece = typename CopyPiece<kCopyBytes>::Type;
-  const int pieces = columns * kTileElementBytes / kCopyBytes;  // a whole number
+  const int pieces = columns * kTileElementBytes / kCopyBytes;  // divides evenly
 #pragma unroll 4
   for (int i = threadIdx.x % 32; i < kMmaRows * pieces; i += 32) {
     const int r = i / pieces;

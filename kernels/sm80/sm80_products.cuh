@@ -1,5 +1,5 @@
-// The two matrix products of a warp: s = q k^T and o += p v, with mma.m16n8k16. An operand of k or v that is
-// loaded once is multiplied with all of the warp's groups of 16 rows.
+// The two matrix products of a warp, s = q k^T and o += p v, with mma.m16n8k16. Each loaded operand of k or v is
+// multiplied with all of the warp's groups of 16 rows.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -17,18 +17,18 @@ struct Sm80Rows {
   using Softmax = Sm80Softmax<Config::kSpeculates>;
   OperandA q[Config::kQInRegisters ? Shape::kDepth / kMmaDepth : 1];
   float s[Shape::kKeysOfWarp / 2];                                                        // scores, then p
-  OperandA p[Config::kTrails && Config::kSplits == 1 ? Config::kBlockN / kMmaDepth : 1];  // of the tile before
-  float o[Shape::kColumnsOfWarp / 2] = {};  // sum of p v, relative to the row's maximum
+  OperandA p[Config::kTrails && Config::kSplits == 1 ? Config::kBlockN / kMmaDepth : 1];  // p of the previous tile
+  float o[Shape::kColumnsOfWarp / 2] = {};  // sum of p v, relative to m of the row
   Softmax softmax;
 };
 
-// The first row of a warp's group in the block's tile.
+// Returns the first row of a warp's group, in the block's tile.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_row(int group) {
   return static_cast<int>(threadIdx.x) / 32 / Config::kSplits * Sm80Shape<Config>::kRowsOfWarp + group * kMmaRows;
 }
 
-// q's operand of a group of rows, columns from `column` on; negated with Config::kNegateScores.
+// Returns q's operand of a group of rows, for columns from `column` on. With Config::kNegateScores it is negated.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ OperandA sm80_read_q(const typename Sm80Storage<Config>::QTile& tile,
                                                               uint32 thread, int group, int column) {
@@ -37,12 +37,13 @@ template <class Config>
   return negated<Config::kNegateScores>(q.a(row, column));
 }
 
-// Nothing to do among the products.
+// A function that does nothing between products.
 struct Sm80Idle {
   __device__ __forceinline__ void operator()(int /*block*/) const {}
 };
 
-// s = q k^T. thread: threadIdx.x, perhaps recomputed. beside: called after each 16 x 16 block of k, with its number.
+// Computes s = q k^T. thread: threadIdx.x, possibly recomputed. beside: called after each 16 x 16 block of k, with its
+// number.
 template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::QTile& q_tile,
@@ -70,7 +71,8 @@ __device__ __forceinline__ void sm80_multiply_qk(Sm80Rows<Config> (&rows)[Config
   }
 }
 
-// o += p v, p in 16 bits with Config::kTrails. beside: called after each 16 x 16 block of v, with its number.
+// Computes o += p v, with p in 16 bits if Config::kTrails. beside: called after each 16 x 16 block of v, with its
+// number.
 template <class Config, class Beside = Sm80Idle>
 __device__ __forceinline__ void sm80_multiply_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const typename Sm80Storage<Config>::VTile& v_tile,

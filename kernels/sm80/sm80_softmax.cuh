@@ -1,13 +1,13 @@
-// The online softmax of sm80_forward if nothing but masks comes between q k^T and the exponents (Config::kSpeculates):
-// one instruction a score before the exponential, which takes two in kNatural units, and none for the maximum.
+// The online softmax of sm80_forward, if only masks modify scores (Config::kSpeculates). It takes one instruction for
+// each score before the exponential, where kNatural units take two, and none for the maximum.
 //
-// The m that is subtracted from scores need not be their maximum, as long as l and o are relative to the same m
+// The m that is subtracted from scores need not be their maximum, if l and o are relative to the same m
 // (../attention/lagging_softmax.cuh). So p is computed with the current m. If a thread's sum over the tile stays below
-// 2^kMaxLag, no p was larger, and the result is good. Otherwise the maximum is found, m is raised, and p is computed
-// again. The scores are multiplied again for that, because p has taken their place.
+// 2^kMaxLag, no p was larger, and the result is valid. Otherwise the maximum is found, m is raised, and p is computed
+// again. This needs the scores' product again, because p has overwritten the scores.
 //
-// m is a score. Exponents are c s - b with b = c m rounded; l and o are both relative to the rounded one, and lse takes
-// the difference out again. If b is so large that its rounding is a noticeable factor, exponents are c (s - m).
+// m is a score. Exponents are c s - b, where b is the rounded c m. l and o are both relative to b, and lse corrects for
+// the rounding of b. If b is so large that its rounding is a noticeable factor, exponents are c (s - m).
 #pragma once
 
 #include "../attention/lagging_softmax.cuh"
@@ -19,23 +19,23 @@ constexpr float kLargestBase = 1 << 20;  // half a unit in its last place is a f
 constexpr float kLargestTileSum = 256.0f;
 static_assert(kMaxLag == 8.0f, "kLargestTileSum = 2^kMaxLag");
 
-// The two rows of a thread.
+// The softmax of a thread's two rows.
 template <bool kSpeculates>
 struct Sm80Softmax : RunningSoftmax<ScoreUnits::kNatural> {};
 
 template <>
 struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
-  // Also false if m is -inf or NaN.
+  // Returns whether exponents may use b. False also if m is -inf or NaN.
   [[nodiscard]] static __device__ __forceinline__ bool can_fold(float base) { return fabsf(base) <= kLargestBase; }
 
-  // The exponent of 2, for any score and any m.
+  // Returns the exponent of 2, for any score and any m.
   [[nodiscard]] __device__ __forceinline__ float exponent_of(float score, int h, float scale_log2) const {
     const float seen_max = exponent_base(row_max[h]);
     const float base = seen_max * scale_log2;
     return can_fold(base) ? fmaf(score, scale_log2, -base) : (score - seen_max) * scale_log2;
   }
 
-  // m of row h grows to tile_max. Returns the factor for the sums so far.
+  // Raises m of row h to tile_max. Returns the factor for the sums so far.
   [[nodiscard]] __device__ __forceinline__ float raise_row(int h, float tile_max, float scale_log2) {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, tile_max);
@@ -48,7 +48,7 @@ struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
     return rescale;
   }
 
-  // As that of RunningSoftmax.
+  // See RunningSoftmax::lse().
   [[nodiscard]] __device__ __forceinline__ float lse(int h, float scale) const {
     const float scale_log2 = fminf(scale * kLog2E, kLargestFloat);
     const float base = row_max[h] * scale_log2;
@@ -58,7 +58,7 @@ struct Sm80Softmax<true> : RunningSoftmax<ScoreUnits::kNatural> {
   }
 };
 
-// The tile of a warp's rows: m grows to tile_max, scores become p.
+// Raises m of a warp's rows to tile_max, and turns the tile's scores into p.
 template <int kTiles, class Rows>
 __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], const float (&tile_max)[kTiles][kRowsOfThread],
                                               float scale_log2) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], const float 
   }
 }
 
-// The tile of a warp's rows: m grows to the maximum of the warp's keys.
+// Raises m of a warp's rows to the maximum over the warp's keys, and turns the tile's scores into p.
 template <int kTiles, class Rows>
 __device__ __forceinline__ void follow_maxima(Rows (&tile)[kTiles], float scale_log2) {
   float tile_max[kTiles][kRowsOfThread];

@@ -1,11 +1,10 @@
-// Two warps share their rows (Config::kSplits). Each computes s of half of a tile's keys, and half of the columns of o
-// from p of all keys; the warps hand p over in 16 bits, lane to lane. So an operand of k or v is multiplied with twice
-// as many rows as registers would otherwise allow. At 256 columns products wait for shared memory, and this halves its
-// loads.
+// Two warps share rows (Config::kSplits). Each computes s of half of a tile's keys, and half of the columns of o from p
+// of all keys. The warps exchange p in 16 bits, lane to lane. So each operand of k or v is multiplied with twice as
+// many rows as registers would otherwise allow. With 256 columns products are limited by shared memory, and this halves
+// its loads.
 //
-// p v trails s by a tile (sm80_trailing.cuh), so the barrier between tiles is the only one. Both warps' p is relative
-// to the same m. At that barrier all threads learn whether m was large enough; if not, the block computes the tile
-// again.
+// p v trails s by a tile (sm80_trailing.cuh), so one barrier between tiles suffices. Both warps' p is relative to the
+// same m. At the barrier all threads learn whether m was large enough; if not, the block computes the tile again.
 #pragma once
 
 #include "../isa/named_barrier.cuh"
@@ -20,7 +19,7 @@ struct Sm80Split {
   using Rows = Sm80Rows<Config>[Config::kRowGroups];
   using PartOfV = PanelTile<Config::kBlockN, Shape::kColumnsOfWarp>;
   using PartOfO = PanelTile<Shape::kBlockM, Shape::kColumnsOfWarp>;
-  static constexpr int kOperands = Shape::kKeysOfWarp / kMmaDepth;  // of the warp's p
+  static constexpr int kOperands = Shape::kKeysOfWarp / kMmaDepth;  // operands of the warp's p
   static constexpr int kTeamThreads = Config::kSplits * 32;
   static constexpr int kState = Config::kRowGroups * kRowsOfThread;
   static_assert(Config::kTrails && Config::kColumnParts == 1 && Shape::kColumnsOfWarp % kPanelColumns == 0);
@@ -28,12 +27,12 @@ struct Sm80Split {
   Storage& smem;
   uint32 warp;
   uint32 lane;
-  float sum[kState];  // of p of the newest tile, before it is known whether m was large enough
+  float sum[kState];  // sums of p of the newest tile, which are added when m is confirmed to be large enough
 
   [[nodiscard]] __device__ __forceinline__ uint32 team() const { return warp / Config::kSplits; }
   [[nodiscard]] __device__ __forceinline__ uint32 part() const { return warp % Config::kSplits; }
 
-  // The warp's keys of tile n: rows of k, which keep their places modulo 8.
+  // Returns the warp's keys of tile n: rows of k, whose numbers modulo 8 do not change.
   [[nodiscard]] __device__ __forceinline__ const typename Storage::KTile& own_keys(int n) const {
     static_assert(Shape::kKeysOfWarp % 8 == 0);
     constexpr int kChunksOfRow = kSwizzleBytes / kChunkBytes;
@@ -51,7 +50,7 @@ struct Sm80Split {
     }
   }
 
-  // o += p v of tile n.
+  // Computes o += p v of tile n.
   template <class Beside = Sm80Idle>
   __device__ __forceinline__ void multiply_pv(Rows& rows, int n, Beside&& beside = {}) {
     const auto& v_tile = reinterpret_cast<const PartOfV*>(&smem.stage_of(n).v)[part()];
@@ -78,7 +77,7 @@ struct Sm80Split {
     }
   }
 
-  // The team's maxima or sums of a tile. what(group, half) is the lane's value.
+  // Shares the maxima or sums of a tile within the team. what(group, half) is the lane's value.
   template <class What>
   __device__ __forceinline__ void put_for_team(const What& what) {
 #pragma unroll
@@ -86,13 +85,13 @@ struct Sm80Split {
       const int row = sm80_first_row<Config>(i / kRowsOfThread) + accumulator_row(lane) + i % kRowsOfThread * kRowHalf;
       if (accumulator_column(lane) == 0) smem.of_rows[part()][row] = what(i / kRowsOfThread, i % kRowsOfThread);
     }
-    barrier_wait<kTeamThreads>(1 + team());  // both warps' values are there
+    barrier_wait<kTeamThreads>(1 + team());  // waits until both warps' values are written
   }
   [[nodiscard]] __device__ __forceinline__ float of_other(int group, int h) const {
     return smem.of_rows[1 - part()][sm80_first_row<Config>(group) + accumulator_row(lane) + h * kRowHalf];
   }
 
-  // p of tile n after a search for its maxima; sums are added at once. Both warps of a team call.
+  // Computes p of tile n after a search for its maxima, and adds its sums at once. Both warps of a team call it.
   __device__ __forceinline__ void look_for_maxima(Rows& rows, int n, bool is_whole) {
     sm80_multiply_qk(rows, smem.q_or_o, own_keys(n), recomputed(threadIdx.x));
     if (!is_whole) sm80_apply_rules(rows, smem, n, static_cast<int>(part()) * Shape::kKeysOfWarp);
@@ -114,12 +113,12 @@ struct Sm80Split {
     for (int i = 0; i < kState; ++i) sum[i] = 0.0f;
   }
 
-  // p of tile n, no score of which is masked, among the products p v of the tile before. Returns whether m was large
-  // enough.
+  // Computes p of an unmasked tile n, interleaved with the products p v of the previous tile. Returns whether m was
+  // large enough.
   [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, const ForwardArgs& args, int n) {
-    constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // of a lane's p
+    constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // elements of a lane's p in a group
     constexpr int kCount = Config::kRowGroups * kOfGroup;
-    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // of v
+    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // blocks of v
     sm80_scores_beside_sends(rows, smem, args, n, own_keys(n));
     const float scale_log2 = smem.block.scale_log2;
     float base[kState];
@@ -145,7 +144,7 @@ struct Sm80Split {
     return serves;
   }
 
-  // l of the team's rows, of all keys.
+  // Completes l of the team's rows, over all keys.
   __device__ __forceinline__ void finish(Rows& rows) {
 #pragma unroll
     for (Sm80Rows<Config>& group : rows) group.softmax.finish();
@@ -165,7 +164,7 @@ struct Sm80Split {
   }
 };
 
-// All tiles of keys, the last first. Only k of the last one has been sent for.
+// Processes all key tiles, the last one first. Only copies of k of the last tile are in flight at the start.
 template <class Config>
 __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                   Sm80Storage<Config>& smem, const ForwardArgs& args) {
@@ -174,12 +173,12 @@ __device__ __forceinline__ void sm80_attend_split(Sm80Rows<Config> (&rows)[Confi
 #pragma unroll 1
   for (int n = smem.block.keys.tiles.end - 1; n >= smem.block.keys.tiles.begin - 1; --n) {
     const Sm80WarpTiles own = smem.block.own[split.warp];
-    cp_async_wait<0>();  // the thread's part of k of tile n is there, and of v of the one before
-    // All parts are, and p of the tile before; k of that, and v of the one before it, are no longer read.
+    cp_async_wait<0>();  // waits for the thread's own copies: k of tile n, and v of tile n + 1
+    // Waits for all threads' copies, and for p of tile n + 1. k of tile n + 1 and v of tile n + 2 have been read.
     if (__syncthreads_or(!serves)) {
       for (float& sum : split.sum) sum = 0.0f;
       if (own.seen.has(n + 2) && own.whole.has(n + 1)) split.look_for_maxima(rows, n + 1, true);
-      __syncthreads();  // p of the tile before is there again, and its k is no longer read
+      __syncthreads();  // waits until p of tile n + 1 is rewritten and its k has been read
     }
     serves = true;
     split.add_sums(rows);

@@ -20,7 +20,8 @@ struct Sm80KeyTiles {
 
   [[nodiscard]] __device__ __forceinline__ bool has(int n) const { return begin <= n && n < end; }
 
-  // Tiles with a key that one of the rows [first, last) of the sequence sees. None if the rows do not exist.
+  // Returns the tiles with a key that one of the sequence's rows [first, last) sees. If the rows do not exist, there
+  // are none.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles of_rows(const WindowMask& mask, int64 first,
                                                                        int64 last) {
@@ -30,7 +31,7 @@ struct Sm80KeyTiles {
     return {static_cast<int>(keys.begin / Config::kBlockN), static_cast<int>(num_tiles(keys.end, Config::kBlockN))};
   }
 
-  // Tiles all of whose keys all of these rows see, as far as lengths and window go.
+  // Returns the tiles whose keys are all visible to all of these rows, by lengths and window.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm80KeyTiles whole_for_rows(const WindowMask& mask, int64 first,
                                                                               int64 last) {
@@ -41,7 +42,8 @@ struct Sm80KeyTiles {
   }
 };
 
-// The last tile of keys before tile n that some row of a block may see, which begins with `row`; below `begin`: none.
+// Returns the last key tile before tile n that some row of the block may see, or less than `begin` if there is none.
+// The block begins with row `row`.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_tile_before(const BlockMap<Config>& map, int64 row, int n,
                                                               int begin) {
@@ -56,10 +58,11 @@ template <class Config>
 struct Sm80Work {
   uint32 sequence;
   uint32 head;
-  int64 row;  // of the sequence, the tile's first
-  int part;   // of the columns of o
+  int64 row;  // the tile's first row, in the sequence
+  int part;   // which part of the columns of o
 
-  // Grid: tiles of kBlockM rows of every query head of every sequence, times kColumnParts.
+  // Returns the work of this block. Grid: tiles of kBlockM rows of every query head of every sequence, times
+  // kColumnParts.
   [[nodiscard]] static __device__ __forceinline__ Sm80Work mine(const ForwardArgs& args) {
     const uint32 block = blockIdx.x / Config::kColumnParts;
     const int part = static_cast<int>(blockIdx.x % Config::kColumnParts);
@@ -76,10 +79,11 @@ struct Sm80Work {
   }
 };
 
-// The keys of a block: their place in memory, and the tiles that some row sees; with a block map, to the last of them.
+// The keys of a block: their place in memory, and the tiles that some row sees. With a block map the range ends at the
+// last visible tile.
 struct Sm80Keys {
-  const Bits16* k;  // of the sequence's first key
-  const Bits16* v;  // likewise, the block's columns
+  const Bits16* k;  // address of the sequence's first key
+  const Bits16* v;  // address of the sequence's first key, at the block's first column
   int64 seqlen;
   Sm80KeyTiles tiles;
 
@@ -102,28 +106,28 @@ struct Sm80Keys {
 
 // The tiles that a warp's rows see.
 struct alignas(16) Sm80WarpTiles {
-  Sm80KeyTiles seen;   // by some row
-  Sm80KeyTiles whole;  // by all of them
+  Sm80KeyTiles seen;   // visible to some row
+  Sm80KeyTiles whole;  // fully visible to all rows
 };
 
-// The state of a block. It is in shared memory, because accumulators take the registers.
+// The state of a block. It is in shared memory, because accumulators need the registers.
 template <class Config>
 struct Sm80Block {
   Sm80Work<Config> work;
   SequenceSpan span;
   ScoreRules<Config> rules;
   Sm80Keys keys;
-  float scale_log2;  // scores times it are exponents of 2
-  uint32 zero;       // 0, which the compiler cannot know
+  float scale_log2;  // factor that turns scores into exponents of 2
+  uint32 zero;       // 0, which the compiler cannot assume to be constant
   Sm80WarpTiles own[Config::kWarps];
 
-  // The rules for 16 rows of the block's and the keys of tile n from first_key on.
+  // Returns the rules for 16 of the block's rows, and for the keys of tile n from first_key on.
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n,
                                                                            int first_key = 0) const {
     return rules.tile(work.row + first_row, int64{n} * Config::kBlockN + first_key);
   }
 
-  // All threads call. Another barrier has to pass before `to` is read.
+  // Sets the state. All threads call it. A barrier must follow before `to` is read.
   static __device__ __forceinline__ void make(Sm80Block& to, const ForwardOptionArgs& args,
                                               const Sm80Work<Config>& work, const SequenceSpan& span,
                                               const Sm80Keys& keys) {
@@ -153,26 +157,26 @@ struct alignas(kSwizzleAtom) Sm80Storage {
   using QTile = PanelTile<Shape::kBlockM, kWidthQ>;
   using KTile = PanelTile<Config::kBlockN, Shape::kWidthK>;
   using VTile = PanelTile<Config::kBlockN, Shape::kWidthV>;
-  QTile q_or_o;  // a warp reads its own rows of q only, and writes o over them
+  QTile q_or_o;  // a warp reads only its own rows of q, and overwrites them with o
   struct Stage {
     KTile k;
     VTile v;
   } stage[kSm80Stages];
   Sm80Block<Config> block;
   static_assert(sizeof(Sm80Block<Config>) <= kSm80BlockBytes && kFitsTiles<Config>);
-  // Config::kParks: m and l of each thread's rows. No other thread reads or writes them.
+  // Config::kParks: m and l of each thread's rows. No other thread accesses them.
   alignas(kSm80BlockBytes) float4 parked[Config::kParks ? Config::kRowGroups * Config::kThreads : 1];
-  static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;  // bytes from here
+  static constexpr int kParkedAt = sizeof(QTile) + kSm80Stages * sizeof(Stage) + kSm80BlockBytes;  // offset in bytes
   static_assert((kParkedAt - kSm80BlockBytes) % kSm80BlockBytes == 0, "nothing between the tiles and the block");
 
-  // With kSplits, of a tile n and n + 1: p of 16 keys of 16 rows, an OperandA of each lane.
-  static constexpr int kTeams = Config::kWarps / Config::kSplits;  // of warps that share rows
+  // With kSplits: p of 16 keys of 16 rows, an OperandA of each lane, for tiles n and n + 1.
+  static constexpr int kTeams = Config::kWarps / Config::kSplits;  // teams of warps that share rows
   static constexpr bool kSplits = Config::kSplits > 1;
   uint4 p[kSplits ? 2 : 1][kSplits ? kTeams : 1][kSplits ? Config::kBlockN / 16 : 1][kSplits ? Config::kRowGroups : 1]
          [kSplits ? 32 : 1];
-  float of_rows[kSplits ? Config::kSplits : 1][kSplits ? Shape::kBlockM : 4];  // maxima or sums of each warp's keys
+  float of_rows[kSplits ? Config::kSplits : 1][kSplits ? Shape::kBlockM : 4];  // maxima or sums over each warp's keys
 
-  // The buffer of tile n.
+  // Returns the buffer of tile n.
   [[nodiscard]] __device__ __forceinline__ Stage& stage_of(int n) {
     return stage[static_cast<uint32>(n) % kSm80Stages];
   }

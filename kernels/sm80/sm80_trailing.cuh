@@ -1,20 +1,20 @@
-// p of a tile of keys while p v of the tile before is multiplied (Config::kTrails). A warp's exponentials then run
-// among its own products, and not only among those of other warps. p waits in 16 bits.
+// Computes p of a key tile while p v of the previous tile is multiplied (Config::kTrails). So a warp's exponentials
+// overlap with its own products, and not only with those of other warps. p is kept in 16 bits until its product.
 #pragma once
 
 #include "sm80_weights.cuh"
 
 namespace attend {
 
-// v of the tile before n, which is n + 1. Its place is selected from two, because a computed one would stay in a
-// register.
+// Returns v of the tile processed before n, which is tile n + 1. Its address is selected from two constants, because a
+// computed one would occupy a register.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const typename Sm80Storage<Config>::VTile& sm80_v_before(
     const Sm80Storage<Config>& smem, int n) {
   return n % kSm80Stages == 0 ? smem.stage[1].v : smem.stage[0].v;
 }
 
-// p becomes an operand; s is free.
+// Packs p into operands; s is then free.
 template <class Config>
 __device__ __forceinline__ void sm80_pack_p(Sm80Rows<Config> (&rows)[Config::kRowGroups]) {
 #pragma unroll
@@ -26,7 +26,7 @@ __device__ __forceinline__ void sm80_pack_p(Sm80Rows<Config> (&rows)[Config::kRo
   }
 }
 
-// p of tile n if its maxima have to be found.
+// Computes p of tile n, including the search for its maxima.
 template <class Config>
 __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                    Sm80Storage<Config>& smem, int n, bool is_whole) {
@@ -34,11 +34,12 @@ __device__ __forceinline__ void sm80_first_weights(Sm80Rows<Config> (&rows)[Conf
   follow_maxima(rows, smem.block.scale_log2);
 }
 
-// Sends for a thread's part of k of tile n - 1 and of v of tile n, which is whole, piece by piece and without a branch.
+// Starts a thread's copies of k of tile n - 1 and of v of tile n, which is a full tile. They are issued piece by piece,
+// without a branch.
 template <class Config>
 class Sm80Sends {
   using Storage = Sm80Storage<Config>;
-  static constexpr int kPieces = kSwizzleBytes / kChunkBytes;  // of a row of a panel
+  static constexpr int kPieces = kSwizzleBytes / kChunkBytes;  // pieces of a row of a panel
   static constexpr int kRowStep = Config::kThreads / kPieces;
   static constexpr int kPanelsK = Sm80Shape<Config>::kWidthK / kPanelColumns;
   static constexpr int kPanelsV = Sm80Shape<Config>::kWidthV / kPanelColumns;
@@ -82,10 +83,10 @@ class Sm80Sends {
   const char *k_, *v_;
   int64 step_k_, step_v_;  // bytes from row to row
   uint32 to_k_, to_v_;
-  bool has_k_;  // otherwise zeros come
+  bool has_k_;  // if false, the copies write zeros
 };
 
-// s of tile n from k_tile; sends for the next tiles, if that has not been done.
+// Computes s of tile n from k_tile. Also starts the copies for the next tiles, if Sm80Sends applies.
 template <class Config>
 __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                          Sm80Storage<Config>& smem, const ForwardArgs& args, int n,
@@ -93,7 +94,7 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
   using Sends = Sm80Sends<Config>;
   if constexpr (Sends::kApply) {
     constexpr int kBlocks = Sm80Shape<Config>::kDepth / kMmaDepth * (Sm80Shape<Config>::kKeysOfWarp / kMmaDepth);
-    constexpr int kFirst = kBlocks / 8;  // products among which the addresses are computed
+    constexpr int kFirst = kBlocks / 8;  // products that overlap with the computation of the addresses
     constexpr int kLeft = kBlocks - kFirst;
     Sends sends;
     sm80_multiply_qk(rows, smem.q_or_o, k_tile, threadIdx.x, [&](int block) {
@@ -109,12 +110,13 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
   }
 }
 
-// s of tile n, no score of which is masked; then o += p v of the tile before, and among its products p of tile n.
+// Computes s of an unmasked tile n. Then computes o += p v of the previous tile, interleaved with p of tile n.
 template <class Config>
 __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                        Sm80Storage<Config>& smem, const ForwardArgs& args, int n) {
-  constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;                                   // of a lane's p
-  constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);  // of v
+  // Elements of a lane's p.
+  constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;
+  constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);  // blocks of v
   sm80_scores_beside_sends(rows, smem, args, n, smem.stage_of(n).k);
   const float scale_log2 = smem.block.scale_log2;
   float base[Config::kRowGroups * kRowsOfThread];
@@ -144,7 +146,7 @@ __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[
       rows[i / kRowsOfThread].softmax.row_sum[i % kRowsOfThread] += sum[i];
     }
   } else {
-    // Makes the compiler keep no address in registers for this rare case.
+    // Keeps the compiler from holding addresses in registers for this rare case.
     const uint32 zero = smem.block.zero;
     sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + zero).k, threadIdx.x + zero);
     follow_maxima(rows, scale_log2);

@@ -6,8 +6,8 @@
 
 namespace attend {
 
-// The place in which m and l of a thread's group of rows wait. The thread is added first and the place last, because
-// the place is then a constant. Otherwise the compiler would keep it in a register, or spill it.
+// Returns the place in which m and l of a thread's group of rows are saved. The thread's offset is added first and the
+// constant offset last. Otherwise the compiler would keep the sum in a register, or spill it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float4& sm80_parking(Sm80Storage<Config>& smem, int group) {
   using Storage = Sm80Storage<Config>;
@@ -15,7 +15,7 @@ template <class Config>
   return *reinterpret_cast<float4*>(mine + Storage::kParkedAt + group * Config::kThreads * sizeof(float4));
 }
 
-// Moves m and l from registers to shared memory, and back.
+// Moves m and l from registers to shared memory (sm80_park) and back (sm80_fetch).
 template <class Config>
 __device__ __forceinline__ void sm80_park(const Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                           Sm80Storage<Config>& smem) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRow
   }
 }
 
-// Modifications and masks of the scores of tile n, keys from its first_key on.
+// Applies modifications and masks to the scores of tile n, for keys from first_key of the tile on.
 template <class Config>
 __device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const Sm80Storage<Config>& smem, int n, int first_key) {
@@ -57,7 +57,8 @@ __device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config
   }
 }
 
-// s of tile n, in the buffer of this number. thread: threadIdx.x. is_whole: all of the warp's rows see all of its keys.
+// Computes s of tile n, whose k is in buffer number `buffer`. thread: threadIdx.x. is_whole: all of the warp's rows see
+// all of the tile's keys.
 template <class Config>
 __device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                             const Sm80Storage<Config>& smem, uint32 thread, int n, int buffer,
@@ -67,8 +68,8 @@ __device__ __forceinline__ void sm80_scores(Sm80Rows<Config> (&rows)[Config::kRo
   sm80_apply_rules(rows, smem, n, 0);
 }
 
-// p in the place of s, no score of which is masked, relative to the current maxima. Returns, the same for the whole
-// warp, whether these are large enough. If not, nothing has changed, except that s is lost.
+// Replaces unmasked s by p relative to the current maxima. Returns whether these maxima are large enough; the result is
+// the same for the full warp. If they are not, s is lost, and nothing else has changed.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool sm80_speculate(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                              Sm80Storage<Config>& smem) {
@@ -99,8 +100,8 @@ template <class Config>
   return true;
 }
 
-// p of tile n, in the buffer of this number, with its modifications and masks. is_whole: as sm80_scores() takes it.
-// is_first: no tile of the warp's came before, so that the maxima have to be found.
+// Computes p of tile n, in buffer number `buffer`, with its modifications and masks. is_whole: see sm80_scores().
+// is_first: this is the warp's first tile, so its maxima must be found.
 template <class Config>
 __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kRowGroups], Sm80Storage<Config>& smem,
                                              int n, int buffer, bool is_whole, bool is_first) {
@@ -111,7 +112,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
     if (speculates) {
       if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer).k, thread);
       if (sm80_speculate(rows, smem)) return;
-      thread += smem.block.zero;  // makes the compiler keep no address in registers for this rare case
+      thread += smem.block.zero;  // keeps the compiler from holding addresses in registers for this rare case
       sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer + smem.block.zero).k, thread);
     }
     sm80_fetch(rows, smem);
@@ -124,7 +125,7 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
 #pragma unroll
     for (int r = 0; r < Config::kRowGroups; ++r) {
       exp2_rows<ScoreUnits::kNatural>(rows[r].s, scale_log2, rows[r].softmax.row_max);
-      rows[r].softmax.add_to_sum(rows[r].s);  // of p before dropping
+      rows[r].softmax.add_to_sum(rows[r].s);  // the sum covers p before dropping
       if constexpr (Score<Config>::kDrops) {
         uint32 kept[kKeptWords<Config::kBlockN / 2>];
         const auto tile = smem.block.tile_of_group(sm80_first_row<Config>(r), n);

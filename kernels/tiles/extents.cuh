@@ -1,4 +1,4 @@
-// The extents of a thread's small arrays, for functions that take their type as one parameter.
+// Extents of a thread's small arrays, for functions whose template parameter is the array type.
 #pragma once
 
 namespace attend {
@@ -11,7 +11,7 @@ struct Extent<Item[kCount]> {
   static constexpr int kLength = kCount;
 };
 
-// Of float[kM][kN]: kM and kN.
+// For float[kM][kN]: kM and kN.
 template <class Array>
 constexpr int kRowsOf = Extent<Array>::kLength;
 template <class Array>

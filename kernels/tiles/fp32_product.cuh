@@ -1,9 +1,10 @@
 // Register-tiled products of float32 tiles in shared memory.
 //
-// A product sums over the rows of b. Each step takes one row of b, a vector along the result's columns, and one number
+// A product sums over the rows of b. Each step uses one row of b, a vector along the result's columns, and one number
 // of a for each of the thread's rows. So every multiplication reads an accumulator, a number of b, and a number of a
-// that the next multiplications use again: one operand from each of the two register banks, which give one each in a
-// clock. In a sum of vectors of a times vectors of b (rows of both), both operands would come from the same bank.
+// that the next multiplications reuse. Each of the two register banks delivers one operand a clock. The accumulator and
+// the number of b come from different banks. In a sum of vectors of a times vectors of b (rows of both), both operands
+// would come from the same bank.
 //
 //   Fp32Columns<ATile>{a, a_col}.add_product(acc, Fp32Chunks<BTile, kStep>{b, b_col});   // acc += a^T b
 //   Fp32Rows<ATile>{a}.add_product(acc, Fp32Chunks<BTile, kStep>{b, b_col});             // acc += a b
@@ -14,8 +15,8 @@
 
 namespace attend {
 
-// acc[i][..] += a * b: one row of an outer product. Every other row goes backwards, so that each multiplication shares
-// an operand with the one before.
+// Computes acc[i][..] += a * b: one row of an outer product. Every other row runs backwards, so that each
+// multiplication shares an operand with the previous one.
 template <int kM, int kN>
 __device__ __forceinline__ void multiply_row(float (&acc)[kM][kN], int i, float a, const float (&b)[kN]) {
 #pragma unroll
@@ -25,31 +26,31 @@ __device__ __forceinline__ void multiply_row(float (&acc)[kM][kN], int i, float 
   }
 }
 
-// A thread's columns of a tile, chunks that lie kStep bytes apart in each row: the right side of a product.
+// A thread's columns of a tile, as chunks that are kStep bytes apart in each row: the right side of a product.
 template <class TileOfRows, int kStep>
 struct Fp32Chunks {
   using Tile = TileOfRows;
-  int tile;  // offset
-  int col;   // of the thread's first column in a row
+  int tile;  // offset of the tile
+  int col;   // offset of the thread's first column in a row
 
   template <int kN>
   __device__ __forceinline__ void load(float (&numbers)[kN], int row) const {
     load_numbers<kN, kStep>(numbers, tile + row * Tile::kRowBytes + (col ^ Tile::flip(row)));
   }
-  // With flip = Tile::flip(row), which some rows share.
+  // As load(numbers, row), with flip = Tile::flip(row), which some rows share.
   template <int kN>
   __device__ __forceinline__ void load(float (&numbers)[kN], int row, int flip) const {
     load_numbers<kN, kStep>(numbers, tile + row * Tile::kRowBytes + (col ^ flip));
   }
 };
 
-// A thread's columns of a tile, which are neighbours: the left side of a product with the tile's transpose.
+// A thread's neighbouring columns of a tile: the left side of a product with the tile's transpose.
 template <class Tile>
 struct Fp32Columns {
-  int tile;  // offset
-  int col;   // of the thread's first column in a row
+  int tile;  // offset of the tile
+  int col;   // offset of the thread's first column in a row
 
-  // acc[i][j] += sum over rows r of a[r][i] * b[r][j].
+  // Computes acc[i][j] += sum over rows r of a[r][i] * b[r][j].
   template <class Sums, class Right>
   __device__ __forceinline__ void add_product(Sums& acc, const Right& b) const {
     constexpr int kM = kRowsOf<Sums>;
@@ -78,12 +79,12 @@ struct Fp32Columns {
   }
 };
 
-// A thread's rows of a tile, which are neighbours: the left side of a product.
+// A thread's neighbouring rows of a tile: the left side of a product.
 template <class Tile>
 struct Fp32Rows {
-  int first;  // Tile::offset() of the first row, so with its flip
+  int first;  // Tile::offset() of the first row, including its flip
 
-  // acc[i][j] += sum over rows r of b of a[i][r] * b[r][j].
+  // Computes acc[i][j] += sum over rows r of b of a[i][r] * b[r][j].
   template <class Sums, class Right>
   __device__ __forceinline__ void add_product(Sums& acc, const Right& b) const {
     constexpr int kM = kRowsOf<Sums>;

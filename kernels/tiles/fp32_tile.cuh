@@ -1,4 +1,4 @@
-// Tiles of float32 in shared memory, as rows of 16-byte chunks. All offsets are in bytes; those of tiles count from the
+// Tiles of float32 in shared memory, as rows of 16-byte chunks. All offsets are in bytes. Tile offsets count from the
 // start of dynamic shared memory.
 #pragma once
 
@@ -12,10 +12,10 @@ extern __shared__ __align__(1024) unsigned char fp32_smem[];
 constexpr int kChunkFloats = kChunkBytes / 4;
 constexpr int kBankRowBytes = 128;  // all banks once: 8 chunks
 
-// Two layouts of rows, so that neither the readers nor the writers of a tile meet in a bank. Chunk c of row r is in
-// place c ^ (flip(r) / kChunkBytes).
+// Two layouts of rows, which avoid bank conflicts for readers and writers of a tile. Chunk c of row r is in place c ^
+// (flip(r) / kChunkBytes).
 
-// kPad floats behind each row shift the banks from row to row.
+// Rows with kPad floats of padding, which shift the banks from row to row.
 template <int kColumns, int kPad>
 struct PaddedRows {
   static constexpr int kCols = kColumns;
@@ -25,8 +25,8 @@ struct PaddedRows {
   [[nodiscard]] static __device__ __forceinline__ int flip(int /*row*/) { return 0; }
 };
 
-// For lanes that read the same columns of rows which lie kRun apart. Rows start at multiples of 128 bytes: a flip
-// changes bits 4 to 6 of an address only, and one XOR is enough for kRun rows.
+// For lanes that read the same columns of rows that are kRun apart. Rows start at multiples of 128 bytes. So a flip
+// changes only bits 4 to 6 of an address, and one XOR suffices for kRun rows.
 template <int kColumns, int kRunOfRows>
 struct FlippedRows {
   static_assert(kColumns % 32 == 0);
@@ -47,18 +47,18 @@ struct Fp32Tile : Layout {
   }
 };
 
-// How lanes divide the columns of a row: this one has chunk `lane` of every `lanes` chunks.
+// The division of a row's columns among lanes: this lane has chunk `lane` of every `lanes` chunks.
 struct ChunksOfLane {
   int lane;
   int lanes;
 
-  // Column of the lane's d-th number.
+  // Returns the column of the lane's d-th number.
   [[nodiscard]] __device__ __forceinline__ int column(int d) const {
     return (d / kChunkFloats * lanes + lane) * kChunkFloats + d % kChunkFloats;
   }
 };
 
-// kN numbers of a row: a pair, or chunks that lie kStep bytes apart.
+// Loads kN numbers of a row: a pair, or chunks that are kStep bytes apart.
 template <int kN, int kStep>
 __device__ __forceinline__ void load_numbers(float (&numbers)[kN], int offset) {
   static_assert(kN == 2 || kN % kChunkFloats == 0);

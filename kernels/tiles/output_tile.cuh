@@ -1,5 +1,5 @@
-// o from accumulators to global memory in 16-byte stores: a quad's lanes hold 2 elements of a row each, so the rows go
-// through shared memory first.
+// Writes o from accumulators to global memory in 16-byte stores. Each lane of a quad holds only 2 neighbouring elements
+// of a row, so the rows are assembled in shared memory first.
 #pragma once
 
 #include "../common/element.cuh"
@@ -10,7 +10,7 @@
 namespace attend {
 
 // Writes 16 rows of a warp, from `row` on: accumulators (accumulator_mask.cuh) times factor, rounded. In a swizzled
-// tile the four bytes of the 32 lanes lie in 32 banks. tile: with chunk and index(), as in smem_tile.cuh.
+// tile the 4-byte stores of the 32 lanes go to 32 banks. tile: has chunk and index(), as in smem_tile.cuh.
 template <class Element, int kCount>
 __device__ __forceinline__ void write_accumulators(auto& tile, int row, const float (&value)[kCount],
                                                    const float (&factor)[kRowsOfThread]) {

@@ -3,7 +3,7 @@
 
 namespace attend {
 
-// The host sizes it by Config::kSmemBytes: the two must agree.
+// Returns the storage. The host allocates Config::kSmemBytes, which must equal its size.
 template <class Storage, class Config>
 [[nodiscard]] __device__ __forceinline__ Storage& shared_storage() {
   static_assert(sizeof(Storage) == Config::kSmemBytes, "the table of steps and the kernel disagree");

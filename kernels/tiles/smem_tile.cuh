@@ -1,5 +1,5 @@
 // Tiles of 16-bit elements in shared memory, as rows of 16-byte chunks: the unit of vector loads, of cp.async and of
-// ldmatrix. All layouts have one interface: index(row, column) is the place of a chunk.
+// ldmatrix. All layouts have the same interface: index(row, column) is the place of a chunk.
 #pragma once
 
 #include "../common/portable.cuh"
@@ -12,20 +12,20 @@ namespace attend {
 template <int kRowsOfTile, int kColumns>
 struct RowMajorTile {
   static constexpr int kRows = kRowsOfTile;
-  static constexpr int kChunks = kColumns / kChunkElements;  // of a row
+  static constexpr int kChunks = kColumns / kChunkElements;  // chunks of a row
   uint4 chunk[kRows * kChunks];
 
   [[nodiscard]] static __device__ constexpr int index(int row, int column) { return row * kChunks + column; }
 
-  // The address of chunk (r + row, c + column), from that of chunk (r, c) with r < 16 and c < 2.
-  // row is a multiple of 16 and column one of 2.
+  // Returns the address of chunk (r + row, c + column), given that of chunk (r, c) with r < 16 and c < 2. row must be a
+  // multiple of 16, and column of 2.
   [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
     return address + static_cast<uint32>((row * kChunks + column) * kChunkBytes);
   }
 };
 
-// The same with the chunks of each row permuted: column c of row r lies at place c ^ (r % 8). The same chunk of eight
-// neighbouring rows now lies in 32 different banks, and the eight chunks of a 128-byte line still do.
+// RowMajorTile with the chunks of each row permuted: column c of row r lies at place c ^ (r % 8). The same chunk of
+// eight neighbouring rows lies in 32 different banks. So does a 128-byte line.
 template <int kRowsOfTile, int kColumns>
 struct alignas(1024) SwizzledTile {
   static constexpr int kRows = kRowsOfTile;
@@ -37,15 +37,15 @@ struct alignas(1024) SwizzledTile {
     return row * kChunks + (column ^ (row % 8));
   }
 
-  // As above. A multiple of 16 rows does not change row % 8, so the columns' bits are flipped in place; the tile is
-  // aligned for that.
+  // See RowMajorTile::moved(). A multiple of 16 rows does not change row % 8, so the columns' bits are flipped in
+  // place. This requires the tile's alignment.
   [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
     return (address ^ static_cast<uint32>(column * kChunkBytes)) + static_cast<uint32>(row * kChunks * kChunkBytes);
   }
 };
 
-// The same permutation in panels of 64 columns, one behind the other (swizzled_offset). Rows are 128 bytes long for any
-// width of the tile, so widths need not be powers of two, and places in two panels differ by a constant.
+// The permutation of SwizzledTile in panels of 64 columns, one after another (swizzled_offset). Rows are 128 bytes long
+// for any width of the tile. So widths need not be powers of two, and places in two panels differ by a constant.
 template <int kRowsOfTile, int kColumns>
 struct alignas(kSwizzleAtom) PanelTile {
   static constexpr int kRows = kRowsOfTile;
@@ -58,16 +58,16 @@ struct alignas(kSwizzleAtom) PanelTile {
     return static_cast<int>(swizzled_offset(kRows, row, column)) / kChunkBytes;
   }
 
-  // As above.
+  // See RowMajorTile::moved().
   [[nodiscard]] static __device__ constexpr uint32 moved(uint32 address, int row, int column) {
     return (address ^ static_cast<uint32>(column % kChunksOfPanel * kChunkBytes)) +
            static_cast<uint32>((column / kChunksOfPanel * kRows + row) * kSwizzleBytes);
   }
 };
 
-// Copies `rows` rows from global memory, neighbouring threads taking neighbouring chunks, and zeroes the tile's other
-// rows: memory behind the last key must not bring a NaN into 0 * v. row_stride is in elements. All kThreads threads
-// call.
+// Copies `rows` rows from global memory, with neighbouring chunks in neighbouring threads, and zeroes the tile's other
+// rows. Otherwise memory after the last key could bring a NaN into 0 * v. row_stride is in elements. All kThreads
+// threads call it.
 template <int kThreads, class Tile>
 __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 row_stride, int64 rows) {
   static_assert(kThreads % Tile::kChunks == 0, "a thread keeps to one column");
@@ -78,7 +78,7 @@ __device__ __forceinline__ void copy_tile(Tile& tile, const void* source, int64 
   const int num_rows = rows < Tile::kRows ? static_cast<int>(rows) : Tile::kRows;
   const auto* from =
       static_cast<const char*>(source) + first_row * row_stride * kTileElementBytes + column * kChunkBytes;
-#pragma unroll 4  // loads on their way at once: as many as accumulators leave registers for
+#pragma unroll 4  // loads in flight: as many as fit into the registers next to accumulators
   for (int row = first_row; row < first_row + Tile::kRows;
        row += kRowStep, from += kRowStep * kTileElementBytes * row_stride) {
     tile.chunk[Tile::index(row, column)] = row < num_rows ? *reinterpret_cast<const uint4*>(from) : uint4{};

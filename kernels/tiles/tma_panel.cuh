@@ -1,8 +1,8 @@
-// Panels of 64 columns by the copy engine, of tensors described as (head_dim, seqlen, heads, batch).
+// Copies panels of 64 columns by the copy engine, of tensors described as (head_dim, seqlen, heads, batch).
 //
-// The map's box is (64, rows, 1, 1) with the 128-byte swizzle, so any head_dim that is a multiple of 8 can be loaded:
-// columns beyond it, and rows outside the tensor, arrive as zeros and are not stored.
-// PTX ISA, data movement: cp.async.bulk.tensor, cp.async.bulk.commit_group, .wait_group. sm_90. By one thread each.
+// The map's box is (64, rows, 1, 1) with the 128-byte swizzle, so any head_dim that is a multiple of 8 can be loaded.
+// Columns beyond it, and rows outside the tensor, arrive as zeros and are not stored. PTX ISA, data movement:
+// cp.async.bulk.tensor, cp.async.bulk.commit_group, .wait_group. sm_90. One thread calls each function.
 #pragma once
 
 #include "../common/args.cuh"
@@ -24,7 +24,7 @@ struct PanelPlace {
   }
 };
 
-// To `smem`, a multiple of kSwizzleAtom. The bytes of the whole box have been announced to `full`.
+// Loads to `smem`, a multiple of kSwizzleAtom. The bytes of the full box must have been announced to `full`.
 __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& map, Mbarrier& full,
                                                const PanelPlace& at) {
   asm volatile(
@@ -34,15 +34,15 @@ __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& 
       : "memory");
 }
 
-// For tma_load_panel(), of what is read once: it leaves the L2 cache before anything else does.
-// PTX ISA, data movement: createpolicy
+// Returns the policy of tma_load_panel() for data that is read once: it leaves the L2 cache first. PTX ISA, data
+// movement: createpolicy
 [[nodiscard]] __device__ __forceinline__ uint64 read_once_policy() {
   uint64 policy = 0;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-// By a policy of the L2 cache.
+// As above, with a policy of the L2 cache.
 __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& map, Mbarrier& full,
                                                const PanelPlace& at, uint64 policy) {
   asm volatile(
@@ -52,20 +52,20 @@ __device__ __forceinline__ void tma_load_panel(uint32 smem, const TensorMapArg& 
       : "memory");
 }
 
-// From `smem`. The threads that wrote there have fenced their writes for the copy engine (fence_smem_for_async), and a
-// barrier has been passed since.
+// Stores from `smem`. The threads that wrote there must have fenced their writes for the copy engine
+// (fence_smem_for_async), and then passed a barrier.
 __device__ __forceinline__ void tma_store_panel(const TensorMapArg& map, uint32 smem, const PanelPlace& at) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
                "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(smem)
                : "memory");
 }
 
-// The thread's stores since the last commit become one group.
+// Puts the thread's stores since the last commit into one group.
 __device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Waits until the thread's stores have read all they were given: shared memory may be overwritten.
+// Waits until the thread's stores have read their shared memory; it may then be overwritten.
 __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }

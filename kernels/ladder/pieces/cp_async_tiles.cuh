@@ -1,4 +1,4 @@
-// Tiles brought to shared memory by cp.async while the block computes.
+// Copies tiles to shared memory by cp.async while the block computes.
 #pragma once
 
 #include "../../common/portable.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// A thread's part of tiles that follow each other in global memory: one column of chunks, of every kRowStep-th row.
+// A thread's part of tiles that follow each other in global memory: one column of chunks, in every kRowStep-th row.
 template <int kThreads, class Tile>
 class CpAsyncTileLoader {
  public:
@@ -17,8 +17,8 @@ class CpAsyncTileLoader {
       : source_(static_cast<const char*>(source) + row() * row_stride * kTileElementBytes + column() * kChunkBytes),
         first_(smem_address(first.chunk)) {}
 
-  // Sends for the next tile, to `offset` bytes behind where the first one went; `rows` of it are there, the others
-  // become zero: a key that is not there must not bring a NaN into 0 * v.
+  // Starts the copies of the next tile, to `offset` bytes after the place of the first one. `rows` of its rows exist.
+  // The others become zero, because a missing key must not bring a NaN into 0 * v.
   __device__ __forceinline__ void load(uint32 offset, int64 row_stride, int rows) {
     const int64 step = kRowStep * kTileElementBytes * row_stride;
     const uint32 target = first_ + offset + Tile::index(row(), column()) * kChunkBytes;

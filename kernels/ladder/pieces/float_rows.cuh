@@ -7,14 +7,15 @@
 
 namespace attend {
 
-// How many columns of a tile's rows are loaded: `exist` from memory, and zeros up to column `filled`.
+// The columns of a tile's rows: `exist` are loaded from memory, and zeros follow up to column `filled`.
 struct LoadedColumns {
   int exist;
   int filled;
 };
 
-// tile = rows of matrix from row `begin` on, zeros beyond the last row. tile: float[rows][columns].
-// A warp for each row: its lanes take neighbouring elements, whole sectors of 32 bytes. Callers put barriers around it.
+// Loads rows of the matrix from row `begin` on, and zeros after its last row. tile: float[rows][columns]. Each row has
+// a warp, whose lanes load neighbouring elements, in full sectors of 32 bytes. The caller provides barriers before and
+// after.
 template <class Config, class Tile>
 __device__ __forceinline__ void load_tile(Tile& tile, const HeadMatrix<const float>& matrix, int64 begin,
                                           LoadedColumns columns) {

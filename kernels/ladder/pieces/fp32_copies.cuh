@@ -5,7 +5,7 @@
 
 namespace attend {
 
-// Starts a copy of 4 or 16 bytes. An element that does not exist is not read: zeros take its place.
+// Starts a copy of 4 or 16 bytes. A missing element is not read; zeros are written instead.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(int smem_offset, const float* gmem, bool exists) {
   const auto to = static_cast<uint32>(__cvta_generic_to_shared(fp32_smem + smem_offset));
@@ -17,14 +17,14 @@ __device__ __forceinline__ void copy_async(int smem_offset, const float* gmem, b
   }
 }
 
-// Waits for every copy that this thread has started. Other threads may read them after the next barrier.
+// Waits for all copies that this thread has started. Other threads may read them after the next barrier.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Starts the copies of a tensor's rows to a tile. Rows from num_rows on and columns from kHeadDim on become zeros.
-// A thread copies chunk t % 8 of every panel in the rows t / 8 + i * kRowStep: these differ in bits of the row number
-// that t / 8 leaves 0, so their flips differ by a constant XOR.
+// Starts the copies of a tensor's rows to a tile. Rows from num_rows on and columns from kHeadDim on become zeros. A
+// thread copies chunk t % 8 of every panel in the rows t / 8 + i * kRowStep. i * kRowStep and t / 8 have no set bit in
+// common, so the flips of these rows differ by a constant XOR.
 template <class Config, class Tile>
 __device__ __forceinline__ void copy_tile_async(int smem_offset, const float* gmem, int64 row_stride, int64 num_rows) {
   constexpr int kRows = Tile::kRows, kCols = Tile::kCols;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy_tile_async(int smem_offset, const float* gm
   }
 }
 
-// Starts copies to a transposed tile, whose rows are columns of the tensor, with zeros in the same places.
+// Starts copies to a transposed tile, whose rows are columns of the tensor. Missing elements become zeros.
 template <class Config, class Tile>
 struct TransposedCopies {
   static constexpr int kRows = Tile::kCols;
@@ -65,10 +65,9 @@ struct TransposedCopies {
   static constexpr int kWarps = Config::kThreads / 32;
   static_assert(kDepth % 8 == 0 && kRows % (kChunkFloats * kWarps) == 0);
 
-  // One number at a time. A warp takes 8 columns of 4 rows, which are whole 32-byte sectors in memory and, in a tile
-  // with 4 floats of padding, all banks once.
-  // Chunk l of a row of the tile holds rows l, l + kLanes, l + 2 kLanes and l + 3 kLanes of the tensor, and so on for
-  // the next 4 kLanes rows. kLanes = 1: the rows in their order.
+  // Copies one number at a time. A warp copies 8 columns of 4 rows. These are full 32-byte sectors in memory, and in a
+  // tile with 4 floats of padding they use every bank once. Chunk l of a tile's row holds rows l, l + kLanes, l + 2
+  // kLanes and l + 3 kLanes of the tensor, and so on for the next 4 kLanes rows. kLanes = 1 keeps the order of rows.
   template <int kLanes>
   static __device__ __forceinline__ void start(int smem_offset, const float* gmem, int64 row_stride, int64 num_rows) {
     const int rows_left = static_cast<int>(min(num_rows, int64{kRows}));

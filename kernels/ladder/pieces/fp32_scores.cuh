@@ -25,7 +25,7 @@ __device__ __forceinline__ void negate(float (&s)[kM][kN]) {
   }
 }
 
-// Scores of keys that their row does not see become -inf. first_key is the thread's first, relative to tile_key.
+// Sets the scores of keys that their row does not see to -inf. first_key: the thread's first, relative to tile_key.
 // Steps: KeySteps; s: float[rows][keys].
 template <class Steps, class Scores>
 __device__ __forceinline__ void mask_scores(Scores& s, const WindowMask& mask, int64 first_row, int64 tile_key,

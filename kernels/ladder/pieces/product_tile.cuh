@@ -1,8 +1,7 @@
-// The textbook matrix product of a block: a 64 x 64 tile of C = A B, 16 steps of the depth at a time through shared
-// memory, 4 x 4 elements of C in the registers of each of 256 threads.
+// The textbook matrix product of a block: a 64 x 64 tile of C = A B. Shared memory holds 16 steps of the depth at a
+// time, and each of 256 threads has 4 x 4 elements of C in registers.
 //
-// Callers say how elements are fetched, so that one product computes q k^T, P v and P^T dout, with masks and
-// scales.
+// Callers pass functions that fetch elements. So one product computes q k^T, P v and P^T dout, with masks and scales.
 #pragma once
 
 #include "../../common/portable.cuh"
@@ -20,11 +19,11 @@ struct ProductTile : ProductTileShape {
 
   float c[kThreadSize][kThreadSize] = {};
 
-  // Row and column in the tile of c[i][j].
+  // Return the row and column in the tile of c[i][j].
   [[nodiscard]] static __device__ __forceinline__ int row(int i) { return static_cast<int>(threadIdx.x) / 16 + 16 * i; }
   [[nodiscard]] static __device__ __forceinline__ int col(int j) { return static_cast<int>(threadIdx.x) % 16 + 16 * j; }
 
-  // tile[step][i] = get(i, step) if steps are neighbours in memory: they go to neighbouring threads.
+  // Sets tile[step][i] = get(i, step), for steps that are neighbours in memory: neighbouring threads load them.
   template <class Get>
   static __device__ __forceinline__ void fill_along_depth(float (&tile)[kDepth][kRow], const Get& get) {
 #pragma unroll
@@ -34,7 +33,7 @@ struct ProductTile : ProductTileShape {
     }
   }
 
-  // The same if rows or columns of C are neighbours in memory.
+  // As fill_along_depth(), for rows or columns of C that are neighbours in memory.
   template <class Get>
   static __device__ __forceinline__ void fill_across_depth(float (&tile)[kDepth][kRow], const Get& get) {
 #pragma unroll
@@ -44,14 +43,14 @@ struct ProductTile : ProductTileShape {
     }
   }
 
-  // c += A B over the steps [begin, end) of the depth. fill(shared, step) brings kDepth steps from `step` on into
-  // shared memory, zeros beyond the matrices and beyond `end`.
+  // Computes c += A B over the steps [begin, end) of the depth. fill(shared, step) loads kDepth steps from `step` on
+  // into shared memory, with zeros beyond the matrices and beyond `end`.
   template <class Fill>
   __device__ __forceinline__ void multiply(SharedStorage& shared, int64 begin, int64 end, const Fill& fill) {
     for (int64 step = begin; step < end; step += kDepth) {
-      __syncthreads();  // everyone is done with the steps before: they may be overwritten
+      __syncthreads();  // waits until all threads are done with the previous steps; they may then be overwritten
       fill(shared, step);
-      __syncthreads();  // all elements have arrived: they may be read
+      __syncthreads();  // waits until all elements have arrived; they may then be read
 #pragma unroll
       for (int k = 0; k < kDepth; ++k) {
         float a_frag[kThreadSize], b_frag[kThreadSize];
@@ -68,7 +67,7 @@ struct ProductTile : ProductTileShape {
     }
   }
 
-  // store(row, column, value) for each element that this thread has.
+  // Calls store(row, column, value) for each of this thread's elements.
   template <class Store>
   __device__ __forceinline__ void for_each(const Store& store) const {
 #pragma unroll

@@ -1,4 +1,5 @@
-// The work of one block of a forward kernel: kBlockM query rows of one head, and the tiles of kBlockN keys they see.
+// The work of one block of a forward kernel: kBlockM query rows of one head, and the tiles of kBlockN keys that they
+// see.
 #pragma once
 
 #include "../../attention/head_matrix.cuh"
@@ -11,20 +12,20 @@ namespace attend {
 
 struct RowTile {
   uint32 batch;
-  uint32 head;         // of q and o
-  uint32 head_k;       // of k and v
+  uint32 head;         // head of q and o
+  uint32 head_k;       // head of k and v
   int64 row_begin;     // first query row
-  int key_tiles;       // tiles 0 to key_tiles - 1 have a key that some row sees
+  int key_tiles;       // tiles 0 to key_tiles - 1 have a visible key
   int unmasked_tiles;  // all rows see all keys of the tiles below this one
   WindowMask mask;
 
-  // Keys that row sees are those below this: 0 to seqlen_k.
+  // Returns the end of the keys that the row sees: 0 to seqlen_k.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_end(int64 row) const {
     return static_cast<int>(mask.row(row).end);
   }
 
-  // The block's place in a grid of all row tiles of all query heads (Grid::kRowTiles). Under a causal mask the last
-  // rows of a head have the most keys: they go first, so that no long block starts when the others are done.
+  // Returns the block's work in a grid of all row tiles of all query heads (Grid::kRowTiles). Under a causal mask the
+  // last rows of a head have the most keys. They start first, so that no long block starts when the others are done.
   template <class Config>
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr RowTile of_block(const ForwardArgs& args, uint32 block) {
     constexpr bool kCausal = Config::kMask == MaskKind::kCausal;

@@ -1,4 +1,4 @@
-// The matrices S, P and dS of rung 01, in the workspace: their places, and which of their elements count.
+// The matrices S, P and dS of rung 01 in the workspace: their places, and their visible elements.
 #pragma once
 
 #include "../../attention/head_matrix.cuh"
@@ -9,7 +9,8 @@ namespace attend {
 
 using Rows = HeadMatrix<const float>;
 
-// Matrix `index` of the workspace, (seqlen_q, seqlen_k) of one head: forward has S, then P; backward has P and dS.
+// Returns matrix `index` of the workspace, (seqlen_q, seqlen_k) of one head: forward has S, then P; backward has P and
+// dS.
 template <class Args>
 __device__ __forceinline__ HeadMatrix<float> score_matrix(const Args& args, int index, uint32 batch, uint32 head) {
   const int64 all_heads = int64{args.batch} * args.num_heads_q;
@@ -17,7 +18,7 @@ __device__ __forceinline__ HeadMatrix<float> score_matrix(const Args& args, int 
   return {static_cast<float*>(args.workspace) + at * args.seqlen_q * args.seqlen_k, args.seqlen_k, args.seqlen_q};
 }
 
-// delta of one head, behind the two matrices of backward.
+// Returns delta of one head, which lies after the two matrices of backward.
 __device__ __forceinline__ float* delta_row(const BackwardArgs& args, uint32 batch, uint32 head) {
   return score_matrix(args, 2, 0, 0).data + (int64{batch} * args.num_heads_q + head) * args.seqlen_q;
 }
@@ -26,7 +27,8 @@ __device__ __forceinline__ float element_or_zero(const Rows& matrix, int64 row, 
   return row < matrix.num_rows && col < num_cols ? matrix.row(row)[col] : 0.0f;
 }
 
-// An element of P or dS. Elements that the mask hides count as 0; they are never read, so they need not be written.
+// Returns an element of P or dS. Elements that the mask hides count as 0. They are never read, so they need not be
+// written.
 __device__ __forceinline__ float visible_or_zero(const HeadMatrix<float>& scores, const WindowMask& mask, int64 row,
                                                  int64 key) {
   return row < mask.seqlen_q && mask.row(row).contains(key) ? scores.row(row)[key] : 0.0f;
@@ -51,7 +53,7 @@ struct ScoreMatrixTile {
     return mask.rows(row_begin, min(row_begin + Config::kBlockM, mask.seqlen_q)).end <= key_begin;
   }
 
-  // store(row, key, value) for this thread's elements of the tile that lie inside the matrix.
+  // Calls store(row, key, value) for this thread's elements of the tile that lie inside the matrix.
   template <class Store>
   __device__ __forceinline__ void for_each(const ProductTile& product, const WindowMask& mask,
                                            const Store& store) const {

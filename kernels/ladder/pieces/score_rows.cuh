@@ -1,4 +1,4 @@
-// The online softmax of a score tile in shared memory, a warp for each row. Rungs 05 and 06.
+// The online softmax of a score tile in shared memory, with a warp for each row. Rungs 05 and 06.
 #pragma once
 
 #include "../../common/numbers.cuh"
@@ -15,9 +15,9 @@ struct ScoreRowsStorage {
   float k[Config::kBlockN][kStride];
   float v[Config::kBlockN][ThreadGrid<Config>::kColsV];
   float s[Config::kBlockM][odd_stride(Config::kBlockN)];  // scores, then probabilities
-  float row_max[Config::kBlockM];                         // m
-  float row_sum[Config::kBlockM];                         // l
-  float rescale[Config::kBlockM];                         // exp(m_old - m), the factor for o so far
+  float row_max[Config::kBlockM];                         // m: running row maximum
+  float row_sum[Config::kBlockM];                         // l: running row sum
+  float rescale[Config::kBlockM];                         // exp(m_old - m), the factor for the accumulated o
 
   __device__ __forceinline__ void load_keys(const HeadMatrix<const float>& k_rows,
                                             const HeadMatrix<const float>& v_rows, int64 key_begin) {
@@ -25,7 +25,7 @@ struct ScoreRowsStorage {
     load_tile<Config>(v, v_rows, key_begin, {Config::kHeadDimV, ThreadGrid<Config>::kColsV});
   }
 
-  // s = scale q k^T with the mask. Barriers around it are the caller's.
+  // Computes s = scale q k^T with the mask. The caller provides barriers before and after.
   __device__ __forceinline__ void compute_scores(const WindowMask& mask, int64 row_begin, int64 key_begin,
                                                  float scale) {
     using Grid = ThreadGrid<Config>;
@@ -39,7 +39,7 @@ struct ScoreRowsStorage {
     }
   }
 
-  // s becomes exp(s - m); m, l and rescale follow. Barriers around it are the caller's.
+  // Turns s into exp(s - m), and updates m, l and rescale. The caller provides barriers before and after.
   __device__ __forceinline__ void update_softmax() {
     static_assert(Config::kBlockN % kWarpThreads == 0);
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -57,7 +57,7 @@ struct ScoreRowsStorage {
         sum += s[row][key];
       }
       sum = warp_sum(sum);
-      __syncwarp();  // all lanes have read the old maximum: lane 0 may overwrite it
+      __syncwarp();  // waits until all lanes have read the old maximum; lane 0 may then overwrite it
       if (lane != 0) continue;
       rescale[row] = expf(old_max - exponent_base(new_max));
       row_sum[row] = row_sum[row] * rescale[row] + sum;

@@ -1,8 +1,8 @@
-// A block's threads as a grid of 16 columns: how rungs 05 to 07 divide S and o among them.
+// A block's threads as a grid of 16 columns, which divides S and o in rungs 05 to 07.
 //
 // A thread has a small tile of each: rows row(0), row(1), ... and columns col(0), col(1), ... Neighbouring threads have
-// neighbouring columns, so that lanes read neighbouring words; a value read once is used for a whole row or column of
-// the thread's tile.
+// neighbouring columns, so lanes read neighbouring words. A loaded value is used for an entire row or column of the
+// thread's tile.
 #pragma once
 
 #include "../../common/numbers.cuh"
@@ -16,10 +16,11 @@ template <class Config>
 struct ThreadGrid {
   static constexpr int kColThreads = kGridColumns;
   static constexpr int kRowThreads = Config::kThreads / kColThreads;
-  static constexpr int kRows = Config::kBlockM / kRowThreads;              // of a thread
-  static constexpr int kKeys = Config::kBlockN / kColThreads;              // of a thread, columns of S
-  static constexpr int kColsV = round_up(Config::kHeadDimV, kColThreads);  // of o, with those that are always 0
-  static constexpr int kCols = kColsV / kColThreads;                       // of a thread, columns of o
+  static constexpr int kRows = Config::kBlockM / kRowThreads;  // rows of a thread
+  static constexpr int kKeys = Config::kBlockN / kColThreads;  // keys of a thread: columns of S
+  // Columns of o, including padding columns, which are always 0.
+  static constexpr int kColsV = round_up(Config::kHeadDimV, kColThreads);
+  static constexpr int kCols = kColsV / kColThreads;  // columns of o of a thread
   static_assert(kRows * kRowThreads == Config::kBlockM && kKeys * kColThreads == Config::kBlockN);
 
   [[nodiscard]] static __device__ __forceinline__ int row(int i) {
@@ -29,7 +30,7 @@ struct ThreadGrid {
     return static_cast<int>(threadIdx.x) % kColThreads + j * kColThreads;
   }
 
-  // c = A B^T: the scores of this thread from rows of q and keys in shared memory.
+  // Computes c = A B^T: the scores of this thread from rows of q and keys in shared memory.
   template <int kStride>
   static __device__ __forceinline__ void multiply_qk(float (&s_frag)[kRows][kKeys],
                                                      const float (&q)[Config::kBlockM][kStride],
@@ -54,7 +55,7 @@ struct ThreadGrid {
     }
   }
 
-  // o_frag += P V for probabilities and values in shared memory.
+  // Computes o_frag += P V for probabilities and values in shared memory.
   template <int kStride>
   static __device__ __forceinline__ void multiply_pv(float (&o_frag)[kRows][kCols],
                                                      const float (&p)[Config::kBlockM][kStride],
@@ -74,7 +75,8 @@ struct ThreadGrid {
     }
   }
 
-  // s_frag times scale, and -inf if the mask hides the key. The tile begins at (row_begin, key_begin).
+  // Multiplies s_frag by scale, and sets it to -inf if the mask hides the key. The tile begins at (row_begin,
+  // key_begin).
   static __device__ __forceinline__ void scale_and_mask(float (&s_frag)[kRows][kKeys], const WindowMask& mask,
                                                         int64 row_begin, int64 key_begin, float scale) {
 #pragma unroll
@@ -85,7 +87,7 @@ struct ThreadGrid {
     }
   }
 
-  // visit(row of the tile, column of o, element of o_frag) for those inside o: to load or to store them.
+  // Calls visit(row of the tile, column of o, element of o_frag) for the elements inside o, to load or to store them.
   template <class Visit>
   static __device__ __forceinline__ void for_each_output(float (&o_frag)[kRows][kCols], int64 num_rows,
                                                          const Visit& visit) {

@@ -1,4 +1,4 @@
-// One warp, one query row: the online softmax over a tile of keys in shared memory. Rungs 03 and 04.
+// The online softmax over a tile of keys in shared memory, with one query row for each warp. Rungs 03 and 04.
 #pragma once
 
 #include "../../common/numbers.cuh"
@@ -11,7 +11,8 @@ namespace attend {
 template <class Config>
 struct WarpRowStorage {
   static constexpr int kWarps = Config::kThreads / kWarpThreads;
-  static constexpr int kColsV = round_up(Config::kHeadDimV, kWarpThreads);  // with zeros: lanes share columns evenly
+  // Padded with zeros, so that lanes have equal numbers of columns.
+  static constexpr int kColsV = round_up(Config::kHeadDimV, kWarpThreads);
 
   float q[kWarps][Config::kHeadDim];
   float k[Config::kBlockN][odd_stride(Config::kHeadDim)];  // lanes read one column of different keys
@@ -27,14 +28,14 @@ struct WarpRowStorage {
 template <class Config>
 struct WarpRow {
   using SharedStorage = WarpRowStorage<Config>;
-  static constexpr int kKeys = Config::kBlockN / kWarpThreads;        // of a lane: lane, lane + 32, ...
-  static constexpr int kCols = SharedStorage::kColsV / kWarpThreads;  // of a lane: lane, lane + 32, ...
+  static constexpr int kKeys = Config::kBlockN / kWarpThreads;        // keys of a lane: lane, lane + 32, ...
+  static constexpr int kCols = SharedStorage::kColsV / kWarpThreads;  // columns of a lane: lane, lane + 32, ...
 
-  float row_max = -kInfinity;  // m
-  float row_sum = 0.0f;        // this lane's share of l
+  float row_max = -kInfinity;  // m: running row maximum
+  float row_sum = 0.0f;        // this lane's part of l
   float o_frag[kCols] = {};    // sum of exp(s - m) v
 
-  // Takes in the first num_keys keys of the tile; q is the row in shared memory.
+  // Processes the first num_keys keys of the tile; q is the row in shared memory.
   __device__ __forceinline__ void update(const SharedStorage& shared, const float* q, int num_keys, float scale) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     float s_frag[kKeys] = {};
@@ -65,12 +66,12 @@ struct WarpRow {
     for (int j = 0; j < kKeys; ++j) add_values(shared, s_frag[j], j * kWarpThreads, num_keys);
   }
 
-  // l, in every lane.
+  // Returns l in every lane.
   [[nodiscard]] __device__ __forceinline__ float total() const {
     return warp_sum(row_sum);
   }
 
-  // o_row = factor o_frag
+  // Computes o_row = factor o_frag.
   __device__ __forceinline__ void store(float* o_row, float factor) const {
 #pragma unroll
     for (int c = 0; c < kCols; ++c) {
@@ -78,7 +79,7 @@ struct WarpRow {
     }
   }
 
-  // o_frag = factor o_row
+  // Computes o_frag = factor o_row.
   __device__ __forceinline__ void load(const float* o_row, float factor) {
 #pragma unroll
     for (int c = 0; c < kCols; ++c) {
@@ -91,8 +92,8 @@ struct WarpRow {
     return static_cast<int>(threadIdx.x) % kWarpThreads + c * kWarpThreads;
   }
 
-  // o_frag += p v for the 32 keys of the tile from `begin` on, whose probabilities the lanes hold one each. Keys that
-  // the row does not see are left out, not multiplied by 0: their values may be infinite.
+  // Computes o_frag += p v for the 32 keys of the tile from `begin` on; each lane holds one probability. Keys that the
+  // row does not see are skipped, not multiplied by 0, because their values may be infinite.
   __device__ __forceinline__ void add_values(const SharedStorage& shared, float p, int begin, int num_keys) {
     const int end = min(kWarpThreads, num_keys - begin);
 #pragma unroll 4

@@ -1,7 +1,8 @@
-// The two matrix products of attention for a warpgroup of 64 query rows, and the end after the last tile.
+// The two matrix products of attention for a warpgroup of 64 query rows, and the epilogue.
 //
 // q, k and v tiles of kBlockM or kBlockN rows lie in shared memory as swizzled panels of 64 columns (smem_address.cuh).
-// s, p and o are in registers, spread as accumulator_mask.cuh says; p is packed as the A operand that follows from it.
+// s, p and o are in registers, in the layout of accumulator_mask.cuh. p is packed as the A operand with the same
+// layout.
 #pragma once
 
 #include "../../attention/online_softmax.cuh"
@@ -23,7 +24,7 @@ struct WarpgroupTile {
   static constexpr uint32 kPanelBytesK = Config::kBlockN * kSwizzleBytes;
 };
 
-// s = q k^T (or -q k^T), begun: s is the tensor cores' until wgmma_wait. q: the warpgroup's first row.
+// Starts s = q k^T (or -q k^T). Until wgmma_wait() returns, s must not be accessed. q: the warpgroup's first row.
 template <class Config>
 __device__ __forceinline__ void begin_qk(float (&s)[WarpgroupTile<Config>::kScores], uint32 q_smem, uint32 k_smem) {
   static_assert(kFitsTiles<Config>);
@@ -44,7 +45,7 @@ __device__ __forceinline__ void begin_qk(float (&s)[WarpgroupTile<Config>::kScor
   wgmma_commit();
 }
 
-// o += p v, begun: o and p are the tensor cores' until wgmma_wait.
+// Starts o += p v. Until wgmma_wait() returns, o and p must not be accessed.
 template <class Config>
 __device__ __forceinline__ void begin_pv(float (&o)[WarpgroupTile<Config>::kOutputs],
                                          const uint32 (&p)[WarpgroupTile<Config>::kPairs], uint32 v_smem) {
@@ -59,26 +60,26 @@ __device__ __forceinline__ void begin_pv(float (&o)[WarpgroupTile<Config>::kOutp
   wgmma_commit();
 }
 
-// Neighbours in a row become a pair: the accumulator's order is that of the A operand.
+// Packs neighbours in a row into pairs. The accumulator's order is that of the A operand.
 template <class Element, int kCount>
 __device__ __forceinline__ void pack_p(uint32 (&p)[kCount], const float (&score)[2 * kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) p[i] = Element::pack(score[2 * i], score[2 * i + 1]);
 }
 
-// The two rows of a thread of one of the block's warpgroups.
+// The two rows of a thread in one of the block's warpgroups.
 struct ThreadRows {
   int64 row[kRowsOfThread];
-  int key_end[kRowsOfThread];  // keys below this are seen
+  int key_end[kRowsOfThread];  // the row sees keys below this
 
-  // thread: number among the threads that have rows, counted through all warpgroups.
+  // thread: number among the threads that have rows, counted over all warpgroups.
   [[nodiscard]] static __device__ __forceinline__ ThreadRows of_thread(const RowTile& tile, int thread) {
     const int64 row = tile.row_begin + accumulator_row(thread);
     return {{row, row + kRowHalf}, {tile.key_end(row), tile.key_end(row + kRowHalf)}};
   }
 };
 
-// The scores of the tile of keys from key_begin on that the thread's rows do not see become -inf.
+// Sets the scores that the thread's rows do not see to -inf. The tile of keys begins at key_begin.
 template <class Config>
 __device__ __forceinline__ void mask_tile(float (&s)[WarpgroupTile<Config>::kScores], const ThreadRows& rows,
                                           int key_begin) {
@@ -87,7 +88,7 @@ __device__ __forceinline__ void mask_tile(float (&s)[WarpgroupTile<Config>::kSco
   mask_keys(s, static_cast<int>(threadIdx.x), num_keys);
 }
 
-// o / l and lse of the thread's rows, to memory. Rows past the end of q are not written.
+// Writes o / l and lse of the thread's rows to memory. Rows past the end of q are not written.
 template <class Config>
 __device__ __forceinline__ void store_rows(const ForwardArgs& args, const RowTile& tile, const ThreadRows& rows,
                                            OnlineSoftmax& softmax, const float (&o)[WarpgroupTile<Config>::kOutputs]) {

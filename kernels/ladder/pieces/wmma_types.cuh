@@ -1,5 +1,5 @@
-// nvcuda::wmma as rungs 09 to 11 use it: 16 x 16 x 16 products of 16-bit elements, summed in float32. Which thread
-// holds which element of a fragment is not told; element i of two accumulators belongs to the same row and column.
+// Types of nvcuda::wmma for rungs 09 to 11: 16 x 16 x 16 products of 16-bit elements, summed in float32. The layout of
+// a fragment is undocumented. But element i of two accumulators belongs to the same row and column.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,9 +26,9 @@ struct WmmaElement<ElementType::kBF16> {
 
 template <class Element>
 using FragmentA = nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, Element, nvcuda::wmma::row_major>;
-template <class Element>  // of a matrix stored by rows
+template <class Element>  // operand B of a matrix stored by rows
 using FragmentB = nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, Element, nvcuda::wmma::row_major>;
-template <class Element>  // of the transpose of a matrix stored by rows
+template <class Element>  // operand B of the transpose of a matrix stored by rows
 using FragmentBTransposed =
     nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, 16, 16, 16, Element, nvcuda::wmma::col_major>;
 using FragmentC = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float>;
