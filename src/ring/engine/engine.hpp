@@ -85,7 +85,7 @@ class Engine {
 /// Returns the same parcel at an address.
 [[nodiscard]] Parcel placed(const Parcel& parcel, std::byte* memory, Device device);
 
-/// On a GPU: prepares a part whose outputs are added to, and sets the row values that Parts does not set.
+/// On a GPU: marks a part as adding to its outputs, and sets the dlse of the piece's rows, which Parts leaves unset.
 void prepare_adding(core::Problem& part, const Call& call, const Piece& piece);
 /// Sets the gradients of a part. dq has the piece's rows; dk and dv have all keys of their tensor.
 void set_gradients(core::Problem& part, const Piece& piece, const Tensor& dq, const Tensor& dk, const Tensor& dv);
