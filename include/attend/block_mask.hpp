@@ -49,7 +49,7 @@ class ATTEND_API MaskFunction {
   [[nodiscard]] const std::string& text() const noexcept;                    ///< the expression, as passed
   [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< the captures, as passed
 
-  /// Internal.
+  /// For the library's own use.
   struct State;
   [[nodiscard]] const State& state() const noexcept { return *state_; }
 
@@ -99,7 +99,7 @@ class ATTEND_API BlockMask {
   BlockMask(const BlockMask&) = default;
   BlockMask& operator=(const BlockMask&) = default;
 
-  /// Internal.
+  /// For the library's own use.
   explicit BlockMask(std::shared_ptr<const core::BlockTiles> tiles) noexcept;
   [[nodiscard]] const std::shared_ptr<const core::BlockTiles>& state() const noexcept { return tiles_; }
 

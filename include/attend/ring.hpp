@@ -78,7 +78,7 @@ struct RingParams {
 /// Handle to one rank of a ring. Copies stand for the same rank. Only one thread at a time may use a rank.
 class ATTEND_API RingContext {
  public:
-  /// Internal: for the functions that make rings, below and in ring_mpi.hpp and ring_nccl.hpp.
+  /// For the library's own functions that make rings, below and in ring_mpi.hpp and ring_nccl.hpp.
   explicit RingContext(std::shared_ptr<ring::Transport> transport) noexcept;
   RingContext(const RingContext&);
   RingContext(RingContext&&) noexcept;
@@ -89,7 +89,7 @@ class ATTEND_API RingContext {
   [[nodiscard]] int rank() const;  ///< 0 to size() - 1; rank r sends to r + 1, the last rank to 0
   [[nodiscard]] int size() const;  ///< number of ranks
 
-  /// Internal.
+  /// For the library's own use.
   [[nodiscard]] ring::Transport& transport() const noexcept { return *transport_; }
 
  private:

@@ -97,7 +97,7 @@ class ATTEND_API ScoreFunction {
 
   static constexpr std::size_t kMostCaptures = 8;  ///< maximum number of tensors that a function may read
 
-  /// Internal.
+  /// For the library's own use.
   struct State;
   [[nodiscard]] const std::shared_ptr<const State>& state() const noexcept { return state_; }
 
