@@ -17,20 +17,26 @@
 // other library of attend. Its ABI is stable: functions, numbers and fields are added, never changed or removed.
 // Symbols carry the version ATTEND_1.
 //
-// Rules for every function:
+// These rules hold for every function:
+//
 // - It returns ATTEND_OK or another attend_status. The last argument, `error`, receives the error text of the C++
 //   interface; it may be null. No exception leaves a function.
+//
 // - A call that refuses its arguments writes nothing except `error`.
+//
 // - A pointer may be null only if its comment allows null. Other null pointers are refused.
+//
 // - Flags are 0 or 1. Fields named `reserved` are 0.
+//
 // - The memory that a struct points to must stay valid until the call is done: on a CPU until the function returns, on
 //   a GPU until the stream has done the work. The structs themselves may be destroyed when the function returns.
+//
 // - Functions are thread-safe unless stated otherwise, as long as no call writes memory that another call reads or
 //   writes.
 //
 // A struct that begins with `struct_size` grows at its end in later versions. Its init function sets `struct_size` to
-// the caller's value, and every field that both caller and library have to its default. For a field added later, the
-// value 0 means the behaviour before that field existed. Older callers therefore work with newer libraries. A newer
+// the caller's value. It sets every field that both caller and library have to its default. For a field added later,
+// the value 0 means the behaviour before that field existed. Older callers therefore work with newer libraries. A newer
 // caller works with an older library, which refuses a larger struct unless all its unknown fields are 0.
 #ifndef ATTEND_ATTEND_H_
 #define ATTEND_ATTEND_H_

@@ -120,7 +120,7 @@ struct ForwardCall {
   /// the sum if there are sinks. Dropout does not change it
   std::optional<Tensor> lse = {};
   Params params = {};       ///< the computation and its options
-  Stream stream = nullptr;  ///< of a GPU; forward returns before the GPU has finished
+  Stream stream = nullptr;  ///< stream of a GPU; forward returns before the GPU has finished
 };
 
 /// Computes o = softmax(scale * q k^T + bias) v in one streaming pass with an online softmax. It allocates no seqlen_q
@@ -159,15 +159,15 @@ struct BackwardCall {
   ConstTensor dout;  ///< gradient of the loss with respect to o: shape of o, dtype of q, any strides, including 0
   std::optional<ConstTensor> dlse = {};  ///< gradient of the loss with respect to lse, f32, shaped like lse
   Tensor dq;                             ///< out, dtype and shape of q
-  Tensor dk;  ///< out, dtype and shape of k, summed over the query heads that share each key head
-  Tensor dv;  ///< out, dtype and shape of v, summed likewise
+  Tensor dk;                          ///< out, dtype and shape of k; sums over the query heads that share each key head
+  Tensor dv;                          ///< out, dtype and shape of v, summed likewise
   std::optional<Tensor> dbias = {};   ///< out, gradient of params.bias, same shape, any float type
   std::optional<Tensor> dsinks = {};  ///< out, gradient of params.sinks, same shape, any float type
   /// Out, gradients of tensors that params.score reads. The gradient of an element is a sum over the scores that read
   /// the element, in float64 on CPUs and in float32 on GPUs.
   std::vector<CaptureGradient> captures = {};
   Params params = {};       ///< as passed to forward
-  Stream stream = nullptr;  ///< as in ForwardCall
+  Stream stream = nullptr;  ///< stream, as in ForwardCall
 };
 
 /// Computes the gradients of forward. Given dout = dL/do (and dlse = dL/dlse), writes dq, dk, dv (and dbias, dsinks).

@@ -110,14 +110,14 @@ class ATTEND_API BlockMask {
 /// The device on which a mask is made.
 struct BlockMaskPlace {
   Device device = {};       ///< a CPU, or a GPU
-  Stream stream = nullptr;  ///< of the GPU; the mask is made in stream order. The stream must not be capturing a graph
+  Stream stream = nullptr;  ///< stream of the GPU, in whose order the mask is made. It must not be capturing a graph
 };
 
-/// Evaluates a function to a mask. Tiles whose pairs are all equal according to the function's bounds are not evaluated
-/// pair by pair. The time for a causal mask or sorted documents therefore grows linearly with seqlen. Elements of a
-/// capture have bounds per block of 64 along the last dimension, if the other subscripts are known and there are at
-/// most 2^20 blocks. Captured tensors are read once, in this call. The result is bit-identical on every device and in
-/// every run.
+/// Evaluates a function to a mask. If the function's bounds show that all pairs of a tile are equal, the tile is not
+/// evaluated pair by pair. The time for a causal mask or sorted documents therefore grows linearly with seqlen.
+/// Elements of a capture have bounds per block of 64 along the last dimension, if the other subscripts are known and
+/// there are at most 2^20 blocks. Captured tensors are read once, in this call. The result is bit-identical on every
+/// device and in every run.
 ///
 /// On a CPU, cpu_threads() threads compute the mask. Captured tensors must lie on a CPU.
 ///

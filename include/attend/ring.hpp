@@ -40,20 +40,24 @@ enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 /// Returns "contiguous", "zigzag" or "striped".
 [[nodiscard]] ATTEND_API const char* sharding_name(Sharding sharding) noexcept;
 
-/// Which data travels between ranks. The algorithms differ in cost and in the order of sums, otherwise in no result.
-/// docs/ring.md compares their cost.
+/// Which data travels between ranks. The algorithms differ in cost and in the order of sums. docs/ring.md compares
+/// their cost.
 ///
-///   kExchange   Keys and values travel around the ring, one step at a time. The transfer for the next step overlaps
+///   kExchange:  Keys and values travel around the ring, one step at a time. The transfer for the next step overlaps
 ///               the computation of the current one. Gradients of keys and values follow them.
-///   kAllGather  Every rank receives all keys and values that its rows see at once, and computes as a single device
-///               would. Gradients return the same way. For few keys, because a rank holds them all in memory.
-///   kAllToAll   Every rank receives all rows and keys of its share of the heads, and computes them as a single device
+///
+///   kAllGather: Every rank receives all keys and values that its rows see at once, and computes as a single device
+///               would. Gradients return the same way. Suited to few keys, because a rank holds them all in memory.
+///
+///   kAllToAll:  Every rank receives all rows and keys of its share of the heads, and computes them as a single device
 ///               would. The number of ranks must divide num_heads_q and num_heads_k.
-///   kTwoLevel   Ranks form groups of neighbours (with kStriped: of every n-th rank). Heads are distributed within a
+///
+///   kTwoLevel:  Ranks form groups of neighbours (with kStriped: of every n-th rank). Heads are distributed within a
 ///               group as by kAllToAll; keys and values travel between groups as by kExchange. The group size must
-///               divide num_heads_q, num_heads_k and the number of ranks, and be smaller than the latter. The cost
-///               model chooses the group size.
-///   kAutomatic  The cost model chooses the fastest algorithm; explain_ring() reports the choice.
+///               divide num_heads_q, num_heads_k and the number of ranks, and be smaller than the number of ranks.
+///               The cost model chooses the group size.
+///
+///   kAutomatic: The cost model chooses the fastest algorithm; explain_ring() reports the choice.
 enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll, kTwoLevel };
 
 /// Returns "automatic", "exchange", "all_gather", "all_to_all" or "two_level".
@@ -119,8 +123,8 @@ struct RingLimits {
 /// Transport of messages that the caller provides, for example over the process group of a framework. The functions are
 /// called within calls on the ring, on the thread of the call. An exception that a function throws ends the call.
 struct RingCallbacks {
-  /// Waits until a message is sent or received. Called once. Never called if the ring's call has failed before, because
-  /// the memory of the message is then freed.
+  /// Waits until a message is sent or received. Called once. Never called if the call on the ring has failed before,
+  /// because the memory of the message is then freed.
   using Wait = std::function<void()>;
 
   /// Starts an asynchronous send of `bytes` (> 0) to another rank. Channels are numbered 0 to 7 and are independent of
@@ -190,10 +194,10 @@ ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tenso
 /// in float64 (on a GPU float32) and rounded once. Parts that no row sees are not computed. Keys travel only as far as
 /// some row sees them; kAllToAll, and kTwoLevel within a group, send everything.
 ///
-/// Memory in addition to the tensors: kExchange needs two blocks of a rank's k and v, and its o in float32 and in
-/// float64 (on a GPU only in float32). kAllGather instead needs two copies of the k and v of all ranks that it sees.
-/// kAllToAll needs three copies of a rank's tensors. kTwoLevel needs the memory of kAllToAll and of kExchange. GPU
-/// blocks belong to the context, which keeps them for its next call.
+/// The call needs memory in addition to the tensors. With kExchange, it needs two blocks of a rank's k and v, and its o
+/// in float32 and in float64 (on a GPU only in float32). With kAllGather, it instead needs two copies of the k and v of
+/// all ranks that the rank sees. With kAllToAll, it needs three copies of a rank's tensors. With kTwoLevel, it needs
+/// the memory of both kAllToAll and kExchange. GPU blocks belong to the context, which keeps them for its next call.
 ///
 /// Deterministic for a number of ranks and an algorithm. Another number of ranks or algorithm changes the order of the
 /// sums.
@@ -218,8 +222,8 @@ ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, c
 /// of o. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
 /// change.
 ///
-/// Memory in addition to the tensors: two blocks of k and v and four of dk and dv (on a GPU three and five), dq in
-/// float32 and, on CPUs, in float64.
+/// The call needs memory in addition to the tensors: two blocks of k and v and four blocks of dk and dv (on a GPU three
+/// and five), dq in float32, and on CPUs dq in float64.
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q,
                               const ConstTensor& k, const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
@@ -246,8 +250,8 @@ struct RingProblem {
 struct RingStep {
   std::string what;             ///< short description
   std::int64_t sent_bytes = 0;  ///< largest number of bytes that any rank sends
-  double compute_us = 0;        ///< estimated time of the slowest rank
-  double exchange_us = 0;       ///< estimated time of the slowest exchange
+  double compute_us = 0;        ///< estimated compute time of the slowest rank
+  double exchange_us = 0;       ///< estimated exchange time of the slowest rank
   double exposed_us = 0;        ///< part of exchange_us that no computation hides
 };
 

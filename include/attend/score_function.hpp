@@ -30,7 +30,7 @@ struct ConstStridedTensor {
   std::vector<std::int64_t> shape = {};  ///< extents; empty: a single element
   /// strides in elements, one per dimension; empty: dense, the last stride is 1
   std::vector<std::int64_t> stride = {};
-  Device device = {};  ///< where the memory lies
+  Device device = {};  ///< device that holds the memory
 };
 
 /// Like ConstStridedTensor, for memory that a call may write.

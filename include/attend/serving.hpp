@@ -31,9 +31,10 @@ struct PageTable {
 /// Locates the keys of each sequence in a cache. The arrays lie on the tensors' device. A call reads them when it runs
 /// there, so a CUDA graph may be replayed with new values.
 ///
-///   contiguous  k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
+///   contiguous: k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
 ///               sequence's cache row.
-///   paged       k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
+///
+///   paged:      k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
 ///               table row names a page, and key j is row j % page_size of that page. The capacity is
 ///               pages_per_row * page_size.
 ///
@@ -58,9 +59,10 @@ struct CacheIndex {
   ///   (1 or num_sequences, 1 or num_heads_k, 1, 1)   one factor in all, or per head, or per sequence and head
   ///   (pages or cache rows, 1 or num_heads_k, page_size or capacity, 1)   one factor per row of the cache
   ///
-  /// Absent: 1. The factor of a row is read only if its key is read, so other factors may be NaN. decode() treats an
-  /// infinite factor as NaN. If pages or cache rows hold one key and their number equals num_sequences, a tensor fits
-  /// both shapes, and the call refuses it. Without v_cache the values use the factors of the keys.
+  /// If the tensor is absent, all factors are 1. The factor of a row is read only if its key is read, so other factors
+  /// may be NaN. decode() treats an infinite factor as NaN. If pages or cache rows hold one key and their number equals
+  /// num_sequences, a tensor fits both shapes, and the call refuses it. Without v_cache the values use the factors of
+  /// the keys.
   std::optional<ConstTensor> k_descale = {};
   std::optional<ConstTensor> v_descale = {};  ///< scale factors of v_cache, likewise
 };
@@ -109,7 +111,7 @@ struct DecodeCall {
   std::optional<Tensor> lse = {};
   CacheIndex cache = {};     ///< locates the keys of each sequence
   DecodeParams params = {};  ///< options of the computation
-  Stream stream = nullptr;   ///< of a GPU; as in ForwardCall
+  Stream stream = nullptr;   ///< stream of a GPU, as in ForwardCall
 };
 
 /// Computes o = softmax(scale * q k^T + options) v over the cached keys of each sequence. One call handles decoding,
@@ -156,7 +158,7 @@ enum class QueryPositions : std::uint8_t {
 struct AppendCall {
   /// New keys (num_sequences, num_heads_k, seqlen_new, head_dim), 1 <= head_dim <= 1024, or packed by cu_seqlens_new.
   ConstTensor k;
-  std::optional<ConstTensor> v = {};  ///< like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
+  std::optional<ConstTensor> v = {};  ///< new values: like k, with 1 <= head_dim_v <= 512 columns. Absent: keys only
   /// Out, the cache of keys; CacheIndex defines its shape. It has the num_heads_k and head_dim of k. Its dtype may
   /// differ from that of k, and may also be f8e4m3 or i8.
   Tensor k_cache;
@@ -191,15 +193,15 @@ struct AppendCall {
   std::optional<ConstTensor> q_norm = {};
   std::optional<ConstTensor> k_norm = {};  ///< weights of an RMS norm of k, likewise
   double norm_eps = 1e-6;                  ///< finite, >= 0
-  Stream stream = nullptr;                 ///< of a GPU; as in ForwardCall
+  Stream stream = nullptr;                 ///< stream of a GPU, as in ForwardCall
 };
 
 /// Writes new keys and values into a cache. Each row is normalised, rotated, and then rounded to the dtype of the
 /// cache. A row that is only copied keeps its bits. The arithmetic is float32, and a row's bits depend only on the row,
 /// its position, the tables and its descale.
 ///
-/// A cache of f8e4m3 or i8 receives x / descale, rounded to nearest, ties to even. Values out of range saturate: at 448
-/// and -448, or at 127 and -128. NaN becomes 0x7f, in i8 0. The call reads the descales and never chooses them.
+/// A cache of f8e4m3 or i8 receives x / descale, rounded to nearest, ties to even. Values out of range saturate: f8e4m3
+/// at 448 and -448, i8 at 127 and -128. NaN becomes 0x7f, in i8 0. The call reads the descales and never chooses them.
 ///
 /// The call does not change seqlens_k: the caller adds the new keys to the lengths before the next decode. It reads and
 /// writes nothing of a dead sequence, and no cache byte other than those of the new rows. k_cache and v_cache may

@@ -1,8 +1,8 @@
 // A checked append call: every default resolved, every size verified, nothing allocated. Independent of hardware.
 //
 // Only make_append_problem reads the user's arguments; the backends trust an AppendProblem. Arrays on the tensors'
-// device (lengths, tables, offsets, slots, positions) are read during the computation. On the host, that uses the
-// functions below.
+// device (lengths, tables, offsets, slots, positions) are read during the computation. On the host, the functions below
+// read them.
 #pragma once
 
 #include <algorithm>

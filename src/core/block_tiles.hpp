@@ -43,14 +43,14 @@ struct BlockTiles {
   std::int64_t seqlen_q = 0, seqlen_k = 0;
   /// for each row of tiles, its first index in `seen`, followed by the end of the last row
   std::vector<std::int64_t> row_begin = {};
-  std::vector<SeenTiles> seen = {};           ///< in each row of tiles, in ascending order of keys
+  std::vector<SeenTiles> seen = {};           ///< sorted by keys within each row of tiles
   std::vector<TilePattern> patterns = {};     ///< distinct; none is empty or full
   std::vector<std::uint64_t> rows_seen = {};  ///< for each pattern, one bit for each row that sees a key
   double num_pairs = 0;                       ///< number of visible pairs
   std::optional<BlockBand> band = {};         ///< set if the mask is exactly this window
   /// Copies in GPU memory, freed with this object; see cuda/launch/block_mask_lists.cpp
   mutable std::shared_ptr<void> on_devices = {};
-  mutable std::shared_ptr<void> maps_on_devices = {};  ///< likewise, of cuda/launch/block_map.cpp
+  mutable std::shared_ptr<void> maps_on_devices = {};  ///< copies for cuda/launch/block_map.cpp
 
   [[nodiscard]] std::int64_t tile_rows() const { return (seqlen_q + kMaskTile - 1) / kMaskTile; }
   [[nodiscard]] std::int64_t tile_columns() const { return (seqlen_k + kMaskTile - 1) / kMaskTile; }

@@ -1,8 +1,8 @@
 // A checked decode call: every default resolved, every size verified, nothing allocated. Independent of hardware.
 //
 // Only make_decode_problem reads the user's arguments; the backends trust a DecodeProblem. Arrays on the tensors'
-// device (lengths, tables, row offsets) are read during the computation. On the host, that uses DecodeSequence and
-// CacheRun.
+// device (lengths, tables, row offsets) are read during the computation. On the host, DecodeSequence and CacheRun hold
+// what was read.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ struct DecodeProblem : CacheLayout {
   std::int64_t head_dim_v = 0;
 
   double scale = 1.0;
-  double transform_cap = 0.0;  ///< as in Problem
+  double transform_cap = 0.0;  ///< cap of the score transform, as in Problem
   std::int64_t window_left = kOpenWindow;
   std::int64_t window_right = kOpenWindow;  ///< 0 for causal
   bool lse_base2 = false;

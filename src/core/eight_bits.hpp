@@ -1,6 +1,6 @@
 // Scalar conversions between float and the 8-bit types of caches, by bit operations. The results are the same on every
-// platform, and equal those of a GPU's saturating conversions. Round to nearest, ties to even; larger values become the
-// largest number.
+// platform, and equal those of a GPU's saturating conversions. Round to nearest, ties to even. Values out of range
+// become the largest number of the same sign.
 #pragma once
 
 #include <cstdint>

@@ -225,7 +225,7 @@ class NamedTensors {
 /// Lengths of the complete problem if q, k, v, ... hold one rank's part. bias and mask have the rank's rows and all
 /// keys; cu_seqlens are those of the complete problem.
 struct WholeLengths {
-  std::int64_t seqlen_q;  ///< with packed sequences the number of all tokens
+  std::int64_t seqlen_q;  ///< number of rows; with packed sequences the number of all tokens
   std::int64_t seqlen_k;
 };
 

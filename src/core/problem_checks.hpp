@@ -74,7 +74,7 @@ void check_output_strides(const char* name, const Tensor& t);
 /// v do in a fused one.
 [[nodiscard]] bool may_share_bytes(const Tensor& a, const Tensor& b);
 
-/// Checks and sets params.score, which a part of a larger problem must not have. wants_gradients: the call requests
+/// Checks and sets params.score, which must be absent in a part of a larger problem. wants_gradients: the call requests
 /// gradients of its captures.
 void resolve_score_function(Problem& p, const Params& params, bool is_whole, bool wants_gradients);
 

@@ -18,12 +18,12 @@ namespace attend::core {
 /// An option that is a single number. 0 turns it off.
 struct ScoreNumber {
   ScoreMod mod;
-  const char* name;      ///< in Params, error messages, on the command line, in JSON and in Python
+  const char* name;      ///< name in Params, error messages, on the command line, in JSON and in Python
   const char* constant;  ///< bool in a kernel's Config: the option is on
   double Params::*param;
   double Problem::*value;
   bool (*is_allowed)(double);
-  const char* allowed;  ///< for error messages
+  const char* allowed;  ///< allowed values, for error messages
   double end;           ///< upper limit on the command line; the lower limit is 0
   bool excludes_end;    ///< true if the upper limit is not allowed
   const char* help;     ///< command-line help
@@ -39,8 +39,8 @@ enum class ScoreTensorShape {
 /// An option that is a tensor. Absent: off.
 struct ScoreTensor {
   ScoreMod mod;
-  const char* name;      ///< as in ScoreNumber
-  const char* constant;  ///< as in ScoreNumber
+  const char* name;      ///< name, as in ScoreNumber
+  const char* constant;  ///< constant, as in ScoreNumber
   std::optional<ConstTensor> Params::*param;
   std::optional<Tensor> Problem::*tensor;
   ScoreTensorShape shape;
@@ -157,8 +157,8 @@ inline constexpr ScoreModTraits kTraitsOfSingleScores = {
 
 /// Names of a modification.
 struct ScoreModNames {
-  const char* name;      ///< in the API
-  const char* constant;  ///< in a kernel's Config
+  const char* name;      ///< name in the API
+  const char* constant;  ///< name in a kernel's Config
 };
 [[nodiscard]] constexpr ScoreModNames names_of(ScoreMod mod) {
   for (const ScoreNumber& row : kScoreNumbers) {

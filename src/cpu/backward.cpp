@@ -1,10 +1,14 @@
 // Backward attention on one thread: FlashAttention-2 (Dao, 2023), Algorithm 2.
 //
 // There are two ways to run it, with bit-equal results:
+//
 // - backward_keys over all keys of a head, including dq: five products per tile, one task per key head.
+//
 // - If there are fewer key heads than threads, or very many keys: backward_keys over parts of the keys for dk and dv,
 //   and backward_rows over parts of the rows for dq. This needs seven products per tile, but gives as many tasks as
-//   there are tiles. Both ways compute the same products of a tile and add tiles in the same order.
+//   there are tiles.
+//
+// Both ways compute the same products of a tile and add tiles in the same order.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target

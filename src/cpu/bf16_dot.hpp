@@ -2,9 +2,10 @@
 // pairs: two neighbours in k are the halves of a 32-bit word.
 //
 // - AMX (bf16_amx.hpp): sixteen times the rate of float32 multiply-adds.
+//
 // - AVX-512's dot product, vdpbf16ps: two multiply-adds per lane. On AMD (Zen 4 and later) it has twice the rate of
 //   float32 multiply-adds. On Intel it is slower: a Xeon with avx512_bf16 (model 207) computes 2 x 16 lanes every
-//   second cycle, half the rate of its two float32 units. vdpbf16ps is therefore used only on AMD processors.
+//   second cycle, half the rate of its two float32 units. The library therefore uses vdpbf16ps only on AMD processors.
 //
 // The environment variable ATTEND_CPU_BF16_DOT overrides the choice: 0 for neither, 1 for vdpbf16ps, amx, or emulated
 // (amx with loops instead of its instructions, for tests). All values except 0 need the SIMD target AVX-512, which
@@ -53,7 +54,7 @@ struct PairOperand {
   std::int64_t pair_stride;  ///< bf16 elements from pair (i, t) to (i, t + 1)
 };
 
-/// Arguments of C = factor * A B, or as GemmMode states, for bf16 A and B. A step multiplies two values of k.
+/// Arguments of C = factor * A B, or as GemmMode states, for bf16 A and B. Each step covers two values of k.
 struct Bf16DotArgs {
   PairOperand a;
   const std::uint32_t* b;  ///< (pairs, n): B(2t, j) in the low half, B(2t + 1, j) in the high half; rows b_stride apart

@@ -184,8 +184,8 @@ void visit_tile(const core::Problem& p, const ScoreRules& rules, const ScoreProd
 
 constexpr double kNoSink = -kInfinity;
 
-/// Returns the lse of row r, merged with its head's sink. In float64, because the rounding of a large lse would exceed
-/// the contribution of the number of keys.
+/// Returns the lse of row r, merged with its head's sink. Computed in float64, because the rounding of a large lse
+/// would exceed the contribution of the number of keys.
 core::MergedLse lse_with_sink(const Panel& panel, double nats_per_score, double sink, std::int64_t r) {
   if (panel.row_max[r] == -kInfinity) return core::merge_lse(-kInfinity, sink);
   return core::merge_lse(

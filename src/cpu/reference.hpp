@@ -1,7 +1,7 @@
 // The float64 definition of attention, one head at a time.
 //
-// The `reference` backend loops over these functions. The `cpu` backend calls them for a head with NaN or inf among its
-// inputs and masked entries, because a tile product would spread them to rows that do not depend on them (0 * NaN =
+// The `reference` backend loops over these functions. The `cpu` backend calls them for a head with masked entries and
+// NaN or inf among its inputs. A tile product would spread such inputs to rows that do not depend on them (0 * NaN =
 // NaN).
 //
 // All functions check for an interrupt after some rows, and throw Interrupted (parallel.hpp).

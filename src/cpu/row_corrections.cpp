@@ -3,6 +3,7 @@
 // - delta. dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. For a row that keeps a single key after
 //   dropout, dS is 0, because dP and delta cancel. If o is rounded to 16 bits, they cancel only to its last bit, and
 //   dropout's factor 1/(1-p) amplifies the remainder.
+//
 // - The sum of exp(s - lse), including a sink, which is 1 for an exact lse. With a bias of -1e9 on every key, lse is a
 //   multiple of 64 and loses all of log n. P and all gradients would be n times too large.
 //
@@ -29,7 +30,7 @@ namespace {
 /// the difference is larger, o includes other keys, for example after merging parts from several devices. Then <dout,
 /// o> is the correct delta.
 double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
-  constexpr double kSlack = 1.1;  // for the rounding of the float32 sum
+  constexpr double kSlack = 1.1;  // allows for the rounding of the float32 sum
   const double roundoff = core::dtype_traits(o.dtype).unit_roundoff;
   const double subnormal = std::max(0x1p-24, 2 * roundoff * core::dtype_traits(o.dtype).smallest_normal);
   double sum = 0;

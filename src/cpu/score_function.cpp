@@ -14,7 +14,7 @@ using expr::Op;
 using expr::Operand;
 using expr::Type;
 
-constexpr std::size_t kLanes = 16;  // of the widest vector; buffers are full vectors
+constexpr std::size_t kLanes = 16;  // lanes of the widest vector; buffers are full vectors
 
 /// Checks extents and ranks, which keep loads within tensors.
 void require_captures(const expr::RowProgram& program, std::span<const CapturedView> captures) {

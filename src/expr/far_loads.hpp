@@ -15,8 +15,8 @@ namespace attend::expr {
 struct FarEnds {
   static constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
 
-  std::int64_t from = kNowhere;  ///< from this distance on, the element is the same for a head and sequence
-  /// up to this distance, the element is the same; it may differ from the element from `from` on
+  std::int64_t from = kNowhere;  ///< first distance from which the element is the same for a head and sequence
+  /// last distance up to which the element is the same; this element may differ from the one above
   std::int64_t until = -kNowhere;
 
   [[nodiscard]] bool exist() const { return from != kNowhere || until != -kNowhere; }

@@ -3,10 +3,14 @@
 //
 // A node follows its operands. Equal nodes are stored once, and a node whose operands are constants is a constant.
 // Every operation has a result for all operands, so a node may be computed where it is not needed:
-// - integers are 32 bits wide and wrap; n // 0 and n % 0 are 0; shift counts are modulo 32
-// - floats are IEEE: float32 in kernels, which may fuse a product and a sum; float64 in the reference
-// - a float becomes an integer by rounding towards zero, saturating; NaN becomes 0
-// - the subscripts of a load are clamped to the tensor
+//
+// - Integers are 32 bits wide and wrap; n // 0 and n % 0 are 0; shift counts are modulo 32.
+//
+// - Floats are IEEE: float32 in kernels, which may fuse a product and a sum; float64 in the reference.
+//
+// - A float becomes an integer by rounding towards zero, saturating; NaN becomes 0.
+//
+// - The subscripts of a load are clamped to the tensor.
 #pragma once
 
 #include <array>

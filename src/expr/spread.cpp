@@ -41,7 +41,8 @@ Form of_variable(Variable variable) {
   }
 }
 
-/// Factors are limited, because a sum of many doublings could have any factor.
+/// Returns the form of an operation. Only small factors are tracked, because repeated doubling could make a factor
+/// arbitrarily large.
 Form of_operation(const Graph& graph, const Node& node, const std::vector<Form>& forms) {
   constexpr std::int64_t kMostFactor = 1 << 20;
   const auto form = [&](std::size_t n) { return forms[static_cast<std::size_t>(node.args[n])]; };

@@ -25,7 +25,7 @@ class CaptureBounds {
  private:
   /// Bounds of a capture for blocks of its last dimension, for each row: level n has the bounds of 2^n blocks.
   struct Levels {
-    std::vector<std::int64_t> extents;  // of the dimensions before the last one
+    std::vector<std::int64_t> extents;  // extents of the dimensions before the last one
     std::int64_t rows = 1;
     std::vector<std::vector<expr::Interval>> of_blocks;  // empty: the tensor is too large
     expr::Interval of_all;

@@ -76,7 +76,7 @@ struct Band {
 [[nodiscard]] Band band(std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t offset, std::int64_t left,
                         std::int64_t right);
 
-/// One call for each run of neighbouring sequences with equal lengths and offsets.
+/// One call for each run of neighbouring sequences of equal length.
 struct Step {
   std::int64_t first, last;          ///< range of sequences
   std::int64_t rows;                 ///< rows to compute; the others are 0

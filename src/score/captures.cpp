@@ -12,8 +12,8 @@
 namespace attend::score {
 namespace {
 
-// ConstStridedTensor and StridedTensor are not instances of one template: with such members, designated initializers of
-// a template crash GCC 12.
+// ConstStridedTensor and StridedTensor are not instances of one template, because GCC 12 crashes on designated
+// initializers of such a template.
 
 static_assert(ScoreFunction::kMostCaptures == core::CustomScore::kMostCaptured);
 

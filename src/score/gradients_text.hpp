@@ -10,7 +10,9 @@ namespace attend::score {
 /// Returns members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function that reads floats:
 ///
 ///   kLines: the lines of pairs along which its gradients are the same
+///
 ///   kSameFrom, kSameUntil: gradients are also the same for all pairs with q - k >= kSameFrom, or <= kSameUntil
+///
 ///   gradients(at, captured, add): for each load that the value depends on, calls add(number of the capture,
 ///   index of the element over all dimensions, derivative by the element)
 ///

@@ -14,9 +14,13 @@ namespace attend::score {
 /// Source code of a function: declarations before CustomScoreCode (kernels/attention/custom_score.cuh), and its members
 ///
 ///   kHoldsAll: no other element varies from pair to pair. Otherwise no element is held, for lack of registers
+///
 ///   kHolds: there are held elements. If false, the other members exist but are meaningless
+///
 ///   kHeldFrom, kHeldUntil: tiles whose q - k are all >= kHeldFrom, or all <= kHeldUntil, load the same elements
+///
 ///   Held: values of the held elements; hold(at, captured): loads them, at any pair of the tile
+///
 ///   held_value(at, captured, held): computes value() with them
 struct HeldText {
   std::string before = {};

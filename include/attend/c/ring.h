@@ -20,8 +20,8 @@ extern "C" {
 ///   STRIPED              0 3 6 9        1 4 7 10      2 5 8 11        every N-th token from r on
 enum { ATTEND_SHARDING_CONTIGUOUS = 0, ATTEND_SHARDING_ZIGZAG = 1, ATTEND_SHARDING_STRIPED = 2 };
 
-/// Which data travels between ranks. The algorithms differ in cost and in the order of sums, otherwise in no result;
-/// RingAlgorithm in attend/ring.hpp compares them.
+/// Which data travels between ranks. The algorithms differ in cost and in the order of sums; RingAlgorithm in
+/// attend/ring.hpp compares them.
 enum {
   ATTEND_RING_AUTOMATIC = 0,
   ATTEND_RING_EXCHANGE = 1,    ///< keys and values travel around the ring, one step at a time
@@ -76,7 +76,7 @@ typedef struct attend_ring_callbacks {
   /// Waits until the message of `request` is sent or received. May be null if messages are complete when send or
   /// receive returns
   int32_t (*wait)(void* user, void* request);
-  /// Called instead of `wait` if the ring's call has failed before; the memory of the message is then freed. Each
+  /// Called instead of `wait` if the call on the ring has failed before; the memory of the message is then freed. Each
   /// request gets exactly one call of `wait` or `abandon`. May be null
   void (*abandon)(void* user, void* request);
   /// Gathers one message of `size` bytes from every rank, in the order of ranks. Null: the ring uses send and receive

@@ -31,9 +31,10 @@ ATTEND_API void attend_page_table_init(attend_page_table* table, size_t struct_s
 /// Locates the keys of each sequence in a cache. The arrays lie on the tensors' device. A call reads them when it runs
 /// there, so a CUDA graph may be replayed with new values.
 ///
-///   contiguous  k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
+///   contiguous: k_cache is (cache_rows, num_heads_k, capacity, head_dim). Key j of a sequence is row j of the
 ///               sequence's cache row.
-///   paged       k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
+///
+///   paged:      k_cache is (num_pages, num_heads_k, page_size, head_dim). Entry j / page_size of the sequence's
 ///               table row names a page, and key j is row j % page_size of that page. The capacity is
 ///               pages_per_row * page_size.
 ///
@@ -54,8 +55,9 @@ typedef struct attend_cache_index {
   ///   (1 or num_sequences, 1 or num_heads_k, 1, 1)   one factor in all, or per head, or per sequence and head
   ///   (pages or cache rows, 1 or num_heads_k, page_size or capacity, 1)   one factor per row of the cache
   ///
-  /// Null: 1. If pages or cache rows hold one key and their number equals num_sequences, a tensor fits both shapes, and
-  /// the call refuses it. Without v_cache the values use the factors of the keys.
+  /// If the pointer is null, all factors are 1. If pages or cache rows hold one key and their number equals
+  /// num_sequences, a tensor fits both shapes, and the call refuses it. Without v_cache the values use the factors of
+  /// the keys.
   const attend_tensor* k_descale;
   const attend_tensor* v_descale;  ///< scale factors of v_cache, likewise. Null: 1
 } attend_cache_index;
@@ -163,7 +165,7 @@ typedef struct attend_append_call {
   size_t struct_size;  ///< sizeof(attend_append_call)
   /// New keys (num_sequences, num_heads_k, seqlen_new, head_dim), 1 <= head_dim <= 1024, or packed by cu_seqlens_new
   const attend_tensor* k;
-  const attend_tensor* v;  ///< like k, with 1 <= head_dim_v <= 512 columns. Null: keys only
+  const attend_tensor* v;  ///< new values: like k, with 1 <= head_dim_v <= 512 columns. Null: keys only
   /// out; attend_cache_index defines the shape. Its dtype may differ from that of k, and may also be f8e4m3 or i8
   const attend_tensor* k_cache;
   const attend_tensor* v_cache;  ///< out, with v: like k_cache, with the same first three dimensions

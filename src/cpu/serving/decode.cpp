@@ -33,7 +33,7 @@ struct Part {
 /// Returns whether a call reads more than the threads' caches can hold. If the data is already cached, prefetches cost
 /// more than they gain.
 bool exceeds_caches(const DecodeProblem& p, const std::vector<TileWork>& tiles, int threads) {
-  constexpr std::int64_t kCacheOfThread = 1 << 20;  // in bytes
+  constexpr std::int64_t kCacheOfThread = 1 << 20;  // cache size per thread, in bytes
   std::int64_t leaves = 0;
   for (const TileWork& work : tiles) leaves += work.leaves.end - work.leaves.begin;
   return leaves * kLeaf * (p.head_dim + p.head_dim_v) * dtype_bytes(p.k.dtype) > threads * kCacheOfThread;

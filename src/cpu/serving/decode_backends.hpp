@@ -7,16 +7,17 @@
 
 namespace attend::cpu {
 
-/// `cpu`: SIMD and threads; splits keys over threads if there are few heads. f32, f16, bf16. In decode.cpp.
+/// Backend `cpu`: SIMD and threads; splits keys over threads if there are few heads. Supports f32, f16, bf16. Defined
+/// in decode.cpp.
 void decode(const core::DecodeProblem& p);
 
-/// `reference`: float64, one thread, follows the formula; also supports f64. In decode_reference.cpp.
+/// Backend `reference`: float64, one thread, follows the formula; also supports f64. Defined in decode_reference.cpp.
 void decode_reference(const core::DecodeProblem& p);
 
-/// Writes new rows to the cache, and query rows to q_out. In append.cpp.
+/// Writes new rows to the cache, and query rows to q_out. Defined in append.cpp.
 void append(const core::AppendProblem& p);
 
-/// In merge.cpp.
+/// Merges partial states. Defined in merge.cpp.
 void merge(const core::MergeProblem& p);
 
 }  // namespace attend::cpu

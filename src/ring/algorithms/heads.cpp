@@ -51,7 +51,7 @@ void heads_forward(Engine& engine, const Call& call, const Tensor& o, const Tens
   const Share share = forward_share(call, make, o, lse);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  engine.fill(share.problem.o, 0);  // for rows without a part
+  engine.fill(share.problem.o, 0);  // values for rows without a part
   if (share.problem.lse) engine.fill(*share.problem.lse, -std::numeric_limits<float>::infinity());
   run(engine, call, share.problem);
   exchange.to_rows();
@@ -63,7 +63,7 @@ void heads_backward(Engine& engine, const Call& call, const Tensor* deltas) {
   const Share share = backward_share(call, make, deltas);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);  // for rows and keys without a part
+  for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);  // values for rows and keys without a part
   run(engine, call, share.problem);
   exchange.to_rows();
   engine.finish();

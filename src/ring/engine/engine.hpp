@@ -47,7 +47,8 @@ class Engine {
   /// Sets every element of a dense f32 or f64 tensor; if value is 0, a tensor of any dtype.
   virtual void fill(const Tensor& dense, float value) = 0;
 
-  /// Computes to = from, of equal shapes, each element rounded once. On a GPU the types must be equal, or from f32.
+  /// Computes to = from, of equal shapes, each element rounded once. On a GPU the types must be equal, or `from` must
+  /// be f32.
   virtual void copy(const Tensor& to, const Tensor& from) = 0;
 
   /// Computes to += from, of equal shapes and in partial_dtype.

@@ -18,7 +18,7 @@ struct HeadShare {
 };
 
 struct Call {
-  core::Problem problem;  ///< with the rank's tensors; cu_seqlens are in host memory
+  core::Problem problem;  ///< the problem with the rank's tensors; cu_seqlens are in host memory
   Plan plan;
   RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< never kAutomatic
   Plan heads_plan;                                     ///< for kAllToAll: a single rank that holds everything

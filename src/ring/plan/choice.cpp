@@ -73,7 +73,7 @@ class Model {
 
   [[nodiscard]] RingCandidate exchange() const {
     RingCandidate c = candidate(RingAlgorithm::kExchange);
-    // gradients of its own keys stay, and their last pieces run at the end
+    // the gradients of a rank's own keys stay, and the last pieces with these keys run at the end
     const bool keeps_own = p_.is_backward && machine_.hides;
     double gradients = 0;  // bytes of the previous step
     double last_us = 0;

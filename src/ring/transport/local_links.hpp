@@ -1,9 +1,11 @@
 // Messages between the GPUs of one machine by their copy engines, which use no multiprocessor. The ranks may be
 // processes or threads.
 //
-//   host of the sender       writes the location of the message to the receiver's mailbox, waits until it is taken
-//   host of the receiver     queues on its stream: wait for the sender's event, copy, record an event for the sender
-//   host of the sender       queues on its stream: wait for the receiver's event
+// - The sender's host writes the location of the message to the receiver's mailbox, and waits until it is taken.
+//
+// - The receiver's host queues on its stream: wait for the sender's event, copy, record an event for the sender.
+//
+// - The sender's host then queues on its stream: wait for the receiver's event.
 //
 // Hosts wait only for hosts, never for a GPU. Mailboxes are in memory that the processes share (shared_block.hpp). If
 // all ranks are on one machine, they also use this memory to agree on a call, so a call need not wait for GPU work of

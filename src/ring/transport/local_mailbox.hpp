@@ -14,8 +14,8 @@ namespace attend::ring {
 /// Location of a rank's messages. The generation changes each time the memory grows; 0: no memory.
 struct MemoryOfRank {
   std::uint64_t generation = 0;
-  cuda::DevicePointer data = 0;  ///< for ranks of the same process
-  cuda::IpcHandle handle = {};   ///< for others
+  cuda::DevicePointer data = 0;  ///< address for ranks of the same process
+  cuda::IpcHandle handle = {};   ///< handle for other processes
 };
 
 /// Data that a rank sends when links are made.
@@ -37,7 +37,7 @@ struct alignas(64) Mailbox {
 
   /// the fields below belong to the receiver while it copies, otherwise to the sender
   std::atomic<std::uint32_t> state;
-  std::uint64_t offset, bytes;  ///< in the sender's memory
+  std::uint64_t offset, bytes;  ///< place in the sender's memory
   MemoryOfRank memory;
 
   std::atomic<std::uint64_t> opened;  ///< generation of the sender's memory that the receiver has open; 0: none

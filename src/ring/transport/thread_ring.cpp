@@ -20,7 +20,7 @@ namespace attend::ring {
 namespace {
 
 constexpr std::size_t kNumChannels = 5;
-constexpr auto kDeviceChannel = static_cast<Channel>(4);  // for exchange()
+constexpr auto kDeviceChannel = static_cast<Channel>(4);  // channel of exchange()
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 
