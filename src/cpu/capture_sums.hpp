@@ -19,7 +19,7 @@ class CaptureLayout {
   /// The problem must have a function with a program.
   explicit CaptureLayout(const core::Problem& p);
 
-  /// Returns the loads of captures with a gradient.
+  /// Returns the loads of those captures whose gradient is requested.
   [[nodiscard]] const std::vector<expr::CaptureLoad>& loads() const { return loads_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
   /// Returns the index of the sum for the element that load n reads; subscripts are clamped to the tensor.

@@ -1,5 +1,5 @@
 // Interface between the host side and the SIMD side of the `cpu` backend. Each function runs the code of the best SIMD
-// target of this machine. The functions do not check their arguments: the constructor of Problem has checked them.
+// target of this machine. The functions do not check their arguments, because make_problem() has checked them.
 #pragma once
 
 #include "core/problem.hpp"

@@ -89,7 +89,8 @@ struct TileRanges {
   }
 
  private:
-  /// Fills ranges in which each next one is shifted by 1. All are relative to `origin` and clipped to [0, limit).
+  /// Fills ranges of consecutive indices, each shifted by 1 from the one before. All are relative to `origin` and
+  /// clipped to [0, limit).
   static void fill_diagonal(KeyRange first, std::int64_t origin, std::int64_t count, std::int64_t limit,
                             std::int32_t* begin, std::int32_t* end) {
     const std::int32_t first_begin = clamped_to_tile(first.begin - origin);

@@ -54,8 +54,8 @@ DevicePointer address_of(const Pair& pair) {
 /// State of a pass: memory, messages, and the events that order them.
 class Pass {
  public:
-  /// @param blocks  of gradients. A forward pass has 0, and two blocks of keys and values; a backward pass has a third
-  ///   one for the rank's own keys
+  /// @param blocks  number of gradient blocks: 0 in a forward pass, which has two blocks of keys and values. A backward
+  ///   pass has a third block of keys and values, for the rank's own keys
   Pass(Transport& transport, const Call& call, StreamHandle stream, std::size_t blocks)
       : transport_(transport),
         call_(call),

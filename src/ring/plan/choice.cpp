@@ -222,7 +222,7 @@ class Model {
     }
     const double o = row_bytes(rank, p_.head_dim_v, p_.o.dtype);
     const double dlse = p_.dlse ? lse : 0;
-    // or the tensors that it is computed from
+    // either delta, or o and dlse, from which it is computed
     const double delta = on_host ? row_bytes(rank, 1, call_.partial_dtype) : o + dlse;
     const double dq = row_bytes(rank, p_.head_dim, result(p_.dq.dtype));
     return {q + keys + row_bytes(rank, p_.head_dim_v, p_.dout.dtype) + lse + delta,

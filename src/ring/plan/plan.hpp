@@ -39,8 +39,8 @@ struct OwnPieces {
 /// dropout, and if a bias or a mask tensor has a column for each key.
 [[nodiscard]] bool only_masks_ask_for_positions(const core::Problem& problem);
 
-/// Groups of equal size. The rows of a group are those that one rank of `count` would hold. A group consists of
-/// neighbours, or, with striped tokens, of every count-th rank.
+/// Groups of equal size. The rows of a group are those that one rank would hold if there were `count` ranks. A group
+/// consists of neighbours, or, with striped tokens, of every count-th rank.
 struct Groups {
   int members = 1, count = 1;
   bool strided = false;
