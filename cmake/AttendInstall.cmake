@@ -12,7 +12,7 @@ if(TARGET attend_cli)
   install(TARGETS attend_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 endif()
 
-# Two export sets: a user of the shared library needs neither Highway's nor OpenMP's development files.
+# Two export sets, because a user of the shared library does not need the development files of Highway and OpenMP.
 foreach(kind IN ITEMS static shared)
   set(target attend)
   if(kind STREQUAL "shared")
@@ -39,7 +39,7 @@ if(TARGET attend_c)
   install(EXPORT attend-c-targets NAMESPACE attend:: DESTINATION ${attend_cmake_dir} COMPONENT development)
 endif()
 
-if(TARGET attend_ort)  # loaded by name, linked by nobody
+if(TARGET attend_ort)  # loaded by name, never linked
   install(TARGETS attend_ort LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime)
 endif()
 
@@ -56,7 +56,7 @@ if(TARGET attend_c)
 endif()
 foreach(pc IN LISTS attend_pcs)
   configure_file(${CMAKE_CURRENT_LIST_DIR}/${pc}.pc.in ${PROJECT_BINARY_DIR}/${pc}.pc.partial @ONLY)
-  # The prefix is known only when installing (cmake --install --prefix), so the last step happens then.
+  # The prefix is known only at installation (cmake --install --prefix), so the last step happens then.
   install(CODE "
     file(READ \"${PROJECT_BINARY_DIR}/${pc}.pc.partial\" text)
     string(REPLACE \" \" \"\\\\ \" prefix \"\${CMAKE_INSTALL_PREFIX}\")

@@ -1,5 +1,5 @@
-# cpack -G DEB in the build folder: the Debian packages libattend1 (the shared libraries), libattend-dev and attend (the
-# program).
+# Run cpack -G DEB in the build folder to make the Debian packages: libattend1 (the shared libraries), libattend-dev and
+# attend (the program).
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME attend)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
@@ -7,7 +7,7 @@ set(CPACK_PACKAGE_CONTACT "the attend authors <attend@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_PREFIX /usr)
-set(CPACK_SET_DESTDIR ON)  # the pkg-config files name the prefix, not the folder in which packages are put together
+set(CPACK_SET_DESTDIR ON)  # the pkg-config files contain the prefix, not the staging folder
 
 set(CPACK_COMPONENTS_ALL runtime development program)
 set(CPACK_DEB_COMPONENT_INSTALL ON)

@@ -1,8 +1,9 @@
 # cmake -DROOT=checkout [-DOUTPUT=digests.cpp] -P source_digests.cmake
-# A digest of the code of each part of the library that decides how fast it is: every folder of kernels/, src/cuda/launch and
-# src/cpu. kernels/common stands for all folders that the families share. Results of measurements carry the digests, so that
-# one can tell whether the code has changed since. Comments and white space do not count. Writes a C++ file of them, or
-# without OUTPUT prints them as one line of JSON.
+#
+# Computes a digest of each part of the library that affects speed: every folder of kernels/, src/cuda/launch and
+# src/cpu. The digest of kernels/common also covers the folders that all kernel families share. Benchmark results
+# contain the digests, so that later changes of the code can be detected. Comments and white space are ignored. Writes a
+# C++ file with the digests, or, without OUTPUT, prints them as one line of JSON.
 set(shared kernels/isa kernels/tiles kernels/attention)
 file(GLOB parts RELATIVE ${ROOT} ${ROOT}/kernels/*)
 list(REMOVE_ITEM parts ${shared})
@@ -28,7 +29,7 @@ foreach(part IN LISTS parts)
   foreach(path IN LISTS paths)
     file(READ ${ROOT}/${path} text)
     string(REGEX REPLACE "/\\*([^*]|\\*+[^*/])*\\*+/" "" text "${text}")
-    string(REGEX REPLACE "(^|[^:])//[^\n]*" "\\1" text "${text}")  # not of the address in a string
+    string(REGEX REPLACE "(^|[^:])//[^\n]*" "\\1" text "${text}")  # keeps addresses in strings
     string(REGEX REPLACE "[ \t\r\n]+" "" text "${text}")
     string(APPEND code "${path}:${text}\n")
   endforeach()

@@ -1,5 +1,5 @@
-// Linked into every program of a ThreadSanitizer build: its default options, so that running one by hand needs no
-// environment. libomp is not instrumented; its own locking inside intercepted calls is not ours to judge.
+// Default options of ThreadSanitizer, linked into every program of such a build, so that running a program needs no
+// environment variables. libomp is not instrumented; reports from its locking inside intercepted calls are ignored.
 extern "C" const char* __tsan_default_options();  // the runtime's hook
 
 extern "C" const char* __tsan_default_options() {

@@ -1,4 +1,5 @@
-// Exact attention from C: all that the C++ interface has, but for rings of MPI and NCCL. C99; C++ takes it too.
+// Exact attention from C: everything in the C++ interface, except rings of MPI and NCCL. Written in C99; also compiles
+// as C++.
 //
 //   attend_tensor q, k, v, o;
 //   const int64_t shape[4] = {batch, num_heads, seqlen, head_dim};
@@ -12,24 +13,31 @@
 //   attend_error error;
 //   if (attend_forward(&call, &error) != ATTEND_OK) fprintf(stderr, "%s\n", error.message);
 //
-// Link with libattend_c (pkg-config attend_c, or attend::attend_c of CMake's package attend). It needs no other library
-// of attend. Its ABI is stable: functions, numbers and fields are added, never changed or removed, and symbols carry
-// the version ATTEND_1.
+// Link with libattend_c (pkg-config attend_c, or attend::attend_c of the CMake package attend). libattend_c needs no
+// other library of attend. Its ABI is stable: functions, numbers and fields are added, never changed or removed.
+// Symbols carry the version ATTEND_1.
 //
-// Rules that hold for every function:
-//   - It returns ATTEND_OK or another attend_status. The text of the error goes to `error`, the last argument, which
-//     may be null. It is the line that the C++ interface gives. No exception comes out.
-//   - A call that refuses its arguments has written nothing but `error`.
-//   - A pointer that may be null is said to be. Others are refused where they are.
-//   - Flags are 0 or 1. Fields named `reserved` are 0.
-//   - What a struct points to has to stay until the call is done: on a CPU until the function returns, on a GPU until
-//     the stream has done the work. The structs themselves may go when the function returns.
-//   - Functions are thread-safe where nothing else is said, as long as no call writes what another one reads or writes.
+// These rules hold for every function:
 //
-// A struct that begins with `struct_size` grows at its end in later versions. Its init function sets every field that
-// caller and library both know to its default, and `struct_size` to the caller's. The value 0 of a field that was added
-// later means what the library did before it, so that older callers and newer libraries understand each other, and the
-// other way round: a library refuses a struct that is larger than its own, unless all that it does not know is 0.
+// - It returns ATTEND_OK or another attend_status. The last argument, `error`, receives the error text of the C++
+//   interface; it may be null. No exception leaves a function.
+//
+// - A call that refuses its arguments writes nothing except `error`.
+//
+// - A pointer may be null only if its comment allows null. Other null pointers are refused.
+//
+// - Flags are 0 or 1. Fields named `reserved` are 0.
+//
+// - The memory that a struct points to must stay valid until the call is done: on a CPU until the function returns, on
+//   a GPU until the stream has done the work. The structs themselves may be destroyed when the function returns.
+//
+// - Functions are thread-safe unless stated otherwise, as long as no call writes memory that another call reads or
+//   writes.
+//
+// A struct that begins with `struct_size` grows at its end in later versions. Its init function sets `struct_size` to
+// the caller's value. It sets every field that both caller and library have to its default. For a field added later,
+// the value 0 means the behaviour before that field existed. Older callers therefore work with newer libraries. A newer
+// caller works with an older library, which refuses a larger struct unless all its unknown fields are 0.
 #ifndef ATTEND_ATTEND_H_
 #define ATTEND_ATTEND_H_
 

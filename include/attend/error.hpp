@@ -8,25 +8,25 @@
 
 namespace attend {
 
-/// What kind of error it is.
+/// Kind of error.
 enum class ErrorCode {
   kInvalidArgument,  ///< a shape, stride, dtype or parameter that attention does not define
-  kUnsupported,      ///< well defined, but the chosen backend does not do it
-  kMissingHardware,  ///< the chosen backend needs a device or driver that is not here
+  kUnsupported,      ///< well defined, but not supported by the chosen backend
+  kMissingHardware,  ///< the chosen backend needs a missing device or driver
   kIo,               ///< a file is missing, malformed, or cannot be written
   kInternal,         ///< a defect of the library
 };
 
-/// Thrown by every public function. `what()` is one line: the argument, the value found, the values allowed.
-/// No output has been written when it is thrown by a check of the arguments.
+/// Thrown by every public function. `what()` is one line: the argument, the value found, the allowed values. If a check
+/// of the arguments throws, no output has been written.
 class ATTEND_API Error : public std::runtime_error {
  public:
-  /// An error of this kind, with the line that what() gives.
+  /// Makes an error of this kind; what() returns `message`.
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
-  ~Error() override;  // in the library: one vtable, so that exceptions are caught across shared objects
-  [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< what kind of error it is
+  ~Error() override;  // defined in the library: a single vtable lets exceptions be caught across shared objects
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }  ///< kind of error
 
  private:
   ErrorCode code_;

@@ -3,10 +3,10 @@
 //   const std::vector<attend::RingContext> ranks = attend::make_thread_ring(4);  // or ring_nccl.hpp, ring_mpi.hpp
 //   attend::ring_forward(ranks[r], q, k, v, o, &lse, {.causal = true}, attend::Sharding::kZigzag);   // on thread r
 //
-// Every rank calls with its own rows of q, k and v. Keys and values go round the ring, queries stay; each rank merges
-// what its rows see of each part by the parts' log-sum-exp. docs/ring.md draws it and counts what it costs.
-// Sources: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); Brandon et al., Striped Attention
-// (2023); zigzag: Zhu, ring-flash-attention (2024).
+// Every rank calls with its rows of q, k and v. Keys and values travel around the ring; queries stay. Each rank merges
+// its partial results by their log-sum-exp. docs/ring.md explains the method and its cost. Sources: Liu, Zaharia,
+// Abbeel, Ring Attention with Blockwise Transformers (2023); Brandon et al., Striped Attention (2023); zigzag: Zhu,
+// ring-flash-attention (2024).
 #pragma once
 
 #include <chrono>
@@ -23,59 +23,66 @@
 namespace attend {
 
 namespace ring {
-class Transport;  // how messages travel: the library's own business
+class Transport;  // moves messages; internal
 }
 
-/// Which rows of a sequence of n tokens a rank r of N holds, of queries and keys alike. Any n will do, also n < N.
+/// Sharding of a sequence of n tokens: the rows, of queries and keys alike, that rank r of N holds. Any n is allowed,
+/// including n < N.
 ///
 ///   n = 12, N = 3        rank 0         rank 1        rank 2
 ///   kContiguous          0 1 2 3        4 5 6 7       8 9 10 11       tokens [r n / N, (r + 1) n / N)
-///   kZigzag              0 1 10 11      2 3 8 9       4 5 6 7         of 2N such chunks those of numbers r and 2N-1-r
+///   kZigzag              0 1 10 11      2 3 8 9       4 5 6 7         chunks r and 2N-1-r of 2N chunks
 ///   kStriped             0 3 6 9        1 4 7 10      2 5 8 11        every N-th token from r on
 ///
-/// Under a causal mask the last two give every rank about the same work in every step, the first does not.
+/// Under a causal mask, kZigzag and kStriped give every rank about the same work in every step; kContiguous does not.
 enum class Sharding : std::uint8_t { kContiguous, kZigzag, kStriped };
 
-/// "contiguous", "zigzag" or "striped".
+/// Returns "contiguous", "zigzag" or "striped".
 [[nodiscard]] ATTEND_API const char* sharding_name(Sharding sharding) noexcept;
 
-/// What travels. The result is the same but for the order of sums; docs/ring.md compares what they cost.
+/// Which data travels between ranks. The algorithms differ in cost and in the order of sums. docs/ring.md compares
+/// their cost.
 ///
-///   kExchange   keys and values go round, a step at a time, those of the next step beside the work of this one; their
-///               gradients follow them
-///   kAllGather  every rank takes the keys and values that its rows see, all at once, and computes with them as one
-///               device would; their gradients go home the same way. For few keys: they all lie in a rank's memory
-///   kAllToAll   every rank takes all rows and keys of its share of the heads, and computes these as one device would.
-///               The number of ranks divides num_heads_q and num_heads_k
-///   kTwoLevel   both: ranks are in groups of neighbours (kStriped: of every n-th), within which heads are dealt out as
-///               by kAllToAll, and between which keys and values go round as by kExchange. The members of a group
-///               divide num_heads_q, num_heads_k and the number of ranks, and are fewer than these; how many, the
-///               model says
-///   kAutomatic  that of them which takes the least time by a model of it; explain_ring() tells
+///   kExchange:  Keys and values travel around the ring, one step at a time. The transfer for the next step overlaps
+///               the computation of the current one. Gradients of keys and values follow them.
+///
+///   kAllGather: Every rank receives all keys and values that its rows see at once, and computes as a single device
+///               would. Gradients return the same way. Suited to few keys, because a rank holds them all in memory.
+///
+///   kAllToAll:  Every rank receives all rows and keys of its share of the heads, and computes them as a single device
+///               would. The number of ranks must divide num_heads_q and num_heads_k.
+///
+///   kTwoLevel:  Ranks form groups of neighbours (with kStriped: of every n-th rank). Heads are distributed within a
+///               group as by kAllToAll; keys and values travel between groups as by kExchange. The group size must
+///               divide num_heads_q, num_heads_k and the number of ranks, and be smaller than the number of ranks.
+///               The cost model chooses the group size.
+///
+///   kAutomatic: The cost model chooses the fastest algorithm; explain_ring() reports the choice.
 enum class RingAlgorithm : std::uint8_t { kAutomatic, kExchange, kAllGather, kAllToAll, kTwoLevel };
 
-/// "automatic", "exchange", "all_gather", "all_to_all" or "two_level".
+/// Returns "automatic", "exchange", "all_gather", "all_to_all" or "two_level".
 [[nodiscard]] ATTEND_API const char* algorithm_name(RingAlgorithm algorithm) noexcept;
 
-/// How a call is spread over the ranks, the same on every rank. A sharding alone will do: its algorithm is automatic.
+/// How a call is distributed over the ranks, the same on every rank. A Sharding converts to RingParams with the
+/// automatic algorithm.
 struct RingParams {
-  /// A sharding and an algorithm; seed_of_rank_0 stays false.
+  /// Sets a sharding and an algorithm; seed_of_rank_0 stays false.
   RingParams(Sharding sharding_of_tokens = Sharding::kZigzag,  // NOLINT(google-explicit-constructor)
              RingAlgorithm algorithm_of_call = RingAlgorithm::kAutomatic)
       : sharding(sharding_of_tokens), algorithm(algorithm_of_call) {}
 
-  Sharding sharding;        ///< of queries and keys
-  RingAlgorithm algorithm;  ///< of this call: that of a forward need not be its backward's
+  Sharding sharding;        ///< sharding of queries and keys
+  RingAlgorithm algorithm;  ///< algorithm of this call; forward and backward may use different ones
 
-  /// Params::seed is rank 0's, whatever it is on the others: where each rank has drawn its own, say. It travels with
-  /// what ranks tell each other of a call anyway. Not with Params::philox_state.
+  /// Params::seed of rank 0 replaces the seed of the other ranks, for example if each rank has drawn one. The seed
+  /// travels with the shapes and options that the ranks compare anyway. Not with Params::philox_state.
   bool seed_of_rank_0 = false;
 };
 
-/// One rank of a ring. A handle: copies stand for the same rank. One thread at a time may use a rank.
+/// Handle to one rank of a ring. Copies stand for the same rank. Only one thread at a time may use a rank.
 class ATTEND_API RingContext {
  public:
-  /// For the library's own makers of rings, below and in ring_mpi.hpp.
+  /// For the library's own functions that make rings, below and in ring_mpi.hpp and ring_nccl.hpp.
   explicit RingContext(std::shared_ptr<ring::Transport> transport) noexcept;
   RingContext(const RingContext&);
   RingContext(RingContext&&) noexcept;
@@ -83,131 +90,140 @@ class ATTEND_API RingContext {
   RingContext& operator=(RingContext&&) noexcept;
   ~RingContext();
 
-  [[nodiscard]] int rank() const;  ///< 0 to size() - 1; rank r sends to r + 1, the last one to 0
+  [[nodiscard]] int rank() const;  ///< 0 to size() - 1; rank r sends to r + 1, the last rank to 0
   [[nodiscard]] int size() const;  ///< number of ranks
 
-  /// Of the library's own.
+  /// For the library's own use.
   [[nodiscard]] ring::Transport& transport() const noexcept { return *transport_; }
 
  private:
   std::shared_ptr<ring::Transport> transport_;
 };
 
-/// How long ranks wait for each other.
+/// Time limits of waiting for other ranks.
 struct RingLimits {
-  /// On CPUs for one message of another rank: as long as that may take to compute a step, and more. After that the rank
-  /// throws (a process of an MPI program ends all of them), as one that is gone or stuck would be waited for for ever.
-  /// 0: no end. On GPUs: ring_nccl.hpp.
+  /// Longest wait for one message of another rank on CPUs; it must exceed the time that a rank needs for a step. After
+  /// that the rank throws, because the other rank may have died; a process of an MPI program ends all of them. 0: no
+  /// limit. For GPUs see ring_nccl.hpp.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 
-/// A ring of `num_ranks` threads of this process: each takes one of the contexts. For tests, and for hosts with several
-/// sockets. Each rank computes on cpu_threads() threads: set_cpu_threads() shares the cores out. Where a rank's call
-/// ends in an error after the ranks have agreed on it, the others' calls end too, with an Error that says which rank
-/// failed, and so does every later call on the ring.
-/// Tensors may be on GPUs: a rank's are on one of them in all calls, and a GPU for each rank is what makes it fast.
-/// Blocks go from memory to memory by the GPUs' copy engines, which leave all multiprocessors to the products; where
-/// two GPUs have no access to each other's memory (cuDeviceCanAccessPeer), by way of the host's. The ring lets GPUs at
-/// each other's memory for as long as the process lives. Ranks may share a GPU, which is for tests.
-/// @throws Error where num_ranks < 1.
+/// Makes a ring of `num_ranks` threads of this process; each thread uses one of the contexts. For tests, and for hosts
+/// with several sockets. Each rank computes on cpu_threads() threads: divide the cores with set_cpu_threads(). If a
+/// rank's call fails after the ranks have agreed on it, the calls of the other ranks and every later call on the ring
+/// throw an Error that names the failed rank.
+///
+/// Tensors may be on GPUs. A rank uses the same GPU in all calls; separate GPUs make the ring fast, but tests may share
+/// one. Copy engines move blocks from one GPU's memory to another, which leaves all multiprocessors to the computation.
+/// If two GPUs cannot access each other's memory (cuDeviceCanAccessPeer), blocks pass through host memory. The ring
+/// enables peer access between the GPUs until the process ends.
+/// @throws Error if num_ranks < 1.
 [[nodiscard]] ATTEND_API std::vector<RingContext> make_thread_ring(int num_ranks, const RingLimits& limits = {});
 
-/// How messages travel between ranks that the caller connects himself, over the process group of a framework, say. The
-/// functions are called within calls on the ring, on the thread of the call; what they throw ends it.
+/// Transport of messages that the caller provides, for example over the process group of a framework. The functions are
+/// called within calls on the ring, on the thread of the call. An exception that a function throws ends the call.
 struct RingCallbacks {
-  /// Returns when a message is sent, or there. Called once, or never where the call has failed before: the memory of
-  /// the message is gone then.
+  /// Waits until a message is sent or received. Called once. Never called if the call on the ring has failed before,
+  /// because the memory of the message is then freed.
   using Wait = std::function<void()>;
 
-  /// Begins to send `bytes` (> 0) to another rank, and waits for nobody. Messages of different channels, 0 to 7, do not
-  /// see each other; those of one channel from one rank to another arrive in the order in which they were sent.
+  /// Starts an asynchronous send of `bytes` (> 0) to another rank. Channels are numbered 0 to 7 and are independent of
+  /// each other. Messages of one channel from one rank to another arrive in the order in which they were sent.
   std::function<Wait(int to, int channel, std::span<const std::byte> bytes)> send;
 
-  /// Begins to receive exactly as many bytes. Not waited for either.
+  /// Starts an asynchronous receive of `bytes.size()` bytes.
   std::function<Wait(int from, int channel, std::span<std::byte> bytes)> receive;
 
-  /// Every rank's message, of the same size each, one after another by rank. None: by send and receive.
+  /// Gathers one message of equal size from every rank, in the order of ranks. Unset: the ring uses send and receive.
   std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather = {};
 
-  /// This rank has failed in a call that others wait in: their waits shall end, by an exception. None: they end as
-  /// their own functions have it. No function is called after this.
+  /// Called if this rank fails in a call that others wait in. It must end the waits of the other ranks by an exception.
+  /// Unset: their waits end by their own time limits, if any. No function is called after this one.
   std::function<void(const std::string& why)> fail = {};
 };
 
-/// A rank of a ring whose messages are the caller's business. Tensors on the CPU.
-/// After a call that failed once the ranks had agreed on it, so does every later one.
-/// @throws Error where rank or size make no sense, or `send` or `receive` is missing.
+/// Makes a rank of a ring whose messages the caller transports. Tensors must be on the CPU. If a call fails after the
+/// ranks have agreed on it, every later call fails too.
+/// @throws Error if rank or size are invalid, or `send` or `receive` is missing.
 [[nodiscard]] ATTEND_API RingContext make_callback_ring(int rank, int size, RingCallbacks callbacks);
 
-/// Number of rows that a rank holds.
+/// Returns the number of rows that a rank holds.
 ///
-/// @param seqlen      tokens of the whole sequence
-/// @param cu_seqlens  packed sequences: (num_sequences + 1) offsets of the whole, from 0 to seqlen. Each sequence is
-///                    cut over the ranks by itself, and a rank holds its parts of them one after another. Empty: one
-///                    sequence
-/// @throws Error where rank is not one of num_ranks, or seqlen or cu_seqlens make no sense. So do the functions below.
+/// @param seqlen      tokens of the complete sequence
+/// @param cu_seqlens  offsets of packed sequences: (num_sequences + 1), from 0 to seqlen. Each sequence is sharded
+///   separately, and a rank holds its parts of them one after another. Empty: one sequence
+/// @throws Error if rank is not in [0, num_ranks), or seqlen or cu_seqlens are invalid. The functions below throw
+///   likewise.
 [[nodiscard]] ATTEND_API std::int64_t shard_seqlen(Sharding sharding, std::int64_t seqlen, int rank, int num_ranks,
                                                    std::span<const std::int32_t> cu_seqlens = {});
 
-/// For each row of the rank, in the order in which it holds them, its row in the whole (packed) sequence.
+/// Returns, for each row of the rank in storage order, its index in the complete (packed) sequence.
 [[nodiscard]] ATTEND_API std::vector<std::int64_t> shard_positions(Sharding sharding, std::int64_t seqlen, int rank,
                                                                    int num_ranks,
                                                                    std::span<const std::int32_t> cu_seqlens = {});
 
-/// Copies a rank's rows (dimension 2) out of a whole tensor: q, k, v, dout, or the rows of a bias or mask.
+/// Copies a rank's rows (dimension 2) out of a complete tensor: q, k, v, dout, or the rows of a bias or mask.
 ///
 /// @param whole  any dtype (batch, heads, seqlen, n) on the CPU
-/// @param local  out, the same but for shape[2], which is shard_seqlen()
+/// @param local  out, same shape, except that shape[2] is shard_seqlen()
 ATTEND_API void shard(Sharding sharding, const ConstTensor& whole, const Tensor& local, int rank, int num_ranks,
                       std::span<const std::int32_t> cu_seqlens = {});
 
-/// The way back: writes a rank's rows to their places in `whole` and leaves the others as they are.
+/// The inverse of shard(): writes a rank's rows to their places in `whole` and leaves the other rows unchanged.
 ATTEND_API void unshard(Sharding sharding, const ConstTensor& local, const Tensor& whole, int rank, int num_ranks,
                         std::span<const std::int32_t> cu_seqlens = {});
 
-/// attend::forward of the whole sequence: every rank calls with its rows and gets those of o and lse.
+/// Computes attend::forward of the complete sequence. Every rank calls with its rows and receives its rows of o and
+/// lse.
 ///
 /// @param context   the rank that calls
-/// @param q         as forward takes it, with the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim)
+/// @param q         as in forward, with the rank's rows: (batch, num_heads_q, shard_seqlen(seqlen_q), head_dim)
 /// @param k         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim)
 /// @param v         likewise, (batch, num_heads_k, shard_seqlen(seqlen_k), head_dim_v)
-/// @param o         out, the rank's rows, as forward takes it
+/// @param o         out, the rank's rows, as in forward
 /// @param lse       out, may be null; f32, the rank's rows
-/// @param params    as forward takes it, the same on every rank, but for: bias and mask have the rank's rows and all
-///                  keys in their own order, (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k); varlen is
-///                  that of the whole. compute: auto, cpu or reference; on a GPU auto, simt or sm90_forward. workspace
-///                  is not used
+/// @param params    as in forward, the same on every rank, with these exceptions: bias and mask have the rank's rows
+///   and all keys in sequence order, (1 or batch, 1 or num_heads_q, 1 or the rank's rows, seqlen_k); varlen describes
+///   the complete sequence; compute is auto, cpu or reference, on a GPU auto, simt or sm90_forward; workspace is not
+///   used
 /// @param ring_params  sharding and algorithm
 /// @param stream    of the rank's GPU
 ///
-/// Masks, windows, ALiBi and dropout are functions of positions in the whole sequence, so that the result is that of
-/// one device, but for the order of sums: parts are kept in float32 (float64 where q is), merged in float64 (on a GPU
-/// float32) and rounded once. Parts that see nothing are not computed, and keys travel only as far as somebody sees
-/// them (by kAllToAll, and within groups by kTwoLevel, everything travels).
-/// Memory beside the tensors: two blocks of a rank's k and v, and its o in float32 and in float64 (on a GPU once, in
-/// float32); by kAllGather those blocks of all ranks that it sees, twice; by kAllToAll a rank's tensors, three times;
-/// by kTwoLevel these and what kExchange has.
-/// Blocks of a GPU belong to the context and stay there for its next call.
-/// Deterministic for a number of ranks and an algorithm; others change the order of the sums.
-/// The call returns when this rank has done its work; on a GPU when that is on `stream`, beside which blocks travel on
-/// a stream of the context's own. All ranks have to call; before anything else is sent, they compare shapes and
-/// options, for which the host waits, also for blocks of a GPU that earlier calls have sent: no graph can be captured.
-/// @throws Error as forward does, and where a rank's shapes or options differ from rank 0's: the same on every rank;
-/// then nothing was written. Tensors on a GPU are refused by rings of MPI, others by those of NCCL; on a GPU bias and
-/// mask with kStriped, kAllToAll or kTwoLevel.
+/// Masks, windows, ALiBi and dropout are functions of positions in the complete sequence. The result therefore equals
+/// that of a single device, except for the order of sums. Partial results are kept in float32 (float64 if q is), merged
+/// in float64 (on a GPU float32) and rounded once. Parts that no row sees are not computed. Keys travel only as far as
+/// some row sees them; kAllToAll, and kTwoLevel within a group, send everything.
+///
+/// The call needs memory in addition to the tensors. With kExchange, it needs two blocks of a rank's k and v, and its o
+/// in float32 and in float64 (on a GPU only in float32). With kAllGather, it instead needs two copies of the k and v of
+/// all ranks that the rank sees. With kAllToAll, it needs three copies of a rank's tensors. With kTwoLevel, it needs
+/// the memory of both kAllToAll and kExchange. GPU blocks belong to the context, which keeps them for its next call.
+///
+/// Deterministic for a number of ranks and an algorithm. Another number of ranks or algorithm changes the order of the
+/// sums.
+///
+/// The call returns when this rank has done its work; on a GPU when the work is queued on `stream`. On a GPU blocks
+/// travel on a separate stream of the context. All ranks have to call. Before data is sent, the ranks compare shapes
+/// and options. The host waits for this comparison, and for GPU blocks that earlier calls have sent, so the call cannot
+/// be captured in a graph.
+/// @throws Error as forward does, and if a rank's shapes or options differ from those of rank 0. Every rank throws the
+///   same error, and no output was written. Rings of MPI refuse tensors on a GPU, and rings of NCCL refuse tensors on a
+///   CPU. On a GPU, bias and mask are refused with kStriped, kAllToAll or kTwoLevel.
 ATTEND_API void ring_forward(const RingContext& context, const ConstTensor& q, const ConstTensor& k,
                              const ConstTensor& v, const Tensor& o, const Tensor* lse, const Params& params = {},
                              const RingParams& ring_params = {}, Stream stream = nullptr);
 
-/// The gradients of ring_forward: attend::backward of the whole sequence, every tensor with the rank's rows.
+/// Computes the gradients of ring_forward: attend::backward of the complete sequence. Every tensor has the rank's rows.
 ///
-/// Arguments as in backward and ring_forward; extras.dlse is taken, extras.dbias refused. k, v and the sums of dk and
-/// dv, these in float32, go round the ring; what belongs to rows (lse, and <dout, o> - dlse) stays.
-/// With dropout and an o of 16 bits the forward is done once more on CPUs, as gradients may cancel to below o's
-/// rounding. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
+/// Arguments as in backward and ring_forward; extras.dlse is supported, extras.dbias is refused. k, v and the float32
+/// sums of dk and dv travel around the ring. Values per row (lse, and <dout, o> - dlse) stay.
+///
+/// With dropout and an o of 16 bits, CPUs compute the forward again, because gradients may cancel to below the rounding
+/// of o. On a GPU compute is auto, simt or sm90_backward, and without Params::deterministic the order of sums may
 /// change.
-/// Memory beside the tensors: two blocks of k and v, four of dk and dv (on a GPU three and five), dq in float32 and,
-/// on CPUs, in float64.
+///
+/// The call needs memory in addition to the tensors: two blocks of k and v and four blocks of dk and dv (on a GPU three
+/// and five), dq in float32, and on CPUs dq in float64.
 /// @throws Error as ring_forward does.
 ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dout, const ConstTensor& q,
                               const ConstTensor& k, const ConstTensor& v, const ConstTensor& o, const ConstTensor& lse,
@@ -215,48 +231,49 @@ ATTEND_API void ring_backward(const RingContext& context, const ConstTensor& dou
                               const RingParams& ring_params = {}, Stream stream = nullptr,
                               const BackwardExtras& extras = {});
 
-/// A call that explain_ring() is asked about, by its sizes.
+/// Sizes of a call for explain_ring().
 struct RingProblem {
-  int num_ranks = 2;                     ///< of the ring
-  DeviceType device = DeviceType::kCPU;  ///< of the tensors
-  DType dtype = DType::kBF16;            ///< of q, k and v
+  int num_ranks = 2;                     ///< ranks of the ring
+  DeviceType device = DeviceType::kCPU;  ///< device of the tensors
+  DType dtype = DType::kBF16;            ///< dtype of q, k and v
   std::int64_t batch = 1;                ///< sequences
   std::int64_t num_heads_q = 1;          ///< query heads
   std::int64_t num_heads_k = 1;          ///< heads of keys and values
-  std::int64_t seqlen_q = 0;             ///< of the whole
-  std::int64_t seqlen_k = 0;             ///< likewise
-  std::int64_t head_dim = 0;             ///< of q and k
-  std::int64_t head_dim_v = 0;           ///< of v and o
-  bool is_backward = false;              ///< the gradients
+  std::int64_t seqlen_q = 0;             ///< query rows of the complete sequence
+  std::int64_t seqlen_k = 0;             ///< keys of the complete sequence
+  std::int64_t head_dim = 0;             ///< head dimension of q and k
+  std::int64_t head_dim_v = 0;           ///< head dimension of v and o
+  bool is_backward = false;              ///< true: the backward call
 };
 
-/// One thing that a rank does while others do the same.
+/// One step of the algorithm, which all ranks execute at the same time.
 struct RingStep {
-  std::string what;             ///< in a few words
-  std::int64_t sent_bytes = 0;  ///< most of any rank
-  double compute_us = 0;        ///< of the slowest rank, estimated
-  double exchange_us = 0;       ///< likewise
-  double exposed_us = 0;        ///< of the exchange what no computation hides
+  std::string what;             ///< short description
+  std::int64_t sent_bytes = 0;  ///< largest number of bytes that any rank sends
+  double compute_us = 0;        ///< estimated compute time of the slowest rank
+  double exchange_us = 0;       ///< estimated exchange time of the slowest rank
+  double exposed_us = 0;        ///< part of exchange_us that no computation hides
 };
 
-/// What an algorithm would make of a call.
+/// How one algorithm would run a call.
 struct RingCandidate {
   RingAlgorithm algorithm = RingAlgorithm::kExchange;  ///< its name
-  bool chosen = false;                                 ///< the one asked for, or kAutomatic's choice
-  std::string lack;               ///< why it cannot, or why kAutomatic leaves it out; empty where it takes part
-  int ranks_of_group = 1;         ///< of kTwoLevel
-  std::string why;                ///< in one line
-  std::vector<RingStep> steps;    ///< empty where it cannot
-  std::int64_t sent_bytes = 0;    ///< in all, most of any rank
-  std::int64_t memory_bytes = 0;  ///< beside the tensors, of messages and of what they become
-  double estimated_us = 0;        ///< of the call, by the model
+  bool chosen = false;     ///< true for the requested algorithm, or for the choice of kAutomatic
+  std::string lack;        ///< why the algorithm cannot run the call, or why kAutomatic excludes it; empty otherwise
+  int ranks_of_group = 1;  ///< group size of kTwoLevel
+  std::string why;         ///< reason in one line
+  std::vector<RingStep> steps;    ///< empty if the algorithm cannot run the call
+  std::int64_t sent_bytes = 0;    ///< largest total that any rank sends
+  std::int64_t memory_bytes = 0;  ///< memory in addition to the tensors, for messages and merged results
+  double estimated_us = 0;        ///< time of the call, by the cost model
 };
 
-/// How each algorithm would do a call, without ranks and without doing it: a pure function, the same that the ranks'
-/// choice is made by. Times are those of a model (docs/ring.md), good for comparing.
+/// Returns how each algorithm would run a call, without ranks and without running the call. This is a pure function;
+/// the ranks choose their algorithm by the same function. Times are those of a model (docs/ring.md), meant for
+/// comparison.
 ///
-/// @param params  mask, window, dropout and varlen are looked at; of bias and mask, whether they are given
-/// @throws Error where sizes make no sense, or `ring_params` names an algorithm that cannot do the call
+/// @param params  uses mask, window, dropout and varlen; of bias and mask, only whether they are set
+/// @throws Error if sizes are invalid, or `ring_params` names an algorithm that cannot run the call
 [[nodiscard]] ATTEND_API std::vector<RingCandidate> explain_ring(const RingProblem& problem, const Params& params = {},
                                                                  const RingParams& ring_params = {});
 

@@ -1,5 +1,5 @@
-// Ranks of a ring that are processes of an MPI program. In a library of its own, attend_mpi, so that libattend links no
-// MPI.
+// Rings whose ranks are processes of an MPI program. They are in a separate library, attend_mpi, so that libattend does
+// not link MPI.
 //
 //   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
 //   const attend::RingContext rank = attend::make_mpi_ring(MPI_COMM_WORLD);
@@ -12,15 +12,15 @@
 
 namespace attend {
 
-/// The ring of the processes of a communicator: rank and size are those of `comm`. Collective: every process of it has
-/// to call. The messages travel in a duplicate of `comm`, which is freed with the last copy of the context: before
-/// MPI_Finalize, on every process.
+/// Makes the ring of the processes of a communicator; rank and size are those of `comm`. Collective: every process of
+/// `comm` has to call. Messages use a duplicate of `comm`. The last copy of the context frees the duplicate, so every
+/// process must destroy it before MPI_Finalize.
 ///
-/// MPI has to be initialised with MPI_THREAD_FUNNELED or more, and only the thread that did so uses the context. A
-/// process whose call ends in an error after the ranks have agreed on it (out of memory), or that has waited for longer
-/// than limits.timeout, calls MPI_Abort: the others wait for its messages. What all ranks refuse is an Error on each of
-/// them, as with any ring.
-/// @throws Error where MPI is not initialised, or an MPI call fails that the communicator's handler lets return.
+/// MPI must be initialised with MPI_THREAD_FUNNELED or more, and only the initialising thread may use the context. A
+/// process calls MPI_Abort if its call fails after the ranks have agreed on it (for example, out of memory), or if it
+/// has waited for longer than limits.timeout, because the other processes wait for its messages. An invalid call throws
+/// an Error on every rank, as in any ring.
+/// @throws Error if MPI is not initialised, or an MPI call fails and the communicator's error handler returns.
 [[nodiscard]] RingContext make_mpi_ring(MPI_Comm comm, const RingLimits& limits = {});
 
 }  // namespace attend

@@ -1,7 +1,7 @@
-// Rings of GPUs over NCCL: one rank a GPU, in one process or many. libnccl is loaded by the first call here, from where
-// the loader finds it or from pip's nvidia-nccl packages; ATTEND_NCCL_PATH names its file or folder instead.
+// Rings of GPUs over NCCL: one rank per GPU, in one or several processes. The first call here loads libnccl. The
+// loader's search path and pip's nvidia-nccl packages are searched; ATTEND_NCCL_PATH overrides the file or folder.
 //
-//   const attend::NcclId id = attend::make_nccl_id();              // on one rank, which tells the others
+//   const attend::NcclId id = attend::make_nccl_id();              // on one rank, which sends it to the others
 //   const attend::RingContext ring = attend::make_nccl_ring(id, rank, size, device);
 //   attend::ring_forward(ring, q, k, v, o, &lse, {.causal = true}, attend::Sharding::kZigzag, stream);
 #pragma once
@@ -13,45 +13,48 @@
 
 namespace attend {
 
-/// What the ranks of a new communicator have in common: an ncclUniqueId, to be sent to them as it is.
+/// An ncclUniqueId, which identifies a new communicator. One rank makes it and sends the bytes to all other ranks.
 struct NcclId {
-  std::array<std::byte, 128> bytes;  ///< as NCCL made them
+  std::array<std::byte, 128> bytes;  ///< bytes from NCCL
 };
 
-/// How a ring over NCCL waits and sends.
+/// Options for waiting and sending in a ring over NCCL.
 struct NcclRingOptions {
-  /// How long a rank waits for the others to begin a call, or to get as far as itself in one. After that, and after an
-  /// error of NCCL's, it throws. 0: no end.
+  /// Longest wait for the other ranks to begin a call, or to reach the same point in a call. After that, and after an
+  /// error of NCCL, the rank throws. 0: no limit.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 
-  /// Blocks between GPUs of one machine travel by their copy engines, which take no multiprocessor from the products as
-  /// NCCL's kernels do: where all ranks want it and each gets at the memory of the others of its machine (peer access,
-  /// IPC of CUDA, shared memory of the host). Else, and between machines, NCCL takes them. A message's memory that has
-  /// grown is kept beside the new until the ranks that had it open have come back for the next message.
+  /// Copy engines move blocks between GPUs of one machine. Unlike NCCL's kernels, they use no multiprocessor. This
+  /// requires that all ranks set the option and that each rank can access the memory of the other ranks of its machine
+  /// (peer access, CUDA IPC, shared host memory). Otherwise, and between machines, NCCL moves the blocks. When a
+  /// message buffer grows, the old buffer is kept until the ranks that had it open arrive at the next message.
   bool copy_engines = true;
 };
 
-/// @throws Error (kMissingHardware) where there is no libnccl.
+/// Makes an id for a new communicator.
+/// @throws Error (kMissingHardware) if libnccl is not found.
 [[nodiscard]] ATTEND_API NcclId make_nccl_id();
 
-/// A rank of a new communicator. All ranks have to call, each on a thread of its own; the call returns when they have.
+/// Makes a rank of a new communicator. All ranks have to call, each on a separate thread. The call returns when all
+/// ranks have called.
 ///
-/// @param id       the same on every rank, of one make_nccl_id()
+/// @param id       the same on every rank, from one make_nccl_id()
 /// @param rank     0 to size - 1
 /// @param size     number of ranks
-/// @param device   the GPU of this rank's tensors; no two ranks may have the same
+/// @param device   the GPU of this rank's tensors, different for each rank
 /// @param options  see NcclRingOptions
-/// A rank that fails in a call aborts its communicator: the others' next call, if not the present one, ends in an Error
-/// after the time-out. Nothing of the ring can be used then. The last context of a rank waits for those of the other
-/// ranks on the machine to go too, for as long as the time-out.
-/// @throws Error where rank, size or device make no sense, there is no libnccl, or NCCL refuses.
+///
+/// A rank that fails in a call aborts its communicator. The current or next call of the other ranks then throws an
+/// Error after the timeout, and the ring becomes unusable. When the last context of a rank is destroyed, it waits up to
+/// the timeout for the other ranks on the machine to do the same.
+/// @throws Error if rank, size or device are invalid, libnccl is not found, or NCCL refuses.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(const NcclId& id, int rank, int size, int device,
                                                     const NcclRingOptions& options = {});
 
-/// The rank of a communicator that the caller has made, an ncclComm_t, which has to outlive the context and is not
-/// destroyed, nor aborted where a call fails. Of one that has carried nothing yet the first call makes the connections
-/// and waits without an end for a rank that does not come to it. It carries nothing else while a call of the ring is
-/// under way: a call is, from its beginning until the stream has reached its end.
+/// Makes a rank of an existing communicator, an ncclComm_t. The communicator must outlive the context. The context
+/// never destroys it, and does not abort it if a call fails. If the communicator has not been used yet, the first call
+/// makes the connections and waits without a limit for all ranks. The caller must not use the communicator during a
+/// call of the ring: from the beginning of the call until the stream has finished it.
 [[nodiscard]] ATTEND_API RingContext make_nccl_ring(void* comm, const NcclRingOptions& options = {});
 
 }  // namespace attend

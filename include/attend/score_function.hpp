@@ -1,5 +1,5 @@
-// A function of the caller's own that changes scores before the softmax: ALiBi, a table of relative positions, packed
-// documents, or whatever a line of text can say.
+// Custom functions that change scores before the softmax: ALiBi, a table of relative positions, packed documents, or
+// any other one-line expression.
 //
 //   const attend::ScoreFunction relative("score + table[h][clamp(q - k, -128, 127) + 128]",
 //                                        {{"table", {.data = table, .shape = {num_heads, 256}}}});
@@ -7,7 +7,7 @@
 //   attend::backward({..., .captures = {{"table", {.data = dtable, .shape = {num_heads, 256}}}},
 //                     .params = {.score = &relative}});
 //
-// docs/custom_scores.md has the language and a cookbook.
+// docs/custom_scores.md describes the expression language and has a cookbook.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,18 @@
 
 namespace attend {
 
-/// A view of 0 to 4 dimensions with any strides, for tensors that are not (batch, heads, seqlen, head_dim). The caller
-/// owns the memory and keeps it alive until the call is done with it. This one is of memory that a call only reads.
+/// A view of memory that a call only reads, with 0 to 4 dimensions and any strides. For tensors whose dimensions are
+/// not (batch, heads, seqlen, head_dim). The caller owns the memory and keeps it alive until the call is done with it.
 struct ConstStridedTensor {
-  const void* data = nullptr;             ///< of the element whose subscripts are all 0
-  DType dtype = DType::kF32;              ///< of every element
-  std::vector<std::int64_t> shape = {};   ///< no dimensions: one element
-  std::vector<std::int64_t> stride = {};  ///< in elements, one for each dimension; empty: dense, the last one is 1
-  Device device = {};                     ///< where the memory lies
+  const void* data = nullptr;            ///< address of the element whose subscripts are all 0
+  DType dtype = DType::kF32;             ///< type of every element
+  std::vector<std::int64_t> shape = {};  ///< extents; empty: a single element
+  /// strides in elements, one per dimension; empty: dense, the last stride is 1
+  std::vector<std::int64_t> stride = {};
+  Device device = {};  ///< device that holds the memory
 };
 
-/// The same of memory that a call may write.
+/// Like ConstStridedTensor, for memory that a call may write.
 struct StridedTensor {
   void* data = nullptr;                   ///< as in ConstStridedTensor
   DType dtype = DType::kF32;              ///< likewise
@@ -40,29 +41,29 @@ struct StridedTensor {
   std::vector<std::int64_t> stride = {};  ///< likewise
   Device device = {};                     ///< likewise
 
-  /// The same view, for reading only.
+  /// Converts to a read-only view of the same memory.
   // NOLINTNEXTLINE(google-explicit-constructor)
   [[nodiscard]] operator ConstStridedTensor() const { return {data, dtype, shape, stride, device}; }
 };
 
 /// A tensor that a score function reads, and its name in the text.
 struct ScoreCapture {
-  std::string name;  ///< as the text has it
-  /// f32, f16, bf16, f64: floats. i32, i64: integers; those of 64 bits are taken modulo 2^32. bool: a byte, 0 is false.
-  /// Each extent is 1 to 2^31 - 1. Strides may be 0 or negative
+  std::string name;  ///< name in the text
+  /// f32, f16, bf16 and f64 are floats. i32 and i64 are integers; i64 values are reduced modulo 2^32. A bool is a byte;
+  /// 0 is false. Each extent is 1 to 2^31 - 1. Strides may be 0 or negative.
   ConstStridedTensor tensor;
 };
 
-/// Where backward puts the gradient of a captured tensor.
+/// Destination for the gradient of a captured tensor.
 struct CaptureGradient {
-  std::string name;  ///< of a capture of floats
-  /// Out, f32 or f64, of the capture's shape, in memory that no other output shares. Strides >= 0; 0 only where the
-  /// extent is 1; each beyond what the dimensions of smaller strides span. Every element is overwritten: with 0 where
-  /// no score has read it
+  std::string name;  ///< name of a capture of floats
+  /// Out, f32 or f64, shape of the capture, in memory that no other output shares. Strides must be >= 0, and may be 0
+  /// only if the extent is 1. Each stride must exceed the span of the dimensions with smaller strides. Every element is
+  /// overwritten; an element that no score has read becomes 0.
   StridedTensor gradient;
 };
 
-/// s = f(score, b, h, q, k, q_len, k_len, captured tensors), for every row and key.
+/// s = f(score, b, h, q, k, q_len, k_len, captured tensors), for every row and key. The expression may use:
 ///
 ///   score         scale <q, k>, after softcap, ALiBi and bias, before masks (window, causal, lengths, Params::mask)
 ///   b             index of the sequence
@@ -70,32 +71,33 @@ struct CaptureGradient {
 ///   q, k          row and key, counted from 0 at the beginning of the sequence
 ///   q_len, k_len  number of rows and keys of the sequence
 ///
-/// An s of -inf hides the key from the row. A row that sees no key gives o = 0 and lse = -inf, with sinks the sink. The
-/// text is an expression in the language of C, with floor division (//), a modulo of the divisor's sign (%), lets, and
-/// the functions of docs/custom_scores.md. Subscripts are taken within the tensor: none reads beyond it.
+/// An s of -inf hides the key from the row. A row that sees no key gives o = 0 and lse = -inf; with sinks, lse is the
+/// sink. The text is an expression in the syntax of C, with floor division (//), a modulo with the divisor's sign (%),
+/// lets, and the functions of docs/custom_scores.md. Subscripts are clamped to the tensor, so no access leaves it.
 ///
-/// The text is parsed and differentiated once, here. The values of captured tensors may change between calls, and
-/// with() gives the same function of other tensors. Copies share one state, which never changes. Thread-safe.
+/// The constructor parses and differentiates the text once. The values of captured tensors may change between calls,
+/// and with() makes the same function with other tensors. Copies share one immutable state. Thread-safe.
 class ATTEND_API ScoreFunction {
  public:
+  /// @param text      the expression
   /// @param captures  at most kMostCaptures. Their memory is not read here.
   /// @throws Error (kInvalidArgument) naming the column of the text, or the capture.
   explicit ScoreFunction(std::string_view text, std::vector<ScoreCapture> captures = {});
 
-  /// Moves copy: every ScoreFunction has a state.
+  /// Copy only: a moved-from ScoreFunction would have no state.
   ScoreFunction(const ScoreFunction&) = default;
   ScoreFunction& operator=(const ScoreFunction&) = default;
 
-  /// The same function of these tensors. The text is parsed again only if a name, a kind of element (float, integer,
-  /// bool) or a shape is another one.
+  /// Returns the same function with these tensors. The text is parsed again only if a name, a kind of element (float,
+  /// integer, bool) or a shape has changed.
   [[nodiscard]] ScoreFunction with(std::vector<ScoreCapture> captures) const;
 
-  [[nodiscard]] const std::string& text() const noexcept;                    ///< as it was given
-  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< as they were given
+  [[nodiscard]] const std::string& text() const noexcept;                    ///< the expression, as passed
+  [[nodiscard]] const std::vector<ScoreCapture>& captures() const noexcept;  ///< the captures, as passed
 
-  static constexpr std::size_t kMostCaptures = 8;  ///< tensors that a function may read
+  static constexpr std::size_t kMostCaptures = 8;  ///< maximum number of tensors that a function may read
 
-  /// Of the library's own.
+  /// For the library's own use.
   struct State;
   [[nodiscard]] const std::shared_ptr<const State>& state() const noexcept { return state_; }
 

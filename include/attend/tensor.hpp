@@ -1,4 +1,5 @@
-// Non-owning views of four-dimensional tensors: Tensor for what a function writes, ConstTensor for what it reads.
+// Non-owning views of four-dimensional tensors: Tensor for memory that a function writes, ConstTensor for memory that
+// it reads.
 #pragma once
 
 #include <array>
@@ -8,14 +9,13 @@
 
 namespace attend {
 
-/// Element types. kF64 is taken by the `reference` backend only; kBool (one byte, 0 or 1) by masks only; kF8E4M3 and
-/// kI8 by caches of keys and values only (attend/serving.hpp); kI32 and kI64 by tensors of score functions only
-/// (attend/score_function.hpp). kF8E4M3 is the 8-bit float that others call
-/// float8_e4m3fn: 4 bits of exponent with a bias of 7, 3 of fraction, no infinity, NaN = 0x7f and 0xff, largest number
-/// 448.
+/// Element types. kF64 is supported only by the `reference` backend. kBool (one byte, 0 or 1) is only for masks.
+/// kF8E4M3 and kI8 are only for caches of keys and values (attend/serving.hpp). kI32 and kI64 are only for tensors of
+/// score functions (attend/score_function.hpp). kF8E4M3 is the 8-bit float also called float8_e4m3fn: 4 bits of
+/// exponent with a bias of 7, 3 bits of fraction, no infinity, NaN = 0x7f and 0xff, largest number 448.
 enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, kI32, kI64 };
 
-/// Bytes of one element.
+/// Returns the bytes of one element.
 [[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::kF32:
@@ -35,8 +35,8 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, 
   return 0;
 }
 
-/// "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8", "i32", "i64": the names of the command line, the files and the
-/// messages.
+/// Returns "f32", "f16", "bf16", "f64", "bool", "f8e4m3", "i8", "i32" or "i64", as used on the command line, in files
+/// and in messages.
 [[nodiscard]] constexpr const char* dtype_name(DType dtype) noexcept {
   switch (dtype) {
     case DType::kF32:
@@ -61,68 +61,68 @@ enum class DType : std::uint8_t { kF32, kF16, kBF16, kF64, kBool, kF8E4M3, kI8, 
   return "?";
 }
 
-/// Where memory lies.
+/// Kind of device that holds memory.
 enum class DeviceType : std::uint8_t { kCPU, kCUDA };
 
-/// A CPU, or a GPU by its number.
+/// A CPU, or a GPU with its number.
 struct Device {
-  DeviceType type = DeviceType::kCPU;  ///< where memory lies
-  int index = 0;                       ///< the GPU's number; 0 for a CPU
+  DeviceType type = DeviceType::kCPU;  ///< kind of device
+  int index = 0;                       ///< number of the GPU; 0 for a CPU
   bool operator==(const Device&) const = default;
 };
 
-/// A CUDA stream (CUstream); ignored for CPU tensors, whose calls return when the work is done.
+/// A CUDA stream (CUstream). Ignored for CPU tensors, whose calls return when the work is done.
 using Stream = void*;
 
-using Shape = std::array<std::int64_t, 4>;  ///< (batch, heads, seqlen, head_dim), in elements
+using Shape = std::array<std::int64_t, 4>;  ///< extents of (batch, heads, seqlen, head_dim)
 
-/// Strides of a dense row-major tensor of `shape`, in elements. BHSD order.
+/// Returns the strides, in elements, of a dense row-major tensor of `shape` in BHSD order.
 [[nodiscard]] constexpr Shape contiguous_strides(const Shape& shape) noexcept {
   return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
 }
 
 /// A view: the caller owns the memory and keeps it alive until the call (or, on a GPU, the stream) is done with it.
-/// Dimensions are always (batch, heads, seqlen, head_dim); a BSHD buffer is the same view with other strides.
-/// Strides are in elements, >= 0, and the last one is 1. Inputs may have stride 0 (broadcast); outputs may not.
+/// Dimensions are always (batch, heads, seqlen, head_dim); a BSHD buffer is the same view with other strides. Strides
+/// are in elements and >= 0, and the last stride is 1. Inputs may have stride 0 (broadcast); outputs may not.
 ///
 /// `Void` is void or const void: use the names Tensor and ConstTensor below. A Tensor converts to a ConstTensor; the
 /// reverse does not compile.
 template <class Void>
 struct TensorView {
-  Void* data = nullptr;         ///< of the element whose subscripts are all 0
-  DType dtype = DType::kF32;    ///< of every element
-  Device device = {};           ///< where the memory lies
-  Shape shape = {0, 0, 0, 0};   ///< in elements
+  Void* data = nullptr;         ///< address of the element whose subscripts are all 0
+  DType dtype = DType::kF32;    ///< type of every element
+  Device device = {};           ///< device that holds the memory
+  Shape shape = {0, 0, 0, 0};   ///< extents
   Shape stride = {0, 0, 0, 1};  ///< in elements
 
-  /// Number of elements.
+  /// Returns the number of elements.
   [[nodiscard]] constexpr std::int64_t numel() const noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }
 
-  /// The same view, for reading only.
+  /// Converts to a read-only view of the same memory.
   // NOLINTNEXTLINE(google-explicit-constructor)
   [[nodiscard]] constexpr operator TensorView<const void>() const noexcept requires(!std::is_const_v<Void>) {
     return {data, dtype, device, shape, stride};
   }
 
-  /// What a view of `T* data` is: a ConstTensor if either T or the view itself is const.
+  /// Type of a view of `T* data`: a ConstTensor if either T or the view itself is const.
   template <class T>
   using Of = TensorView<std::conditional_t<std::is_const_v<T>, const void, Void>>;
 
-  /// A dense (batch, heads, seqlen, head_dim) view of `data`. If T is const, it is a ConstTensor.
+  /// Returns a dense (batch, heads, seqlen, head_dim) view of `data`. If T is const, it is a ConstTensor.
   template <class T>
   [[nodiscard]] static constexpr Of<T> bhsd(T* data, DType dtype, const Shape& shape, Device device = {}) noexcept {
     return {data, dtype, device, shape, contiguous_strides(shape)};
   }
 
-  /// A view of a dense (batch, seqlen, heads, head_dim) buffer. `shape` is still (batch, heads, seqlen, head_dim). If T
-  /// is const, it is a ConstTensor.
+  /// Returns a view of a dense (batch, seqlen, heads, head_dim) buffer. `shape` is still (batch, heads, seqlen,
+  /// head_dim). If T is const, the view is a ConstTensor.
   template <class T>
   [[nodiscard]] static constexpr Of<T> bshd(T* data, DType dtype, const Shape& shape, Device device = {}) noexcept {
     return {data, dtype, device, shape, {shape[1] * shape[2] * shape[3], shape[3], shape[1] * shape[3], 1}};
   }
 };
 
-using Tensor = TensorView<void>;             ///< of memory that a call may write
-using ConstTensor = TensorView<const void>;  ///< of memory that a call only reads
+using Tensor = TensorView<void>;             ///< view of memory that a call may write
+using ConstTensor = TensorView<const void>;  ///< view of memory that a call only reads
 
 }  // namespace attend

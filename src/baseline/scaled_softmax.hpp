@@ -1,4 +1,4 @@
-// The fused softmax between two batched products, a baseline of the measuring tools (kernels/baseline/).
+// The fused softmax between two batched products, a baseline for the benchmarks (kernels/baseline/).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace attend::cuda {
 
-/// One call. Matrices (num_matrices, seqlen_q, seqlen_k), dense, on one device.
+/// Arguments of one call. Matrices are (num_matrices, seqlen_q, seqlen_k), dense, on one device.
 struct ScaledSoftmax {
-  DType dtype = DType::kBF16;  ///< kF16 or kBF16, of all matrices
+  DType dtype = DType::kBF16;  ///< kF16 or kBF16, for all matrices
   const void* in = nullptr;    ///< scores; backward: dp
-  const void* p = nullptr;     ///< backward: what forward gave; null: forward
+  const void* p = nullptr;     ///< backward: p from forward; null: forward
   void* out = nullptr;         ///< p; backward: ds, which may be `in`
   std::int64_t num_matrices = 1, seqlen_q = 1;
   std::int64_t seqlen_k = 8;  ///< a multiple of 8, at most 16384
@@ -22,11 +22,11 @@ struct ScaledSoftmax {
   bool causal = false;  ///< row i sees keys up to i + seqlen_k - seqlen_q
 };
 
-/// What to compile for it.
-/// @throws Error (kUnsupported) for a dtype, length or address that the kernel does not take.
+/// Returns the spec of the kernel for a call.
+/// @throws Error (kUnsupported) for a dtype, length or address that the kernel does not support.
 [[nodiscard]] KernelSpec scaled_softmax_spec(const ScaledSoftmax& call, const Arch& arch);
 
-/// Puts the kernel on `stream`. The device's context has to be current. @throws Error as scaled_softmax_spec() does.
+/// Queues the kernel on `stream`. The device's context must be current. @throws Error as scaled_softmax_spec() does.
 void scaled_softmax(const ScaledSoftmax& call, int device, StreamHandle stream);
 
 }  // namespace attend::cuda

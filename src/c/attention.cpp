@@ -33,7 +33,8 @@ JsonObject json_of(const Candidate& c) {
   return object.add("workspace_bytes", c.workspace_bytes);
 }
 
-/// Those of this build: always the same. Never freed: callers may keep their names, also while the process ends.
+/// Returns the backends of this build, which never change. Never freed, because callers may keep their names until the
+/// process ends.
 const std::vector<BackendInfo>& all_backends() {
   static const std::vector<BackendInfo>& list = *new std::vector<BackendInfo>(backends());
   return list;

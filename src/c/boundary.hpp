@@ -1,5 +1,6 @@
-// The boundary of the C interface: exceptions become numbers and lines, structs of any version become this library's.
-// Every function of attend/attend.h is `return guarded(error, [&] { ... })` of the C++ function of its name.
+// Boundary of the C interface: turns exceptions into status numbers and text, and structs of any version into those of
+// this library. Every function of attend/attend.h is `return guarded(error, [&] { ... })` around the C++ function of
+// the same name.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +16,14 @@ namespace attend::c {
 
 using core::refuse;
 
-/// Puts a line into the caller's memory, cut between characters if it is too long. `error` may be null.
+/// Writes a line to the caller's memory, cut between characters if it is too long. `error` may be null.
 /// @return `code`
 std::int32_t tell(attend_error* error, std::int32_t code, std::string_view message) noexcept;
 
-/// For a catch block: the number of what was thrown, told to the caller.
+/// For a catch block: reports the current exception to the caller, and returns its status number.
 std::int32_t tell_exception(attend_error* error) noexcept;
 
-/// Runs what a function does. Whatever it throws ends here.
+/// Runs the body of a function. No exception leaves it.
 template <class Body>
 std::int32_t guarded(attend_error* error, const Body& body) noexcept {
   try {
@@ -33,23 +34,23 @@ std::int32_t guarded(attend_error* error, const Body& body) noexcept {
   return tell(error, ATTEND_OK, "");
 }
 
-/// Where a function puts its result.
+/// Returns the destination of a function's result.
 template <class T>
 T& result(const char* name, T* place) {
   if (place == nullptr) refuse("{}: null, allowed an address to write to", name);
   return *place;
 }
 
-/// Gives a text that ends in 0, and the bytes that it takes, as attend_plan_explain describes it.
+/// Writes a text, terminated by 0, and its size in bytes, as attend_plan_explain documents.
 void give_text(std::string_view text, char* place, std::size_t place_bytes, std::size_t* needed_bytes);
 
-/// A flag of a struct.
+/// Returns a flag of a struct.
 bool flag(const char* name, std::int32_t value);
 
-/// Room for options that are still to come.
+/// Checks that a field reserved for future options is 0.
 void check_reserved(const char* name, std::int32_t value);
 
-/// A number of an enumeration whose enumerators are 0 to `last`.
+/// Returns an enumerator of an enumeration with the values 0 to `last`.
 template <class Enum>
 Enum enumerator(const char* name, std::int32_t value, Enum last) {
   const auto most = static_cast<std::int32_t>(last);
@@ -59,27 +60,27 @@ Enum enumerator(const char* name, std::int32_t value, Enum last) {
 
 // Structs that begin with struct_size.
 
-/// Its bytes in the first version of the ABI, below which no caller's can be: a literal in struct_sizes.hpp. A struct
-/// that grows keeps it.
+/// Size of a struct in the first version of the ABI, which is the minimum for any caller. The numbers are literals in
+/// struct_sizes.hpp and stay the same when a struct grows.
 template <class T>
 inline constexpr std::size_t kFirstSize = 0;
 
-/// No struct of attend comes near it: what is larger is memory that nobody has set.
+/// Upper limit of all structs of attend. A larger struct_size means uninitialised memory.
 inline constexpr std::size_t kLargestSize = 4096;
 
-/// A size between the first version's and kLargestSize.
+/// Checks that a size is between that of the first version and kLargestSize.
 void check_struct_size(const char* name, std::size_t size, std::size_t first);
 
-/// Bytes that a newer caller has set and this library does not know.
+/// Checks the bytes that a newer caller has set and this library does not know.
 void check_unknown_bytes(const char* name, const void* given, std::size_t size, std::size_t known);
 
-/// The caller's struct as this library knows it. Fields that an older caller does not have are 0.
+/// Returns the caller's struct in this library's version. Fields that an older caller does not have are 0.
 template <class T>
 T read_struct(const char* name, const T* given) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, struct_size) == 0);
   static_assert(kFirstSize<T> != 0 && kFirstSize<T> <= sizeof(T) && sizeof(T) <= kLargestSize);
   if (given == nullptr) refuse("{}: null, allowed a struct", name);
-  std::size_t size = 0;  // by memcpy: there may be less memory than a T
+  std::size_t size = 0;  // by memcpy, because the caller's struct may be smaller than T
   std::memcpy(&size, given, sizeof size);
   check_struct_size(name, size, kFirstSize<T>);
   check_unknown_bytes(name, given, size, sizeof(T));
@@ -88,7 +89,7 @@ T read_struct(const char* name, const T* given) {
   return known;
 }
 
-/// Fills a struct of `size` bytes with what both sides know of `values`, and with 0.
+/// Fills a struct of `size` bytes with the fields of `values` that both sides have, and with 0.
 template <class T>
 void fill_struct(T* given, std::size_t size, T values) noexcept {
   if (given == nullptr || size < sizeof(std::size_t)) return;

@@ -43,7 +43,7 @@ const RingContext& context_of(const attend_ring* given) {
   return given->context;
 }
 
-/// Reads the structs of a call. Where they are refused, all ranks are told: the others wait to compare arguments.
+/// Reads the structs of a call. If they are invalid, reports this to all ranks, which wait to compare arguments.
 template <class Read>
 auto read_on_all_ranks(const RingContext& context, const Read& read) {
   try {
@@ -84,7 +84,7 @@ void make_threads(std::int32_t num_ranks, std::int64_t timeout_ms, attend_ring**
   for (std::unique_ptr<attend_ring>& rank : made) *ranks++ = rank.release();
 }
 
-/// A part as the C++ functions take it.
+/// A part in the form for the C++ functions.
 struct Part {
   Sharding sharding;
   int rank, num_ranks;

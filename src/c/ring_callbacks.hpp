@@ -1,4 +1,4 @@
-// The caller's functions of a ring, as the C++ interface takes them.
+// The caller's functions of a ring, in the form for the C++ interface.
 #pragma once
 
 #include "attend/ring.hpp"
@@ -6,7 +6,7 @@
 
 namespace attend::c {
 
-/// @param given  as read_struct has read it
+/// @param given  from read_struct
 [[nodiscard]] RingCallbacks callbacks_of(const attend_ring_callbacks& given);
 
 }  // namespace attend::c

@@ -1,5 +1,5 @@
-// Bytes of the structs of the C interface in the first version of the ABI, for processors of 64 bits. These numbers
-// never change; a struct that grows is larger than its own here.
+// Sizes of the structs of the C interface in the first version of the ABI, for 64-bit processors. These numbers never
+// change, even if a struct grows.
 #pragma once
 
 #include "c/boundary.hpp"
@@ -45,7 +45,7 @@ static_assert(sizeof(attend_error) == 1024 && sizeof(attend_tensor) == 88 && siz
 static_assert(ATTEND_OK == 0 && ATTEND_INVALID_ARGUMENT == 1 && ATTEND_UNSUPPORTED == 2 &&
               ATTEND_MISSING_HARDWARE == 3 && ATTEND_IO == 4 && ATTEND_INTERNAL == 5 && ATTEND_OUT_OF_MEMORY == 6);
 
-// The numbers are the C++ enumerators'.
+// The numbers equal the C++ enumerators.
 static_assert(ATTEND_F32 == static_cast<int>(DType::kF32) && ATTEND_F16 == static_cast<int>(DType::kF16) &&
               ATTEND_BF16 == static_cast<int>(DType::kBF16) && ATTEND_F64 == static_cast<int>(DType::kF64) &&
               ATTEND_BOOL == static_cast<int>(DType::kBool) && ATTEND_F8E4M3 == static_cast<int>(DType::kF8E4M3) &&

@@ -1,4 +1,4 @@
-// Tensors, names and the version: what cannot fail.
+// Tensors, names and the version: functions that cannot fail.
 #include <algorithm>
 
 #include "attend/tensor.hpp"
@@ -7,7 +7,7 @@
 namespace attend::c {
 namespace {
 
-/// A product of sizes. What would overflow is 2^62, which the calls refuse for what it spans.
+/// Returns a product of sizes, at most 2^62. Calls refuse tensors of that extent.
 std::int64_t product(std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kFar = std::int64_t{1} << 62;
   std::int64_t result = 0;
@@ -15,13 +15,13 @@ std::int64_t product(std::int64_t a, std::int64_t b) {
   return std::min(result, kFar);
 }
 
-/// A view with heads, seqlen and head_dim in either order of the first two.
+/// Sets a view with heads and seqlen in either order.
 void set_tensor(attend_tensor* tensor, const void* data, std::int32_t dtype, const std::int64_t* shape, bool is_bshd) {
   if (tensor == nullptr) return;
   constexpr std::int64_t kEmpty[4] = {};
   const std::int64_t* sizes = shape == nullptr ? kEmpty : shape;
   *tensor = {};
-  // Of inputs, only a view that writes needs memory that is not const.
+  // Only for writing does a view need memory that is not const; inputs may be const.
   tensor->data = const_cast<void*>(data);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   tensor->dtype = dtype;
   std::copy_n(sizes, 4, tensor->shape);

@@ -1,4 +1,4 @@
-// What other projects call our backends. docs/names.md maps their programs to ours.
+// Names that other projects use for our backends. docs/names.md maps their programs to ours.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@ namespace attend::core {
 
 struct Alias {
   std::string_view name;
-  std::string_view stands_for;  ///< a backend's own name
+  std::string_view stands_for;  ///< the backend's name
 };
 
-/// Every alias, none of which is a backend's own name.
+/// Returns every alias. No alias equals a backend's name.
 [[nodiscard]] std::span<const Alias> aliases() noexcept;
 
-/// The backend's own name that `name` stands for: that of an alias, else `name` itself. A - counts as _ in an alias.
+/// Returns the backend's name for an alias, otherwise `name`. In an alias, - counts as _.
 [[nodiscard]] std::string_view without_alias(std::string_view name) noexcept;
 
 }  // namespace attend::core

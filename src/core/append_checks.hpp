@@ -1,4 +1,4 @@
-// What the checks of append find in arrays on the host, and in a call of append and decode together.
+// Checks of append that read arrays on the host, and of a combined append and decode call.
 #pragma once
 
 #include "core/append_problem.hpp"
@@ -6,18 +6,19 @@
 
 namespace attend::core {
 
-/// With `positions` every query row needs a new row, whose position it has. Throws Error naming the first sequence
-/// without.
+/// With `positions` every query row needs a new row, whose position it uses. Throws Error naming the first sequence
+/// with a query row that has none.
 void check_query_rows(const AppendProblem& p);
 
-/// What ATTEND_CHECK=1 looks for: lengths, pages, slots and positions that do not exist, and places that two new rows
-/// go to. Throws Error naming the first entry at fault.
+/// Checks for ATTEND_CHECK=1: lengths, pages, slots and positions that do not exist, and two new rows with the same
+/// destination. Throws Error naming the first invalid entry.
 void check_append_entries(const AppendProblem& p);
 
-/// Both calls name the same cache, and as many sequences. Throws Error naming the first argument that differs.
+/// Checks that both calls name the same cache and the same number of sequences. Throws Error naming the first argument
+/// that differs.
 void check_one_cache(const AppendCall& append, const DecodeCall& decode);
 
-/// Neither call writes what the other one reads, but for the cache. Throws Error naming the argument.
+/// Checks that neither call writes memory that the other one reads, except the cache. Throws Error naming the argument.
 void check_outputs_apart(const DecodeProblem& decode, const AppendProblem& append);
 
 }  // namespace attend::core

@@ -14,7 +14,7 @@
 namespace attend::core {
 namespace {
 
-constexpr const char* kOwner = "k";  // all lies on its device
+constexpr const char* kOwner = "k";  // the argument that determines the device
 
 void check_rows(const char* name, const Tensor& t, Device device) {
   if (!has_simd_loops(t.dtype)) refuse("{}: dtype {}, allowed f32, f16, bf16", name, dtype_name(t.dtype));
@@ -28,7 +28,7 @@ void check_cache(const char* name, const Tensor& t, Device device) {
   check_tensor(name, t, device, kOwner);
 }
 
-/// Weights and tables.
+/// Checks weights and tables.
 Tensor checked_numbers(const char* name, const ConstTensor& passed, Device device) {
   const Tensor t = input_view(passed);
   if (!has_simd_loops(t.dtype) && t.dtype != DType::kF64) {
@@ -38,7 +38,7 @@ Tensor checked_numbers(const char* name, const ConstTensor& passed, Device devic
   return t;
 }
 
-/// The optional tensors `name` and `with` are given both or neither.
+/// Checks that the optional tensors `name` and `with` are given both or neither.
 void check_pair(const char* name, bool is_given, const char* with, bool with_is_given) {
   if (is_given && !with_is_given) refuse("{}: given without {}, allowed with it only", name, with);
   if (with_is_given && !is_given) refuse("{}: given without {}, allowed with it only", with, name);
@@ -64,14 +64,14 @@ void resolve_caches(AppendProblem& p, const AppendCall& call) {
               "(first three dimensions of k_cache, head_dim_v of v)");
 }
 
-/// The names of the arguments that describe the rows of a tensor.
+/// Names of the arguments that describe the rows of a tensor.
 struct RowArguments {
   const char* tensor;
   const char* offsets;
   const char* most;
 };
 
-/// The rows of `t`: packed where there are offsets, of at most `most` rows a sequence, else dense.
+/// Returns the rows of `t`: packed if there are offsets, with at most `most` rows per sequence, otherwise dense.
 SequenceRows resolved_rows(const RowArguments& name, const Tensor& t, SequenceRows rows) {
   if (rows.offsets == nullptr) {
     if (rows.seqlen != 0) refuse("{}: {} without {}, allowed with it only", name.most, rows.seqlen, name.offsets);
@@ -105,7 +105,7 @@ void resolve_new_rows(AppendProblem& p, const AppendCall& call) {
                              {call.cu_seqlens_new, packed ? call.num_sequences : p.k.shape[0], call.max_seqlen_new});
   p.slot_mapping = call.slot_mapping;
   p.positions = call.positions;
-  // Slots say all: an index is looked at for lengths only.
+  // With slots, the index is used only for lengths.
   const bool by_slot = p.slot_mapping != nullptr;
   static_cast<CacheLayout&>(p) = make_cache_layout(call.cache, p.k_cache, by_slot ? 0 : p.num_sequences());
   resolve_descales(p, p.k_cache, p.v_cache ? &*p.v_cache : nullptr, p.num_sequences(), kOwner);
@@ -123,10 +123,10 @@ void refuse_queries(const char* why, const AppendCall& call) {
   }
 }
 
-/// The query rows of append, which normalises and rotates them into q_out.
+/// Query rows of append, which normalises and rotates them into q_out.
 struct QueryCall {
   ConstTensor q;
-  std::optional<Tensor> q_out;  ///< absent: memory that whoever computes takes
+  std::optional<Tensor> q_out;  ///< absent: the backend allocates memory
   const std::int32_t* cu_seqlens_q;
   std::int64_t max_seqlen_q;
 };
@@ -204,7 +204,7 @@ void resolve_norms(AppendProblem& p, const AppendCall& call) {
   }
 }
 
-/// A few tensors of a problem, with their names.
+/// A list of tensors of a problem, with their names.
 class TensorList {
  public:
   void add(const char* name, const Tensor& t) {
@@ -228,7 +228,7 @@ void check_apart(const NamedTensor& out, const NamedTensor& other) {
   refuse("{}: shares memory with {}, allowed a buffer of its own", out.name, other.name);
 }
 
-/// What is written is not read, but for a q_out that is q. The caches may overlap each other.
+/// Checks that no written memory is read, except if q_out is q. The caches may overlap each other.
 void check_written(const AppendProblem& p) {
   TensorList inputs, caches;
   inputs.add("k", p.k);

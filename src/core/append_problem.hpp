@@ -1,8 +1,8 @@
-// A checked append call: every default resolved, every size verified, nothing allocated. Knows no hardware.
+// A checked append call: every default resolved, every size verified, nothing allocated. Independent of hardware.
 //
-// make_append_problem is the only place that looks at what a user passed; the backends trust an AppendProblem. What
-// lies in arrays on the tensors' device (lengths, tables, offsets, slots, positions) is read by whoever computes: on
-// the host through the functions below.
+// Only make_append_problem reads the user's arguments; the backends trust an AppendProblem. Arrays on the tensors'
+// device (lengths, tables, offsets, slots, positions) are read during the computation. On the host, the functions below
+// read them.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@
 
 namespace attend::core {
 
-/// The rows of sequences in a tensor, numbered in their order there: tokens. Dense, sequence s is batch entry s with
-/// `seqlen` rows; packed, it owns the rows [offsets[s], offsets[s + 1]) of batch entry 0.
+/// The rows of sequences in a tensor, numbered in storage order as tokens. Without offsets, sequence s is batch entry s
+/// with `seqlen` rows. With offsets (packed), it owns the rows [offsets[s], offsets[s + 1]) of batch entry 0.
 struct SequenceRows {
   const std::int32_t* offsets = nullptr;
   std::int64_t num_sequences = 0;
-  std::int64_t seqlen = 0;  ///< packed: an upper bound
+  std::int64_t seqlen = 0;  ///< upper bound if packed
 
-  // Of offsets on the host:
+  // These require offsets on the host:
 
   [[nodiscard]] std::int64_t count() const { return begin(num_sequences); }
   [[nodiscard]] std::int64_t begin(std::int64_t s) const { return offsets != nullptr ? offsets[s] : s * seqlen; }
   [[nodiscard]] std::int64_t length(std::int64_t s) const { return begin(s + 1) - begin(s); }
-  /// The sequence of a token < count().
+  /// Returns the sequence of a token < count().
   [[nodiscard]] std::int64_t sequence_of(std::int64_t token) const {
     if (offsets == nullptr) return token / seqlen;
     return std::upper_bound(offsets, offsets + num_sequences + 1, token) - offsets - 1;
@@ -40,10 +40,10 @@ struct SequenceRows {
 
 struct AppendProblem : CacheLayout {
   Tensor k, k_cache;
-  std::optional<Tensor> v, v_cache;  ///< both or neither
-  std::optional<Tensor> q, q_out;    ///< likewise
-  SequenceRows new_rows;             ///< of k and v
-  SequenceRows q_rows;               ///< of q and q_out
+  std::optional<Tensor> v, v_cache;  ///< both or neither are set
+  std::optional<Tensor> q, q_out;    ///< both or neither are set
+  SequenceRows new_rows;             ///< rows of k and v
+  SequenceRows q_rows;               ///< rows of q and q_out
   QueryPositions query_positions = QueryPositions::kLast;
   const std::int64_t* slot_mapping = nullptr;
   const std::int32_t* positions = nullptr;
@@ -56,16 +56,16 @@ struct AppendProblem : CacheLayout {
   [[nodiscard]] std::int64_t rotary_dim() const { return rotary ? 2 * rotary->cos.shape[3] : 0; }
   [[nodiscard]] std::int64_t max_positions() const { return rotary ? rotary->cos.shape[2] : 0; }
 
-  // Of arrays on the host:
+  // These require arrays on the host:
 
-  /// With slots nobody asks where the keys of a sequence lie.
+  /// Returns a sequence's state. With slots, the location of its keys is not needed.
   [[nodiscard]] CachedSequence sequence(std::int64_t s) const {
     if (slot_mapping == nullptr) return cached(s);
     const std::int64_t length = cache.seqlens_k != nullptr ? cache.seqlens_k[s] : 0;
     return {0, std::max<std::int64_t>(length, 0), length < 0};
   }
 
-  /// Where new row i of a live sequence goes.
+  /// Returns the destination of new row i of a live sequence.
   [[nodiscard]] CachePlace destination(const CachedSequence& in_cache, std::int64_t s, std::int64_t i) const {
     if (slot_mapping != nullptr) {
       const std::int64_t slot = slot_mapping[new_rows.begin(s) + i];
@@ -76,13 +76,13 @@ struct AppendProblem : CacheLayout {
     return key < capacity ? place(in_cache.cache_row, key) : CachePlace{-1, 0};
   }
 
-  /// The position of new row i as the caller says it: it may lie outside the tables.
+  /// Returns the position of new row i as passed; it may be outside the tables.
   [[nodiscard]] std::int64_t position(const CachedSequence& in_cache, std::int64_t s, std::int64_t i) const {
     if (positions != nullptr) return positions[new_rows.begin(s) + i];
     return (rotary && rotary->seqlens != nullptr ? rotary->seqlens[s] : in_cache.length) + i;
   }
 
-  /// The new row whose position query row i of a sequence has. Without `positions` it need not exist.
+  /// Returns the new row whose position query row i of a sequence uses. Without `positions` that row need not exist.
   [[nodiscard]] std::int64_t new_row_of_query(std::int64_t s, std::int64_t i) const {
     switch (query_positions) {
       case QueryPositions::kLast:
@@ -96,10 +96,10 @@ struct AppendProblem : CacheLayout {
   }
 };
 
-/// Checks the arguments of attend::append and resolves the defaults. Throws Error naming the first argument at fault.
-/// Of tensors on a CPU the offsets are checked too, and with ATTEND_CHECK=1 what the other arrays hold.
-/// With `decode`, for an append that goes before it: the query rows are decode's, and the caller gives q_out memory for
-/// a dense tensor. Where q is to stay as it is, the problem has none.
+/// Checks the arguments of attend::append and resolves the defaults. Throws Error naming the first invalid argument.
+/// For tensors on a CPU, also checks the offsets, and with ATTEND_CHECK=1 the contents of the other arrays. With
+/// `decode`, for an append before a decode: the query rows are those of decode, and the caller sets q_out to memory of
+/// a dense tensor. If q is unchanged, the problem has no q.
 [[nodiscard]] AppendProblem make_append_problem(const AppendCall& call, const DecodeCall* decode = nullptr);
 
 }  // namespace attend::core

@@ -1,4 +1,4 @@
-// A backend, as src/dispatch sees it: what it is called, what it can do, and how to run it.
+// A backend as src/dispatch uses it: its name, its capabilities, and the functions that run it.
 #pragma once
 
 #include <functional>
@@ -12,38 +12,40 @@
 namespace attend::core {
 
 struct Backend {
-  const char* name;         ///< what Params::compute takes
+  const char* name;         ///< value for Params::compute
   const char* description;  ///< one line
   DeviceType device;
   std::function<void(const Problem&, Stream)> forward = {};   ///< empty: backward only
   std::function<void(const Problem&, Stream)> backward = {};  ///< empty: forward only
-  bool in_auto = true;  ///< "auto" tries it; lessons, and what another backend beats at everything, are left out
-  /// The backend of its device that supports most, one of each device: if no backend supports a problem, "auto" says
-  /// what this one lacks, or what the first one lacks that takes the problem's options.
+  /// true if "auto" may choose it; false for lesson kernels and for backends that another one always beats
+  bool in_auto = true;
+  /// true for the backend that supports the most options, one per device. If no backend supports a problem, "auto"
+  /// reports the reason of this one, or of the first backend that supports the problem's options.
   bool is_fallback = false;
-  DTypes dtypes = {~0U};  ///< of q, that it may take
-  /// One line saying what the backend lacks for this problem ("dropout_p: 0.1, compute 'cpu_naive' allows 0"), or
-  /// nothing.
+  DTypes dtypes = {~0U};  ///< dtypes of q that it may support
+  /// Returns one line with the reason why the backend cannot run this problem ("dropout_p: 0.1, compute 'cpu_naive'
+  /// allows 0"), or nothing.
   std::function<std::optional<std::string>(const Problem&)> unsupported = {};
-  /// Does it take each of the problem's options in some problem? Empty: asked of no backend of its device.
+  /// Returns whether the backend supports each of the problem's options in some problem. Empty if no backend of the
+  /// device uses it.
   std::function<bool(const Problem&)> takes_options = {};
-  /// Seconds that it expects to take for the problem; infinity where it lacks something. Asked at every call of "auto",
-  /// so it makes no text. Empty: "auto" takes the first backend that lacks nothing.
+  /// Returns the estimated seconds for the problem, or infinity if the backend cannot run it. "auto" calls this in
+  /// every call, so it produces no text. Empty: "auto" chooses the first backend that can run the problem.
   std::function<double(const Problem&)> estimate = {};
-  /// Bytes of scratch memory on the device that a call takes. Empty: none that a caller could pass.
+  /// Returns the bytes of scratch memory on the device that a call needs. Empty: the caller cannot pass any.
   std::function<std::size_t(const Problem&)> workspace_bytes = {};
-  /// Compiles and loads whatever a call will need. Empty: nothing to do.
+  /// Compiles and loads everything that a call will need. Empty: nothing to do.
   std::function<void(const Problem&)> prepare = {};
-  /// What a call would do; `lack` is filled in by the caller. Empty: nothing to tell.
+  /// Describes how a call would run; the caller sets `lack`. Empty: no description.
   std::function<Candidate(const Problem&)> explain = {};
 };
 
-/// For backends that compute in one dtype: the line saying that q is in none of `allowed`, or that another tensor of
-/// the problem differs from q. Nothing where all is well.
+/// For backends that compute in one dtype: returns the reason if the dtype of q is not in `allowed`, or if another
+/// tensor of the problem differs from q. Otherwise nothing.
 std::optional<std::string> dtype_lack(const Problem& p, const char* compute, std::span<const DType> allowed);
 
-/// Of a backend that takes no score of the caller's (Problem::custom_score): the refusal, if there is one. Of one that
-/// runs programs: if the problem's score has none.
+/// Returns the reason why a custom score (Problem::custom_score) is unsupported, if there is one. A backend that runs
+/// programs refuses only a score without a program.
 [[nodiscard]] std::optional<std::string> custom_score_lack(const Problem& p, const char* compute,
                                                            bool runs_programs = false);
 

@@ -6,10 +6,10 @@
 namespace attend::core {
 namespace {
 
-/// A mask that is a window becomes one, together with that of the call.
+/// Merges a mask that is a window into the window of the call. Returns false if that is not possible.
 bool takes_window(Problem& p, const BlockTiles& tiles) {
   if (!tiles.band) return false;
-  // The call's window is counted from the last row and key, the mask's from the first.
+  // The call's window counts from the last row and key, the mask's window from the first.
   const std::int64_t offset = p.max_seqlen_k - p.max_seqlen_q;
   const auto joined = [](std::int64_t own, std::int64_t end, std::int64_t moved) {
     if (end == BlockBand::kOpen) return own;

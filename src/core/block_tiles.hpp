@@ -1,4 +1,4 @@
-// Which pairs of rows and keys a problem's rows see, by tiles: what a BlockMask holds and backends read.
+// Visible pairs of rows and keys, by tiles: the contents of a BlockMask, as backends read them.
 #pragma once
 
 #include <algorithm>
@@ -15,45 +15,48 @@ namespace attend::core {
 
 constexpr std::int64_t kMaskTile = 64;  // rows, and keys, of a tile
 
-/// Bit r of word k: row r of the tile sees its key k. Bits beyond a length are 0.
+/// Bit r of word k: row r of the tile sees key k of the tile. Bits beyond a length are 0.
 using TilePattern = std::array<std::uint64_t, kMaskTile>;
 
-// In the place of a pattern: kAllSeen, each row that exists sees each key that exists; kNoneSeen.
+// Special values instead of a pattern number. kAllSeen: each existing row sees each existing key. kNoneSeen: no row
+// sees a key.
 using attend::kAllSeen;
 using attend::kNoneSeen;
 
-/// Neighbouring tiles of keys: any number that are seen in full, or one with a pattern.
+/// Neighbouring tiles of keys: any number of full tiles, or one tile with a pattern.
 struct SeenTiles {
-  std::int32_t begin, end;  ///< tiles of keys
-  std::int32_t pattern;     ///< of BlockTiles::patterns, or kAllSeen
+  std::int32_t begin, end;  ///< range of tiles of keys
+  std::int32_t pattern;     ///< index into BlockTiles::patterns, or kAllSeen
 };
 
-/// Of a mask that is a window: row i sees keys i - left to i + right. One of both may be negative.
+/// A mask that is a window: row i sees keys i - left to i + right. One of the two may be negative.
 struct BlockBand {
   static constexpr std::int64_t kOpen = std::int64_t{1} << 40;  ///< hides no key
   std::int64_t left = kOpen, right = kOpen;
 };
 
 struct BlockTiles {
-  std::int64_t batch = 1;                              ///< 1: the same for all sequences
-  std::int64_t num_heads = 1;                          ///< 1: for all query heads
-  bool asks_for_batch = false, asks_for_head = false;  ///< does the function? Then 1 is 1
+  std::int64_t batch = 1;      ///< 1: the same mask for all sequences
+  std::int64_t num_heads = 1;  ///< 1: the same mask for all query heads
+  /// true if the function uses b or h; 1 above then means exactly one
+  bool asks_for_batch = false, asks_for_head = false;
   std::int64_t seqlen_q = 0, seqlen_k = 0;
-  std::vector<std::int64_t> row_begin = {};  ///< of each row of tiles, where in `seen` it begins; one more: the end
-  std::vector<SeenTiles> seen = {};          ///< in each row of tiles by rising keys
-  std::vector<TilePattern> patterns = {};    ///< no two are equal; none is empty or that of a tile that is seen in full
-  std::vector<std::uint64_t> rows_seen = {};  ///< of each pattern, the rows that see some key: a bit each
-  double num_pairs = 0;                       ///< that are seen
-  std::optional<BlockBand> band = {};         ///< it is this window, and nothing else
-  /// Forms of it in the memory of GPUs, which go with it: of cuda/launch/block_mask_lists.cpp
+  /// for each row of tiles, its first index in `seen`, followed by the end of the last row
+  std::vector<std::int64_t> row_begin = {};
+  std::vector<SeenTiles> seen = {};           ///< sorted by keys within each row of tiles
+  std::vector<TilePattern> patterns = {};     ///< distinct; none is empty or full
+  std::vector<std::uint64_t> rows_seen = {};  ///< for each pattern, one bit for each row that sees a key
+  double num_pairs = 0;                       ///< number of visible pairs
+  std::optional<BlockBand> band = {};         ///< set if the mask is exactly this window
+  /// Copies in GPU memory, freed with this object; see cuda/launch/block_mask_lists.cpp
   mutable std::shared_ptr<void> on_devices = {};
-  mutable std::shared_ptr<void> maps_on_devices = {};  ///< likewise of cuda/launch/block_map.cpp
+  mutable std::shared_ptr<void> maps_on_devices = {};  ///< copies for cuda/launch/block_map.cpp
 
   [[nodiscard]] std::int64_t tile_rows() const { return (seqlen_q + kMaskTile - 1) / kMaskTile; }
   [[nodiscard]] std::int64_t tile_columns() const { return (seqlen_k + kMaskTile - 1) / kMaskTile; }
 };
 
-/// The tiles of one query head of one sequence; without a mask all pairs are seen.
+/// The tiles of one query head of one sequence. Without a mask all pairs are visible.
 class HeadTiles {
  public:
   HeadTiles() = default;
@@ -65,18 +68,18 @@ class HeadTiles {
 
   [[nodiscard]] bool see_all() const { return tiles_ == nullptr; }
 
-  /// Does row r of the tile see any of its keys?
+  /// Returns whether row r of a tile sees any of the tile's keys. number: index of the tile's pattern.
   [[nodiscard]] bool sees_any(std::int32_t number, std::int64_t r) const {
     return (tiles_->rows_seen[static_cast<std::size_t>(number)] >> r & 1) != 0;
   }
 
-  /// Those that are seen of a row of tiles.
+  /// Returns the visible tiles of a row of tiles.
   [[nodiscard]] std::span<const SeenTiles> row(std::int64_t tile_row) const {
     const std::int64_t* at = tiles_->row_begin.data() + first_ + tile_row;
     return {tiles_->seen.data() + at[0], static_cast<std::size_t>(at[1] - at[0])};
   }
 
-  /// Of a tile: its number, kAllSeen or kNoneSeen.
+  /// Returns a tile's pattern number, kAllSeen or kNoneSeen.
   [[nodiscard]] std::int32_t pattern_of(std::int64_t tile_row, std::int64_t key_tile) const {
     if (tiles_ == nullptr) return kAllSeen;
     const auto tiles = row(tile_row);
@@ -87,7 +90,7 @@ class HeadTiles {
     return tiles_->patterns[static_cast<std::size_t>(number)];
   }
 
-  /// May some of these rows see some of these keys? No: none does. Neither range is empty.
+  /// Returns false only if no row of the range sees any key of the range. Neither range may be empty.
   [[nodiscard]] bool may_see(std::int64_t row_begin, std::int64_t row_end, std::int64_t key_begin,
                              std::int64_t key_end) const {
     if (tiles_ == nullptr) return true;
@@ -106,7 +109,7 @@ class HeadTiles {
   }
 
  private:
-  /// The first tiles that end behind a tile of keys.
+  /// Returns the first entry that ends after a tile of keys.
   [[nodiscard]] static std::span<const SeenTiles>::iterator first_behind(std::span<const SeenTiles> tiles,
                                                                          std::int64_t key_tile) {
     return std::upper_bound(tiles.begin(), tiles.end(), key_tile,
@@ -114,7 +117,7 @@ class HeadTiles {
   }
 
   const BlockTiles* tiles_ = nullptr;
-  std::int64_t first_ = 0;  // its first row of tiles
+  std::int64_t first_ = 0;  // first row of tiles of this head
 };
 
 }  // namespace attend::core

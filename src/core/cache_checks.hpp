@@ -1,16 +1,16 @@
-// What ATTEND_CHECK=1 looks for in the arrays of a cache: rows, lengths and pages that do not exist. Without it they
-// are clamped or skipped, as CacheIndex says.
+// Checks for ATTEND_CHECK=1 of the arrays of a cache: rows, lengths and pages that do not exist. Without it such
+// entries are clamped or skipped, as CacheIndex describes.
 #pragma once
 
 #include "core/decode_problem.hpp"
 
 namespace attend::core {
 
-/// Does the environment ask for it?
+/// Returns whether ATTEND_CHECK is 1.
 /// @throws Error if ATTEND_CHECK is neither 0 nor 1.
 [[nodiscard]] bool checks_caches();
 
-/// Throws Error naming the first entry at fault. Of a problem whose arrays lie in memory of the host.
+/// Throws Error naming the first invalid entry. The arrays must be in host memory.
 void check_cache_entries(const DecodeProblem& p);
 
 }  // namespace attend::core

@@ -8,7 +8,7 @@
 namespace attend::core {
 namespace {
 
-/// No entry of the table has a byte offset beyond int64.
+/// Checks that the byte offset of every entry of the table fits into int64.
 void check_row_stride(const PageTable& table) {
   constexpr std::int64_t kMostEntries = std::int64_t{1} << 60;
   const std::int64_t most = table.num_rows > 1 ? kMostEntries / (table.num_rows - 1) : kMostEntries;

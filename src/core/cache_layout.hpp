@@ -1,4 +1,4 @@
-// A checked CacheIndex: how much a cache holds and where its keys lie. Of decode's problem and append's alike.
+// A checked CacheIndex: the size of a cache and the location of its keys. Shared by the problems of decode and append.
 #pragma once
 
 #include <algorithm>
@@ -10,54 +10,54 @@
 
 namespace attend::core {
 
-/// What a cache knows of a sequence.
+/// State of a sequence in a cache.
 struct CachedSequence {
-  std::int64_t cache_row;  ///< of a contiguous cache; of a paged one the row of the table
-  std::int64_t length;     ///< clamped to the capacity; of a dead sequence 0
+  std::int64_t cache_row;  ///< row of a contiguous cache, or row of the page table
+  std::int64_t length;     ///< clamped to the capacity; 0 for a dead sequence
   bool dead;               ///< see CacheIndex
 };
 
 /// A row of k_cache and v_cache.
 struct CachePlace {
-  std::int64_t block;  ///< index into their first dimension; -1: the place does not exist
+  std::int64_t block;  ///< index into the first dimension; -1: the place does not exist
   std::int64_t row;
 };
 
-/// The factors of a cache of 8 bits: element * factor is the number that it stands for.
+/// Scale factors of an 8-bit cache: an element stands for the number element * factor.
 struct Descale {
-  const float* data = nullptr;  ///< null: all are 1
-  bool is_per_row = false;      ///< a factor for each row of the cache, else for each sequence
+  const float* data = nullptr;  ///< null: all factors are 1
+  bool is_per_row = false;      ///< true: one factor for each row of the cache; false: one for each sequence
   std::int64_t batch_stride = 0;
   std::int64_t head_stride = 0;
-  std::int64_t row_stride = 0;  ///< from row to row of a page; 0 if not per row
+  std::int64_t row_stride = 0;  ///< from one row of a page to the next; 0 if not per row
 
-  // Of factors on the host, with data:
+  // Requires data on the host:
 
-  /// The factor of a row. row_stride leads to that of the next row of the page.
+  /// Returns the address of a row's factor. The factor of the page's next row is row_stride further.
   [[nodiscard]] const float* of(std::int64_t sequence, std::int64_t head, const CachePlace& at) const {
     const std::int64_t row = is_per_row ? at.row * row_stride : 0;
     return data + (is_per_row ? at.block : sequence) * batch_stride + head * head_stride + row;
   }
 };
 
-/// What elements are multiplied by: the factor, or NaN if it is infinite. Infinity * 0 is NaN, and so is a sum of
-/// infinities of both signs: infinity times a finished product of rows would hide that.
+/// Returns the multiplier of elements: the factor, or NaN if the factor is infinite. Infinity * 0 is NaN, and so is a
+/// sum of infinities of both signs. Multiplying a finished dot product by infinity would hide that.
 [[nodiscard]] inline float multiplier(float factor) {
   return std::isinf(factor) ? std::numeric_limits<float>::quiet_NaN() : factor;
 }
 
 struct CacheLayout {
   CacheIndex cache;
-  std::int64_t num_blocks = 0;  ///< pages; of a contiguous cache its rows
-  std::int64_t block_size = 0;  ///< keys of a page; of a contiguous cache its capacity
-  std::int64_t capacity = 0;    ///< keys that a sequence may have
+  std::int64_t num_blocks = 0;  ///< number of pages, or of rows of a contiguous cache
+  std::int64_t block_size = 0;  ///< keys of a page, or capacity of a contiguous cache
+  std::int64_t capacity = 0;    ///< maximum keys of a sequence
   Descale k_descale;
   Descale v_descale;
 
-  /// Rows that CacheIndex::cache_batch_idx may name.
+  /// Returns the number of rows that CacheIndex::cache_batch_idx may name.
   [[nodiscard]] std::int64_t cache_rows() const { return cache.page_table ? cache.page_table->num_rows : num_blocks; }
 
-  // Of arrays on the host:
+  // These require arrays on the host:
 
   [[nodiscard]] CachedSequence cached(std::int64_t index) const {
     const std::int64_t row = cache.cache_batch_idx != nullptr ? cache.cache_batch_idx[index] : index;
@@ -66,7 +66,7 @@ struct CacheLayout {
     return {row, std::clamp<std::int64_t>(length, 0, capacity), length < 0};
   }
 
-  /// Where key `key` < capacity of a sequence lies.
+  /// Returns the place of key `key` < capacity of a sequence.
   [[nodiscard]] CachePlace place(std::int64_t cache_row, std::int64_t key) const {
     if (!cache.page_table) return {cache_row, key};
     const PageTable& table = *cache.page_table;
@@ -75,11 +75,11 @@ struct CacheLayout {
   }
 };
 
-/// Checks the index of a cache whose keys are `k_cache`, for that many sequences. No array is read.
+/// Checks the index of a cache whose keys are `k_cache`, for `num_sequences` sequences. Reads no array.
 /// @throws Error naming the argument.
 [[nodiscard]] CacheLayout make_cache_layout(const CacheIndex& cache, const Tensor& k_cache, std::int64_t num_sequences);
 
-/// Checks the descales of the index and puts them into the layout. v_cache: null if there is none.
+/// Checks the descales of the index and sets them in the layout. v_cache: null if there is none.
 /// @param owner  the argument whose device is that of the call
 /// @throws Error naming the argument.
 void resolve_descales(CacheLayout& layout, const Tensor& k_cache, const Tensor* v_cache, std::int64_t num_sequences,

@@ -25,7 +25,7 @@ void check_device(const std::string& what, Device found, Device wanted) {
   refuse("{}: on {}, allowed the device of q, {}", what, place_of(found), place_of(wanted));
 }
 
-/// The same bytes with strides from the first of them on.
+/// Returns a view of the same bytes with positive strides.
 Tensor with_rising_strides(Tensor t) {
   for (std::size_t d = 0; d < t.shape.size(); ++d) {
     if (t.stride[d] >= 0) continue;
@@ -35,7 +35,8 @@ Tensor with_rising_strides(Tensor t) {
   return t;
 }
 
-/// Could an offset in bytes be beyond an int64? Sums are an array of float64 for each element, however small that is.
+/// Returns whether a byte offset could exceed int64. Sums use an array of float64 for all elements, whatever their
+/// size.
 bool is_too_large(const Tensor& t) {
   constexpr double kMostBytes = 0x1p62;
   double elements = 1, reach = 0;
@@ -46,14 +47,15 @@ bool is_too_large(const Tensor& t) {
   return std::max(elements, reach) * sizeof(double) >= kMostBytes;
 }
 
-/// Surely no two elements at one place: each stride is beyond what the dimensions of smaller strides span.
+/// Returns true only if no two elements share an address: each stride exceeds the span of the dimensions with smaller
+/// strides.
 bool has_elements_apart(const Tensor& t) {
   std::vector<std::pair<std::int64_t, std::int64_t>> strides_and_extents;
   for (std::size_t d = 0; d < t.shape.size(); ++d) {
     if (t.shape[d] > 1) strides_and_extents.emplace_back(t.stride[d], t.shape[d]);
   }
   std::sort(strides_and_extents.begin(), strides_and_extents.end());
-  std::int64_t last = 0;  // offset of the last element of the dimensions seen
+  std::int64_t last = 0;  // offset of the last element over the dimensions so far
   for (const auto& [stride, extent] : strides_and_extents) {
     if (stride <= last) return false;
     last += stride * (extent - 1);
@@ -61,7 +63,7 @@ bool has_elements_apart(const Tensor& t) {
   return true;
 }
 
-/// What was given for captured[capture].
+/// Checks the gradient that was passed for captured[capture].
 Tensor checked_gradient(const CustomScore& score, std::size_t capture, const StridedTensor& given, Device device) {
   const std::string what = fmt::format("captures: '{}'", score.names[capture]);
   const Tensor& of = score.captured[capture];
@@ -93,7 +95,8 @@ Tensor checked_gradient(const CustomScore& score, std::size_t capture, const Str
   return gradient;
 }
 
-/// Gradients are written one after another, each whole: none may have an element of another one or twice its own.
+/// Gradients are written completely, one after another, so a gradient must not share an element with another tensor or
+/// with itself.
 void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> others) {
   if (!has_elements_apart(*gradient.tensor)) {
     refuse("{}: strides by which elements share memory, allowed elements apart", gradient.name);
@@ -104,8 +107,9 @@ void check_apart(const NamedTensor& gradient, std::span<const NamedTensor> other
   }
 }
 
-/// Is the function the option alibi_slopes in this problem? On GPUs, where each kernel that takes one takes the other
-/// too and the option is quicker, and beside options with which all of them take it.
+/// Returns whether the function can be replaced by the option alibi_slopes in this problem. Only on GPUs, where every
+/// kernel with one supports the other too and the option is faster, and only with options that all these kernels
+/// support.
 bool is_alibi(const Problem& p, const CustomScore& score) {
   if (score.alibi == AlibiForm::kNone || p.q.device.type != DeviceType::kCUDA) return false;
   const bool is_causal = p.window_right == 0, is_open = p.window_left < 0 && p.window_right < 0;
@@ -116,7 +120,7 @@ bool is_alibi(const Problem& p, const CustomScore& score) {
          slopes.shape[0] == p.num_heads_q && slopes.stride[0] >= 0;
 }
 
-/// The function's one capture as Problem::alibi_slopes.
+/// Returns the function's single capture as Problem::alibi_slopes.
 Tensor slopes_of_heads(const Problem& p, const CustomScore& score) {
   Tensor slopes = score.captured.front();
   const std::int64_t stride = slopes.stride[0];
@@ -143,7 +147,7 @@ void resolve_score_function(Problem& p, const Params& params, bool is_whole, boo
   for (std::size_t n = 0; n < score.captured.size(); ++n) {
     check_device(fmt::format("score: capture '{}'", score.names[n]), score.captured[n].device, p.q.device);
   }
-  // Options come before the function: with one that changes scores it is not the same in its place.
+  // Options apply before the function. The replacement is valid only if no other option changes scores.
   const bool is_alone = !p.bias && !p.alibi_slopes && !p.transforms_scores() && score.captured.empty();
   if (score.softcap != 0 && is_alone) {
     p.transform_cap = score.softcap;

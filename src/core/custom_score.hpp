@@ -1,4 +1,4 @@
-// A modification of scores in the caller's own words, as a problem carries it: source text and captured tensors.
+// A custom function of scores, as a problem carries it: source text and captured tensors.
 #pragma once
 
 #include <array>
@@ -15,52 +15,54 @@ struct ScoreProgram;
 
 namespace attend::core {
 
-/// The option alibi_slopes in the words of a function, whose lengths of q and k are equal.
+/// Recognised forms of the option alibi_slopes in a function. The lengths of q and k must be equal.
 enum class AlibiForm : std::uint8_t {
-  kNone,        ///< it is something else
+  kNone,        ///< any other function
   kDistance,    ///< score - slope[h] |q - k|
-  kKeysBefore,  ///< score - slope[h] (q - k): the option where no key behind the row is seen
+  kKeysBefore,  ///< score - slope[h] (q - k): equals the option if no row sees a key after itself
 };
 
-/// It applies after the options of kernels/attention/score_mods.cuh and before masks. The CPU's backends run its
-/// program; those of GPUs compile its source.
+/// Applied after the options of kernels/attention/score_mods.cuh and before masks. CPU backends run its program; GPU
+/// backends compile its source.
 struct CustomScore {
-  /// Two structs as expr::print_struct prints them: ScoreValueCode, the value; ScoreFunctionCode, the value and its
+  /// Two structs from expr::print_struct: ScoreValueCode computes the value, ScoreFunctionCode the value and its
   /// derivative by the score.
   std::string source;
-  /// Of the gradients of captures: score/gradients_text.hpp. Empty: the value depends on none.
+  /// Source of the gradients of captures (score/gradients_text.hpp). Empty: the value depends on no capture of floats.
   std::string gradients = {};
-  /// Of what a kernel reads once for a tile: the members of score/held_text.hpp.
+  /// Source of values that a kernel loads once per tile: the members of score/held_text.hpp.
   std::string held = {};
-  /// Of the source: two problems with equal digests take the same kernels.
+  /// Digest of the source. Problems with equal digests use the same kernels.
   std::array<std::int32_t, 4> digest = {};
-  /// Its effects on a score, which tile choices and kernels ask for.
+  /// Effects on a score, used to choose tiles and kernels.
   ScoreModTraits traits = {};
-  /// By a constant or an element of a capture, may all values of a row be so large that the rounding of lse shows
-  /// (kernels/attention/coarse_lse.cuh), or so low that their products with log2(e) are infinite? Masks are made so.
+  /// Whether a constant or an element of a capture may make all values of a row very large or very low. Large values
+  /// make the rounding of lse visible (kernels/attention/coarse_lse.cuh). Low values, as in masks, make products with
+  /// log2(e) infinite.
   bool may_be_huge = false;
-  /// Not 0: it is the option of this name, with this value, and nothing else.
+  /// Nonzero: the function is exactly the option softcap with this value.
   double softcap = 0;
-  /// Not kNone: it is that option, with its one capture, and nothing else.
+  /// Not kNone: the function is exactly the option alibi_slopes, with its single capture.
   AlibiForm alibi = AlibiForm::kNone;
-  /// Tensors that the source reads, kMostCaptured at most, on the device of q. No key has their values or addresses.
-  /// Subscript n of a capture is dimension n: further dimensions have extent 1. Strides are any, the last one too.
+  /// Tensors that the source reads, at most kMostCaptured, on the device of q. Kernel keys do not contain their values
+  /// or addresses. Subscript n of a capture is dimension n; further dimensions have extent 1. Any strides are allowed,
+  /// including the last one.
   std::vector<Tensor> captured = {};
   static constexpr std::size_t kMostCaptured = attend::kMostCaptured;
-  /// The function itself, with as many captures as `captured` has; null: known by its source alone.
+  /// The function's program, with one capture for each tensor of `captured`; null: only the source is available.
   const expr::ScoreProgram* program = nullptr;
-  /// What the caller calls them, in the same order.
+  /// Names of the captures, in the same order.
   std::vector<std::string> names = {};
-  /// Of each capture as the function knows it: how many subscripts it has.
+  /// Number of subscripts of each capture in the function.
   std::vector<std::size_t> ranks = {};
 };
 
-/// How the elements of a capture lie in memory, as far as code depends on it.
+/// Memory layout of a capture, as far as generated code depends on it.
 struct CaptureForm {
-  bool is_near = false;  ///< all are within 2^31 of the first
-  bool is_unit = false;  ///< neighbours in the last dimension are in memory, too
+  bool is_near = false;  ///< all elements are within 2^31 of the first one
+  bool is_unit = false;  ///< neighbours in the last dimension are neighbours in memory
 };
-/// rank: of the capture as its function knows it.
+/// Returns the form of a capture. rank: its number of subscripts in the function.
 [[nodiscard]] CaptureForm form_of(const Tensor& captured, std::size_t rank);
 
 }  // namespace attend::core

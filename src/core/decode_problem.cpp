@@ -27,7 +27,7 @@ void check_cache_tensor(const char* name, const Tensor& t, const Tensor& q) {
   check_tensor(name, t, q.device);
 }
 
-/// q, k_cache, v_cache and o.
+/// Checks q, k_cache, v_cache and o.
 void check_tensors(const DecodeProblem& p, bool has_v) {
   const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
   check_float_tensor("q", q, q.device);
@@ -133,7 +133,7 @@ void check_outputs_of(const DecodeProblem& p, bool has_v) {
   if (p.lse && may_share_bytes(*p.lse, p.o)) refuse("lse: shares memory with o, allowed a buffer of its own");
 }
 
-/// The values of a cache without v_cache.
+/// Returns the values of a cache without v_cache.
 Tensor first_columns(const Tensor& k, std::int64_t columns) {
   Tensor v = k;
   v.shape[3] = std::min(columns, k.shape[3]);

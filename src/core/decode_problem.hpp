@@ -1,8 +1,8 @@
-// A checked decode call: every default resolved, every size verified, nothing allocated. Knows no hardware.
+// A checked decode call: every default resolved, every size verified, nothing allocated. Independent of hardware.
 //
-// make_decode_problem is the only place that looks at what a user passed; the backends trust a DecodeProblem. What lies
-// in arrays on the tensors' device (lengths, tables, offsets of rows) is read by whoever computes, through
-// DecodeSequence and CacheRun on the host.
+// Only make_decode_problem reads the user's arguments; the backends trust a DecodeProblem. Arrays on the tensors'
+// device (lengths, tables, row offsets) are read during the computation. On the host, DecodeSequence and CacheRun hold
+// what was read.
 #pragma once
 
 #include <algorithm>
@@ -16,24 +16,24 @@
 
 namespace attend::core {
 
-constexpr std::int64_t kMaxDecodeHeadDim = 1024;  // of q and k: 576 is DeepSeek's
+constexpr std::int64_t kMaxDecodeHeadDim = 1024;  // limit for q and k; DeepSeek uses 576
 constexpr std::int64_t kMaxTreeRows = 64;
 
 /// One sequence of a decode call.
 struct DecodeSequence {
   std::int64_t index;
   std::int64_t batch;    ///< index into the batch dimension of q, o and lse
-  std::int64_t q_begin;  ///< its first row there
+  std::int64_t q_begin;  ///< first row of the sequence
   std::int64_t seqlen_q;
-  std::int64_t seqlen_k;   ///< clamped to the capacity; of a dead sequence 0
-  std::int64_t first_key;  ///< keys before it are not seen
-  std::int64_t cache_row;  ///< of a contiguous cache; of a paged one the row of the table
+  std::int64_t seqlen_k;   ///< clamped to the capacity; 0 for a dead sequence
+  std::int64_t first_key;  ///< first visible key
+  std::int64_t cache_row;  ///< row of a contiguous cache, or row of the page table
   bool dead;               ///< see CacheIndex
 };
 
-/// Keys that lie one row stride apart: from row `row` of batch entry `block` of k and v on.
+/// Keys that are one row stride apart, starting at row `row` of batch entry `block` of k and v.
 struct CacheRun {
-  std::int64_t block;  ///< -1: these keys do not exist
+  std::int64_t block;  ///< -1: the keys do not exist
   std::int64_t row;
   std::int64_t count;
 };
@@ -42,7 +42,7 @@ struct DecodeProblem : CacheLayout {
   Tensor q, k, v, o;
   std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1)
   std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1), expanded
-  std::optional<Tensor> sinks;         ///< likewise
+  std::optional<Tensor> sinks;         ///< (num_sequences, num_heads_q, 1, 1), expanded
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::uint64_t* tree_mask = nullptr;
 
@@ -54,16 +54,16 @@ struct DecodeProblem : CacheLayout {
   std::int64_t head_dim_v = 0;
 
   double scale = 1.0;
-  double transform_cap = 0.0;  ///< as in Problem
+  double transform_cap = 0.0;  ///< cap of the score transform, as in Problem
   std::int64_t window_left = kOpenWindow;
-  std::int64_t window_right = kOpenWindow;  ///< causal is 0
+  std::int64_t window_right = kOpenWindow;  ///< 0 for causal
   bool lse_base2 = false;
 
-  /// Without heads 0.
+  /// Returns the query heads of a key head; 0 without heads.
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_k == 0 ? 0 : num_heads_q / num_heads_k; }
   [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
 
-  // Of tensors on the host:
+  // These require tensors on the host:
 
   [[nodiscard]] DecodeSequence sequence(std::int64_t index) const {
     DecodeSequence s = {index, index, 0, max_seqlen_q, 0, 0, index, true};
@@ -80,37 +80,37 @@ struct DecodeProblem : CacheLayout {
     return s;
   }
 
-  /// Where the keys from `key` on lie.
+  /// Returns the place of the keys from `key` on.
   [[nodiscard]] CacheRun run(const DecodeSequence& s, std::int64_t key) const {
     const CachePlace at = place(s.cache_row, key);
     return {at.block, at.row, std::min(block_size - at.row, s.seqlen_k - key)};
   }
 
-  /// Keys that a query row sees, but for those that a tree hides or that do not exist.
+  /// Returns the keys that a query row sees, including those that a tree hides or that do not exist.
   [[nodiscard]] KeyRange keys_of_row(const DecodeSequence& s, std::int64_t i) const {
     const KeyRange keys = WindowMask{s.seqlen_q, s.seqlen_k, window_left, window_right}.row(i);
     const std::int64_t begin = std::max(keys.begin, s.first_key);
     return {begin, std::max(begin, keys.end)};
   }
 
-  /// Does a tree hide key j from row i?
+  /// Returns whether a tree hides key j from row i.
   [[nodiscard]] bool tree_hides(const DecodeSequence& s, std::int64_t i, std::int64_t j) const {
     if (tree_mask == nullptr) return false;
     const std::int64_t bit = j - (s.seqlen_k - s.seqlen_q);
     return bit >= 0 && (tree_word(s, i) >> bit & 1) == 0;
   }
   [[nodiscard]] std::uint64_t tree_word(const DecodeSequence& s, std::int64_t i) const {
-    return tree_mask[s.batch * max_seqlen_q + s.q_begin + i];  // packed: batch is 0
+    return tree_mask[s.batch * max_seqlen_q + s.q_begin + i];  // batch is 0 if packed
   }
 };
 
-/// Rows of q, o or lse of a sequence and query head.
+/// Returns the rows of q, o or lse of a sequence and query head.
 [[nodiscard]] inline Matrix q_matrix(const Tensor& t, const DecodeSequence& s, std::int64_t head) {
   return {element(t, s.batch, head, s.q_begin), t.dtype, s.seqlen_q, t.shape[3], t.stride[2]};
 }
 
-/// Checks the arguments of attend::decode and resolves the defaults. Throws Error naming the first argument at fault.
-/// Of tensors on a CPU cu_seqlens_q is checked too, and with ATTEND_CHECK=1 what CacheIndex's arrays hold.
+/// Checks the arguments of attend::decode and resolves the defaults. Throws Error naming the first invalid argument.
+/// For tensors on a CPU, also checks cu_seqlens_q, and with ATTEND_CHECK=1 the contents of CacheIndex's arrays.
 [[nodiscard]] DecodeProblem make_decode_problem(const DecodeCall& call);
 
 }  // namespace attend::core

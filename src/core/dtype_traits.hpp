@@ -1,5 +1,5 @@
-// Properties of each element type beyond its name and size, in one place that all other code asks.
-// docs/code_map.md says how to add a type.
+// Properties of each element type in addition to name and size. All other code queries them here. docs/code_map.md
+// describes how to add a type.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@
 namespace attend::core {
 
 struct DTypeTraits {
-  const char* npy = nullptr;  ///< as NumPy's files call it; null: no element type
-  bool is_float = false;      ///< q, k, v and o may have it
-  bool is_quantized = false;  ///< caches of keys and values may have it, with factors: CacheIndex::k_descale
-  bool is_integer = false;    ///< score functions may read it
-  double unit_roundoff = 0;   ///< half the distance between neighbouring numbers, relative to their size
+  const char* npy = nullptr;  ///< type code in .npy files; null: not an element type
+  bool is_float = false;      ///< supported by q, k, v and o
+  bool is_quantized = false;  ///< supported by caches of keys and values, with scale factors: CacheIndex::k_descale
+  bool is_integer = false;    ///< supported by score functions
+  double unit_roundoff = 0;   ///< half the distance between neighbouring numbers, relative to their magnitude
   double smallest_normal = 0;
-  std::optional<ElementType> element = {};  ///< of kernels; none: no kernel takes it
+  std::optional<ElementType> element = {};  ///< type in kernels; none: no kernel supports it
 };
 
 [[nodiscard]] constexpr DTypeTraits dtype_traits(DType dtype) {
@@ -38,12 +38,12 @@ struct DTypeTraits {
     case DType::kF16:
       return of_kernels("<f2", ElementType::kF16);
     case DType::kBF16:
-      return of_kernels("<V2", ElementType::kBF16);  // NumPy has no such type: two opaque bytes
+      return of_kernels("<V2", ElementType::kBF16);  // NumPy has no bfloat16: two opaque bytes
     case DType::kF64:
       return {.npy = "<f8", .is_float = true, .unit_roundoff = 0x1p-53, .smallest_normal = 0x1p-1022};
     case DType::kBool:
       return {.npy = "|b1"};
-    case DType::kF8E4M3:  // NumPy has no such type: an opaque byte
+    case DType::kF8E4M3:  // NumPy has no such type: one opaque byte
       return {.npy = "|V1", .is_quantized = true, .unit_roundoff = 0x1p-4, .smallest_normal = 0x1p-6};
     case DType::kI8:
       return {.npy = "|i1", .is_quantized = true};
@@ -55,22 +55,24 @@ struct DTypeTraits {
   return {};
 }
 
-/// May q, k, v and o have it?
+/// Returns whether q, k, v and o may have the type.
 [[nodiscard]] constexpr bool is_float(DType dtype) {
   return dtype_traits(dtype).is_float;
 }
 
-/// Do its elements stand for numbers that are divided by a factor? Only caches of keys and values may have it.
+/// Returns whether elements stand for numbers divided by a scale factor. Only caches of keys and values may have such a
+/// type.
 [[nodiscard]] constexpr bool is_quantized(DType dtype) {
   return dtype_traits(dtype).is_quantized;
 }
 
-/// A type with fewer digits than float32, which everything is computed in: results of it are rounded once more.
+/// Returns whether the type has fewer digits than float32, so that results are rounded from float32.
 [[nodiscard]] constexpr bool is_narrow(DType dtype) {
   return is_float(dtype) && dtype_bytes(dtype) < dtype_bytes(DType::kF32);
 }
 
-/// Do the SIMD loops of src/cpu read and write it? A new type has to say so: they take others for float32.
+/// Returns whether the SIMD loops of src/cpu support the type. The loops treat all other types as float32, so a new
+/// type must be listed here.
 [[nodiscard]] constexpr bool has_simd_loops(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -79,7 +81,7 @@ struct DTypeTraits {
       return true;
     case DType::kF64:
     case DType::kBool:
-    case DType::kF8E4M3:  // quantized-inl.hpp of src/cpu/serving reads and writes these two
+    case DType::kF8E4M3:  // quantized-inl.hpp of src/cpu/serving supports these two
     case DType::kI8:
     case DType::kI32:
     case DType::kI64:
@@ -96,14 +98,14 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Every element type, in the order of the enumeration.
+/// All element types, in the order of the enumeration.
 inline constexpr auto kDTypes = [] {
   std::array<DType, detail::count_dtypes()> all = {};
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<DType>(i);
   return all;
 }();
 
-/// The type that dtype_name() calls `name`, or nothing.
+/// Returns the type that dtype_name() calls `name`, or nothing.
 [[nodiscard]] constexpr std::optional<DType> find_dtype(std::string_view name) {
   for (const DType dtype : kDTypes) {
     if (name == dtype_name(dtype)) return dtype;
@@ -111,7 +113,7 @@ inline constexpr auto kDTypes = [] {
   return std::nullopt;
 }
 
-// The two descriptions of a type that kernels know have to be of one type, and complete.
+// Checks that the two descriptions of a kernel type agree and are complete.
 static_assert([] {
   for (const DType dtype : kDTypes) {  // NOLINT(readability-use-anyofallof): one refusal a line
     if (dtype_traits(dtype).npy == nullptr) return false;

@@ -1,5 +1,6 @@
-// Scalar conversions between float and the 8-bit types of caches, by bits: the same result everywhere, and what a GPU's
-// saturating conversions give. Round to nearest, ties to even; what lies beyond the largest number becomes that.
+// Scalar conversions between float and the 8-bit types of caches, by bit operations. The results are the same on every
+// platform, and equal those of a GPU's saturating conversions. Round to nearest, ties to even. Values out of range
+// become the largest number of the same sign.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,17 @@ struct E4M3 {
 constexpr std::uint32_t kE4M3Nan = 0x7f;
 constexpr std::uint32_t kE4M3Largest = 0x7e;  // 448
 
-// In a file of their own: inlined wherever an element is read or written, they took tens of kilobytes.
+// Defined in a separate source file, because inlining them at every element access would add tens of kilobytes.
 
 [[nodiscard]] float to_float(E4M3 x);
 
-/// Infinities become 448 with their sign, NaN 0x7f.
+/// Converts to E4M3. Infinities become 448 with their sign; NaN becomes 0x7f.
 [[nodiscard]] E4M3 to_e4m3(float x);
 
-/// From -128 to 127. NaN becomes 0.
+/// Converts to an integer from -128 to 127. NaN becomes 0.
 [[nodiscard]] std::int8_t to_int8(float x);
 
-/// Element `at` of f8e4m3 or i8.
+/// Load and store element `at` of an f8e4m3 or i8 array.
 [[nodiscard]] float load_eight_bits(const void* data, DType dtype, std::int64_t at);
 void store_eight_bits(void* data, DType dtype, std::int64_t at, float value);
 

@@ -1,4 +1,4 @@
-// Reading and writing single elements of any dtype: for code that is read more often than it is run.
+// Loads and stores single elements of any dtype, for code where clarity matters more than speed.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ inline void store(void* data, DType dtype, std::int64_t at, double value) {
   }
 }
 
-/// x as an element of the dtype holds it: rounded once if that has 16 or 8 bits, else x.
+/// Returns x rounded to the dtype if the dtype has 16 or 8 bits, otherwise x.
 [[nodiscard]] inline float round_to(DType dtype, float x) {
   switch (dtype) {
     case DType::kF16:
@@ -91,7 +91,7 @@ inline void store(const Matrix& m, std::int64_t row, std::int64_t col, double va
   store(m.data, m.dtype, row * m.row_stride + col, value);
 }
 
-/// Element (batch, head, row, col) of a tensor.
+/// Returns element (batch, head, row, col) of a tensor.
 [[nodiscard]] inline double load(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row,
                                  std::int64_t col) {
   return load(element(t, batch, head, row), t.dtype, col);

@@ -1,6 +1,6 @@
-// The one place where fmt's code is compiled. Header-only fmt costs about 3 s of compile time in every file that
-// formats a message; libfmt.so would be one more thing to install. cmake/AttendFmt.cmake gives this copy a namespace of
-// its own, so that it cannot meet a user's fmt.
+// Compiles fmt's code once. Header-only fmt would add about 3 s of compile time to every file that formats a message,
+// and libfmt.so would be another dependency. cmake/AttendFmt.cmake gives this copy a separate namespace, so that it
+// cannot clash with a user's fmt.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,5 +1,5 @@
-// What a backend lacks for a problem, as facts. The sentence is made only where somebody reads it: "auto" asks every
-// backend at every call.
+// The reason why a backend cannot run a problem, as data. The text is made only when it is shown, because "auto"
+// queries every backend in every call.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace attend::core {
 
 struct Problem;
 
-/// The bit of an element type in DTypes.
+/// Returns the bit of an element type in DTypes.
 [[nodiscard]] constexpr unsigned dtype_bit(DType dtype) {
   return 1U << static_cast<unsigned>(dtype);
 }
@@ -24,23 +24,24 @@ struct DTypes {
   [[nodiscard]] constexpr bool has(DType dtype) const { return (bits & dtype_bit(dtype)) != 0; }
 };
 
-/// Numbers from `first` to `last`.
+/// Integers from `first` to `last`.
 struct Range {
   std::int64_t first, last;
 };
 
-/// A value as it is, or what makes its text of the problem. A Tensor: its address and strides.
+/// A value, or a function that makes its text from the problem. For a Tensor, the text has its address and strides.
 using LackText = std::variant<const char*, std::int64_t, double, DTypes, Range, std::span<const int>, const Tensor*,
                               std::string (*)(const Problem&)>;
 
 struct Lack {
-  const char* tensor = nullptr;  ///< whose property `argument` is; null: `argument` is one of the call
+  /// the tensor with the property `argument`; null: `argument` is a property of the call
+  const char* tensor = nullptr;
   const char* argument;
   LackText value;
   LackText allowed;
 };
 
-/// "dropout_p: 0.1, compute 'fa2' allows 0"; "q: head_dim 72, compute 'wgmma' allows 64, 128". One line.
+/// Returns one line: "dropout_p: 0.1, compute 'fa2' allows 0"; "q: head_dim 72, compute 'wgmma' allows 64, 128".
 [[nodiscard]] std::string lack_text(const Lack& lack, const char* compute, const Problem& problem);
 
 }  // namespace attend::core

@@ -1,4 +1,4 @@
-// A mask function as GPUs take it: source text and captured tensors.
+// A mask function in the form for GPUs: source text and captured tensors.
 #pragma once
 
 #include <string>
@@ -8,20 +8,21 @@
 
 namespace attend::core {
 
-/// A tensor that it reads, on any device. Subscript n is dimension n: further dimensions have extent 1. Strides are
-/// any, the last one too.
+/// A tensor that the function reads, on any device. Subscript n is dimension n; further dimensions have extent 1. Any
+/// strides are allowed, including the last one.
 struct MaskCapture {
   Tensor tensor;
-  std::size_t rank = 0;     ///< how many subscripts it has
-  bool has_bounds = false;  ///< are bounds of runs of its elements any help? Only the last subscript differs in a tile
-  std::string name = {};    ///< what the caller calls it
+  std::size_t rank = 0;  ///< number of subscripts
+  /// true if bounds of runs of its elements are useful: only the last subscript varies within a tile
+  bool has_bounds = false;
+  std::string name = {};  ///< the caller's name of the capture
 };
 
 struct MaskProgram {
-  /// Two structs: MaskValueCode, the value, as expr::print_struct prints it; MaskBoundsCode, bounds of it, as
-  /// expr::print_bounds_struct does. Nothing of the caller's text is in it.
+  /// Two structs: MaskValueCode computes the value (expr::print_struct), MaskBoundsCode bounds of the value
+  /// (expr::print_bounds_struct). Contains nothing of the caller's text.
   std::string source;
-  std::vector<MaskCapture> captures = {};  ///< kMostCaptured at most
+  std::vector<MaskCapture> captures = {};  ///< at most kMostCaptured
 };
 
 }  // namespace attend::core

@@ -1,4 +1,4 @@
-// A checked merge call: every default resolved, every size verified, nothing allocated. Knows no hardware.
+// A checked merge call: every default resolved, every size verified, nothing allocated. Independent of hardware.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct MergeProblem {
   bool lse_base2 = false;
 };
 
-/// Checks the arguments of attend::merge. Throws Error naming the first argument at fault.
+/// Checks the arguments of attend::merge. Throws Error naming the first invalid argument.
 [[nodiscard]] MergeProblem make_merge_problem(std::span<const PartialState> states, const Tensor& o, const Tensor* lse,
                                               const MergeParams& params);
 

@@ -1,4 +1,4 @@
-// Two parts of a row's softmax over different keys, merged by their log-sum-exp, in float64. Kernels merge in float32:
+// Merges two parts of a row's softmax over different keys by their log-sum-exp, in float64. Kernels merge in float32:
 // kernels/attention/merge_rows.cuh.
 //
 //   lse = log(exp(a) + exp(b)),   o = exp(a - lse) o_a + exp(b - lse) o_b
@@ -12,15 +12,15 @@
 
 namespace attend::core {
 
-/// The merged lse, and the weight of each part in the sum. A part with lse = -inf saw no key and counts for nothing; if
-/// both did, lse = -inf and the weights are 0. NaN gives NaN.
+/// The merged lse, and the weight of each part in the sum. A part with lse = -inf saw no key and has weight 0. If both
+/// parts saw no key, lse = -inf and both weights are 0. NaN gives NaN.
 struct MergedLse {
   double lse;
   double weight_a;
   double weight_b;
 };
 
-/// No difference of a and b overflows.
+/// Merges two lse. The difference of a and b must not overflow.
 [[nodiscard]] inline MergedLse merge_lse(double a, double b) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (std::isnan(a) || std::isnan(b)) return {a + b, a + b, a + b};

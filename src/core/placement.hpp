@@ -1,5 +1,5 @@
-// Where the rows and keys of a problem stand in a larger one of which it computes a part. Masks, ALiBi and dropout are
-// functions of the positions there, so that the parts together are the whole.
+// Position of a part's rows and keys in the larger problem. Masks, ALiBi and dropout are functions of positions in the
+// larger problem, so that the parts together give its result.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,24 @@
 
 namespace attend::core {
 
-/// Row i is row `row_begin + step * i` of the whole, key j is its key `key_begin + step * j`.
+/// Row i is row `row_begin + step * i` of the larger problem, and key j is its key `key_begin + step * j`.
 struct Placement {
-  std::int64_t sequence_begin = 0;  ///< sequence 0 is this one of the whole
+  std::int64_t sequence_begin = 0;  ///< index of sequence 0 in the larger problem
   std::int64_t row_begin = 0;
   std::int64_t key_begin = 0;
-  std::int64_t step = 1;            ///< >= 1; of rows and keys alike, or the edge of a mask would be no diagonal
-  std::int64_t whole_seqlen_q = 0;  ///< of the sequence, in the whole
+  std::int64_t step = 1;            ///< >= 1; the same for rows and keys, so that the edge of a mask stays a diagonal
+  std::int64_t whole_seqlen_q = 0;  ///< length of the sequence in the larger problem
   std::int64_t whole_seqlen_k = 0;
 
-  /// How far to the right of key j of the whole the diagonal is in row i; both are indices of the part.
+  /// Returns the distance from key j to the diagonal of row i, measured in the larger problem; i and j are indices of
+  /// the part.
   [[nodiscard]] constexpr std::int64_t distance(std::int64_t i, std::int64_t j) const {
     return row_begin - key_begin + whole_seqlen_k - whole_seqlen_q + step * (i - j);
   }
 
-  /// The whole's window as a mask of the part's (seqlen_q, seqlen_k). Its own seqlen_q is shifted, which moves the
-  /// diagonal: ask it for the keys of rows, and for unbounded rows of keys. The backends count on what a whole problem
-  /// has by itself: in a part that is given to them every row sees a key, and every key is seen.
+  /// Returns the larger problem's window as a mask of the part's (seqlen_q, seqlen_k). The mask has a shifted seqlen_q,
+  /// which moves the diagonal. Use it only for the keys of rows and for unbounded rows of keys. Backends rely on a
+  /// property of complete problems: every row of a part sees a key, and every key is seen.
   [[nodiscard]] WindowMask window(std::int64_t seqlen_k, std::int64_t window_left, std::int64_t window_right) const {
     // Row i sees keys i + lowest to i + highest of the part.
     const std::int64_t lowest = -floor_div(window_left - distance(0, 0), step);
@@ -35,7 +36,7 @@ struct Placement {
     if (window_left < 0 && window_right < 0) return shifted(0, kOpenWindow, kOpenWindow);
     if (window_left < 0) return shifted(highest, kOpenWindow, 0);
     if (window_right < 0) return shifted(lowest, 0, kOpenWindow);
-    if (highest < lowest) return shifted(kFar, 0, 0);  // a narrow band between two steps: nobody sees anything
+    if (highest < lowest) return shifted(kFar, 0, 0);  // a narrow band between two steps: no row sees a key
     return shifted(highest, highest - lowest, 0);
   }
 

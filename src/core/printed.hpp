@@ -1,4 +1,4 @@
-// Words of the caller's in messages, which are one line whatever was given.
+// Formats text of the caller for messages, which are always one line.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace attend::core {
 
-/// In quotes, cut where it is long; '?' for what cannot be printed.
+/// Returns the text in quotes, truncated if it is long, with '?' for unprintable characters.
 [[nodiscard]] std::string printed(std::string_view text);
 
 }  // namespace attend::core

@@ -12,7 +12,7 @@
 namespace attend::core {
 namespace {
 
-/// Some tensors of a problem. Every call makes such lists, so they allocate nothing.
+/// A list of tensors of a problem. Allocates nothing, because every call makes such lists.
 class TensorList {
  public:
   TensorList(std::initializer_list<NamedTensor> tensors) {
@@ -54,10 +54,10 @@ void check_offsets(const char* name, const std::int32_t* offsets, std::int64_t c
     refuse("{}: last entry {}, allowed the total number of tokens {}", name, offsets[count], total);
 }
 
-/// What can be told without reading offsets that may be on a GPU.
+/// Checks what is possible without reading offsets, which may be on a GPU.
 void check_longest(const char* name, std::int64_t longest, std::int64_t count, std::int64_t total) {
   if (longest < 0 || longest > kMaxLength) refuse("{}: {}, allowed 0 to {}", name, longest, kMaxLength);
-  if (longest * count < total) {  // below 2^62: both are lengths
+  if (longest * count < total) {  // the product is below 2^62, because both are lengths
     refuse("{}: {}, too small for {} tokens in {} sequences", name, longest, total, count);
   }
 }
@@ -122,8 +122,8 @@ void resolve_params(Problem& p, const Params& params, const WholeLengths& whole)
   }
 }
 
-/// Everything that forward and backward have in common. p has q, k, v, o, and lse if there is one. wants_gradients: of
-/// captures.
+/// Checks and resolves what forward and backward have in common. p has q, k, v, o, and lse if there is one.
+/// wants_gradients: the call requests gradients of captures.
 void check_and_resolve(Problem& p, const Params& params, const WholeLengths* whole, bool wants_gradients = false) {
   const Tensor &q = p.q, &k = p.k, &v = p.v, &o = p.o;
   const std::pair<const char*, const Tensor*> tensors[] = {{"q", &q}, {"k", &k}, {"v", &v}, {"o", &o}};
@@ -150,7 +150,7 @@ void check_and_resolve(Problem& p, const Params& params, const WholeLengths* who
   resolve_score_function(p, params, whole == nullptr, wants_gradients);
 }
 
-/// Gradients of options that are tensors: of the shape that was passed, not of the expanded one.
+/// Checks and sets the gradients of option tensors. They have the shape that was passed, not the expanded one.
 void resolve_score_gradients(Problem& p, const BackwardCall& call) {
   for (const ScoreTensor& row : kScoreTensors) {
     if (row.gradient == nullptr || !(call.*row.passed_gradient)) continue;

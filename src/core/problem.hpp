@@ -1,6 +1,6 @@
-// A checked attention problem: every default resolved, every size verified, nothing allocated. Knows no hardware.
+// A checked attention problem: every default resolved, every size verified, nothing allocated. Independent of hardware.
 //
-// make_problem is the only place that looks at what a user passed; the backends trust a Problem completely.
+// Only make_problem reads the user's arguments; the backends trust a Problem completely.
 #pragma once
 
 #include <array>
@@ -19,9 +19,10 @@
 namespace attend::core {
 
 constexpr std::int64_t kMaxHeadDim = 512;
-constexpr std::int64_t kMaxLength = (std::int64_t{1} << 31) - 1;  // of any one dimension of a tensor
+constexpr std::int64_t kMaxLength = (std::int64_t{1} << 31) - 1;  // limit of each dimension of a tensor
 
-/// One sequence of the batch: with dense tensors batch entry `batch`, rows from 0; with packed ones rows further on.
+/// One sequence of the batch. In dense tensors, it is batch entry `batch` with rows from 0; in packed ones, its rows
+/// start at q_begin and k_begin.
 struct Sequence {
   std::int64_t index;    ///< 0 .. num_sequences - 1
   std::int64_t batch;    ///< index into the tensors' batch dimension
@@ -42,33 +43,34 @@ struct Matrix {
   std::int64_t row_stride;
 };
 
-/// An input as a Problem has it: its inputs are Tensors too, so that backends have one type for all. They only read it.
+/// Returns an input as a Tensor. A Problem stores its inputs as Tensors too, so that backends have a single type. They
+/// only read inputs.
 [[nodiscard]] inline Tensor input_view(const ConstTensor& t) {
   return {const_cast<void*>(t.data), t.dtype, t.device, t.shape, t.stride};
 }
 
-/// Where the gradient of a captured tensor goes.
+/// Destination for the gradient of a captured tensor.
 struct CapturedGradient {
-  std::size_t capture;  ///< which of CustomScore::captured
-  Tensor gradient;      ///< f32 or f64, of the same extents
+  std::size_t capture;  ///< index into CustomScore::captured
+  Tensor gradient;      ///< f32 or f64, with the extents of the capture
 };
 
 struct Problem {
-  // As given; broadcast dimensions of alibi_slopes, bias, mask and sinks are expanded (full size, stride 0).
+  // As passed; broadcast dimensions of alibi_slopes, bias, mask and sinks are expanded (full size, stride 0).
   Tensor q, k, v, o;
-  std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1); always there in backward
+  std::optional<Tensor> lse;           ///< (batch, num_heads_q, seqlen_q, 1); always present in backward
   std::optional<Tensor> alibi_slopes;  ///< (num_sequences, num_heads_q, 1, 1)
   std::optional<Tensor> bias;          ///< (batch, num_heads_q, seqlen_q, seqlen_k)
-  std::optional<Tensor> mask;          ///< likewise
+  std::optional<Tensor> mask;          ///< (batch, num_heads_q, seqlen_q, seqlen_k)
   std::optional<Tensor> sinks;         ///< (num_sequences, num_heads_q, 1, 1)
   std::optional<Varlen> varlen;
 
-  // Backward only.
+  // Only for backward.
   bool is_backward = false;
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
-  std::optional<Tensor> dbias;   ///< as given, not expanded: dimensions of size 1 are summed over
-  std::optional<Tensor> dsinks;  ///< likewise
+  std::optional<Tensor> dbias;   ///< as passed, not expanded: dimensions of size 1 are summed over
+  std::optional<Tensor> dsinks;  ///< as passed, not expanded
   std::vector<CapturedGradient> captured_gradients;
 
   std::int64_t num_sequences = 0;
@@ -80,30 +82,31 @@ struct Problem {
   std::int64_t head_dim_v = 0;
 
   double scale = 1.0;
-  double transform_cap = 0.0;  ///< of the transform of scores (kernels/attention/score_transform.cuh); 0: none
+  double transform_cap = 0.0;  ///< cap of the score transform (kernels/attention/score_transform.cuh); 0: none
   std::int64_t window_left = kOpenWindow;
-  std::int64_t window_right = kOpenWindow;  ///< causal is 0
+  std::int64_t window_right = kOpenWindow;  ///< 0 for causal
   double dropout_p = 0.0;
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
-  const std::uint64_t* philox_state = nullptr;  ///< on a GPU: seed and offset in its memory, in the place of these
+  /// on a GPU: seed and offset in its memory, which override the fields above
+  const std::uint64_t* philox_state = nullptr;
   bool deterministic = false;
-  const CustomScore* custom_score = nullptr;  ///< of the caller's; outlives the problem
-  const BlockTiles* block_mask = nullptr;     ///< likewise
-  WorkspaceView workspace;                    ///< of the caller's; without data: the backend takes its own
-  std::optional<Part> part;                   ///< absent: the problem is whole. Not all backends take parts
+  const CustomScore* custom_score = nullptr;  ///< owned by the caller; outlives the problem
+  const BlockTiles* block_mask = nullptr;     ///< owned by the caller; outlives the problem
+  WorkspaceView workspace;                    ///< passed by the caller; without data the backend allocates memory
+  std::optional<Part> part;                   ///< absent: the problem is complete. Some backends do not support parts
 
   [[nodiscard]] bool transforms_scores() const { return transform_cap != 0; }
   [[nodiscard]] std::int64_t heads_per_group() const { return num_heads_q / num_heads_k; }
 
-  /// For whoever cuts problems: the part to fill in. A whole problem becomes one.
+  /// Returns the part to fill in. A complete problem becomes a part.
   [[nodiscard]] Part& as_part() { return part ? *part : part.emplace(); }
 
-  // Fields of the part. A whole problem has no place in another one, adds to nothing, and is given no delta.
+  // Fields of the part. A complete problem has no placement, does not add to outputs, and has no delta.
   [[nodiscard]] const Placement* placement() const { return part && part->placement ? &*part->placement : nullptr; }
   [[nodiscard]] bool adds_to_outputs() const { return part && part->adds_to_outputs; }
   [[nodiscard]] const Tensor* delta() const { return part && part->delta ? &*part->delta : nullptr; }
-  /// The dtype of the rounded o, see Part::result_dtype.
+  /// Returns the dtype of the rounded o; see Part::result_dtype.
   [[nodiscard]] DType result_dtype() const { return part ? part->result_dtype.value_or(o.dtype) : o.dtype; }
 
   [[nodiscard]] Sequence sequence(std::int64_t index) const {
@@ -118,8 +121,8 @@ struct Problem {
     return {s.seqlen_q, s.seqlen_k, window_left, window_right};
   }
 
-  /// The window that these rows and keys have by themselves, bottom right; an end that hides nothing is open. Of parts
-  /// that are of one sequence, in which every row sees a key and every key is seen.
+  /// Returns the window relative to the part's own bottom right; an end that hides no key is open. For parts of one
+  /// sequence, in which every row sees a key and every key is seen.
   struct Window {
     std::int64_t left, right;
   };
@@ -127,7 +130,7 @@ struct Problem {
     const Placement* at = placement();
     if (at == nullptr) return {window_left, window_right};
     const WindowMask band = at->window(max_seqlen_k, window_left, window_right);
-    const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);  // of the diagonal
+    const std::int64_t moved = band.seqlen_k - band.seqlen_q - (max_seqlen_k - max_seqlen_q);  // shift of the diagonal
     Window own = {band.window_left < 0 ? kOpenWindow : band.window_left - moved,
                   band.window_right < 0 ? kOpenWindow : band.window_right + moved};
     if (own.left >= max_seqlen_k - 1) own.left = kOpenWindow;
@@ -135,22 +138,22 @@ struct Problem {
     return own;
   }
 
-  /// What ALiBi multiplies by its slope, with a sign: row i + off - key j.
+  /// Returns the signed distance row i + off - key j, whose magnitude ALiBi multiplies by its slope.
   [[nodiscard]] std::int64_t distance(const Sequence& s, std::int64_t i, std::int64_t j) const {
     const Placement* at = placement();
     return at != nullptr ? at->distance(i, j) : i + s.seqlen_k - s.seqlen_q - j;
   }
 
-  /// What `distance` grows by from row to row.
+  /// Returns the increase of `distance` from one row to the next.
   [[nodiscard]] std::int64_t position_step() const {
     const Placement* at = placement();
     return at != nullptr ? at->step : 1;
   }
 
-  /// The tiles that a query head's rows see.
+  /// Returns the tiles that a query head's rows see.
   [[nodiscard]] HeadTiles seen_tiles(const Sequence& s, std::int64_t head) const { return {block_mask, s.index, head}; }
 
-  /// The row and key that dropout is asked about.
+  /// Return the row and key positions that dropout uses.
   [[nodiscard]] std::int64_t row_position(std::int64_t i) const {
     const Placement* at = placement();
     return at != nullptr ? at->row_begin + at->step * i : i;
@@ -173,7 +176,7 @@ struct NamedTensor {
   const Tensor* tensor;
 };
 
-/// q, k, v, o and, backward, dout, dq, dk, dv. On the path of every call, so nothing is allocated.
+/// Lists q, k, v, o and, backward, dout, dq, dk, dv. Allocates nothing, because every call makes such a list.
 class NamedTensors {
  public:
   explicit NamedTensors(const Problem& p)
@@ -198,47 +201,47 @@ class NamedTensors {
   return {t.stride[0], t.stride[1], t.stride[2]};
 }
 
-/// Address of element (batch, head, row, 0).
+/// Returns the address of element (batch, head, row, 0).
 [[nodiscard]] inline void* element(const Tensor& t, std::int64_t batch, std::int64_t head, std::int64_t row) {
   return static_cast<char*>(t.data) + strides_of(t).offset(batch, head, row) * dtype_bytes(t.dtype);
 }
 
-/// Address of the first column of a key.
+/// Returns the address of the first column of a key.
 [[nodiscard]] inline void* element(const Tensor& t, const KeySource& keys, std::int64_t head, std::int64_t key) {
   return static_cast<char*>(t.data) +
          keys.offset(strides_of(t), static_cast<std::uint32_t>(head), key) * dtype_bytes(t.dtype);
 }
 
-/// Rows of q, o, dq, dout, lse (any tensor with query rows) of a sequence and query head.
+/// Returns the rows of q, o, dq, dout, lse (any tensor with query rows) of a sequence and query head.
 [[nodiscard]] inline Matrix q_matrix(const Tensor& t, const Sequence& s, std::int64_t head) {
   return {element(t, s.batch, head, s.q_begin), t.dtype, s.seqlen_q, t.shape[3], t.stride[2]};
 }
 
-/// Rows of k, v, dk, dv of a sequence and key head.
+/// Returns the rows of k, v, dk, dv of a sequence and key head.
 [[nodiscard]] inline Matrix k_matrix(const Tensor& t, const Sequence& s, std::int64_t head) {
   return {element(t, s.keys(), head, 0), t.dtype, s.seqlen_k, t.shape[3], t.stride[2]};
 }
 
-/// Lengths of a problem of which q, k, v, ... hold one rank's part. Its bias and mask have the rank's rows and all
-/// keys; its cu_seqlens are those of the whole.
+/// Lengths of the complete problem if q, k, v, ... hold one rank's part. bias and mask have the rank's rows and all
+/// keys; cu_seqlens are those of the complete problem.
 struct WholeLengths {
-  std::int64_t seqlen_q;  ///< with packed sequences all tokens
+  std::int64_t seqlen_q;  ///< number of rows; with packed sequences the number of all tokens
   std::int64_t seqlen_k;
 };
 
-/// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first argument at fault.
-/// With `whole` the tensors are parts, and the Problem only serves to make others of: its max_seqlen_q and max_seqlen_k
-/// are the part's lengths, or with packed sequences what varlen says of the whole.
+/// Checks the arguments of attend::forward and resolves the defaults. Throws Error naming the first invalid argument.
+/// With `whole` the tensors are one rank's part, and the Problem is only a base for other problems. Its max_seqlen_q
+/// and max_seqlen_k are the part's lengths, or with packed sequences those of varlen of the complete problem.
 [[nodiscard]] Problem make_problem(const ForwardCall& call, const WholeLengths* whole = nullptr);
 
-/// The same for attend::backward.
+/// Does the same for attend::backward.
 [[nodiscard]] Problem make_problem(const BackwardCall& call, const WholeLengths* whole = nullptr);
 
-/// Checks and reads again what a problem on a CPU has in memory of the caller's: cu_seqlens, and with dropout the seed
-/// and offset at `philox_state`, if that is not null.
+/// Reads and checks again the caller's memory of a problem on a CPU: cu_seqlens, and with dropout the seed and offset
+/// at `philox_state`, if that is not null.
 void read_again(Problem& p, const std::uint64_t* philox_state);
 
-// make_problem with the arguments in a row.
+// make_problem with positional arguments.
 [[nodiscard]] inline Problem make_forward_problem(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
                                                   const Tensor& o, const Tensor* lse, const Params& params,
                                                   const WholeLengths* whole = nullptr) {

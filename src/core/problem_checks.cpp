@@ -12,11 +12,11 @@
 namespace attend::core {
 namespace {
 
-__extension__ using Wide = __int128;  // products of sizes and strides that may exceed 64 bits
+__extension__ using Wide = __int128;  // products of sizes and strides may exceed 64 bits
 
-constexpr Wide kMaxBytes = Wide{1} << 62;  // far above any memory; keeps every later byte offset inside int64
+constexpr Wide kMaxBytes = Wide{1} << 62;  // larger than any memory; keeps every later byte offset inside int64
 
-/// Bytes from the first element to one past the last.
+/// Returns the bytes from the first element to one past the last.
 Wide extent_bytes(const Tensor& t) {
   Wide last = 0;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -26,7 +26,7 @@ Wide extent_bytes(const Tensor& t) {
   return (last + 1) * dtype_bytes(t.dtype);
 }
 
-/// Addresses of a tensor's memory.
+/// Address range of a tensor's memory.
 struct Extent {
   std::uintptr_t begin, bytes;
 
@@ -38,8 +38,8 @@ struct Extent {
   }
 };
 
-/// Every byte of `t` lies in the first so many bytes of a period that starts at its data. Nothing: that is no less than
-/// a whole period.
+/// Returns n if every byte of `t` is within the first n bytes of some period that starts at its data. Returns nothing
+/// if n exceeds the period.
 std::optional<std::int64_t> bytes_of_period(const Tensor& t, std::int64_t period) {
   if (period == 0) return std::nullopt;
   const std::int64_t bytes = dtype_bytes(t.dtype);
@@ -104,7 +104,7 @@ void check_tensor(const char* name, const Tensor& t, Device device, const char* 
     }
     numel *= t.shape[d];
   }
-  for (std::size_t d = 0; d < 4; ++d) {  // after all sizes: dense strides are products of them
+  for (std::size_t d = 0; d < 4; ++d) {  // after all sizes, because dense strides are products of sizes
     if (t.stride[d] < 0) refuse("{}: stride {} in dimension {}, allowed >= 0", name, t.stride[d], d);
   }
   if (t.shape[3] > 1 && t.stride[3] != 1) refuse("{}: last stride {}, allowed 1", name, t.stride[3]);
@@ -158,7 +158,7 @@ void check_row_offsets(const RowOffsets& rows) {
 
 void check_output_strides(const char* name, const Tensor& t) {
   for (std::size_t d = 0; d < 4; ++d) {
-    // A tensor without elements is never written, and its natural strides may be 0.
+    // A tensor without elements is never written, and its dense strides may be 0.
     if (t.numel() != 0 && t.shape[d] > 1 && t.stride[d] == 0) {
       refuse("{}: stride 0 in dimension {} of an output, allowed > 0", name, d);
     }
@@ -175,7 +175,7 @@ bool may_share_bytes(const Tensor& a, const Tensor& b) {
       const std::optional<std::int64_t> bytes_of_a = bytes_of_period(a, period);
       const std::optional<std::int64_t> bytes_of_b = bytes_of_period(b, period);
       if (!bytes_of_a || !bytes_of_b) continue;
-      const auto distance = static_cast<std::int64_t>(of_b.begin - of_a.begin);  // < 2^62, they overlap
+      const auto distance = static_cast<std::int64_t>(of_b.begin - of_a.begin);  // below 2^62, because they overlap
       const std::int64_t b_begins = (distance % period + period) % period;
       if (b_begins >= *bytes_of_a && b_begins + *bytes_of_b <= period) return false;
     }

@@ -1,4 +1,4 @@
-// What a ScoreFunction holds: the function as a Problem carries it, and what that points to.
+// State of a ScoreFunction: the function as a Problem carries it, and the objects that it points to.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ struct ScoreFunction::State {
   std::string text;
   std::vector<ScoreCapture> captures;
   std::shared_ptr<const expr::ScoreProgram> program;
-  core::CustomScore custom;  ///< its program is that one
+  core::CustomScore custom;  ///< points to the program above
 };
 
 }  // namespace attend

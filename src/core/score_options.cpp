@@ -5,7 +5,8 @@
 namespace attend::core {
 namespace {
 
-/// Shape (1 or full[d]) in every dimension below `exact_from`, full[d] from there on; the result has full shape.
+/// Checks the shape: 1 or full[d] in every dimension below `exact_from`, full[d] in the others. Returns the tensor
+/// expanded to the full shape.
 Tensor broadcast(const char* name, const Tensor& t, const Shape& full, std::size_t exact_from) {
   Tensor expanded = t;
   for (std::size_t d = 0; d < 4; ++d) {

@@ -1,8 +1,8 @@
-// The options that modify scores, one row each, as callers name them and as a Problem holds them.
+// Table of the options that modify scores, one row each, with their names in the API and their fields in a Problem.
 //
-// From these rows follow the checks of Params, a problem's key, the constants of kernels, the command line's flags and
-// JSON, what the ranks of a ring agree on, and the settings of the Python package. kernels/attention/score_mods.cuh
-// says what each option does to a score.
+// The rows determine the checks of Params, a problem's key, the constants of kernels, the command line's flags and
+// JSON, the properties that the ranks of a ring compare, and the settings of the Python package.
+// kernels/attention/score_mods.cuh defines the effect of each option on a score.
 #pragma once
 
 #include <array>
@@ -15,53 +15,54 @@
 
 namespace attend::core {
 
-/// An option that is one number. 0 turns it off.
+/// An option that is a single number. 0 turns it off.
 struct ScoreNumber {
   ScoreMod mod;
-  const char* name;      ///< in Params, refusals, on the command line, in JSON and in Python
-  const char* constant;  ///< of a kernel's Config, a bool: the option is on
+  const char* name;      ///< name in Params, error messages, on the command line, in JSON and in Python
+  const char* constant;  ///< bool in a kernel's Config: the option is on
   double Params::*param;
   double Problem::*value;
   bool (*is_allowed)(double);
-  const char* allowed;  ///< in refusals
-  double end;           ///< the command line takes numbers from 0 to here,
-  bool excludes_end;    ///< or below
-  const char* help;     ///< on the command line
+  const char* allowed;  ///< allowed values, for error messages
+  double end;           ///< upper limit on the command line; the lower limit is 0
+  bool excludes_end;    ///< true if the upper limit is not allowed
+  const char* help;     ///< command-line help
 };
 
-/// What a tensor has an entry for. Either may be broadcast.
+/// Shape of an option tensor. Dimensions may be broadcast.
 enum class ScoreTensorShape {
-  kScores,  ///< each row and key: (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); not with packed sequences
-  kHeads,   ///< each query head: (1 or num_sequences, num_heads_q, 1, 1)
+  /// an entry for each row and key: (1 or batch, 1 or num_heads_q, 1 or seqlen_q, seqlen_k); not with packed sequences
+  kScores,
+  kHeads,  ///< an entry for each query head: (1 or num_sequences, num_heads_q, 1, 1)
 };
 
 /// An option that is a tensor. Absent: off.
 struct ScoreTensor {
   ScoreMod mod;
-  const char* name;      ///< as above
-  const char* constant;  ///< as above
+  const char* name;      ///< name, as in ScoreNumber
+  const char* constant;  ///< constant, as in ScoreNumber
   std::optional<ConstTensor> Params::*param;
   std::optional<Tensor> Problem::*tensor;
   ScoreTensorShape shape;
-  std::optional<DType> dtype;  ///< the only one that is allowed; absent: any float
-  const char* gradient;        ///< name of its gradient, an output of backward; null: it has none
-  std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null as well
-  std::optional<Tensor> Problem::*gradient_tensor;       ///< likewise
-  const char* flag;                                      ///< of `attend info --explain`,
-  const char* flag_help;                                 ///< and what its help says
-  const char* help;                                      ///< on the command line, which takes a .npy file
+  std::optional<DType> dtype;  ///< the only allowed dtype; absent: any float
+  const char* gradient;        ///< name of its gradient, an output of backward; null: no gradient
+  std::optional<Tensor> BackwardCall::*passed_gradient;  ///< null without a gradient
+  std::optional<Tensor> Problem::*gradient_tensor;       ///< null without a gradient
+  const char* flag;                                      ///< flag of `attend info --explain`
+  const char* flag_help;                                 ///< help of that flag
+  const char* help;                                      ///< command-line help of the option, which expects a .npy file
 
   [[nodiscard]] constexpr bool is_of_scores() const { return shape == ScoreTensorShape::kScores; }
 };
 
-/// Full shapes of the tensors of a call's options, and their device.
+/// Full shapes of the option tensors of a call, and their device.
 struct OptionShapes {
   Device device;
   Shape scores;  ///< (batch, num_heads_q, seqlen_q, seqlen_k)
   Shape heads;   ///< (num_sequences, num_heads_q, 1, 1)
 };
 
-/// Checks what was passed for a row. Returns it with its broadcast dimensions expanded.
+/// Checks the tensor that was passed for a row. Returns it with broadcast dimensions expanded.
 [[nodiscard]] Tensor resolved(const ScoreTensor& row, const Tensor& passed, const OptionShapes& shapes);
 
 inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
@@ -70,7 +71,7 @@ inline constexpr std::array<ScoreNumber, 2> kScoreNumbers = {{
      .constant = "kHasTransform",
      .param = &Params::softcap,
      .value = &Problem::transform_cap,
-     // Most backends compute in float: a quotient by a number beyond its range would make NaN of good inputs.
+     // Most backends compute in float. Division by a number outside its range would turn valid inputs into NaN.
      .is_allowed =
          [](double x) {
            return x == 0 || (x >= std::numeric_limits<float>::min() && x <= std::numeric_limits<float>::max());
@@ -148,16 +149,16 @@ inline constexpr std::array<ScoreTensor, 4> kScoreTensors = {{
 
 static_assert(kScoreNumbers.size() + kScoreTensors.size() == kScoreMods, "a row for each modification");
 
-/// The traits of modifications that act on each score, or its entry of p, whatever the rest of the row is. So parts of
-/// a row can be computed apart and merged by their lse, and a number that is added to all scores of a row changes no
-/// weight of its softmax.
+/// Traits of modifications that act on each score, or its entry of p, independently of the rest of the row. Parts of a
+/// row can therefore be computed separately and merged by their lse, and a number added to all scores of a row changes
+/// no weight of its softmax.
 inline constexpr ScoreModTraits kTraitsOfSingleScores = {
     .transforms = true, .adds_from_memory = true, .adds_by_position = true, .masks_from_memory = true, .drops = true};
 
-/// What a modification is called.
+/// Names of a modification.
 struct ScoreModNames {
-  const char* name;      ///< by callers
-  const char* constant;  ///< in a kernel's Config
+  const char* name;      ///< name in the API
+  const char* constant;  ///< name in a kernel's Config
 };
 [[nodiscard]] constexpr ScoreModNames names_of(ScoreMod mod) {
   for (const ScoreNumber& row : kScoreNumbers) {
@@ -169,26 +170,26 @@ struct ScoreModNames {
   return {nullptr, nullptr};
 }
 
-/// The row of a modification that is one number.
+/// Returns the row of a modification that is a number.
 [[nodiscard]] constexpr const ScoreNumber& number_row(ScoreMod mod) {
   std::size_t i = 0;
   while (kScoreNumbers.at(i).mod != mod) ++i;
   return kScoreNumbers[i];
 }
 
-/// The place of a modification's row in kScoreTensors; their number if it is no tensor.
+/// Returns the index of a modification's row in kScoreTensors, or their number if it is not a tensor.
 [[nodiscard]] constexpr std::size_t tensor_index(ScoreMod mod) {
   std::size_t i = 0;
   while (i < kScoreTensors.size() && kScoreTensors[i].mod != mod) ++i;
   return i;
 }
 
-/// The row of a modification that is a tensor.
+/// Returns the row of a modification that is a tensor.
 [[nodiscard]] constexpr const ScoreTensor& tensor_row(ScoreMod mod) {
   return kScoreTensors.at(tensor_index(mod));
 }
 
-/// The name of the first modification with a trait: name_of(&ScoreModTraits::transforms).
+/// Returns the name of the first modification with a trait: name_of(&ScoreModTraits::transforms).
 [[nodiscard]] constexpr const char* name_of(bool ScoreModTraits::*trait) {
   for (int mod = 0; mod < kScoreMods; ++mod) {
     if (traits_of(static_cast<ScoreMod>(mod)).*trait) return names_of(static_cast<ScoreMod>(mod)).name;

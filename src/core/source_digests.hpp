@@ -1,4 +1,4 @@
-// Which code this library was built from, part by part: what results of measurements carry.
+// Digests of the source code from which this library was built, one per part. Benchmark results include them.
 #pragma once
 
 #include <span>
@@ -11,7 +11,8 @@ struct SourceDigest {
   std::string_view digest;  ///< 16 hexadecimal digits of its code, without comments and white space
 };
 
-/// Of every folder of kernels/, of src/cuda/launch and src/cpu, sorted (cmake/source_digests.cmake makes them).
+/// Returns the digests of every folder of kernels/, of src/cuda/launch and of src/cpu, sorted.
+/// cmake/source_digests.cmake generates them.
 [[nodiscard]] std::span<const SourceDigest> source_digests() noexcept;
 
 }  // namespace attend::core

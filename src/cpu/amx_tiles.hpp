@@ -1,4 +1,4 @@
-/// The tile registers of Intel's AMX, and the same in memory for machines without them. Included by bf16_amx.cpp alone.
+/// Tile registers of Intel's AMX, and an emulation in memory for machines without AMX. Included only by bf16_amx.cpp.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace attend::cpu {
 
-constexpr int kTile = 16;  // rows of a tile register, and words of 32 bits in a row
+constexpr int kTile = 16;  // rows of a tile register, and 32-bit words of a row
 constexpr std::int64_t kWordBytes = 4;
 
 /// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, section 18.3.2.
@@ -22,7 +22,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-/// A block of C is up to 2 x 2 tiles. Registers 0 to 3 hold them, 4 and 5 A's two tiles, 6 and 7 B's.
+/// A block of C is up to 2 x 2 tiles. Registers 0 to 3 hold the tiles of C, 4 and 5 those of A, and 6 and 7 those of B.
 constexpr int register_of_c(int row, int col) {
   return 2 * row + col;
 }
@@ -33,7 +33,7 @@ constexpr int register_of_b(int col) {
   return 6 + col;
 }
 
-/// The eight tile registers, all of them full. In assembly, which needs no compiler flag.
+/// The eight tile registers, all used in full size. Written in assembly, which needs no compiler flag.
 class AmxTiles {
  public:
   template <int kRegister>
@@ -48,7 +48,7 @@ class AmxTiles {
   void store(float* first_row, std::int64_t row_bytes) const {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(first_row), "r"(row_bytes), "i"(kRegister) : "memory");
   }
-  /// Adds to C's tile in row kRow and column kCol.
+  /// Adds the product of A's tile kRow and B's tile kCol to C's tile (kRow, kCol).
   template <int kRow, int kCol>
   void multiply_add() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(register_of_c(kRow, kCol)), "i"(register_of_a(kRow)),
@@ -56,7 +56,7 @@ class AmxTiles {
   }
 };
 
-/// The same in memory. Numbers below the least normal one count as zeros, as the instruction takes them.
+/// The same operations in memory. Subnormal numbers count as zeros, as in the instruction.
 class EmulatedTiles {
  public:
   template <int kRegister>
@@ -86,7 +86,7 @@ class EmulatedTiles {
         const std::uint32_t a = words_[register_of_a(kRow)][r][pair];
         const float a_low = flushed_bits(a << 16);
         const float a_high = flushed_bits(a & 0xffff0000);
-        for (int c = 0; c < kTile; ++c) {  // a loop over columns inside: vectors for the compiler
+        for (int c = 0; c < kTile; ++c) {  // the inner loop is over columns, so that the compiler vectorises it
           low_sum[c] = flushed(low_sum[c] + a_low * flushed_bits(right[pair][c] << 16));
           high_sum[c] = flushed(high_sum[c] + a_high * flushed_bits(right[pair][c] & 0xffff0000));
         }

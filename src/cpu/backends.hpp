@@ -7,16 +7,18 @@
 
 namespace attend::cpu {
 
-/// `cpu`: tiled, SIMD, threads. fast.cpp
+/// Backend `cpu`: tiles, SIMD, threads. Defined in fast.cpp.
 const core::Backend& fast_backend();
 
-/// Tasks and groups that `cpu` has had the reference do again in this process, for that their results were not finite.
+/// Returns the number of tasks and groups in this process that the reference has recomputed for `cpu`, because their
+/// results were not finite.
 std::int64_t parts_redone();
 
-/// `reference`: float64, one thread, reads like the formula; the truth for everything. reference.cpp
+/// Backend `reference`: float64, one thread, follows the formula; tests compare all other backends with it. Defined in
+/// reference.cpp.
 const core::Backend& reference_backend();
 
-/// `cpu_naive`: rung 00 of the ladder, the textbook loop. naive.cpp
+/// Backend `cpu_naive`: rung 00 of the ladder, the textbook loop. Defined in naive.cpp.
 const core::Backend& naive_backend();
 
 }  // namespace attend::cpu

@@ -1,10 +1,11 @@
-// The tile of the backward pass: P and dS of 128 keys against 128 query rows, and what they add to dK, dV and dQ.
-// Shared by the passes of backward.cpp and by dbias.cpp. Included once per SIMD target.
+// The tile of the backward pass: P and dS of 128 keys against 128 query rows, and their contributions to dK, dV and dQ.
+// Used by backward.cpp and dbias.cpp. Included once per SIMD target.
 //
 // Dao, FlashAttention-2 (2023), Algorithm 2, lines 10 to 16, with every score tile transposed to (key, row):
 //   P^T = exp(K Q^T - lse)       dP^T = V dO^T        dS^T = P^T (dP^T - delta)
 //   dV += P^T dO                 dK += dS^T Q         dQ += dS K
-// In float32; or all from bfloat16 (bf16_dot.hpp) where HeadRules::in_pairs, P and dS rounded for the last three.
+// The arithmetic is float32. If HeadRules::in_pairs, all products use bfloat16 operands (bf16_dot.hpp), and P and dS
+// are rounded for the last three.
 #if defined(ATTEND_CPU_BACKWARD_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_BACKWARD_INL
 #undef ATTEND_CPU_BACKWARD_INL
@@ -17,24 +18,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// P^T and dS^T of one tile, and which part of it is visible.
+/// P^T and dS^T of one tile, and its visible part.
 struct GradientTile {
   float* p;                 // (128, kBackwardScoreStride): scores, then probabilities
-  float* ds;                // likewise: dP, then dS
-  float* derivative;        // likewise: of a transform of scores; null without
-  float* slopes;            // likewise: of a user's function; null without, or where it is 1
-  float* inputs;            // likewise: scores before that function; null without, or where they are not wanted
-  std::uint32_t* ds_pairs;  // (64, kBackwardScoreStride): dS by pairs of keys, after round(); null where not in pairs
+  float* ds;                // same shape: dP, then dS
+  float* derivative;        // same shape: derivative of a score transform; null without a transform
+  float* slopes;            // same shape: derivative of a custom function; null without one, or if it is 1
+  float* inputs;            // same shape: scores before the custom function; null without one, or if not requested
+  std::uint32_t* ds_pairs;  // (64, kBackwardScoreStride): dS in pairs of keys, after round(); null if not in pairs
   bool partial = false;
   TileRanges ranges[kBackwardBlockM / kPanel];
 
-  /// with_inputs: see `inputs`.
+  /// Returns the size of the arrays. with_inputs: allocate `inputs`.
   static std::int64_t floats(const core::Problem& p, bool with_inputs = false) {
     const int arrays = 2 + (p.transforms_scores() ? 1 : 0) + (has_slopes(p) ? 1 : 0) + (with_inputs ? 1 : 0);
     return arrays * kBlockN * kBackwardScoreStride + pairs_size(p);
   }
 
-  /// For a task of so many query rows and keys: no tile has more of either.
+  /// Allocates the arrays for a task. num_rows and num_keys are upper bounds for its tiles.
   static GradientTile make(const core::Problem& p, std::int64_t num_rows, std::int64_t num_keys, Scratch& scratch,
                            bool with_inputs = false) {
     const std::int64_t size = kBlockN * kBackwardScoreStride;
@@ -45,8 +46,8 @@ struct GradientTile {
     tile.slopes = has_slopes(p) ? scratch.take(size) : nullptr;
     tile.inputs = with_inputs ? scratch.take(size) : nullptr;
     tile.ds_pairs = pairs_size(p) > 0 ? reinterpret_cast<std::uint32_t*>(scratch.take(pairs_size(p))) : nullptr;
-    // Products skip what the mask hides, and 0 times what was left there has to be 0. Of a short sequence the rest is
-    // left alone: clearing all of it would take longer than the products.
+    // Products skip masked entries, but multiply their old contents by 0, so the arrays must not hold NaN. Only the
+    // part that a short sequence uses is cleared: clearing all would take longer than the products.
     const std::int64_t lanes = std::min<std::int64_t>(round_up(num_rows, kPanel), kBackwardBlockM);
     for (std::int64_t key = 0; key < std::min<std::int64_t>(round_up(num_keys, 2), kBlockN); ++key) {
       std::fill_n(tile.p + key * kBackwardScoreStride, lanes, 0.0F);
@@ -55,7 +56,7 @@ struct GradientTile {
     return tile;
   }
 
-  /// Fills p and ds (before the derivatives of a user's function and of a transform), and inputs.
+  /// Fills p, ds (before the derivatives of a custom function and of a transform), and inputs.
   void compute(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k) {
     partial = false;
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
@@ -65,7 +66,8 @@ struct GradientTile {
     }
   }
 
-  /// p and ds as the products with rows and keys read them. False: there was a NaN that rounding may have lost.
+  /// Fills p and ds in the form in which the products with rows and keys read them. Returns false if rounding may have
+  /// lost a NaN.
   [[nodiscard]] bool compute_operands(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                                       const KeyTile& k) {
     if (rules.in_pairs && problem.dropout_p == 0 && derivative == nullptr && slopes == nullptr) {
@@ -78,11 +80,11 @@ struct GradientTile {
     return !rules.in_pairs || round(q, k);
   }
 
-  /// ds becomes the gradient of scores before a user's function. That has a slope of its own also where p is 0, which
-  /// may be infinite or NaN there.
+  /// Turns ds into the gradient of the scores before a custom function. Where p is 0, the derivative of the function
+  /// may be infinite or NaN, and the gradient stays 0.
   void through_function(const QueryTile& q, const KeyTile& k) const {
     if (slopes == nullptr) return;
-    const std::int64_t lanes = padded(q.num_rows);  // those beyond were never computed
+    const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
     for (std::int64_t key = 0; key < k.num_keys; ++key) {
       const std::int64_t first = key * kBackwardScoreStride;
       for (std::int64_t at = first; at < first + lanes; at += kLanes) {
@@ -96,7 +98,7 @@ struct GradientTile {
  private:
   static bool has_slopes(const core::Problem& p) { return p.custom_score != nullptr && has_own_slope(*p.custom_score); }
 
-  /// p becomes what dV is made of: with dropout on, dropped probabilities.
+  /// Applies dropout to p, which dV needs.
   void drop_probabilities(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                           const KeyTile& k) const {
     if (problem.dropout_p == 0) return;
@@ -106,10 +108,10 @@ struct GradientTile {
     }
   }
 
-  /// dS becomes the gradient of the products q.k, in units of scale.
+  /// Turns dS into the gradient of the products q.k, in units of scale.
   void through_transform(const QueryTile& q, const KeyTile& k) const {
     if (derivative == nullptr) return;
-    const std::int64_t lanes = padded(q.num_rows);  // those beyond were never computed
+    const std::int64_t lanes = padded(q.num_rows);  // lanes beyond these are not computed
     for (std::int64_t key = 0; key < k.num_keys; ++key) {
       const std::int64_t first = key * kBackwardScoreStride;
       for (std::int64_t at = first; at < first + lanes; at += kLanes) {
@@ -118,11 +120,12 @@ struct GradientTile {
     }
   }
 
-  /// p and ds become bf16 rows, each where its float row began, and ds_pairs those of ds in pairs. (As floats they are
-  /// finite then too: see make().) False: there was a NaN, which may be lost now.
+  /// Rounds p and ds to bf16 rows, each at the start of its float row, and writes ds in pairs to ds_pairs. Read as
+  /// floats, the rounded rows are finite too, as make() requires. Returns false if there was a NaN, which rounding may
+  /// have lost.
   [[nodiscard]] bool round(const QueryTile& q, const KeyTile& k) const {
     const std::int64_t lanes = padded(q.num_rows);
-    const bool ok = round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);  // of p a NaN is in ds too
+    const bool ok = round_row_pairs(ds, kBackwardScoreStride, k.num_keys, lanes, ds_pairs);  // a NaN of p is also in ds
     round_rows(ds, kBackwardScoreStride, k.num_keys, lanes);
     round_rows(p, kBackwardScoreStride, k.num_keys, lanes);
     return ok;
@@ -138,7 +141,7 @@ struct GradientTile {
             k.num_keys, q.row_begin + lane,   std::min<std::int64_t>(kPanel, q.num_rows - lane)};
   }
 
-  /// One panel's scores into p, and dP into ds (with dropout).
+  /// Writes the scores of one panel to p, and dP, with dropout applied, to ds.
   ScoreTile compute_scores(const core::Problem& problem, const HeadRules& rules, const QueryTile& q, const KeyTile& k,
                            std::int64_t panel) {
     const std::int64_t lane = panel * kPanel;
@@ -156,13 +159,14 @@ struct GradientTile {
     return tile;
   }
 
-  /// p of scores. Scores are rounded as lse is before lse is taken off, so that a row's one large score gives 1.
+  /// Returns p of a score. The score is first rounded to a float in nats, as lse is, and then lse is subtracted. A row
+  /// with a single large score therefore gives exactly 1.
   static HWY_INLINE Vector probability(Vector score, Vector nats_per_score, Vector lse, Vector log2_sum) {
     const Vector above = hn::Sub(hn::Mul(score, nats_per_score), lse);
     return exp2(hn::MulSub(above, hn::Set(kFloats, static_cast<float>(kLog2E)), log2_sum));
   }
 
-  /// p = exp(s - lse), ds = p (dp - delta), in place, for the rows of q from first_lane on.
+  /// Computes p = exp(s - lse) and ds = p (dp - delta) in place, for the rows of q from first_lane on.
   static void probabilities_and_gradients(const ScoreTile& tile, float nats_per_score, const QueryTile& q,
                                           std::int64_t first_lane, float* ds) {
     const Vector nats = hn::Set(kFloats, nats_per_score);
@@ -180,15 +184,15 @@ struct GradientTile {
     }
   }
 
-  /// compute() and round() in one, for that p and dS need not lie in memory as floats.
+  /// Does compute() and round() in one pass, so that p and dS are never stored as floats.
   [[nodiscard]] bool compute_rounded(const core::Problem& problem, const HeadRules& rules, const QueryTile& q,
                                      const KeyTile& k) {
     partial = false;
-    Vector sum = hn::Zero(kFloats);  // of all of dS: NaN where there is one
+    Vector sum = hn::Zero(kFloats);  // sum of all of dS: NaN if any entry is NaN
     const Vector nats = hn::Set(kFloats, rules.scores.nats_per_score());
     for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
       const ScoreTile tile = compute_scores(problem, rules, q, k, panel);
-      if (tile.num_keys % 2 != 0) {  // the other half of the last pair: p and dS of it come out as 0
+      if (tile.num_keys % 2 != 0) {  // the second half of the last pair: its p and dS become 0
         std::fill_n(tile.key(tile.num_keys), kPanel, -kInfinity);
         std::fill_n(ds + panel * kPanel + tile.num_keys * kBackwardScoreStride, kPanel, 0.0F);
       }
@@ -200,8 +204,8 @@ struct GradientTile {
     return hn::AllTrue(kFloats, hn::Eq(sum, sum));
   }
 
-  /// Every key that products may read for kHalfLanes rows from `lane` on: of neighbouring keys or rows they take the
-  /// widest range for all, out to whole pairs.
+  /// Returns every key that products may read for kHalfLanes rows from `lane` on. Products use the widest range of
+  /// neighbouring keys or rows for all of them, rounded out to full pairs.
   static KeyRange keys_near(const TileRanges& ranges, std::int64_t lane, const ScoreTile& tile) {
     const std::int64_t neighbours = bf16_dot_block_rows();
     const std::int64_t last = std::min<std::int64_t>(lane + kHalfLanes, tile.num_rows) - 1;
@@ -210,7 +214,7 @@ struct GradientTile {
     return {first_key / 2 * 2, std::min<std::int64_t>(end_key, tile.num_keys)};
   }
 
-  /// Of kHalfLanes rows p and dS as round() leaves them, from scores and dP. The result is a sum of all of dS.
+  /// Computes p and dS of kHalfLanes rows from scores and dP, in the form of round(). Returns a sum of all of dS.
   HWY_INLINE Vector round_lanes(const QueryTile& q, std::int64_t lane, KeyRange keys, Vector nats_per_score) const {
     const Vector lse[2] = {hn::Load(kFloats, q.lse + lane), hn::Load(kFloats, q.lse + lane + kLanes)};
     const Vector log2_sum[2] = {hn::Load(kFloats, q.log2_sum + lane), hn::Load(kFloats, q.log2_sum + lane + kLanes)};
@@ -242,8 +246,8 @@ struct GradientTile {
   }
 };
 
-/// Calls prepare(query tile) and then, for every tile of keys that the task's rows see, visit(score tile, query tile,
-/// key tile). with_inputs: GradientTile::inputs.
+/// Calls prepare(query tile). Then calls visit(score tile, query tile, key tile) for each tile of keys that the task's
+/// rows see. with_inputs: fill GradientTile::inputs.
 template <class Prepare, class Visit>
 void visit_key_tiles(const core::Problem& p, const BackwardRowsTask& task, Scratch& scratch, bool with_inputs,
                      Prepare prepare, Visit visit) {

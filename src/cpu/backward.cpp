@@ -1,10 +1,14 @@
 // Backward attention on one thread: FlashAttention-2 (Dao, 2023), Algorithm 2.
 //
-// Two ways to run it, with bit-equal results:
-//  - backward_keys over all keys of a head with dq wanted: five products a tile; one task a key head.
-//  - where there are fewer key heads than threads, or very many keys: backward_keys over parts of the keys for dk and
-//    dv, and backward_rows over parts of the rows for dq. Seven products a tile, but as many tasks as there are tiles.
-// Either way a tile's products, and the order in which tiles are added, are the same.
+// There are two ways to run it, with bit-equal results:
+//
+// - backward_keys over all keys of a head, including dq: five products per tile, one task per key head.
+//
+// - If there are fewer key heads than threads, or very many keys: backward_keys over parts of the keys for dk and dv,
+//   and backward_rows over parts of the rows for dq. This needs seven products per tile, but gives as many tasks as
+//   there are tiles.
+//
+// Both ways compute the same products of a tile and add tiles in the same order.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -20,7 +24,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// C (m, n) += A B; C has padded(n) columns.
+/// Computes C (m, n) += A B; C has padded(n) columns.
 void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
                 RowRanges depth, PrefetchRows* prefetch = nullptr) {
   gemm({.a = a,
@@ -35,7 +39,7 @@ void accumulate(BroadcastOperand a, FloatRows b, float* c, std::int64_t m, std::
         .depth = depth});
 }
 
-/// The same of bf16 pairs: A (m, k), B's rows from an even one on.
+/// Does the same for bf16 pairs: A (m, k), and rows of B that start at an even one.
 void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int64_t m, std::int64_t n, std::int64_t k,
                       RowRanges depth, PrefetchRows* prefetch = nullptr) {
   bf16_dot_gemm({.a = a,
@@ -51,7 +55,7 @@ void accumulate_pairs(PairOperand a, const std::uint32_t* b, float* c, std::int6
                  .depth = depth});
 }
 
-/// dV += P^T dO and dK += dS^T Q over `rows` rows from `lane` on.
+/// Computes dV += P^T dO and dK += dS^T Q over `rows` rows from `lane` on.
 void add_rows_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, std::int64_t num_keys,
                       std::int64_t lane, std::int64_t rows, RowRanges depth, float* dk, float* dv) {
   constexpr std::int64_t kStride = kBackwardScoreStride;
@@ -69,7 +73,7 @@ void add_rows_to_keys(const core::Problem& p, const GradientTile& tile, const Qu
   accumulate({tile.ds + lane, kStride, 1}, q_rows, dk, num_keys, p.head_dim, rows, depth);
 }
 
-/// dV += P^T dO and dK += dS^T Q.
+/// Computes dV += P^T dO and dK += dS^T Q.
 void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTile& q, KeyTile& k) {
   float* dk = k.dk.for_next_tile();
   float* dv = k.dv.for_next_tile();
@@ -84,7 +88,7 @@ void add_to_keys(const core::Problem& p, const GradientTile& tile, const QueryTi
   }
 }
 
-/// dQ += dS K.
+/// Computes dQ += dS K.
 void add_to_rows(const core::Problem& p, const GradientTile& tile, const QueryTile& q, const KeyTile& k, float* dq) {
   for (std::int64_t panel = 0; panel < q.num_panels(); ++panel) {
     const std::int64_t lane = panel * kPanel;
@@ -101,26 +105,26 @@ void add_to_rows(const core::Problem& p, const GradientTile& tile, const QueryTi
   }
 }
 
-/// False: some of it is not finite.
+/// Stores rows. Returns false if a value is not finite.
 bool store_rows(const Matrix& m, std::int64_t begin, std::int64_t count, const float* rows, float factor) {
   bool finite = true;
   for (std::int64_t r = 0; r < count; ++r) finite &= store_row(m, begin + r, rows + r * padded(m.cols), factor);
   return finite;
 }
 
-/// Tiles of rows whose products a key's gradients are the sum of.
+/// Returns the number of row tiles that contribute to a key's gradients.
 std::int64_t row_tiles(const core::Problem& p, const core::Sequence& s) {
   return ceil_div(s.seqlen_q, kBackwardBlockM) * p.heads_per_group();
 }
 
-/// Scratch of a task with num_tiles tiles of keys.
+/// Returns the floats of scratch memory of a task with num_tiles tiles of keys.
 std::int64_t keys_floats(const core::Problem& p, const core::Sequence& s, std::int64_t num_tiles) {
   return QueryTile::floats(p) + GradientTile::floats(p) +
          LongSum::floats(kBackwardBlockM * padded(p.head_dim), num_tiles) +
          num_tiles * KeyTile::floats_with_gradients(p, row_tiles(p, s));
 }
 
-/// All key tiles of the task, loaded.
+/// Loads all key tiles of the task.
 std::vector<KeyTile> load_keys(const core::Problem& p, const BackwardKeysTask& task, Scratch& scratch) {
   std::vector<KeyTile> tiles;
   for (std::int64_t key = task.key_begin; key < task.key_end; key += kBlockN) {
@@ -131,7 +135,8 @@ std::vector<KeyTile> load_keys(const core::Problem& p, const BackwardKeysTask& t
   return tiles;
 }
 
-/// One block of query rows against all key tiles of the task; with dq, dq is their sum. False: there was a NaN.
+/// Computes one block of query rows against all key tiles of the task. If dq is non-null, sums dq as well. Returns
+/// false if there was a NaN.
 bool visit_rows(const core::Problem& p, const HeadRules& rules, const QueryTile& q, std::vector<KeyTile>& keys,
                 GradientTile& tile, LongSum* dq) {
   bool ok = true;

@@ -1,5 +1,5 @@
-// Rows and keys of the backward pass in every form in which its products read them (backward-inl.hpp).
-// Included once per SIMD target.
+// Rows and keys of the backward pass, in every form in which its products read them (backward-inl.hpp). Included once
+// per SIMD target.
 #if defined(ATTEND_CPU_BACKWARD_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_BACKWARD_ROWS_INL
 #undef ATTEND_CPU_BACKWARD_ROWS_INL
@@ -16,12 +16,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// What turns the rows of one query head into scores and their gradients.
+/// Computes scores and their gradients from the rows of one query head.
 struct HeadRules {
   ScoreRules scores;
   ScoreProduct s_product;   // S^T = K Q^T, times ScoreRules::product_factor()
   ScoreProduct dp_product;  // dP^T = V dO^T
-  bool in_pairs;            // the other three: of rows in bf16 pairs, with P and dS rounded to bf16
+  bool in_pairs;            // the other three products read rows in bf16 pairs, with P and dS rounded to bf16
 
   HeadRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
       : scores(p, s, head),
@@ -38,18 +38,18 @@ struct HeadRules {
 struct QueryTile {
   std::int64_t row_begin = 0;
   std::int64_t num_rows = 0;
-  float* q_packed;     // 2 x (head_dim, 64), by s_product
-  float* dout_packed;  // 2 x (head_dim_v, 64), by dp_product
-  FloatRows q;         // (128, head_dim), where not in_pairs
-  FloatRows dout;      // (128, head_dim_v), likewise
-  PairRows q_pairs;    // the same, where in_pairs
+  float* q_packed;     // 2 x (head_dim, 64), for s_product
+  float* dout_packed;  // 2 x (head_dim_v, 64), for dp_product
+  FloatRows q;         // (128, head_dim), unless in_pairs
+  FloatRows dout;      // (128, head_dim_v), unless in_pairs
+  PairRows q_pairs;    // same rows, if in_pairs
   PairRows dout_pairs;
-  float* q_buffer;     // for q where it is converted
-  float* dout_buffer;  // likewise
-  float* lse;          // (128); +inf for a row that saw no key, so that its P is 0
-  float* log2_sum;     // (128): log2 of the row's sum of exp(s - lse), which is 0 but for the rounding of lse
+  float* q_buffer;     // memory for q, if q is converted
+  float* dout_buffer;  // memory for dout, if dout is converted
+  float* lse;          // (128); +inf for a row that sees no key, so that its P is 0
+  float* log2_sum;     // (128): log2 of the row's sum of exp(s - lse); 0 apart from the rounding of lse
   float* delta;        // (128): <dout, o> - dlse
-  mutable PrefetchRows next_q, next_dout, next_o;  // of the 128 rows that follow
+  mutable PrefetchRows next_q, next_dout, next_o;  // prefetches of the next 128 rows
 
   static std::int64_t floats(const core::Problem& p) {
     const std::int64_t rows = kBackwardBlockM;
@@ -72,7 +72,7 @@ struct QueryTile {
 
   [[nodiscard]] std::int64_t num_panels() const { return ceil_div(num_rows, kPanel); }
 
-  /// Rows [begin, end) of a head. False: lse holds NaN or +inf.
+  /// Loads rows [begin, end) of a head. Returns false if lse contains NaN or +inf.
   bool load(const core::Problem& p, const core::Sequence& s, std::int64_t head, const HeadRules& rules,
             std::int64_t begin, std::int64_t end, const RowCorrections& corrections) {
     row_begin = begin;
@@ -89,7 +89,7 @@ struct QueryTile {
       q = float_rows(q_rows, begin, num_rows, Readable::kVectors, q_buffer);
       dout = float_rows(dout_rows, begin, num_rows, Readable::kVectors, dout_buffer);
     }
-    constexpr int kSteps = kBackwardBlockM / kPanel * 20;  // about the register blocks of one tile's product
+    constexpr int kSteps = kBackwardBlockM / kPanel * 20;  // about the number of register blocks of one tile's product
     next_q = prefetch_in_steps(q_rows, end, kBackwardBlockM, kSteps);
     next_dout = prefetch_in_steps(dout_rows, end, kBackwardBlockM, kSteps);
     next_o = prefetch_in_steps(core::q_matrix(p.o, s, head), end, kBackwardBlockM, kSteps);
@@ -151,17 +151,17 @@ struct QueryTile {
   }
 };
 
-/// Up to 128 keys of one head with their values.
+/// Up to 128 keys of one head, with their values.
 struct KeyTile {
   std::int64_t key_begin = 0;
   std::int64_t num_keys = 0;
-  FloatRows k;             // (128, head_dim), where a product reads it
-  FloatRows v;             // (128, head_dim_v), likewise
-  PairRows k_pairs;        // (128, head_dim), where HeadRules::in_pairs
-  float* k_buffer;         // (128, padded head_dim), for k where it is converted
-  float* v_buffer;         // (128, padded head_dim_v), likewise
-  std::uint32_t* k_words;  // for k_pairs
-  LongSum dk;  // (num_keys, padded head_dim): sum over rows of dS q, without scale; only in KeyTile::with_gradients
+  FloatRows k;             // (128, head_dim), if a product reads it
+  FloatRows v;             // (128, head_dim_v), if a product reads it
+  PairRows k_pairs;        // (128, head_dim), if HeadRules::in_pairs
+  float* k_buffer;         // (128, padded head_dim), memory for k, if k is converted
+  float* v_buffer;         // (128, padded head_dim_v), memory for v, if v is converted
+  std::uint32_t* k_words;  // memory for k_pairs
+  LongSum dk;  // (num_keys, padded head_dim): sum over rows of dS q, without scale; only from KeyTile::with_gradients
   LongSum dv;  // (num_keys, padded head_dim_v), likewise
 
   static std::int64_t floats(const core::Problem& p) { return k_buffer_size(p) + v_buffer_size(p) + k_words_size(p); }
@@ -179,7 +179,7 @@ struct KeyTile {
            LongSum::floats(kBlockN * padded(p.head_dim_v), row_tiles);
   }
 
-  /// For at most num_keys keys, and sums over at most row_tiles tiles of rows.
+  /// Makes a tile for at most num_keys keys, with sums over at most row_tiles tiles of rows.
   static KeyTile with_gradients(const core::Problem& p, std::int64_t num_keys, std::int64_t row_tiles,
                                 Scratch& scratch) {
     KeyTile tile = make(p, scratch);
@@ -190,7 +190,7 @@ struct KeyTile {
     return tile;
   }
 
-  /// Rows [begin, begin + count) of a key head.
+  /// Loads rows [begin, begin + count) of a key head.
   void load(const core::Problem& p, const core::Sequence& s, std::int64_t key_head, std::int64_t begin,
             std::int64_t count) {
     key_begin = begin;

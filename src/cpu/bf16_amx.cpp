@@ -19,7 +19,8 @@
 #define ATTEND_AMX_TARGET __attribute__((target("avx512f")))
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of GCC 12's own header, for its undefined vectors
+// GCC 12's header of intrinsics triggers it for undefined vectors
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 namespace attend::cpu {
@@ -27,25 +28,25 @@ namespace attend::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr std::int64_t kMaxPairs = core::kMaxHeadDim / 2;  // more than those of a tile of keys or rows
+constexpr std::int64_t kMaxPairs = core::kMaxHeadDim / 2;  // upper bound; a tile of keys or rows has fewer pairs
 
-/// Words (16, 16) transposed in registers.
+/// Transposes words (16, 16) in registers.
 ATTEND_AMX_TARGET inline void transpose_words(__m512i (&row)[kTile]) {
   __m512i half[kTile];
 #pragma GCC unroll 16
-  for (int i = 0; i < kTile; i += 2) {  // 2 x 2 words of every 128 bits
+  for (int i = 0; i < kTile; i += 2) {  // transposes 2 x 2 words within each 128 bits
     half[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
     half[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < kTile; i += 4) {  // 4 x 4 words
+  for (int i = 0; i < kTile; i += 4) {  // transposes 4 x 4 words
     row[i] = _mm512_unpacklo_epi64(half[i], half[i + 2]);
     row[i + 1] = _mm512_unpackhi_epi64(half[i], half[i + 2]);
     row[i + 2] = _mm512_unpacklo_epi64(half[i + 1], half[i + 3]);
     row[i + 3] = _mm512_unpackhi_epi64(half[i + 1], half[i + 3]);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 4; ++i) {  // 8 x 8: 128-bit quarters 0 and 2, then 1 and 3, of two rows each
+  for (int i = 0; i < 4; ++i) {  // transposes 8 x 8 words: 128-bit quarters 0 and 2, then 1 and 3, of two rows each
     half[i] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0x88);
     half[i + 4] = _mm512_shuffle_i32x4(row[i], row[i + 4], 0xdd);
     half[i + 8] = _mm512_shuffle_i32x4(row[i + 8], row[i + 12], 0x88);
@@ -64,7 +65,7 @@ __mmask16 first_lanes(std::int64_t count) {
   return static_cast<__mmask16>((1U << std::clamp<std::int64_t>(count, 0, kTile)) - 1);
 }
 
-/// Rows of a block and their pairs, as many as are multiplied.
+/// A range of rows, columns or pairs to multiply.
 struct Range {
   std::int64_t begin;
   std::int64_t end;
@@ -72,13 +73,14 @@ struct Range {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-/// A's words of a block, as tiles load them: in whole tiles, with zeros beyond the block.
+/// Words of A for a block, in full tiles as the tile loads need them, with zeros beyond the block.
 struct LeftOperand {
   const char* data;
   std::int64_t row_bytes;
 };
 
-/// Copies pairs `pairs` of 16 rows of A from `row` on, `count` of them real, rows `stride` words apart.
+/// Copies pairs `pairs` of 16 rows of A, from `row` on, `stride` words apart. Only `count` of the rows exist; the
+/// others become zeros.
 ATTEND_AMX_TARGET void pack_rows_of_tile(const PairOperand& a, std::int64_t row, std::int64_t count, Range pairs,
                                          std::uint32_t* to, std::int64_t stride) {
   for (std::int64_t pair = pairs.begin; pair < pairs.end; pair += kTile, to += kTile) {
@@ -103,7 +105,7 @@ ATTEND_AMX_TARGET void pack_rows_of_tile(const PairOperand& a, std::int64_t row,
   }
 }
 
-/// A's words of rows `rows`: in place if they lie as tiles need them, otherwise in `buffer`.
+/// Returns the words of A for rows `rows`: in place if their layout suits tile loads, otherwise copied to `buffer`.
 LeftOperand left_operand(const PairOperand& a, Range rows, Range pairs, std::uint32_t* buffer) {
   if (a.pair_stride == 2 && rows.size() % kTile == 0 && pairs.size() % kTile == 0) {
     const auto* first = a.data + rows.begin * a.row_stride + 2 * pairs.begin;
@@ -117,7 +119,7 @@ LeftOperand left_operand(const PairOperand& a, Range rows, Range pairs, std::uin
   return {reinterpret_cast<const char*>(buffer), stride * kWordBytes};
 }
 
-/// Rows of C from a tile's sums, with old C and the sums each times a factor.
+/// Updates rows of C from a tile's sums, scaling the old C and the sums.
 template <GemmMode kMode>
 ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64_t c_stride, std::int64_t num_rows,
                                          float factor, const float* scale) {
@@ -139,7 +141,7 @@ ATTEND_AMX_TARGET inline void merge_rows(const float* sums, float* c, std::int64
   }
 }
 
-/// C's part from a tile's sums.
+/// Updates one tile of C from its sums.
 void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_t col) {
   float* c = g.c + rows.begin * g.c_stride + col;
   const std::int64_t num_rows = std::min<std::int64_t>(rows.size(), kTile);
@@ -154,7 +156,7 @@ void merge_tile(const Bf16DotArgs& g, const float* sums, Range rows, std::int64_
   }
 }
 
-/// A tile's rows of B, the first `count` of which exist; the others become zeros.
+/// Copies the first `count` rows of a tile of B and fills the others with zeros.
 template <int kCols>
 void copy_last_rows(std::uint32_t (&to)[kTile][kCols * kTile], const std::uint32_t* b, std::int64_t b_stride,
                     std::int64_t count) {
@@ -167,12 +169,12 @@ void copy_last_rows(std::uint32_t (&to)[kTile][kCols * kTile], const std::uint32
   }
 }
 
-/// Blocks of C, kRows x kCols tiles. What is done for each tile is written out, and functions are inlined: a block of a
-/// small head_dim takes few more instructions than these.
+/// Blocks of C, kRows x kCols tiles. The code for each tile is written out and functions are inlined: for a small
+/// head_dim, loop overhead would exceed the block's own instructions.
 template <class Tiles>
 class Blocks {
  public:
-  /// The block from (rows.begin, col) on.
+  /// Computes the block that starts at (rows.begin, col).
   template <int kRows, int kCols>
   static void compute(Tiles& tiles, const Bf16DotArgs& g, const LeftOperand& a, Range rows, std::int64_t col,
                       Range pairs) {
@@ -218,7 +220,7 @@ class Blocks {
     if constexpr (kRows == 2 && kCols == 2) tiles.template clear<register_of_c(1, 1)>();
   }
 
-  /// right: floats from a tile to the one on its right.
+  /// right: distance in floats from a tile to its right neighbour
   template <int kRows, int kCols>
   [[gnu::always_inline]] static void store(Tiles& tiles, float* c, float* lower_c, int right, std::int64_t row_bytes) {
     tiles.template store<register_of_c(0, 0)>(c, row_bytes);
@@ -235,7 +237,7 @@ class Blocks {
     for (std::int64_t pair = pairs.begin; pair < pairs.end; pair += kTile, a_at += kTile * kWordBytes) {
       const std::uint32_t* b = g.b + pair * g.b_stride + col;
       std::int64_t b_bytes = g.b_stride * kWordBytes;
-      if (pair + kTile > g.pairs) {  // a tile would reach beyond B's last row
+      if (pair + kTile > g.pairs) {  // a full tile would read beyond the last row of B
         copy_last_rows<kCols>(last_rows, b, g.b_stride, g.pairs - pair);
         b = last_rows[0];
         b_bytes = sizeof last_rows[0];
@@ -256,7 +258,7 @@ class Blocks {
   }
 };
 
-/// Rows `rows` of C, at most kRows tiles of them, in columns `columns`.
+/// Computes rows `rows` of C, at most kRows tiles of them, in columns `columns`.
 template <int kRows, class Tiles>
 void row_of_blocks(Tiles& tiles, const Bf16DotArgs& g, Range rows, Range columns, Range pairs,
                    std::uint32_t* a_buffer) {
@@ -303,14 +305,15 @@ bool has_amx() {
   return (d & kBf16) != 0 && (d & kTileRegisters) != 0;
 }
 
-/// Linux gives a process the registers' 8 KiB of state only when asked (Documentation/arch/x86/xstate.rst).
+/// Requests permission to use the tile registers. Linux allocates their 8 KiB of state only on request
+/// (Documentation/arch/x86/xstate.rst).
 bool granted() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023;
   constexpr long kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
-  return false;  // other systems grant them in other ways
+  return false;  // not implemented for other systems
 #endif
 }
 

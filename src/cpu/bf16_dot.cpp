@@ -30,7 +30,7 @@ bool has_instruction() {
   return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
-/// Whether the processor has what the unit needs. Tiles are laid out for AVX-512's vectors, emulated ones too.
+/// Returns whether the processor supports the unit. Tiles use the layout of AVX-512 vectors, even emulated ones.
 bool has(Bf16Unit unit) {
   if (unit == Bf16Unit::kNone) return true;
   if (!std::string_view(simd_target_name()).starts_with("AVX3")) return false;
@@ -38,13 +38,13 @@ bool has(Bf16Unit unit) {
   return unit != Bf16Unit::kAmx || amx_available();
 }
 
-/// The fastest of the units that the processor has.
+/// Returns the fastest unit that the processor supports.
 Bf16Unit best_unit() {
   if (has(Bf16Unit::kAmx)) return Bf16Unit::kAmx;
   return has(Bf16Unit::kDot) && __builtin_cpu_is("amd") != 0 ? Bf16Unit::kDot : Bf16Unit::kNone;
 }
 
-/// C's part of a block from its sums.
+/// Updates a block of C from its sums.
 template <int R, int V>
 ATTEND_BF16_DOT_TARGET inline void store_block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col,
                                                const __m512 (&sum)[R][V]) {
@@ -68,7 +68,7 @@ ATTEND_BF16_DOT_TARGET inline void store_block(const Bf16DotArgs& g, std::int64_
   }
 }
 
-/// C[row : row + R, col : col + 16 V] over pairs [begin, end).
+/// Computes C[row : row + R, col : col + 16 V] over pairs [begin, end).
 template <int R, int V>
 ATTEND_BF16_DOT_TARGET void block(const Bf16DotArgs& g, std::int64_t row, std::int64_t col, std::int64_t begin,
                                   std::int64_t end) {
@@ -120,7 +120,7 @@ BlockFunction block_of(int rows, int vectors) {
   }
 }
 
-/// Vectors of the next block when `left` remain: as wide as possible, but 5 as 3 + 2 rather than 4 + 1.
+/// Returns the vectors of the next block if `left` remain: as many as possible, but 5 are split into 3 + 2, not 4 + 1.
 int next_vectors(std::int64_t left) {
   if (left == kVectors + 1) return kVectors - 1;
   return static_cast<int>(std::min<std::int64_t>(left, kVectors));

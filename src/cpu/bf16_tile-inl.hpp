@@ -1,5 +1,5 @@
-// Tiles of probabilities and their gradients, rounded to bfloat16 as left operands of bf16_dot_gemm: in float they
-// would be multiplied at half the rate. Included once per SIMD target.
+// Tiles of probabilities and their gradients, rounded to bfloat16 as left operands of bf16_dot_gemm, which has twice
+// the rate of float products. Included once per SIMD target.
 #if defined(ATTEND_CPU_BF16_TILE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_BF16_TILE_INL
 #undef ATTEND_CPU_BF16_TILE_INL
@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Whether P (and dS) are rounded to bf16 for products: where all that goes in and comes out of them is of that type.
-/// Decided by dtypes, so that no layout changes the bits of a result.
+/// Returns whether P (and dS) are rounded to bf16 for products: if all inputs and outputs of the products are bf16.
+/// Depends only on dtypes, so that a layout never changes the bits of a result.
 inline bool multiplies_in_bf16(std::initializer_list<DType> dtypes) {
   return std::all_of(dtypes.begin(), dtypes.end(), [](DType t) { return t == DType::kBF16; }) && bf16_dot_enabled();
 }
@@ -25,26 +25,27 @@ using HalfTag = hn::Repartition<std::uint16_t, FloatTag>;
 constexpr HalfTag kHalves;
 constexpr int kHalfLanes = hn::MaxLanes(kHalves);
 
-/// The nearest bf16 (of two as near the larger) in the upper half of every lane; the lower half means nothing. A NaN
-/// whose payload has all bits set becomes a zero: whoever rounds has to see to NaN.
+/// Rounds to bf16 (ties away from zero) in the upper half of every lane; the lower half is undefined. A NaN whose
+/// payload has all bits set becomes a zero, so the caller must detect NaN.
 HWY_INLINE hn::Vec<UintTag> round_to_upper_half(Vector x) {
   return hn::Add(hn::BitCast(kUints, x), hn::Set(kUints, 0x8000));
 }
 
-/// `low` and `high` as pairs, one a lane.
+/// Returns `low` and `high` as pairs, one pair per lane.
 HWY_INLINE hn::Vec<UintTag> as_pairs(Vector low, Vector high) {
   const auto upper = hn::And(round_to_upper_half(high), hn::Set(kUints, 0xffff0000));
   return hn::Or(hn::ShiftRight<16>(round_to_upper_half(low)), upper);
 }
 
-/// The lanes of `first` and then of `second`, side by side.
+/// Returns the lanes of `first`, followed by those of `second`.
 HWY_INLINE hn::Vec<HalfTag> as_halves(Vector first, Vector second) {
   return hn::ConcatOdd(kHalves, hn::BitCast(kHalves, round_to_upper_half(second)),
                        hn::BitCast(kHalves, round_to_upper_half(first)));
 }
 
-/// Rows of floats, `stride` apart, as pairs of neighbouring rows: pairs[r / 2 * stride + c] for c below `cols`. May be
-/// the same memory. After an odd count, zero. False: there was a NaN (or there were two infinities).
+/// Rounds rows of floats, `stride` apart, to pairs of neighbouring rows: pairs[r / 2 * stride + c] for c below `cols`.
+/// The output may be the same memory. If the count is odd, the last row is paired with zeros. Returns false if there
+/// was a NaN (or two infinities).
 HWY_INLINE bool round_row_pairs(const float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols,
                                 std::uint32_t* pairs) {
   Vector even_sum = hn::Zero(kFloats);
@@ -64,7 +65,7 @@ HWY_INLINE bool round_row_pairs(const float* rows, std::int64_t stride, std::int
   return hn::AllTrue(kFloats, hn::Eq(sum, sum));
 }
 
-/// The same rows each by itself and in place: each is then `cols` bf16 elements, and up to a whole vector more.
+/// Rounds the same rows in place. A row then holds `cols` bf16 elements, and up to a full vector more.
 HWY_INLINE void round_rows(float* rows, std::int64_t stride, std::int64_t count, std::int64_t cols) {
   for (std::int64_t r = 0; r < count; ++r) {
     const float* from = rows + r * stride;

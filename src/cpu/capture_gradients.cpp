@@ -1,5 +1,5 @@
-// Gradients of the tensors that a score function reads, by tiles: the tile of the backward pass once more, two of its
-// five products.
+// Gradients of the tensors that a score function reads. Recomputes the tiles of the backward pass, with two of its five
+// products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/capture_gradients.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -21,11 +21,11 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// A tile's scores before the function and its dS, a row after the other.
+/// Adds a tile, given its scores before the function and its dS, one row after another.
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, const BackwardRowsTask& task,
               CaptureSums& sums) {
   static_assert(kBlockN <= CaptureSums::kMostKeys);
-  constexpr std::int64_t kRows = 16;  // at a time: neighbours in each key's row
+  constexpr std::int64_t kRows = 16;  // rows at a time, which are neighbours in each key's row
   HWY_ALIGN float scores[kRows][kBlockN];
   HWY_ALIGN float ds[kRows][kBlockN];
   for (std::int64_t first = 0; first < q.num_rows; first += kRows) {
@@ -63,8 +63,9 @@ namespace {
 
 HWY_EXPORT(capture_gradients_target);
 
-/// Arrays of sums, each of every so manieth task, so that threads share none. How many follows from the problem alone:
-/// bits do not depend on the number of threads.
+/// Returns the number of arrays of sums. Array n collects every num_parts-th task, starting with task n, so that no two
+/// threads share an array. The number depends only on the problem, so the bits of a result do not depend on the number
+/// of threads.
 std::int64_t num_parts(std::int64_t tasks, std::int64_t size) {
   constexpr std::int64_t kMostParts = 32, kMostSums = 1 << 25;  // 256 MiB
   return std::clamp<std::int64_t>(kMostSums / std::max<std::int64_t>(size, 1), 1,

@@ -1,5 +1,5 @@
-// Gradients of the tensors that a score function reads: sums in float64 of what each score's gradient gives to the
-// elements that it has loaded.
+// Gradients of the tensors that a score function reads. Each score adds its contribution to the elements that it loads,
+// in float64.
 #pragma once
 
 #include <array>
@@ -13,16 +13,16 @@
 
 namespace attend::cpu {
 
-/// An array of sums: those of each capture whose gradient is asked for, dense, one capture behind the other.
+/// Layout of an array of sums: one dense block for each capture with a gradient, one after another.
 class CaptureLayout {
  public:
-  /// The problem has a function with a program.
+  /// The problem must have a function with a program.
   explicit CaptureLayout(const core::Problem& p);
 
-  /// Loads of captures whose gradient is asked for.
+  /// Returns the loads of those captures whose gradient is requested.
   [[nodiscard]] const std::vector<expr::CaptureLoad>& loads() const { return loads_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// Where the sum of an element is that load n reads; subscripts are taken within the tensor.
+  /// Returns the index of the sum for the element that load n reads; subscripts are clamped to the tensor.
   [[nodiscard]] std::int64_t place(std::size_t n, std::span<const std::int64_t> subscripts) const;
   /// Writes all sums to the problem's gradients.
   void store(std::span<const double> sums) const;
@@ -34,23 +34,23 @@ class CaptureLayout {
   };
   const core::Problem& p_;
   std::vector<expr::CaptureLoad> loads_;
-  std::vector<Of> gradients_;    // of p.captured_gradients
-  std::vector<std::size_t> of_;  // of each load, the place of its gradient
+  std::vector<Of> gradients_;    // one entry for each of p.captured_gradients
+  std::vector<std::size_t> of_;  // for each load, the index of its gradient
   std::int64_t size_ = 0;
 };
 
-/// Adds rows of scores to sums. For one thread.
+/// Adds rows of scores to the sums. For one thread.
 class CaptureSums {
  public:
   static constexpr int kMostKeys = 128;
 
-  /// All must outlive it. sums: layout.size() of them.
+  /// All arguments must outlive the object. sums: layout.size() values.
   CaptureSums(const core::Problem& p, const CaptureLayout& layout, double* sums);
   CaptureSums(const CaptureSums&) = delete;
   CaptureSums& operator=(const CaptureSums&) = delete;
 
-  /// Scores before the function, and gradients of scores behind it; at most kMostKeys. Where a gradient is 0, nothing
-  /// is added.
+  /// Adds a row of at most kMostKeys. scores: before the function. ds: gradients of the scores after the function; a
+  /// gradient of 0 adds nothing.
   void add(const FunctionRow& row, const float* scores, const float* ds, int count);
 
  private:

@@ -1,4 +1,4 @@
-// Tensors that a user's function reads, in the `cpu` backend.
+// Tensors that a custom function reads, in the `cpu` backend.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace attend::cpu {
 
-/// What an element of a captured tensor is stored as.
+/// Storage type of an element of a captured tensor.
 enum class CapturedType : std::uint8_t { kF32, kF16, kBF16, kF64, kI32, kI64, kU8 };
 
 struct CapturedView {
@@ -23,10 +23,10 @@ struct CapturedView {
   std::int64_t stride[expr::kMostSubscripts] = {};  ///< in elements
 };
 
-/// Of a tensor whose subscripts are its first `rank` dimensions.
+/// Returns a view of a tensor whose subscripts are its first `rank` dimensions.
 [[nodiscard]] CapturedView captured_view(const Tensor& tensor, std::size_t rank);
 
-/// Elements of a type, as the values that a function has.
+/// Elements of a type, converted to the values that a function uses.
 template <class T>
 struct Stored {
   const T* data;
@@ -38,7 +38,7 @@ struct Stored {
       return core::to_float(data[at]);
     }
   }
-  /// Integers wrap; floats go towards zero, within the range of integers.
+  /// Integers wrap; floats round towards zero and saturate.
   [[nodiscard]] std::int32_t as_int(std::int64_t at) const {
     if constexpr (std::is_integral_v<T>) {
       return static_cast<std::int32_t>(static_cast<std::uint32_t>(data[at]));
@@ -77,7 +77,7 @@ void with_elements(const CapturedView& view, const Visit& visit) {
   }
 }
 
-/// How far a subscript leads, which is taken within its extent.
+/// Returns the offset of a subscript, clamped to its extent.
 [[nodiscard]] inline std::int64_t offset(const CapturedView& view, std::int32_t dimension, std::int64_t subscript) {
   return std::clamp<std::int64_t>(subscript, 0, view.extent[dimension] - 1) * view.stride[dimension];
 }

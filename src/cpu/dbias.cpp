@@ -1,7 +1,8 @@
-// The gradient of an additive bias: dbias = sum of dS over the batches, heads and rows that the bias is broadcast to.
+// The gradient of an additive bias: dbias is the sum of dS over the batches, heads and rows to which the bias is
+// broadcast.
 //
-// A task owns one tile of dbias and visits every score tile that adds to it, so there is nothing to reduce between
-// threads and nothing the size of the score matrix. Costs two of the five products of the backward pass once more.
+// A task owns one tile of dbias and visits every score tile that contributes to it. No reduction between threads and no
+// buffer of the size of the score matrix is needed. This repeats two of the five products of the backward pass.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/dbias.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -14,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// sums (128, kBackwardScoreStride) += dS, or with `over_rows` its first column += the sum over rows. In float64: a
-/// broadcast bias collects from every batch, head and row.
+/// Adds dS to sums (128, kBackwardScoreStride). With `over_rows`, adds the sum over rows to the first column. In
+/// float64, because a broadcast bias collects contributions from every batch, head and row.
 void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bool over_rows, double* sums) {
   for (std::int64_t key = 0; key < k.num_keys; ++key) {
     const float* ds = tile.ds + key * kBackwardScoreStride;
@@ -24,7 +25,7 @@ void add_tile(const GradientTile& tile, const QueryTile& q, const KeyTile& k, bo
   }
 }
 
-/// Indices that one index of a dimension of dbias stands for: itself, or all where the bias is broadcast.
+/// Returns the range of indices that one index of a dimension of dbias covers: itself, or all if the bias is broadcast.
 KeyRange broadcast_range(std::int64_t index, std::int64_t bias_size, std::int64_t full_size) {
   return bias_size == full_size ? KeyRange{index, index + 1} : KeyRange{0, full_size};
 }

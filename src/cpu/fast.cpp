@@ -1,5 +1,5 @@
-// The `cpu` backend, host side: cuts a problem into tasks, runs them on threads, and lets the reference redo what holds
-// NaN or infinities.
+// Host side of the `cpu` backend. Cuts a problem into tasks, runs them on threads, and has the reference recompute
+// results with NaN or infinities.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace {
 using core::Problem;
 using core::Sequence;
 
-/// Query rows times keys of all heads.
+/// Returns the number of query rows times keys, over all heads.
 double num_scores(const Problem& p) {
   double of_head = 0;
   for (std::int64_t index = 0; index < p.num_sequences; ++index) {
@@ -32,8 +32,8 @@ double num_scores(const Problem& p) {
   return of_head * static_cast<double>(p.num_heads_q);
 }
 
-/// Threads that are worth their meeting: until they have met, one alone has done some 2^18 multiplications; on a busy
-/// machine the meeting takes milliseconds.
+/// Returns the number of threads to use. Starting the threads takes as long as some 2^18 multiplications on one thread;
+/// on a busy machine it takes milliseconds.
 int threads_for(const Problem& p) {
   constexpr double kWorkWorthThreads = 1 << 18;
   return num_scores(p) * static_cast<double>(p.head_dim + p.head_dim_v) < kWorkWorthThreads ? 1 : max_threads();
@@ -41,14 +41,14 @@ int threads_for(const Problem& p) {
 
 std::atomic<std::int64_t> redone = 0;
 
-/// Fixed here, where an exception for what the environment asks for still reaches the caller.
+/// Fixes the SIMD target here, where an exception about an environment variable still reaches the caller.
 void choose_instructions() {
   choose_simd_target();
   (void)bf16_unit();
 }
 
-/// Query rows of a forward task: fewer than kForwardBlockM where there would be too few tasks for the threads. The bits
-/// of a row do not depend on it.
+/// Returns the query rows of a forward task: fewer than kForwardBlockM if there would be fewer tasks than threads. The
+/// bits of a row do not depend on it.
 std::int64_t forward_block(const Problem& p, int threads) {
   std::int64_t rows = kForwardBlockM;
   while (rows > kPanel && WorkList(p, BlocksOf::kRows, rows).size() < threads) rows /= 2;
@@ -69,15 +69,16 @@ void forward(const Problem& p, Stream /*stream*/) {
   });
 }
 
-/// Part of the threads that would be busy on average if `tasks` equal tasks ran on them.
+/// Returns the average fraction of busy threads for `tasks` equal tasks.
 double busy_share(std::int64_t tasks, std::int64_t threads) {
   return static_cast<double>(tasks) / static_cast<double>(ceil_div(tasks, threads) * threads);
 }
 
-/// Per key head: whether a task met NaN or infinities, so that the reference has to redo it. Written by many threads.
+/// For each key head: true if a task met NaN or infinities, so that the reference has to recompute the head. Written by
+/// several threads.
 using RedoFlags = std::vector<std::atomic<bool>>;
 
-/// dq, dk and dv, one task a key head: five products a tile.
+/// Computes dq, dk and dv with one task per key head: five products per tile.
 void backward_by_group(const Problem& p, const RowCorrections& corrections, RedoFlags& redo) {
   parallel_for(p.num_sequences * p.num_heads_k, threads_for(p), [&](std::int64_t group) {
     const Sequence sequence = p.sequence(group / p.num_heads_k);
@@ -87,7 +88,8 @@ void backward_by_group(const Problem& p, const RowCorrections& corrections, Redo
   });
 }
 
-/// The same in parts of the keys for dk and dv, and parts of the rows for dq: seven products a tile.
+/// Computes the same gradients in parts of the keys for dk and dv, and in parts of the rows for dq: seven products per
+/// tile.
 void backward_by_tile(const Problem& p, const RowCorrections& corrections, RedoFlags& redo) {
   const WorkList key_work(p, BlocksOf::kKeys, kBackwardKeysPerTask);
   const WorkList row_work(p, BlocksOf::kRows, kBackwardBlockM);
@@ -110,8 +112,8 @@ std::int64_t num_query_rows(const Problem& p) {
   return p.q.shape[0] * p.q.shape[1] * p.q.shape[2];
 }
 
-/// Log2 of each row's sum of exp(s - lse), see exact_log2_sums(); nothing if every lse will do. A part of a row's keys
-/// has no such sum.
+/// Returns log2 of each row's sum of exp(s - lse) (see exact_log2_sums()), or an empty vector if every lse is precise
+/// enough. Parts of a row's keys have no such sum.
 std::vector<float> log2_sums_of(const Problem& p) {
   const bool adds = p.bias || p.alibi_slopes || p.custom_score != nullptr;
   if (!adds || p.placement() != nullptr) return {};
@@ -137,7 +139,7 @@ std::vector<float> log2_sums_of(const Problem& p) {
   return log2_sums;
 }
 
-/// <dout, o> - dlse of every row, see exact_deltas(); nothing where o will do.
+/// Returns <dout, o> - dlse of every row (see exact_deltas()), or an empty vector if o is precise enough.
 std::vector<float> deltas_of(const Problem& p, const RowCorrections& corrections) {
   const bool coarse = core::is_narrow(p.o.dtype);
   if (!coarse || p.dropout_p == 0 || p.delta() != nullptr) return {};
@@ -175,7 +177,8 @@ void backward_captures(const Problem& p, const RowCorrections& corrections) {
   reference_captured_gradients(p);
 }
 
-/// True where every thread finds a key head to itself and the sums of one fit into its memory.
+/// Returns true if there are enough key heads to keep the threads busy, and the sums of a key head fit into a thread's
+/// memory.
 bool groups_suffice(const Problem& p) {
   constexpr double kWorthOfFiveInsteadOfSeven = 5.0 / 7.0;
   constexpr std::int64_t kMostBytesOfGroup = 96 << 20;
@@ -218,7 +221,8 @@ void backward(const Problem& p, Stream /*stream*/) {
   backward_captures(p, corrections);
 }
 
-/// Every tensor is read and written as float, whatever its type: any mix of the three will do.
+/// Returns the reason why the backend cannot run the call. Every tensor is read and written as float, so any mix of
+/// f32, f16 and bf16 is supported.
 std::optional<std::string> unsupported(const Problem& p) {
   if (auto lack = core::custom_score_lack(p, "cpu", /*runs_programs=*/true)) return lack;
   constexpr core::DTypes kTaken = {core::dtype_bit(DType::kF32) | core::dtype_bit(DType::kF16) |

@@ -1,4 +1,4 @@
-// Declares gemm() of the SIMD target being compiled; defined in gemm.cpp. Included once per target.
+// Declares gemm() of the SIMD target being compiled; gemm.cpp defines it. Included once per target.
 #if defined(ATTEND_CPU_GEMM_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_GEMM_INL
 #undef ATTEND_CPU_GEMM_INL
@@ -13,8 +13,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// One tile product on one thread. k is expected to be short enough (up to about 128) for n = 64 columns of B to stay
-/// in the first-level cache. The order of additions depends on the shape alone.
+/// Computes one tile product on one thread. k should be at most about 128, so that n = 64 columns of B stay in the
+/// first-level cache. The order of additions depends only on the shape.
 void gemm(const GemmArgs& args);
 
 }  // namespace attend::cpu::HWY_NAMESPACE

@@ -1,9 +1,10 @@
-// The matrix product that every tile of the `cpu` backend is made of.
+// The matrix product of every tile of the `cpu` backend.
 //
-// A block of kRows x kVectors registers of C stays in registers while k runs: each step loads kVectors vectors of B,
-// broadcasts kRows scalars of A, and does kRows * kVectors fused multiply-adds. With AVX-512 that is 6 x 4 of the 32
-// registers and 10 loads for 24 multiply-adds, below the two loads a cycle that the core can do.
-// Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008), section 4.
+// A block of kRows x kVectors registers of C stays in registers during the loop over k. Each step loads kVectors
+// vectors of B, broadcasts kRows scalars of A, and executes kRows * kVectors fused multiply-adds. With AVX-512 the
+// block is 6 x 4 of the 32 registers. A step then has 10 loads for 24 multiply-adds, which is below the core's limit of
+// two loads per cycle. Source of the scheme: Goto, van de Geijn, Anatomy of High-Performance Matrix Multiplication
+// (2008), section 4.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/gemm.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -34,7 +35,7 @@ constexpr int kLanes = hn::MaxLanes(kFloats);
 constexpr int kRows = 6;
 constexpr int kVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // 32 registers, or 16
 
-/// C[0:R, 0:V vectors] over k in [begin, end).
+/// Computes C[0:R, 0:V vectors] over k in [begin, end).
 template <int R, int V>
 HWY_INLINE void register_block(const GemmArgs& g, std::int64_t row, std::int64_t col, std::int64_t k_begin,
                                std::int64_t k_end) {
@@ -48,7 +49,7 @@ HWY_INLINE void register_block(const GemmArgs& g, std::int64_t row, std::int64_t
   const std::int64_t a_step = g.a.col_stride;
   const float* HWY_RESTRICT a = g.a.data + row * a_row + k_begin * a_step;
   const float* HWY_RESTRICT b = g.b.data + k_begin * g.b.row_stride + col;
-  ATTEND_UNROLL_4  // 16 or 32 trips for k = 64 or 128: few enough for the branch predictor to see the end coming
+  ATTEND_UNROLL_4  // 16 or 32 iterations for k = 64 or 128: few enough for the branch predictor to predict the last one
       for (std::int64_t p = k_begin; p < k_end; ++p) {
     Vector b_row[V];
     ATTEND_UNROLL
@@ -101,7 +102,7 @@ BlockFunction block_of(int rows, int vectors) {
   return block_of_rows<kVectors>(rows);
 }
 
-/// Vectors of the next block when `left` remain: as wide as possible, but 5 as 3 + 2 rather than 4 + 1.
+/// Returns the vectors of the next block if `left` remain: as many as possible, but 5 are split into 3 + 2, not 4 + 1.
 int next_vectors(std::int64_t left) {
   if (left == kVectors + 1 && kVectors > 2) return kVectors - 1;
   return static_cast<int>(std::min<std::int64_t>(left, kVectors));

@@ -5,14 +5,14 @@
 
 namespace attend::cpu {
 
-/// A (m x k) is read one element at a time and broadcast, so it may lie in memory either way round.
+/// A (m x k). Elements are read one at a time and broadcast, so either memory order is efficient.
 struct BroadcastOperand {
   const float* data;
   std::int64_t row_stride;  ///< floats from A(i, p) to A(i + 1, p)
   std::int64_t col_stride;  ///< floats from A(i, p) to A(i, p + 1)
 };
 
-/// B (k x n): rows of n floats, n a multiple of 16, readable in whole vectors.
+/// B (k x n): rows of n floats, n a multiple of 16, readable in full vectors.
 struct VectorOperand {
   const float* data;
   std::int64_t row_stride;
@@ -22,18 +22,18 @@ enum class GemmMode {
   kStore,                   ///< C = A B
   kAccumulate,              ///< C = C + A B
   kScaleAccumulate,         ///< C = diag(row_scale) C + A B
-  kScaleColumnsAccumulate,  ///< C = C diag(column_scale) + A B; of amx_gemm() only
+  kScaleColumnsAccumulate,  ///< C = C diag(column_scale) + A B; only amx_gemm()
 };
 
-/// A range of columns or of k for each row of A, monotone in the row; lets a product skip the masked corner of a tile.
-/// begin and end are multiples of 16 where they restrict columns.
+/// A range of columns, or of k, for each row of A, monotone in the row. A product skips the masked corner of a tile by
+/// it. If the range restricts columns, begin and end are multiples of 16.
 struct RowRanges {
   const std::int32_t* begin = nullptr;  ///< null: no restriction
   const std::int32_t* end = nullptr;
 };
 
-/// Rows that will be read soon, fetched into the second-level cache a few lines at a time beside the arithmetic: all at
-/// once they would fill the core's miss buffers and stall it.
+/// Prefetches rows into the second-level cache, a few lines at a time during the arithmetic. Fetching all lines at once
+/// would fill the core's miss buffers and stall it.
 class PrefetchRows {
  public:
   PrefetchRows() = default;
@@ -45,7 +45,7 @@ class PrefetchRows {
         stride_bytes_(stride_bytes),
         lines_per_step_((num_rows * ((row_bytes + kLineBytes - 1) / kLineBytes) + num_steps - 1) / num_steps) {}
 
-  /// One of num_steps steps.
+  /// Executes one of num_steps steps.
   void step() {
     for (std::int64_t line = 0; line < lines_per_step_ && rows_left_ > 0; ++line) {
       __builtin_prefetch(row_ + byte_, /*write=*/0, /*locality=*/2);
@@ -76,8 +76,8 @@ struct GemmArgs {
   GemmMode mode = GemmMode::kStore;
   const float* row_scale = nullptr;  ///< (m), with kScaleAccumulate
   PrefetchRows* prefetch = nullptr;  ///< steps once per 6 rows of C and 64 columns
-  RowRanges columns = {};            ///< row i of C is needed in these columns only; others may or may not be written
-  RowRanges depth = {};              ///< A(i, p) is zero outside of this range of p
+  RowRanges columns = {};            ///< row i of C is needed only in these columns; others may or may not be written
+  RowRanges depth = {};              ///< A(i, p) is zero outside this range of p
 };
 
 }  // namespace attend::cpu

@@ -1,5 +1,5 @@
-// Sums over thousands of tiles without the error of thousands of float additions: every 8192 keys (or rows) the float
-// sum goes on to one in float64. The error then does not grow with the length. Included once per SIMD target.
+// Sums over thousands of tiles. Every 8192 keys (or rows) the float sum is added to a float64 total, so the rounding
+// error does not grow with the length. Included once per SIMD target.
 #if defined(ATTEND_CPU_LONG_SUM_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_LONG_SUM_INL
 #undef ATTEND_CPU_LONG_SUM_INL
@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// total = factor * total + sum, and sum = 0, for n elements.
+/// Computes total = factor * total + sum, and sum = 0, for n elements.
 HWY_INLINE void fold(float* HWY_RESTRICT sum, std::int64_t n, double factor, double* HWY_RESTRICT total) {
   for (std::int64_t i = 0; i < n; ++i) {
     total[i] = total[i] * factor + static_cast<double>(sum[i]);
@@ -24,15 +24,15 @@ HWY_INLINE void fold(float* HWY_RESTRICT sum, std::int64_t n, double factor, dou
   }
 }
 
-/// `floats` of scratch as half as many doubles.
+/// Returns scratch memory for `doubles` doubles.
 HWY_INLINE double* take_doubles(Scratch& scratch, std::int64_t doubles) {
   return reinterpret_cast<double*>(scratch.take(2 * doubles));
 }
 
-/// A matrix that products of tiles are added to.
+/// Sum matrix of tile products.
 class LongSum {
  public:
-  /// Scratch for `size` elements that at most `tiles` tiles are added to.
+  /// Returns the floats of scratch memory for `size` elements and at most `tiles` tiles.
   static std::int64_t floats(std::int64_t size, std::int64_t tiles) {
     return Scratch::size_of(size) + (tiles > kTilesPerSum ? Scratch::size_of(2 * size) : 0);
   }
@@ -47,14 +47,14 @@ class LongSum {
     has_total_ = false;
   }
 
-  /// What the products of the next tile are to be added to.
+  /// Returns the matrix to which the next tile adds its products.
   [[nodiscard]] float* for_next_tile() {
     if (pending_ == kTilesPerSum) fold_pending();
     ++pending_;
     return sum_;
   }
 
-  /// The sum of all tiles. Nothing can be added after it but by clear().
+  /// Returns the sum of all tiles. Only clear() may follow.
   [[nodiscard]] const float* result() {
     if (has_total_) {
       for (std::int64_t i = 0; i < size_; ++i) sum_[i] = static_cast<float>(total_[i] + static_cast<double>(sum_[i]));
@@ -66,7 +66,7 @@ class LongSum {
   void fold_pending() {
     if (has_total_) {
       fold(sum_, size_, 1.0, total_);
-    } else {  // the total's memory is fresh: not to be read
+    } else {  // the total is uninitialised
       std::copy_n(sum_, size_, total_);
       std::fill_n(sum_, size_, 0.0F);
     }
@@ -76,7 +76,7 @@ class LongSum {
 
   std::int64_t size_ = 0;
   float* sum_ = nullptr;
-  double* total_ = nullptr;  // null: too few tiles for it
+  double* total_ = nullptr;  // null if there are few tiles
   std::int64_t pending_ = 0;
   bool has_total_ = false;
 };

@@ -1,11 +1,11 @@
 // Rung 00 of the ladder, `cpu_naive`: the definition of attention as a textbook loop, float32, one thread.
 //
-// Before: nothing. This is where the climb starts, and what every later rung is faster than.
-// For each query row: all scores, their maximum, exponentials and sum, then the weighted sum of the values. Three
-// passes over one row of scores, no tiles, no SIMD beyond what the compiler finds, every key and value read again for
-// every row. Supports: f32, full and causal masks, a score function without gradients of its captures, any head_dim,
-// GQA, seqlen_q != seqlen_k, forward and backward.
-// Refuses the rest. Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
+// Baseline for all later rungs. Computes, for each query row, all scores, their maximum, exponentials and sum, and then
+// the weighted sum of the values. Three passes over a row of scores, no tiles, no SIMD except by the compiler; every
+// key and value is read again for every row. Supports: f32, full and causal masks, a score function without gradients
+// of its captures, any head_dim, GQA, seqlen_q != seqlen_k, forward and backward. Refuses all other options.
+//
+// Run: attend run --compute cpu_naive --mode both --data data/B2_H8_S512_D64 --check
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ void zero(const Matrix& m) {
   for (std::int64_t r = 0; r < m.rows; ++r) std::fill_n(row(m, r), m.cols, 0.0F);
 }
 
-/// The scores of a row against keys, and of a score function its derivatives.
+/// Scores of a row against keys, and the derivatives of a score function.
 class NaiveRows {
  public:
   NaiveRows(const Problem& p, const Sequence& s, std::int64_t head)
@@ -59,7 +59,7 @@ class NaiveRows {
     if (p.custom_score != nullptr) function_.emplace(p, s, head);
   }
 
-  /// Of row i: element j is that of key j.
+  /// Returns the scores of row i; element j belongs to key j.
   [[nodiscard]] float* compute(std::int64_t i, const KeyRange& keys) {
     for (std::int64_t j = keys.begin; j < keys.end; ++j) scores_[j] = scale_ * dot(row(q_, i), row(k_, j), q_.cols);
     if (function_ && !keys.empty()) {
@@ -67,7 +67,7 @@ class NaiveRows {
     }
     return scores_.data();
   }
-  /// Of that row.
+  /// Returns the derivatives of the last row.
   [[nodiscard]] const float* slopes() const { return slopes_.data(); }
 
  private:
@@ -97,7 +97,7 @@ void forward_head(const Problem& p, const Sequence& s, std::int64_t head) {
       row_sum += scores[j];
     }
     for (std::int64_t j = keys.begin; j < keys.end && !sees_none; ++j) {
-      if (scores[j] == -kInfinity) continue;  // its value may be NaN
+      if (scores[j] == -kInfinity) continue;  // the value of a hidden key may be NaN
       add_scaled(row(o, i), scores[j] / row_sum, row(v, j), v.cols);
     }
     if (p.lse) *row(core::q_matrix(*p.lse, s, head), i) = sees_none ? -kInfinity : row_max + std::log(row_sum);
@@ -129,7 +129,7 @@ void backward_head(const Problem& p, const Sequence& s, std::int64_t head) {
       if (scores[j] == -kInfinity) continue;  // a score function hides the key
       const float p_ij = std::exp(scores[j] - *row(lse, i));
       const float ds = p_ij * (dot(row(dout, i), row(v, j), v.cols) - delta);
-      const float ds_ij = ds == 0 ? 0.0F : ds * rows.slopes()[j];  // an infinite slope where nothing depends on it
+      const float ds_ij = ds == 0 ? 0.0F : ds * rows.slopes()[j];  // the derivative may be infinite where ds is 0
       add_scaled(row(dv, j), p_ij, row(dout, i), v.cols);
       add_scaled(row(dq, i), scale * ds_ij, row(k, j), k.cols);
       add_scaled(row(dk, j), scale * ds_ij, row(q, i), q.cols);

@@ -1,5 +1,5 @@
-// Rows of user tensors as float tiles, and tiles back to rows: any dtype, any stride, zero-filled to whole vectors.
-// Included once per SIMD target.
+// Copies rows of user tensors to float tiles, and tiles back to rows: any dtype, any stride, zero-filled to full
+// vectors. Included once per SIMD target.
 #if defined(ATTEND_CPU_PACK_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_PACK_INL
 #undef ATTEND_CPU_PACK_INL
@@ -21,7 +21,7 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::Matrix;
 
-/// The `valid` <= kLanes elements at `at` as float, then zeros.
+/// Returns the `valid` <= kLanes elements at `at` as floats, followed by zeros.
 template <class T>
 HWY_INLINE Vector load_partial(const T* at, std::int64_t valid) {
   if (valid >= kLanes) return load_float(at);
@@ -35,7 +35,7 @@ HWY_INLINE const T* row_at(const T* data, const Matrix& m, std::int64_t row) {
   return data + row * m.row_stride;
 }
 
-/// Consecutive rows of floats. Readable in whole vectors up to padded(cols) where made with Readable::kVectors.
+/// Consecutive rows of floats. Rows made with Readable::kVectors can be read in full vectors up to padded(cols).
 struct FloatRows {
   const float* data = nullptr;
   std::int64_t stride = 0;
@@ -45,7 +45,7 @@ struct FloatRows {
 
 enum class Readable { kElements, kVectors };
 
-/// Rows [begin, begin + count) of m into dst, padded(m.cols) floats apart.
+/// Copies rows [begin, begin + count) of m to dst, padded(m.cols) floats apart.
 HWY_INLINE void pack_rows(const Matrix& m, std::int64_t begin, std::int64_t count, float* HWY_RESTRICT dst) {
   with_type(m.data, m.dtype, [&](const auto* data) HWY_ATTR {
     for (std::int64_t r = 0; r < count; ++r) {
@@ -58,21 +58,22 @@ HWY_INLINE void pack_rows(const Matrix& m, std::int64_t begin, std::int64_t coun
   });
 }
 
-/// Rows of words that each hold two neighbouring rows' bf16 elements of one column: the even row's in the low half.
+/// Rows of words. A word holds the bf16 elements of two neighbouring rows in one column, the even row in the low half.
 struct PairRows {
   std::uint32_t* data = nullptr;
   std::int64_t stride = 0;
 
-  [[nodiscard]] HWY_INLINE const std::uint32_t* row(std::int64_t r) const { return data + r / 2 * stride; }  // r even
+  // r must be even
+  [[nodiscard]] HWY_INLINE const std::uint32_t* row(std::int64_t r) const { return data + r / 2 * stride; }
 };
 
-/// Words of PairRows of `count` rows.
+/// Returns the number of words of PairRows for `count` rows.
 [[nodiscard]] constexpr std::int64_t pair_words(std::int64_t count, std::int64_t cols) {
   return (count + 1) / 2 * padded(cols);
 }
 
-/// Rows [begin, begin + count) of a bf16 m in pairs, padded(m.cols) words apart, into `buffer`; after an odd count
-/// zeros.
+/// Copies rows [begin, begin + count) of a bf16 m in pairs to `buffer`, padded(m.cols) words apart. If the count is
+/// odd, the last row is paired with zeros.
 HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int64_t count, std::uint32_t* buffer) {
   const auto* data = static_cast<const core::BFloat16*>(m.data);
   const PairRows pairs = {buffer, padded(m.cols)};
@@ -90,8 +91,8 @@ HWY_INLINE PairRows pack_row_pairs(const Matrix& m, std::int64_t begin, std::int
   return pairs;
 }
 
-/// Rows [begin, begin + count) of m as floats: m's own memory where it will do, else a copy in `buffer`, which has room
-/// for count * padded(m.cols) floats. Vectors that straddle cache lines cost more than the copy.
+/// Returns rows [begin, begin + count) of m as floats: the memory of m if it is suitable, otherwise a copy in `buffer`,
+/// which has room for count * padded(m.cols) floats. Vectors that straddle cache lines cost more than the copy.
 HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_t count, Readable readable,
                                 float* buffer) {
   const bool aligned = m.cols % 16 == 0 && m.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(m.data) % 64 == 0;
@@ -102,7 +103,7 @@ HWY_INLINE FloatRows float_rows(const Matrix& m, std::int64_t begin, std::int64_
   return {buffer, padded(m.cols)};
 }
 
-/// Starts fetching rows [begin, begin + count) of m, to be read or written a moment later.
+/// Prefetches rows [begin, begin + count) of m, for reading or writing soon.
 template <bool kForWriting>
 HWY_INLINE void prefetch_rows(const Matrix& m, std::int64_t begin, std::int64_t count) {
   constexpr std::int64_t kLineBytes = 64;
@@ -115,14 +116,14 @@ HWY_INLINE void prefetch_rows(const Matrix& m, std::int64_t begin, std::int64_t 
   }
 }
 
-/// The same for up to `count` rows in num_steps steps beside the arithmetic.
+/// Returns a prefetch of up to `count` rows, in num_steps steps that overlap the arithmetic.
 HWY_INLINE PrefetchRows prefetch_in_steps(const Matrix& m, std::int64_t begin, std::int64_t count, int num_steps) {
   const std::int64_t bytes = dtype_bytes(m.dtype);
   return {static_cast<const char*>(m.data) + begin * m.row_stride * bytes,
           std::clamp<std::int64_t>(m.rows - begin, 0, count), m.cols * bytes, m.row_stride * bytes, num_steps};
 }
 
-/// Four vectors of four lanes, transposed.
+/// Transposes four vectors of four lanes.
 HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   const hn::Full128<float> quad;
   const hn::Repartition<double, decltype(quad)> pairs;
@@ -140,9 +141,9 @@ HWY_INLINE void transpose_4x4(const float* from, std::int64_t from_stride, float
   hn::StoreU(hn::BitCast(quad, hn::InterleaveUpper(pairs, high01, high23)), quad, to + 3 * to_stride);
 }
 
-/// Rows [begin, begin + count) of m, count <= 64, transposed: dst[c * 64 + r] = factor * m(begin + r, c); lanes from
-/// count to 63 are zero. Goes through `staging` (64 x 16 floats) sixteen columns at a time. Without kScale the elements
-/// are moved as bits, so that an f32 matrix may hold any 32-bit words.
+/// Transposes rows [begin, begin + count) of m, count <= 64: dst[c * 64 + r] = factor * m(begin + r, c). Lanes from
+/// count to 63 are zero. Copies sixteen columns at a time through `staging` (64 x 16 floats). Without kScale the
+/// elements are moved as bits, so an f32 matrix may hold any 32-bit words.
 template <bool kScale>
 HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_t count, float factor,
                                 float* HWY_RESTRICT dst) {
@@ -174,7 +175,8 @@ HWY_INLINE void pack_transposed(const Matrix& m, std::int64_t begin, std::int64_
   });
 }
 
-/// One row of m = factor * src[0 : m.cols], rounded to m's dtype. False: the row holds NaN or infinity before rounding.
+/// Stores one row of m = factor * src[0 : m.cols], rounded to the dtype of m. Returns false if the row contains NaN or
+/// infinity before rounding.
 HWY_INLINE bool store_row(const Matrix& m, std::int64_t row, const float* HWY_RESTRICT src, float factor) {
   const Vector scale = hn::Set(kFloats, factor);
   Vector not_finite = hn::Zero(kFloats);  // x - x is 0 for finite x, NaN otherwise

@@ -1,5 +1,5 @@
-// A panel of query rows of the forward pass: the online softmax, and sums that go on to float64.
-// Included once per SIMD target.
+// A panel of query rows of the forward pass: the online softmax, and float64 totals of long sums. Included once per
+// SIMD target.
 #if defined(ATTEND_CPU_PANEL_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_PANEL_INL
 #undef ATTEND_CPU_PANEL_INL
@@ -16,30 +16,30 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// One panel of 64 query rows on its way through the keys.
+/// State of a panel of 64 query rows while it visits the keys.
 struct Panel {
   std::int64_t row_begin;
   std::int64_t num_rows;
   const float* q;   // (head_dim, 64): transposed, times ScoreRules::product_factor()
   float* o;         // (64, padded head_dim_v): sum of p v, relative to exp(row_max)
-  float* o_turned;  // (head_dim_v, 64): where not null it is kept here, until gather_rows()
+  float* o_turned;  // (head_dim_v, 64): if non-null, holds o transposed until gather_rows()
   float* row_max;   // (64)
   float* row_sum;   // (64)
-  bool started;     // o holds something
+  bool started;     // o contains a sum
 
-  // What earlier tiles gave, in float64; null where the keys are few.
+  // Totals of earlier tiles, in float64; null if there are few keys.
   double* total_o;         // (64, padded head_dim_v), relative to exp(total_row_max)
   double* total_row_sum;   // (64)
   float* total_row_max;    // (64)
-  std::int64_t num_tiles;  // in o and row_sum
+  std::int64_t num_tiles;  // number of tiles in o and row_sum
 };
 
-/// The form of p. Pairs are as_pairs() of neighbouring keys in place of the first one's row.
+/// Form of p. kToPairs stores as_pairs() of two neighbouring keys in the row of the first.
 enum class Softmax { kToFloats, kToPairs };
 
-/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes over keys [begin, end) of the tile: the new row
-/// maximum, scores to exponentials, row sums, and the factor that earlier sums are rescaled by. For pairs, begin is
-/// even, and end is too or the tile's.
+/// Lines 8 to 10 of the algorithm for kVectors vectors of lanes and keys [begin, end) of the tile. Updates the row
+/// maximum, turns scores into exponentials, and computes row sums and the factor that rescales earlier sums. For pairs,
+/// begin is even, and end is even or the end of the tile.
 template <Softmax kForm, int kVectors>
 HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::int64_t end, int lane, const Panel& panel,
                               float log2_per_score, float* rescale) {
@@ -56,7 +56,7 @@ HWY_INLINE void softmax_lanes(const ScoreTile& tile, std::int64_t begin, std::in
     const auto at = lane + v * kLanes;
     const Vector earlier_top = hn::Load(kFloats, panel.row_max + at);
     const auto nothing_seen = hn::Eq(top[v], hn::Set(kFloats, -kInfinity));
-    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN; 2^(-inf - 0) is the 0 we want
+    base[v] = hn::IfThenZeroElse(nothing_seen, top[v]);  // -inf - -inf would be NaN, whereas 2^(-inf - 0) is 0
     hn::Store(exp_above(earlier_top, base[v], factor), kFloats, rescale + at);
     hn::Store(top[v], kFloats, panel.row_max + at);
     sum[v] = hn::Zero(kFloats);
@@ -98,12 +98,12 @@ void online_softmax(const ScoreTile& tile, const Panel& panel, float log2_per_sc
   }
 }
 
-/// The same where a mask cuts through the tile: each vector of lanes over the keys that P V will read of it.
+/// Does the same if a mask cuts through the tile. Each vector of lanes covers only the keys that P V reads for it.
 template <Softmax kForm>
 void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, const Panel& panel, float log2_per_score,
                            float* rescale) {
-  // gemm() takes the widest key range of up to 6 neighbouring rows for all of them, also across two vectors, and
-  // bf16_dot_gemm() that out to whole pairs (or of 16 rows, which are a vector here).
+  // gemm() uses the widest key range of up to 6 neighbouring rows for all of them, even across two vectors.
+  // bf16_dot_gemm() rounds that range out to full pairs, or uses the range of 16 rows, which are a vector here.
   constexpr std::int64_t kNeighbours = 5;
   for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
     const std::int64_t first = std::max<std::int64_t>(lane - kNeighbours, 0);
@@ -114,7 +114,7 @@ void online_softmax_masked(const ScoreTile& tile, const TileRanges& ranges, cons
   }
 }
 
-/// o from o_turned.
+/// Transposes o_turned to o.
 inline void gather_rows(std::int64_t o_cols, const Panel& panel) {
   if (panel.o_turned == nullptr || !panel.started) return;
   for (std::int64_t r = 0; r < kPanel; r += 4) {
@@ -124,12 +124,12 @@ inline void gather_rows(std::int64_t o_cols, const Panel& panel) {
   }
 }
 
-/// o and row_sum go on to the totals.
+/// Adds o and row_sum to the totals.
 inline void fold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
   gather_rows(o_cols, panel);
   const double log2_per_score = rules.nats_per_score() * kLog2E;
   for (std::int64_t r = 0; r < panel.num_rows; ++r) {
-    if (panel.row_max[r] == -kInfinity) continue;  // nothing seen
+    if (panel.row_max[r] == -kInfinity) continue;  // no key seen
     const double rise = static_cast<double>(panel.row_max[r]) - static_cast<double>(panel.total_row_max[r]);
     const double factor = std::exp2(-rise * log2_per_score);
     fold(panel.o + r * o_cols, o_cols, factor, panel.total_o + r * o_cols);
@@ -140,7 +140,7 @@ inline void fold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& pane
   panel.num_tiles = 0;
 }
 
-/// The totals come back as o and row_sum.
+/// Copies the totals to o and row_sum.
 inline void unfold_panel(const ScoreRules& rules, std::int64_t o_cols, Panel& panel) {
   fold_panel(rules, o_cols, panel);
   std::copy_n(panel.total_o, kPanel * o_cols, panel.o);

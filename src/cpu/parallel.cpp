@@ -19,11 +19,12 @@ namespace attend::cpu {
 namespace {
 
 std::atomic<bool> is_child = false;
-// At load, so that a fork before the library's first call is seen too: other users of OpenMP share its threads.
+// Registered at load time, to detect a fork before the library's first call, because other users of OpenMP share its
+// threads.
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
 
-/// OMP_NUM_THREADS (its first number), else the processors in the affinity mask. Not omp_get_max_threads(): any library
-/// in the process may have changed that, before or after this one was loaded.
+/// Returns OMP_NUM_THREADS (its first number), or otherwise the number of processors in the affinity mask. Does not use
+/// omp_get_max_threads(), because any library in the process may have changed it.
 int threads_of_environment() {
   const char* text = core::environment("OMP_NUM_THREADS");
   const long wanted = text == nullptr ? 0 : std::strtol(text, nullptr, 10);
@@ -35,7 +36,7 @@ std::atomic<int> told = 0;
 
 std::atomic<InterruptCheck> interrupt_check = nullptr;
 
-/// Of the loop whose task this thread runs: its flag, null outside of one, and whether this thread made the call.
+/// State of the loop whose task this thread runs: its flag, null outside a loop, and whether this thread made the call.
 thread_local std::atomic<bool>* loop_ended = nullptr;
 thread_local bool is_loop_caller = false;
 
@@ -93,7 +94,7 @@ void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::functi
   std::vector<std::jthread> helpers;
   try {
     for (int helper = 1; helper < threads; ++helper) helpers.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads to be had: those that there are do it
+  } catch (const std::system_error&) {  // no more threads available: the existing ones do the work
   }
   work();
 }

@@ -1,4 +1,4 @@
-// The one place with threads: a parallel loop over independent tasks.
+// Parallel loops over independent tasks. All threads of the library start here.
 #pragma once
 
 #include <omp.h>
@@ -13,39 +13,41 @@
 
 namespace attend::cpu {
 
-/// Threads that the next parallel_for of this thread may use: attend's own number, which nobody else's
-/// omp_set_num_threads() changes, or 1 inside of a parallel region.
+/// Returns the number of threads that the next parallel_for of this thread may use, or 1 inside a parallel region.
+/// omp_set_num_threads() calls of other libraries do not change it.
 [[nodiscard]] int max_threads();
 
-/// Sets that number for the whole process; 0: back to OMP_NUM_THREADS, else the processors it may run on.
+/// Sets the number of threads for the process. 0 restores OMP_NUM_THREADS, or otherwise the processors that the process
+/// may run on.
 void set_max_threads(int threads);
 
-/// True in a process that was forked from one that had loaded the library. OpenMP's threads did not come along, and a
-/// parallel region that needs them may wait for ever.
+/// Returns true in a process forked from one that had loaded the library. The fork does not copy OpenMP's threads, so a
+/// parallel region that needs them may wait forever.
 [[nodiscard]] bool forked();
 
-/// Thrown by a call that its caller's interrupt check ended. Outputs are undefined then, and nothing else is harmed.
+/// Thrown by a call that the caller's interrupt check has ended. The outputs are then undefined; other state stays
+/// valid.
 struct Interrupted {};
 
-/// Asked now and then by the thread that made a call, between two of its tasks and inside of long ones: true ends the
-/// call. Null: nobody asks.
+/// Interrupt check. The thread that made a call runs it from time to time, between tasks and inside long ones; true
+/// ends the call. Null: no check.
 using InterruptCheck = bool (*)();
 void set_interrupt_check(InterruptCheck check);
 
-/// Asks, if the last time was a while ago.
+/// Runs the interrupt check if the last check was some time ago, and returns its result.
 [[nodiscard]] bool wants_to_end();
 
-/// For tasks that take longer than a user waits: throws Interrupted where the call is to end. On the thread that made
-/// the call it asks; on the other threads of a parallel_for it looks whether that one has been told to.
+/// For tasks that take longer than a user waits. Throws Interrupted if the call must end. The thread that made the call
+/// runs the interrupt check; the other threads of a parallel_for read its result.
 void end_if_interrupted();
 
-/// Calls end_if_interrupted() so seldom that it costs a loop nothing.
+/// Calls end_if_interrupted() rarely enough that a loop does not slow down.
 class InterruptPoint {
  public:
-  /// After a step of the loop that computed this many scores.
+  /// Call after each step of the loop, with the number of scores that the step computed.
   void after(std::int64_t scores) {
-    constexpr std::int64_t kOften = 1 << 14;  // scores: about a millisecond
-    constexpr std::int64_t kStep = 16;        // of a step with no score
+    constexpr std::int64_t kOften = 1 << 14;  // scores between two checks: about a millisecond
+    constexpr std::int64_t kStep = 16;        // cost of a step without scores
     done_ += std::max<std::int64_t>(scores, 0) + kStep;
     if (done_ < kOften) return;
     done_ = 0;
@@ -56,7 +58,7 @@ class InterruptPoint {
   std::int64_t done_ = 0;
 };
 
-/// Makes the thread one of a loop's while a task of it runs.
+/// Marks the thread as part of a loop while a task of the loop runs.
 class LoopScope {
  public:
   LoopScope(std::atomic<bool>& ended, bool is_caller);
@@ -69,13 +71,13 @@ class LoopScope {
   bool outer_is_caller_;
 };
 
-/// Calls task(index) for every index in [0, num_tasks) on `threads` threads that live no longer than the call.
+/// Calls task(index) for every index in [0, num_tasks) on `threads` new threads, which end with the call.
 void run_on_fresh_threads(std::int64_t num_tasks, int threads, const std::function<void(std::int64_t)>& task);
 
-/// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads, each next task to the first
-/// thread that is free. Tasks must not depend on each other. The first exception of a task is thrown again here. Where
-/// the caller's interrupt check ends the call, tasks that have not begun are left out, long ones end where they
-/// ask, and Interrupted is thrown.
+/// Calls body(task) for every task in [0, num_tasks), on up to `most_threads` threads. The first free thread runs the
+/// next task. Tasks must not depend on each other. Throws the first exception of a task again on the calling thread. If
+/// the caller's interrupt check ends the call, tasks that have not begun are skipped, long tasks end at their next
+/// check, and the call throws Interrupted.
 template <class Body>
 void parallel_for(std::int64_t num_tasks, int most_threads, Body body) {
   const int threads = static_cast<int>(std::min<std::int64_t>(num_tasks, most_threads));

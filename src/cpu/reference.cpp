@@ -1,4 +1,4 @@
-// Attention as the formula says it, in float64, one row at a time: the truth that every other backend is held against.
+// Attention by its formula, in float64, one row at a time. Tests compare every other backend with it.
 //
 //   s_ij = g(f(scale <q_i, k_j>) + bias_ij - slope |i + off - j|)  masked keys are not visited at all
 //   L_i = log(sum_j exp(s_ij) + exp(sink)),  p_ij = exp(s_ij - L_i),  z_ij = dropout(p)_ij,  o_i = sum_j z_ij v_j
@@ -6,7 +6,7 @@
 //   dv_j = sum_i z_ij do_i,  dp_ij = dropout(<do_i, v_j>),  ds_ij = p_ij (dp_ij - <do_i, o_i> + dL_i)
 //   dsink = sum_i exp(sink - L_i) (dL_i - <do_i, o_i>)
 //   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i      (ds times the derivatives of f, a transform,
-//                                                                     and g, the caller's function)
+//                                                                     and g, the custom function)
 #include "cpu/reference.hpp"
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 namespace attend::cpu {
 namespace reference {
 
-// The reference redoes what holds NaN or infinities, so that its speed matters: its two loops are compiled for wider
-// vectors too, and the processor's are taken.
+// The reference recomputes results with NaN or infinities, so its speed matters. Its two inner loops are also compiled
+// for wider vectors, and the best version for the processor is used.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define ATTEND_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -29,7 +29,7 @@ namespace reference {
 #endif
 
 ATTEND_WIDE_LOOPS double dot(const double* a, const double* b, std::int64_t n) {
-  constexpr std::int64_t kSums = 16;  // side by side: each addition would wait for the one before it
+  constexpr std::int64_t kSums = 16;  // independent sums: in a single sum each addition would wait for the previous one
   double sums[kSums] = {};
   std::int64_t i = 0;
   for (; i + kSums <= n; i += kSums) {
@@ -51,12 +51,12 @@ namespace {
 
 using namespace reference;
 
-/// Rows that are sums of scaled rows. NaN times anything is NaN: such a row is only marked.
+/// Rows that are sums of scaled rows. NaN times anything is NaN, so a row with a NaN is only marked.
 class RowSums {
  public:
   RowSums(std::int64_t rows, std::int64_t cols) : cols_(cols), sums_(rows, cols), is_nan_(rows) {}
 
-  /// Row r += factor * x.
+  /// Adds factor * x to row r.
   void add(std::int64_t r, double factor, const double* x) {
     if (std::isnan(factor)) {
       is_nan_[r] = true;
@@ -116,7 +116,7 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     double row_max = -kInfinity;
     for (std::int64_t j = range.begin; j < range.end; ++j) {
       row[j] = scores.masked(i, j) ? -kInfinity : scores.at(i, j, dot(q.row(i), k.row(j), p.head_dim)).value;
-      if (!(row[j] <= row_max)) row_max = row[j];  // NaN is taken as the maximum, so that it reaches the row
+      if (!(row[j] <= row_max)) row_max = row[j];  // NaN counts as the maximum, so that it reaches the row
       if (std::isnan(row_max)) break;
     }
     double row_sum = 0;
@@ -129,7 +129,7 @@ void reference_forward_rows(const Problem& p, const Sequence& s, std::int64_t he
     }
     const bool saw_no_key = row_max == -kInfinity;
     const double lse_of_keys = saw_no_key ? -kInfinity : row_max + std::log(row_sum);
-    double lse = lse_of_keys, share = 1;  // of the keys in the row's sum
+    double lse = lse_of_keys, share = 1;  // share: weight of the keys in the row's sum
     if (p.sinks) {
       const core::MergedLse all = core::merge_lse(lse_of_keys, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;

@@ -1,4 +1,4 @@
-// A problem's score function in float64, a score at a time.
+// A problem's score function in float64, evaluated one score at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace attend::cpu {
 
-/// An element of a capture as the function has it; subscripts are within the tensor.
+/// Returns an element of a capture as the function sees it; subscripts must be within the tensor.
 [[nodiscard]] double captured_element(const core::CustomScore& score, std::size_t capture,
                                       std::span<const std::int64_t> subscripts);
 
-/// For one query head of one sequence, and one thread.
+/// The function for one query head of one sequence. For one thread.
 class ReferenceFunction {
  public:
-  /// The problem has a function with a program.
+  /// The problem must have a function with a program.
   ReferenceFunction(const core::Problem& p, const core::Sequence& s, std::int64_t head);
 
   struct Value {
     double score;
-    double slope;  // by the score before
+    double slope;  // derivative by the score before the function
   };
-  /// Of row i and key j.
+  /// Returns the value for row i and key j.
   [[nodiscard]] Value at(std::int64_t i, std::int64_t j, double score);
 
-  /// Nodes of the function's graph instead.
+  /// Evaluates nodes of the function's graph instead.
   ReferenceFunction(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::vector<expr::Id> nodes);
   [[nodiscard]] std::span<const double> nodes_at(std::int64_t i, std::int64_t j, double score);
 

@@ -1,4 +1,4 @@
-// The gradients of options by the reference: of a bias, and of sinks.
+// Gradients of options by the reference: of a bias, and of sinks.
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -41,7 +41,7 @@ void reference_dbias(const Problem& p) {
 
 namespace {
 
-/// dsink of one query head over the rows of a sequence.
+/// Computes dsink of one query head over the rows of a sequence.
 class SinkGradient {
  public:
   SinkGradient(const Problem& p, const Sequence& s, std::int64_t head)
@@ -63,7 +63,7 @@ class SinkGradient {
   [[nodiscard]] double of_row(std::int64_t i) {
     const double dlse = p_.dlse ? core::load(core::q_matrix(*p_.dlse, s_, head_), i, 0) : 0.0;
     const double lse = core::load(core::q_matrix(*p_.lse, s_, head_), i, 0);
-    // A row that sees no key has o = 0, whatever dout is, and its sink as lse.
+    // A row that sees no key has o = 0, whatever dout is, and lse = sink.
     const bool may_be_alone = static_cast<float>(lse) == static_cast<float>(sink_);
     double delta = 0;
     for (std::int64_t c = 0; c < p_.head_dim_v; ++c) {
@@ -74,7 +74,8 @@ class SinkGradient {
     return exponential(sink_ - lse - sum.top - sum.log_sum) * (dlse - delta);
   }
 
-  /// As p has it. Rows that need it are rare, and those whose sink counts beside such a large lse even more so.
+  /// Corrects the normalisation of p, as in the backward pass. Rows that need it are rare, and a sink rarely counts
+  /// next to such a large lse.
   [[nodiscard]] LogOfSum log_of_sum(std::int64_t i, double lse) {
     if (!(std::abs(lse) >= kCoarseLse) || exponential(sink_ - lse) == 0) return {};
     if (!q_) {
@@ -93,7 +94,7 @@ class SinkGradient {
   std::optional<Rows> q_, k_;
 };
 
-/// A task for each head of each sequence. Its work is little beside that of the other gradients.
+/// Runs one task for each head of each sequence. The work is small compared with that of the other gradients.
 void reference_dsinks(const Problem& p) {
   constexpr std::int64_t kElementsWorthThreads = 1 << 18;
   std::vector<double> parts(static_cast<std::size_t>(p.num_sequences * p.num_heads_q));

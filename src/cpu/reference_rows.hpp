@@ -1,4 +1,4 @@
-// Pieces of the reference: rows in float64, the scores of a head, and the gradients of its scores.
+// Parts of the reference: rows in float64, the scores of a head, and the gradients of its scores.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +23,12 @@ using core::Sequence;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// A head's rows as float64.
+/// Rows of a head, in float64.
 class Rows {
  public:
   explicit Rows(const Matrix& m) : cols_(m.cols), values_(static_cast<std::size_t>(m.rows * m.cols)) {
     for (std::int64_t r = 0; r < m.rows; ++r) {
-      if (m.dtype == DType::kF32) {  // the loop that the compiler makes vectors of
+      if (m.dtype == DType::kF32) {  // this loop the compiler vectorises
         const float* from = static_cast<const float*>(m.data) + r * m.row_stride;
         std::copy_n(from, m.cols, row(r));
       } else {
@@ -52,30 +52,30 @@ class Rows {
   std::vector<double> values_;
 };
 
-/// <a, b>, of n elements.
+/// Returns <a, b> of n elements.
 [[nodiscard]] double dot(const double* a, const double* b, std::int64_t n);
 
-/// exp(x). The library's takes long over what underflows, and over NaN.
+/// Returns exp(x). The library function is slow for arguments that underflow and for NaN.
 inline double exponential(double x) {
   constexpr double kUnderflow = -750;
   return x < kUnderflow ? 0.0 : std::isnan(x) ? x : std::exp(x);
 }
 
-/// One entry of the score matrix and how it came about.
+/// An entry of the score matrix and its derivatives.
 struct Score {
   double value;            // s_ij
-  double slope;            // of a transform, by scale <q_i, k_j>
-  double of_function = 1;  // of the caller's function, by the value before it
+  double slope;            // derivative of a transform with respect to scale <q_i, k_j>
+  double of_function = 1;  // derivative of the custom function with respect to its input
   double before_function = 0;
 };
 
-/// What an entry of the score matrix gives to gradients.
+/// Contribution of an entry of the score matrix to gradients.
 struct ScoreGradient {
   double z;                // p_ij after dropout
-  double ds;               // of s_ij before the caller's function
-  double slope;            // of a transform
-  double ds_of_function;   // of s_ij
-  double before_function;  // s_ij before the caller's function
+  double ds;               // gradient of s_ij before the custom function
+  double slope;            // derivative of a transform
+  double ds_of_function;   // gradient of s_ij
+  double before_function;  // s_ij before the custom function
 };
 
 /// The scores of one query head of one sequence.
@@ -88,7 +88,7 @@ class Scores {
 
   [[nodiscard]] KeyRange keys(std::int64_t i) const { return window_.row(i); }
 
-  /// Whether the row does not see the key, whatever their product is.
+  /// Returns true if the row does not see the key, whatever their product is.
   [[nodiscard]] bool masked(std::int64_t i, std::int64_t j) const {
     if (!tiles_.see_all() && !tiles_.sees(i, j)) return true;
     if (p_.bias && core::load(*p_.bias, s_.batch, head_, i, j) == -kInfinity) return true;
@@ -114,7 +114,7 @@ class Scores {
     return score;
   }
 
-  /// 0 for a dropped entry, 1/(1-p) for a kept one.
+  /// Returns 0 for a dropped entry and 1/(1-p) for a kept one.
   [[nodiscard]] double dropout_factor(std::int64_t i, std::int64_t j) const {
     if (p_.dropout_p == 0) return 1.0;
     return dropout_.keeps(p_.row_position(i), p_.key_position(j)) ? 1.0 / (1.0 - p_.dropout_p) : 0.0;
@@ -130,8 +130,8 @@ class Scores {
   std::unique_ptr<ReferenceFunction> function_;
 };
 
-/// Log of a sum, of which log_sum is next to nothing beside `top` where that is large. exp(x - log of the sum) is
-/// exponential(x - top - log_sum), where x is near top.
+/// Log of a sum, as top + log_sum. The parts stay separate because a large `top` would absorb log_sum. exp(x - log of
+/// the sum) is exponential(x - top - log_sum), for x near top.
 struct LogOfSum {
   double top = 0;
   double log_sum = 0;
@@ -142,27 +142,28 @@ class RowScores {
  public:
   RowScores(const Problem& p, const Scores& scores, const Rows& q, const Rows& k, std::int64_t i)
       : p_(p), scores_(scores), q_(q), k_(k), i_(i) {
-    // Every product of the row is NaN then.
+    // A NaN in q makes every product of the row NaN.
     has_nan_ = std::any_of(q.row(i), q.row(i) + p.head_dim, [](double x) { return std::isnan(x); });
   }
 
   [[nodiscard]] KeyRange keys() const { return scores_.keys(i_); }
 
-  /// -inf if masked.
+  /// Returns the score of a key, or -inf if masked.
   [[nodiscard]] Score at(std::int64_t j) const {
     if (scores_.masked(i_, j)) return {-kInfinity, 1.0};
     return scores_.at(i_, j, has_nan_ ? kNaN : dot(q_.row(i_), k_.row(j), p_.head_dim));
   }
 
-  /// Log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i), sink -inf if there is none. It is 0 for an exact lse; next to
-  /// a large score that all keys have, lse has lost what their number adds to it. 0 as well if the rounding of lse does
-  /// not explain the sum, as lse is then that of other keys too.
+  /// Returns log of sum_j exp(s_ij - lse_i) + exp(sink - lse_i), where sink is -inf if there is none. The result is 0
+  /// for an exact lse. A large score common to all keys makes lse too coarse to include the number of keys. Also
+  /// returns 0 if the rounding of lse cannot explain the sum, because lse then covers other keys too.
   [[nodiscard]] LogOfSum log_of_sum(double sink, double lse) const {
     if (p_.placement() != nullptr || !(std::abs(lse) >= kCoarseLse)) return {};
     const KeyRange range = keys();
     double top = sink - lse;
     for (std::int64_t j = range.begin; j < range.end; ++j) top = std::max(top, at(j).value - lse);
-    double sum = exponential(sink - lse - top);  // relative to the largest: lse may be off by more than exp bears
+    // relative to the largest term, because lse may be off by more than exp can represent
+    double sum = exponential(sink - lse - top);
     for (std::int64_t j = range.begin; j < range.end; ++j) sum += exponential(at(j).value - lse - top);
     const double largest_rounding = p_.lse->dtype == DType::kF64 ? 0x1p-51 : kLargestLseError;
     const double log_sum = std::log(sum);
@@ -178,7 +179,7 @@ class RowScores {
   bool has_nan_;
 };
 
-/// The gradients of every visited entry of one query head, in order of i, then j: visit(i, j, ScoreGradient).
+/// Calls visit(i, j, ScoreGradient) for the gradient of every visible entry of one query head, in order of i, then j.
 template <class Visit>
 void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                              const Rows& v, const Rows& dout, Visit visit) {
@@ -204,9 +205,9 @@ void for_each_score_gradient(const Problem& p, const Sequence& s, std::int64_t h
       const bool reads_v = factor != 0 && !std::isnan(p_ij);
       const double dp_ij = reads_v ? factor * dot(dout.row(i), v.row(j), p.head_dim_v) : 0.0;
       const double ds = p_ij * (dp_ij - delta);
-      // A slope may be infinite or NaN where nothing depends on it.
+      // The derivative of the custom function may be infinite or NaN where ds is 0.
       const double ds_before = ds == 0 ? 0.0 : ds * score.of_function;
-      // A dropped entry reads no value and gives dv nothing, also where p_ij is NaN.
+      // A dropped entry reads no value and adds nothing to dv, even if p_ij is NaN.
       visit(i, j, ScoreGradient{factor == 0 ? 0.0 : factor * p_ij, ds_before, score.slope, ds, score.before_function});
     }
     interrupt.after(range.end - range.begin);

@@ -1,12 +1,13 @@
-// What backward needs of query rows, recomputed where o or lse as they were rounded are too coarse for the gradients.
+// Recomputes values of query rows for backward if rounding of o or lse makes them too coarse for the gradients.
 //
-//  - delta. dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. A row that keeps one key after dropout has
-//    dS = 0: dP and delta cancel. With an o rounded to 16 bits they cancel to its last bit only, and dropout's 1/(1-p)
-//    makes that large.
-//  - The sum of exp(s - lse), that of a sink included, which is 1 for an exact lse. Below a bias of -1e9 on every key,
-//    lse is a multiple of 64, and all of log n is lost in it: P and all gradients would be n times too large.
+// - delta. dS = P (dP - delta) with delta = <dout, o> = sum_j P_j dP_j. For a row that keeps a single key after
+//   dropout, dS is 0, because dP and delta cancel. If o is rounded to 16 bits, they cancel only to its last bit, and
+//   dropout's factor 1/(1-p) amplifies the remainder.
 //
-// Either costs two of the five products of the backward pass once more.
+// - The sum of exp(s - lse), including a sink, which is 1 for an exact lse. With a bias of -1e9 on every key, lse is a
+//   multiple of 64 and loses all of log n. P and all gradients would be n times too large.
+//
+// Either correction repeats two of the five products of the backward pass.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/row_corrections.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -25,10 +26,11 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// How far <dout, o> may be from the sum over keys by the rounding of o alone. Farther away, o is of other keys too, as
-/// where the keys are spread over devices and the parts merged, and then <dout, o> it has to be.
+/// Returns the largest difference between <dout, o> and the sum over keys that the rounding of o alone can explain. If
+/// the difference is larger, o includes other keys, for example after merging parts from several devices. Then <dout,
+/// o> is the correct delta.
 double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
-  constexpr double kSlack = 1.1;  // for the float32 sum itself
+  constexpr double kSlack = 1.1;  // allows for the rounding of the float32 sum
   const double roundoff = core::dtype_traits(o.dtype).unit_roundoff;
   const double subnormal = std::max(0x1p-24, 2 * roundoff * core::dtype_traits(o.dtype).smallest_normal);
   double sum = 0;
@@ -38,7 +40,7 @@ double rounding_of_o(const Matrix& dout, const Matrix& o, std::int64_t row) {
   return sum;
 }
 
-/// sums += the values of a score tile, over its keys.
+/// Adds the values of a score tile, summed over its keys, to `sums`.
 void add_keys(const float* values, const QueryTile& q, const KeyTile& k, double* sums) {
   for (std::int64_t lane = 0; lane < padded(q.num_rows); lane += kLanes) {
     Vector of_tile = hn::Zero(kFloats);
@@ -58,7 +60,7 @@ void run_exact_deltas(const core::Problem& p, const BackwardRowsTask& task, floa
       p, task, scratch, /*with_inputs=*/false,
       [&](QueryTile& q) {
         std::copy_n(q.delta, q.num_rows, from_o);
-        std::fill_n(q.delta, kBackwardBlockM, 0.0F);  // dS is P dP then
+        std::fill_n(q.delta, kBackwardBlockM, 0.0F);  // makes dS equal to P dP
       },
       [&](const GradientTile& tile, const QueryTile& q, const KeyTile& k) { add_keys(tile.ds, q, k, sums); });
   const Matrix dout = core::q_matrix(p.dout, task.sequence, task.head);
@@ -118,7 +120,7 @@ void exact_log2_sums(const core::Problem& p, const BackwardRowsTask& task, float
 }
 
 bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
-  // Products' own rounding is as large.
+  // Rounding of the products is as large as that of lse.
   if (!p.bias && !p.alibi_slopes && p.custom_score == nullptr) return false;
   if (!is_coarse(static_cast<float>(core::load(core::q_matrix(*p.lse, s, head), row, 0)))) return false;
   if (p.dlse && core::load(core::q_matrix(*p.dlse, s, head), row, 0) != 0) return true;
@@ -126,7 +128,7 @@ bool lse_is_coarse(const core::Problem& p, const core::Sequence& s, std::int64_t
   for (std::int64_t c = 0; c < dout.cols; ++c) {
     if (core::load(dout, row, c) != 0) return true;
   }
-  return false;  // a padded row, say: all that p is multiplied by is 0
+  return false;  // all that p is multiplied by is 0, as in a padded row
 }
 
 }  // namespace attend::cpu

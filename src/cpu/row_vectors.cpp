@@ -1,6 +1,6 @@
 #include "cpu/row_vectors.hpp"
 
-// Once per SIMD target.
+// Compiled once per SIMD target.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/row_vectors.cpp"
 #include <hwy/foreach_target.h>
@@ -33,7 +33,7 @@ template <class F>
 void each_int(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; n += static_cast<int>(hn::Lanes(kInts))) hn::StoreU(f(n), kInts, v.out_i + n);
 }
-/// One after the other.
+/// Evaluates one element after another.
 template <class F>
 void each_int_alone(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; ++n) v.out_i[n] = f(n);
@@ -43,8 +43,8 @@ void one_by_one(const RowVectors& v, F f) {
   for (int n = 0; n < v.count; ++n) v.out_f[n] = f(n);
 }
 
-/// By `vector` in lanes in [low, high], which has `inside`, by `scalar` in others: NaN, infinities, large numbers. So a
-/// value does not depend on its neighbours.
+/// Evaluates lanes within [low, high] by `vector`, and others (NaN, infinities, large numbers) by `scalar`. For the
+/// latter, `vector` receives `inside`. A value therefore does not depend on its neighbours.
 template <class V, class S>
 void in_range(const RowVectors& v, float low, float high, float inside, V vector, S scalar) {
   const Floats least = hn::Set(kFloats, low), most = hn::Set(kFloats, high);
@@ -56,7 +56,7 @@ void in_range(const RowVectors& v, float low, float high, float inside, V vector
       hn::StoreU(result, kFloats, v.out_f + n);
       continue;
     }
-    float inputs[hn::MaxLanes(kFloats)], results[hn::MaxLanes(kFloats)];  // out_f may be where x was
+    float inputs[hn::MaxLanes(kFloats)], results[hn::MaxLanes(kFloats)];  // copies, because out_f may overlap x
     hn::StoreU(x, kFloats, inputs);
     hn::StoreU(result, kFloats, results);
     for (int lane = 0; lane < static_cast<int>(hn::Lanes(kFloats)); ++lane) {
@@ -66,7 +66,7 @@ void in_range(const RowVectors& v, float low, float high, float inside, V vector
   }
 }
 
-/// Within 4 units in the last place: score_function.hpp.
+/// Accurate to 4 units in the last place (score_function.hpp).
 void approximated(Op op, const RowVectors& v) {
   constexpr float kLargest = 3e38F, kSmallest = 1e-37F;
   const Floats one = hn::Set(kFloats, 1.0F);
@@ -145,7 +145,7 @@ void of_one_float(Op op, const RowVectors& v) {
 void of_floats(Op op, const RowVectors& v) {
   const auto a = [&](int n) { return hn::LoadU(kFloats, v.f[0] + n); };
   const auto b = [&](int n) { return hn::LoadU(kFloats, v.f[1] + n); };
-  // NaN if either is
+  // NaN if either operand is NaN
   const auto chosen = [&](int n, auto takes_b) {
     const Floats x = a(n), y = b(n);
     return hn::IfThenElse(hn::Or(hn::IsNaN(x), hn::IsNaN(y)), hn::Add(x, y), hn::IfThenElse(takes_b(x, y), y, x));
@@ -180,7 +180,7 @@ void of_ints(const Instruction& made, const RowVectors& v) {
   switch (made.op) {
     case Op::kNegate:
       return each_int(v, [&](int n) { return hn::Sub(hn::Zero(kInts), a(n)); });
-    case Op::kAbs:  // wraps, as a minus does
+    case Op::kAbs:  // wraps, like negation
       return each_int(v, [&](int n) { return hn::Max(a(n), hn::Sub(hn::Zero(kInts), a(n))); });
     case Op::kAdd:
       return each_int(v, [&](int n) { return hn::Add(a(n), b(n)); });
@@ -247,7 +247,7 @@ void convert(const Instruction& made, const RowVectors& v) {
     return each_float(v, [&](int n) { return hn::ConvertTo(kFloats, hn::LoadU(kInts, v.i[0] + n)); });
   }
   if (made.operand_type == Type::kBool) return each_int(v, [&](int n) { return hn::LoadU(kInts, v.i[0] + n); });
-  // Towards zero. What is 2^31 or more, or NaN, no conversion knows
+  // Rounds towards zero. Handles NaN and numbers >= 2^31 separately, because no conversion supports them.
   const Floats least = hn::Set(kFloats, -2147483648.0F), behind = hn::Set(kFloats, 2147483648.0F);
   each_int(v, [&](int n) {
     const Floats x = hn::LoadU(kFloats, v.f[0] + n), within = hn::IfThenElse(hn::Gt(x, least), x, least);

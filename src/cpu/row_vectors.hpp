@@ -1,4 +1,4 @@
-// One operation of a user's function on vectors of float32 and int32, by SIMD.
+// One operation of a custom function on vectors of float32 and int32, by SIMD.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace attend::cpu {
 
-/// Operands and results of one instruction. Buffers have whole vectors, beyond `count` of anything.
+/// Operands and results of one instruction. Buffers have full vectors, with arbitrary values beyond `count`.
 struct RowVectors {
   const float* f[expr::kMostSubscripts];
   const std::int32_t* i[expr::kMostSubscripts];
@@ -16,7 +16,7 @@ struct RowVectors {
   int count;
 };
 
-/// Of everything but variables and loads.
+/// Executes an instruction other than a variable or a load.
 void compute(const expr::Instruction& made, const RowVectors& vectors);
 
 }  // namespace attend::cpu

@@ -1,6 +1,5 @@
-// From products q.k to scores: transforms, bias, ALiBi, a user's function, masks, windows and dropout on one transposed
-// score tile.
-// Included once per SIMD target.
+// Turns products q.k into scores on one transposed score tile: transforms, bias, ALiBi, a custom function, masks,
+// windows and dropout. Included once per SIMD target.
 #if defined(ATTEND_CPU_SCORE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SCORE_INL
 #undef ATTEND_CPU_SCORE_INL
@@ -24,19 +23,19 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 constexpr double kLog2E = 1.4426950408889634;
 
-/// 2^((score - base) * log2_per_score). The difference is taken first and is exact where it matters: equal scores have
-/// equal results, and the largest score gives exactly 1 however large it is.
+/// Returns 2^((score - base) * log2_per_score). Subtracting first keeps the argument exact for scores near the base:
+/// equal scores give equal results, and the row maximum gives exactly 1, however large it is.
 HWY_INLINE Vector exp_above(Vector score, Vector base, Vector log2_per_score) {
   return exp2(hn::Mul(hn::Sub(score, base), log2_per_score));
 }
 
-/// How a float holds the factor `scale` of a product: scale = product_factor * nats_per_product. The first is applied
-/// to q, so it is a power of two and rounds nothing; 0 stands for a scale of 0.
+/// Splits the factor `scale` of a product: scale = product_factor * nats_per_product. product_factor is applied to q.
+/// It is a power of two, so q is not rounded; it is 0 if the scale is 0.
 struct ScaleParts {
   float product_factor;
   float nats_per_product;  // > 0
 
-  /// In one piece: products of bf16 pairs are taken of the elements as they are.
+  /// For products of bf16 pairs, which use the elements unchanged: product_factor is only the sign.
   [[nodiscard]] static ScaleParts of_pairs(double scale) {
     const auto magnitude = static_cast<float>(std::abs(scale));
     if (magnitude == 0) return {0.0F, 1.0F};
@@ -51,25 +50,25 @@ struct ScaleParts {
   }
 };
 
-/// Scores of up to 128 keys (rows of the tile) and 64 query rows (its lanes): s[key * stride + lane].
+/// Scores of up to 128 keys (rows of the tile) and 64 query rows (lanes): s[key * stride + lane].
 struct ScoreTile {
   float* s;
   std::int64_t stride;
-  std::int64_t key_begin;  // of the sequence
+  std::int64_t key_begin;  // position in the sequence
   std::int64_t num_keys;
-  std::int64_t row_begin;  // of the sequence
-  std::int64_t num_rows;   // <= 64; the lanes beyond mean nothing
+  std::int64_t row_begin;  // position in the sequence
+  std::int64_t num_rows;   // <= 64; lanes beyond it are undefined
 
   [[nodiscard]] HWY_INLINE float* key(std::int64_t k) const { return s + k * stride; }
 
-  /// Lanes worth computing: whole vectors of every target.
+  /// Returns the number of lanes to compute, rounded up to full vectors of every target.
   [[nodiscard]] HWY_INLINE int lanes() const { return static_cast<int>(padded(num_rows)); }
 };
 
-/// Which part of a tile is visible, for gemm(): per key the lanes, per lane the keys.
+/// Visible part of a tile, for gemm(): the range of lanes for each key, and the range of keys for each lane.
 struct TileRanges {
   std::int32_t lane_begin[kBlockN], lane_end[kBlockN];      // exact
-  std::int32_t column_begin[kBlockN], column_end[kBlockN];  // lane_begin, lane_end out to multiples of 16
+  std::int32_t column_begin[kBlockN], column_end[kBlockN];  // lane_begin and lane_end, widened to multiples of 16
   std::int32_t key_begin[kPanel], key_end[kPanel];
 
   [[nodiscard]] RowRanges columns() const { return {column_begin, column_end}; }
@@ -83,14 +82,15 @@ struct TileRanges {
                   key_end);
     for (std::int64_t k = 0; k < tile.num_keys; ++k) {
       column_begin[k] = lane_begin[k] & ~15;
-      // A key that no row sees ends where the one before it did: a block of keys takes the last one's end.
+      // An invisible key takes the end of the key before it, because a block of keys uses the end of its last key.
       const std::int32_t earlier = k > 0 ? column_end[k - 1] : 0;
       column_end[k] = lane_begin[k] == lane_end[k] ? std::max(column_begin[k], earlier) : (lane_end[k] + 15) & ~15;
     }
   }
 
  private:
-  /// The range of each further index is the first one moved by 1. All relative to `origin` and cut to [0, limit).
+  /// Fills ranges of consecutive indices, each shifted by 1 from the one before. All are relative to `origin` and
+  /// clipped to [0, limit).
   static void fill_diagonal(KeyRange first, std::int64_t origin, std::int64_t count, std::int64_t limit,
                             std::int32_t* begin, std::int32_t* end) {
     const std::int32_t first_begin = clamped_to_tile(first.begin - origin);
@@ -103,15 +103,16 @@ struct TileRanges {
   }
 };
 
-/// What backward wants of a tile of scores beside them. All are laid out like the tile; null: not wanted.
+/// Additional outputs for backward, in the layout of the tile; null: not computed.
 struct ScoreSlopes {
   float* of_transform = nullptr;     // d score / d product in units of scale, by a transform
-  float* of_function = nullptr;      // d score / d its value before the user's function
-  float* before_function = nullptr;  // that value
+  float* of_function = nullptr;      // d score / d input of the custom function
+  float* before_function = nullptr;  // input of the custom function
 };
 
-/// Turns products into scores, for one query head of one sequence. Without a transform, ALiBi, bias and a function a
-/// score stays the product it was, in a unit of nats_per_score(); these options leave natural scores. For one thread.
+/// Turns products into scores, for one query head of one sequence. Without a transform, ALiBi, bias and a custom
+/// function, a score is the unchanged product in units of nats_per_score(). With any of these options, scores are in
+/// nats. For one thread.
 class ScoreRules {
  public:
   ScoreRules(const core::Problem& p, const core::Sequence& s, std::int64_t head)
@@ -126,33 +127,33 @@ class ScoreRules {
     if (p.custom_score != nullptr) function_ = std::make_unique<FunctionRows>(p, s, head);
   }
 
-  /// Factor of <q, k> that its product is multiplied by.
+  /// Returns the factor of <q, k> in the packed product.
   [[nodiscard]] float product_factor() const { return scale_.product_factor; }
 
-  /// What a finished score is multiplied by to be a natural one.
+  /// Returns the factor that converts a finished score to nats.
   [[nodiscard]] float nats_per_score() const { return products_are_scores() ? scale_.nats_per_product : 1.0F; }
 
-  /// What a difference of finished scores is multiplied by for a power of two.
+  /// Returns the factor that converts a difference of finished scores to an exponent of two.
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 
   [[nodiscard]] const WindowMask& window() const { return window_; }
 
-  /// May some of these rows see some of these keys? Neither range is empty.
+  /// Returns false only if no row of the range sees any key of the range. Neither range may be empty.
   [[nodiscard]] bool may_see(std::int64_t row_begin, std::int64_t row_end, std::int64_t key_begin,
                              std::int64_t key_end) const {
     const KeyRange seen = window_.rows(row_begin, row_end);
     return seen.begin < key_end && seen.end > key_begin && tiles_.may_see(row_begin, row_end, key_begin, key_end);
   }
 
-  /// True when every row of the tile sees every key of it, as far as causal and window masks go.
+  /// Returns true if causal and window masks let every row of the tile see every key of the tile.
   [[nodiscard]] bool fully_visible(const ScoreTile& tile) const {
     return window_.row(tile.row_begin).end >= tile.key_begin + tile.num_keys &&
            window_.row(tile.row_begin + tile.num_rows - 1).begin <= tile.key_begin;
   }
 
-  /// Products to scores, in place, except for causal and window masks.
+  /// Turns products into scores in place, except for causal and window masks.
   void finish(const ScoreTile& tile, const ScoreSlopes& slopes) const {
-    float nats = scale_.nats_per_product;  // of what the tile holds
+    float nats = scale_.nats_per_product;  // unit of the tile's values
     if (p_.transforms_scores()) apply_transform(tile, slopes.of_transform, std::exchange(nats, 1.0F));
     if (p_.alibi_slopes) apply_alibi(tile, std::exchange(nats, 1.0F));
     if (p_.bias) apply_bias(tile, std::exchange(nats, 1.0F));
@@ -161,11 +162,11 @@ class ScoreRules {
     if (!tiles_.see_all()) apply_block_mask(tile);
   }
 
-  /// Whether a row whose largest score is row_max has overflowed: row_max is -inf or the lowest float although some key
-  /// is neither masked nor below its own bias.
+  /// Returns whether a row with the maximum row_max has overflowed: row_max is -inf or the lowest float, although some
+  /// key is neither masked nor below its bias.
   [[nodiscard]] bool has_overflowed(std::int64_t row, float row_max) const;
 
-  /// Scores outside of the ranges become -inf.
+  /// Sets scores outside the ranges to -inf.
   static void hide(const ScoreTile& tile, const TileRanges& ranges) {
     const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
     const Vector first_lanes = hn::ConvertTo(kFloats, hn::Iota(kInts, 0));
@@ -183,13 +184,13 @@ class ScoreRules {
     }
   }
 
-  /// values[key * stride + lane] = 0 where dropped, times 1/(1-p) where kept.
+  /// Applies dropout to values[key * stride + lane]: 0 if dropped, scaled by 1/(1-p) if kept.
   void drop(const ScoreTile& tile, float* values) const;
 
  private:
   [[nodiscard]] bool keeps_any(std::int64_t row, float row_max, KeyRange seen) const;
 
-  /// True when products need no arithmetic to be scores, but for their unit.
+  /// Returns true if products are scores, apart from their unit.
   [[nodiscard]] bool products_are_scores() const {
     return !p_.transforms_scores() && !p_.alibi_slopes && !p_.bias && !function_;
   }
@@ -206,7 +207,8 @@ class ScoreRules {
         {tile.s, tile.stride, tile.key_begin, tile.num_keys, tile.row_begin, tile.num_rows, slopes.of_function}, nats);
   }
 
-  /// cap tanh(s / cap), and s itself where s / cap is so small that both are the same: a large cap would lose it.
+  /// Computes cap tanh(s / cap). If s / cap is so small that the result equals s, keeps s itself: dividing by a large
+  /// cap would lose it.
   void apply_transform(const ScoreTile& tile, float* derivative, float nats) const {
     const Vector cap = hn::Set(kFloats, static_cast<float>(p_.transform_cap));
     const Vector one = hn::Set(kFloats, 1.0F);
@@ -252,8 +254,8 @@ class ScoreRules {
       for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
         float* at = tile.key(k) + lane;
         const Vector added = hn::Load(kFloats, bias + k * kPanel + lane);
-        // -inf hides a key, also one whose product is NaN; a finite bias never does, however large the score below it.
-        // A NaN sum is Max's second operand, which it gives back.
+        // A bias of -inf hides a key, even if the product is NaN. A finite bias never hides a key, however low the
+        // score. If the sum is NaN, Max returns it, because it is the second operand.
         const Vector sum = hn::Max(lowest, hn::MulAdd(hn::Load(kFloats, at), factor, added));
         hn::Store(hn::IfThenElse(hn::Lt(added, lowest), added, sum), kFloats, at);
       }
@@ -270,7 +272,7 @@ class ScoreRules {
     }
   }
 
-  /// The tile's rows are rows of one tile of the mask.
+  /// The tile's rows lie within one tile of the mask.
   void apply_block_mask(const ScoreTile& tile) const {
     const Vector minus_infinity = hn::Set(kFloats, -kInfinity);
     for (std::int64_t first = 0; first < tile.num_keys; first += core::kMaskTile) {
@@ -302,7 +304,7 @@ class ScoreRules {
   std::unique_ptr<FunctionRows> function_;
 };
 
-/// High and low halves of the 64-bit product of every lane with a constant.
+/// High and low halves of the 64-bit product of each lane with a constant.
 struct WideProduct {
   hn::Vec<UintTag> high, low;
 };
@@ -324,11 +326,12 @@ inline void ScoreRules::drop(const ScoreTile& tile, float* values) const {
   const auto from_first_lane = hn::Mul(hn::Iota(kUints, 0), hn::Set(kUints, row_step));
   const auto key_position = [&](std::int64_t k) { return p_.key_position(tile.key_begin + k); };
   std::int64_t quad_end = 0;
-  for (std::int64_t k = 0; k < tile.num_keys; k = quad_end) {  // the keys of one of Philox's quads at a time
+  // one iteration for each group of four keys that share a Philox call
+  for (std::int64_t k = 0; k < tile.num_keys; k = quad_end) {
     const std::int64_t quad = key_position(k) / 4;
     while (quad_end < tile.num_keys && key_position(quad_end) / 4 == quad) ++quad_end;
     for (int lane = 0; lane < tile.lanes(); lane += kLanes) {
-      // philox_4x32_10 of kernels/attention/philox.cuh, one row a lane.
+      // The function philox_4x32_10 of kernels/attention/philox.cuh, with one row per lane.
       const auto first_row = static_cast<std::uint32_t>(p_.row_position(tile.row_begin + lane));
       auto w0 = hn::Set(kUints, static_cast<std::uint32_t>(quad));
       auto w1 = hn::Add(from_first_lane, hn::Set(kUints, first_row));

@@ -1,4 +1,4 @@
-// Aligned float scratch of a thread, kept between calls so that small problems do not pay for fresh pages.
+// Aligned float scratch memory of a thread, kept between calls so that small problems do not pay for fresh pages.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -11,11 +11,11 @@
 
 namespace attend::cpu {
 
-/// Hands out 64-byte aligned float arrays from one block. Sizes are declared first, then the block is made:
-/// every user computes its layout once, in one place.
+/// Hands out 64-byte aligned float arrays from one block. The caller first reserves the total size and then takes the
+/// arrays.
 class Scratch {
  public:
-  /// Makes room for `floats`; what take() handed out before is void. Contents are unspecified.
+  /// Makes room for `floats`. Arrays from earlier take() calls become invalid. Contents are unspecified.
   void reserve(std::int64_t floats) {
     taken_ = 0;
     if (floats > capacity_) {
@@ -23,7 +23,7 @@ class Scratch {
       if (!block_) throw_out_of_memory(floats);
       capacity_ = floats;
     }
-#ifdef __SANITIZE_ADDRESS__  // that build finds what is read before it is written
+#ifdef __SANITIZE_ADDRESS__  // detects reads of uninitialised memory in this build
     std::fill_n(block_.get(), floats, std::numeric_limits<float>::quiet_NaN());
 #endif
   }
@@ -34,19 +34,19 @@ class Scratch {
     return at;
   }
 
-  /// Gives back a block larger than what is worth keeping on an idle thread.
+  /// Frees the block if it is too large to keep on an idle thread.
   void release_if_large() {
     if (capacity_ <= kKeptFloats) return;
     block_.reset();
     capacity_ = 0;
   }
 
-  /// What take(floats) uses up.
+  /// Returns the floats that take(floats) uses.
   [[nodiscard]] static constexpr std::int64_t size_of(std::int64_t floats) {
     return round_up(floats, kAlignFloats);
   }
 
-  /// The calling thread's own.
+  /// Returns the calling thread's object.
   static Scratch& of_this_thread();
 
  private:

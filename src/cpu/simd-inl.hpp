@@ -1,5 +1,5 @@
-// The vector vocabulary of the `cpu` backend: float vectors, exp2, and loads and stores of every dtype as float.
-// Included once per SIMD target.
+// Vector operations of the `cpu` backend: float vectors, exp2, and loads and stores of every dtype as float. Included
+// once per SIMD target.
 #if defined(ATTEND_CPU_SIMD_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_SIMD_INL
 #undef ATTEND_CPU_SIMD_INL
@@ -30,7 +30,8 @@ constexpr int kLanes = hn::MaxLanes(kFloats);
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 #if HWY_TARGET <= HWY_AVX3
-/// 2^f for 0 <= f < 1: the polynomial of degree 5 with value 1 at 0 whose largest relative error is smallest (8.3e-8).
+/// Returns 2^f for 0 <= f < 1. Of all polynomials of degree 5 with value 1 at 0, this one has the smallest maximum
+/// relative error (8.3e-8).
 HWY_INLINE Vector exp2_fraction(Vector f) {
   Vector power = hn::Set(kFloats, 1.86713008e-3F);
   power = hn::MulAdd(power, f, hn::Set(kFloats, 9.01703029e-3F));
@@ -40,7 +41,8 @@ HWY_INLINE Vector exp2_fraction(Vector f) {
   return hn::MulAdd(power, f, hn::Set(kFloats, 1.0F));
 }
 #else
-/// 2^f for |f| <= 1/2: the polynomial of degree 5 with value 1 at 0 whose largest relative error is smallest (9e-8).
+/// Returns 2^f for |f| <= 1/2. Of all polynomials of degree 5 with value 1 at 0, this one has the smallest maximum
+/// relative error (9e-8).
 HWY_INLINE Vector exp2_fraction(Vector f) {
   Vector power = hn::Set(kFloats, 1.326472720e-3F);
   power = hn::MulAdd(power, f, hn::Set(kFloats, 9.671512640e-3F));
@@ -51,25 +53,24 @@ HWY_INLINE Vector exp2_fraction(Vector f) {
 }
 #endif
 
-/// 2^t, relative error below 2e-7, for t up to 127; below -126 it is 0: products with numbers that small
-/// are many times slower. NaN for NaN.
-/// t = n + f with integer n and a fraction f.
+/// Returns 2^t for t up to 127, with a relative error below 2e-7. Returns 0 below -126, because arithmetic on subnormal
+/// numbers is many times slower. Returns NaN for NaN. Uses t = n + f with an integer n and a fraction f.
 HWY_INLINE Vector exp2(Vector t) {
-#if HWY_TARGET <= HWY_AVX3  // one instruction gives t - floor(t), one scales by 2^floor(t); both bear -inf and NaN
+#if HWY_TARGET <= HWY_AVX3  // one instruction gives t - floor(t), one scales by 2^floor(t); both handle -inf and NaN
   constexpr int kFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-  const __mmask16 is_normal = _mm512_cmp_ps_mask(t.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);  // or NaN
+  const __mmask16 is_normal = _mm512_cmp_ps_mask(t.raw, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);  // true for NaN too
   const Vector power = exp2_fraction(Vector{_mm512_reduce_ps(t.raw, kFloor)});
   return Vector{_mm512_maskz_scalef_ps(is_normal, power.raw, t.raw)};
 #else
   const auto n = hn::NearestInt(t);
   const Vector power = exp2_fraction(hn::Sub(t, hn::ConvertTo(kFloats, n)));
   const auto two_to_n = hn::BitCast(kFloats, hn::ShiftLeft<23>(hn::Add(n, hn::Set(kInts, 127))));
-  // Where t is NaN, n may be anything: the product is NaN whatever 2^n came out as.
+  // If t is NaN, n is arbitrary, but the product is NaN for any 2^n.
   return hn::IfThenZeroElse(hn::Lt(t, hn::Set(kFloats, -126.0F)), hn::Mul(power, two_to_n));
 #endif
 }
 
-/// kLanes elements of a row as float.
+/// Loads kLanes elements of a row as floats.
 HWY_INLINE Vector load_float(const float* at) {
   return hn::LoadU(kFloats, at);
 }
@@ -81,7 +82,7 @@ HWY_INLINE Vector load_float(const core::BFloat16* at) {
 }
 
 HWY_INLINE Vector load_float(const core::Half* at) {
-#if HWY_TARGET <= HWY_AVX2  // the hardware's conversion; Highway's emulation makes numbers of infinities and NaN
+#if HWY_TARGET <= HWY_AVX2  // the hardware conversion; Highway's emulation turns infinities and NaN into numbers
   const hn::Rebind<hwy::float16_t, FloatTag> halves;
   return hn::PromoteTo(kFloats, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(at)));
 #else
@@ -89,7 +90,8 @@ HWY_INLINE Vector load_float(const core::Half* at) {
   const auto bits = hn::PromoteTo(kUints, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(at)));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(kUints, 0x8000)));
   const auto magnitude = hn::And(bits, hn::Set(kUints, 0x7fff));
-  // The bits as a float's, whose exponent is biased by 112 more; exact for subnormals too.
+  // Reads the bits as a float and multiplies by 2^112, because a float's exponent has a bias larger by 112. Exact for
+  // subnormals too.
   const Vector scaled = hn::Mul(hn::BitCast(kFloats, hn::ShiftLeft<13>(magnitude)), hn::Set(kFloats, 0x1p112F));
   const auto not_finite = hn::Gt(magnitude, hn::Set(kUints, 0x7bff));
   const auto exponent = hn::IfThenElseZero(not_finite, hn::Set(kUints, 0x7f800000));
@@ -107,7 +109,7 @@ HWY_INLINE float to_scalar(core::Half x) {
   return core::to_float(x);
 }
 
-/// Vectors and their tails out to a row of any dtype.
+/// Stores vectors and their tails to a row of any dtype, with rounding.
 HWY_INLINE void store_rounded(Vector x, float* at) {
   hn::StoreU(x, kFloats, at);
 }
@@ -124,7 +126,7 @@ HWY_INLINE void store_rounded(Vector x, core::BFloat16* at) {
 }
 
 HWY_INLINE void store_rounded(Vector x, core::Half* at) {
-#if HWY_TARGET <= HWY_AVX2  // the hardware's conversion rounds to nearest even; Highway's emulation may not
+#if HWY_TARGET <= HWY_AVX2  // the hardware conversion rounds to nearest even; Highway's emulation may not
   const hn::Rebind<hwy::float16_t, FloatTag> halves;
   hn::StoreU(hn::DemoteTo(halves, x), halves, reinterpret_cast<hwy::float16_t*>(at));
 #else
@@ -144,7 +146,7 @@ HWY_INLINE void store_scalar(float x, core::Half* at) {
   *at = core::to_half(x);
 }
 
-/// Calls visit(typed pointer) with the pointer that `data` is for its dtype (f32, f16 or bf16).
+/// Calls visit(typed pointer), with the pointer type of the dtype (f32, f16 or bf16).
 template <class Visit>
 HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
   switch (dtype) {
@@ -153,7 +155,7 @@ HWY_INLINE auto with_type(const void* data, DType dtype, Visit visit) {
     case DType::kBF16:
       return visit(static_cast<const core::BFloat16*>(data));
     case DType::kF32:
-    case DType::kF64:  // these were refused
+    case DType::kF64:  // refused before
     case DType::kBool:
     case DType::kF8E4M3:
     case DType::kI8:

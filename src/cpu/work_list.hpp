@@ -1,5 +1,5 @@
-// Numbers the tasks of a problem: blocks of rows (or keys) of every head of every sequence. As many as there are
-// blocks, not as max_seqlen would allow for.
+// Numbers the tasks of a problem: blocks of rows (or keys) of every head of every sequence. Counts the actual blocks of
+// each sequence, not those of max_seqlen.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +37,9 @@ class WorkList {
     std::int64_t end;
   };
 
-  /// Task `number` of size(): sequence by sequence, head by head, so that K and V of a head stay in the second-level
-  /// cache from one task to the next; in each the blocks that are long under a causal mask first, because a long task
-  /// last leaves threads idle.
+  /// Returns task `number` of size(). Tasks are ordered by sequence and head, so that K and V of a head stay in the
+  /// second-level cache from one task to the next. Within a head, the blocks that are long under a causal mask are
+  /// first, because a long last task leaves threads idle.
   [[nodiscard]] Task at(std::int64_t number) const {
     std::int64_t index = 0;
     if (begin_.empty()) {
@@ -71,7 +71,7 @@ class WorkList {
   std::int64_t block_;
   std::int64_t heads_;
   std::int64_t size_ = 0;
-  std::vector<std::int64_t> begin_;  // first task of each sequence; empty: all have equally many
+  std::vector<std::int64_t> begin_;  // first task of each sequence; empty: all sequences have the same number
 };
 
 }  // namespace attend::cpu

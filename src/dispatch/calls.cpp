@@ -16,7 +16,7 @@
 namespace attend {
 namespace {
 
-/// "attend::forward (2, 16, 8192, 128) bf16, 8192 keys, auto"
+/// Returns a text such as "attend::forward (2, 16, 8192, 128) bf16, 8192 keys, auto".
 std::string range_name(const char* call, const ConstTensor& q, const ConstTensor& k, std::string_view compute) {
   return fmt::format("attend::{} ({}) {}, {} keys, {}", call, fmt::join(q.shape, ", "), dtype_name(q.dtype), k.shape[2],
                      compute);
@@ -39,10 +39,10 @@ void backward(const BackwardCall& call) {
 struct Plan::State {
   core::Problem problem;
   Stream stream;
-  const std::uint64_t* philox_state;       ///< as the caller gave it
+  const std::uint64_t* philox_state;       ///< as the caller passed it
   std::optional<ScoreFunction> score;      ///< the problem points into it
-  std::optional<BlockMask> block_mask;     ///< likewise
-  const core::Backend* backend = nullptr;  ///< null: `refusal` says why
+  std::optional<BlockMask> block_mask;     ///< the problem points into it
+  const core::Backend* backend = nullptr;  ///< null: `refusal` has the reason
   std::optional<Error> refusal = {};
 
   template <class Call>
@@ -58,7 +58,7 @@ struct Plan::State {
     }
   }
 
-  /// @throws the refusal.
+  /// Returns the backend. @throws the refusal.
   [[nodiscard]] const core::Backend& chosen() const {
     if (refusal) throw Error(*refusal);
     return *backend;

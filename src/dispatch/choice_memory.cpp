@@ -14,14 +14,14 @@ namespace {
 using core::Backend;
 using core::Problem;
 
-constexpr std::uintptr_t kMostAlignment = 256;  // no kernel wants more of an address
+constexpr std::uintptr_t kMostAlignment = 256;  // maximum alignment that a kernel requires of an address
 
 struct Choice {
   ProblemKey key;
   const Backend* backend = nullptr;
 };
 
-using Choices = std::array<Choice, 32>;  // a key has one place, which a later one takes from it
+using Choices = std::array<Choice, 32>;  // each key has one place; a later key with the same place replaces it
 static_assert(std::is_trivially_destructible_v<Choices>, "calls may go on while the process ends");
 
 Choice& place_of(const ProblemKey& key) {
@@ -32,7 +32,8 @@ Choice& place_of(const ProblemKey& key) {
 }  // namespace
 
 ProblemKey::ProblemKey(const Problem& p) {
-  // The key leaves out seed and offset, on which no choice depends, and the part: for parts no choice is remembered.
+  // The key omits seed and offset, because no choice depends on them, and the part, because choices for parts are not
+  // remembered.
   for (const Tensor* t : {&p.q, &p.k, &p.v, &p.o}) add(*t);
   if (p.is_backward) {
     for (const Tensor* t : {&p.dout, &p.dq, &p.dk, &p.dv}) add(*t);

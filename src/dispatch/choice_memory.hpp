@@ -1,5 +1,6 @@
-// What "auto" took for problems like this one, so that a model's calls, alike step after step, do not ask every backend
-// each time: between a small model's kernels that code is in no cache.
+// Remembers the choices of "auto". A model repeats the same calls in every step, so a repeated call need not query
+// every backend. Between the kernels of a small model that query is slow, because its code is no longer in the
+// processor's caches.
 #pragma once
 
 #include <array>
@@ -10,11 +11,11 @@
 
 namespace attend::dispatch {
 
-/// All of a whole problem that a choice among a GPU's backends may depend on, as numbers; of addresses only what they
-/// are multiples of. No choice is remembered for a part of a larger problem (Problem::part).
+/// All properties of a complete problem that determine the choice among GPU backends, as numbers; for addresses only
+/// their alignment. Choices for a part of a larger problem (Problem::part) are not remembered.
 class ProblemKey {
  public:
-  ProblemKey() = default;  // of nothing
+  ProblemKey() = default;  // empty key
   explicit ProblemKey(const core::Problem& p);
   [[nodiscard]] bool operator==(const ProblemKey& other) const;
   [[nodiscard]] std::uint64_t hash() const;
@@ -32,7 +33,7 @@ class ProblemKey {
   std::array<std::int64_t, kNumbersOfTensor * kMostTensors + kMostOthers> numbers_;  // the first count_ are set
 };
 
-/// The calling thread's backend for problems with this key; null where it has none, or not any more.
+/// Returns the calling thread's backend for problems with this key, or null if the key is unknown or was replaced.
 [[nodiscard]] const core::Backend* remembered_choice(const ProblemKey& key);
 void remember_choice(const ProblemKey& key, const core::Backend& backend);
 

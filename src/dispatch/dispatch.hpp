@@ -1,4 +1,4 @@
-// Above the backends: their list, who may compute what, and which one does.
+// List of the backends, their lacks for a problem, and the choice between them.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,21 @@
 
 namespace attend::dispatch {
 
-/// Every backend; of those for one device, the best first.
+/// Returns every backend; for each device, the best first.
 [[nodiscard]] const std::vector<const core::Backend*>& all_backends();
 
-/// The backend called `name`, by its own name or by an alias (core/aliases.hpp), or null.
+/// Returns the backend with this name or alias (core/aliases.hpp), or null.
 [[nodiscard]] const core::Backend* find_backend(std::string_view name);
 
-/// What the backend lacks for the problem, in one line, or nothing.
+/// Returns the reason why the backend cannot run the problem, in one line, or nothing.
 [[nodiscard]] std::optional<std::string> lack_of(const core::Backend& backend, const core::Problem& problem);
 
-/// The backend that `compute` ("auto" or a name) stands for with tensors on the problem's device.
-/// @throws Error (kInvalidArgument) where no backend of that device has the name; (kUnsupported) with what is lacking.
+/// Returns the backend for `compute` ("auto" or a name) on the problem's device.
+/// @throws Error (kInvalidArgument) if no backend of that device has the name; (kUnsupported) with the reason if the
+///   backend cannot run the problem.
 [[nodiscard]] const core::Backend& choose(std::string_view compute, const core::Problem& problem);
 
-/// What every backend of the problem's device makes of it. `chosen`, which may be null, runs it.
+/// Returns how every backend of the problem's device would run the problem. `chosen`, which may be null, runs it.
 [[nodiscard]] std::vector<Candidate> explain(const core::Backend* chosen, const core::Problem& problem);
 
 }  // namespace attend::dispatch

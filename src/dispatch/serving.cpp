@@ -1,4 +1,4 @@
-// attend::decode: checks the arguments, chooses where to compute, and computes, after an append where there is one.
+// attend::decode: checks the arguments, chooses a backend, and computes, after an append if there is one.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,11 +26,11 @@
 namespace attend {
 namespace {
 
-/// A way to decode on a CPU.
+/// A CPU backend of decode.
 struct DecodeBackend {
   const char* name;
   void (*run)(const core::DecodeProblem&);
-  core::DTypes dtypes;  ///< of q, that it may take
+  core::DTypes dtypes;  ///< supported dtypes of q
 };
 
 constexpr core::DTypes kFloats = [] {
@@ -73,7 +73,7 @@ const DecodeBackend& choose(std::string_view compute, const core::DecodeProblem&
   refuse_compute(compute);
 }
 
-/// The lengths of the sequences once the new rows are there. Dead ones stay dead.
+/// Returns the lengths of the sequences with the new rows. Dead sequences stay dead.
 std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   std::vector<std::int32_t> lengths(append.cache.seqlens_k, append.cache.seqlens_k + append.num_sequences());
   for (std::int64_t s = 0; s < append.num_sequences(); ++s) {
@@ -83,7 +83,7 @@ std::vector<std::int32_t> lengths_after(const core::AppendProblem& append) {
   return lengths;
 }
 
-/// On a GPU: which kernel computes sequences with many rows.
+/// On a GPU: returns which kernel computes sequences with many rows.
 cuda::LongRows long_rows_by(std::string_view compute) {
   if (compute == "auto") return cuda::LongRows::kFaster;
   if (compute == "decode") return cuda::LongRows::kDecode;
@@ -92,12 +92,12 @@ cuda::LongRows long_rows_by(std::string_view compute) {
               fmt::format("compute: '{}', decode of tensors on CUDA allows auto, decode, sm90_forward", compute));
 }
 
-/// Both calls of an append and a decode behind it, checked.
+/// The checked calls of an append followed by a decode.
 struct AppendedDecode {
   core::AppendProblem writes;
   core::DecodeProblem reads;
 
-  /// The query rows that append normalises and rotates go to `memory`, where there are any.
+  /// Makes append write its normalised and rotated query rows, if any, to `memory`, from which decode reads them.
   void take_queries(void* memory) {
     if (!writes.q_out) return;
     writes.q_out->data = memory;
@@ -150,7 +150,7 @@ void decode(const AppendCall& append, const DecodeCall& call) {
   AppendedDecode calls = {core::make_append_problem(append, &call), {}};
   const bool on_gpu = calls.writes.k.device.type == DeviceType::kCUDA;
   DecodeCall counted = call;
-  std::vector<std::int32_t> lengths;  // a GPU counts the new rows itself
+  std::vector<std::int32_t> lengths;  // a GPU adds the new rows to the lengths itself
   if (!on_gpu && call.cache.seqlens_k != nullptr) {
     lengths = lengths_after(calls.writes);
     counted.cache.seqlens_k = lengths.data();

@@ -1,4 +1,4 @@
-// Operations on numbers, all of them as doubles: bool is 0 or 1, an integer is whole and within 32 bits.
+// Operations on numbers, all represented as doubles: a bool is 0 or 1, an integer is a whole number of 32 bits.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,7 +8,7 @@
 namespace attend::expr {
 namespace {
 
-/// The integer of 32 bits that is equal modulo 2^32.
+/// Returns the 32-bit integer that is equal modulo 2^32.
 double wrapped(std::int64_t x) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(static_cast<std::uint64_t>(x)));
 }

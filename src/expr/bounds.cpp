@@ -15,7 +15,8 @@ constexpr Interval kAnyFloat = {-kInfinity, kInfinity, true};
 constexpr Interval kAnyInt = {kLeastInt, kMostInt};
 constexpr Interval kAnyBool = {0, 1};
 
-/// The interval and what float32 may make of its ends: each function of kernels is right to 2^-18 of its value.
+/// Returns the interval widened by the rounding of float32: each function in kernels has a relative error of at most
+/// 2^-18.
 Interval widened(const Interval& x) {
   const auto margin = [](double end) { return std::isinf(end) ? 0.0 : std::abs(end) * 0x1p-18 + 0x1p-126; };
   constexpr double kMostFloat = std::numeric_limits<float>::max();
@@ -33,12 +34,12 @@ bool has_infinity(const Interval& x) {
   return std::isinf(x.low) || std::isinf(x.high);
 }
 
-/// The extremes of an operation that grows or falls in each operand, over the corners.
+/// Returns the extremes, over the corners, of an operation that is monotone in each operand.
 Interval of_corners(Op op, const Interval& a, const Interval& b) {
   Interval all = {kInfinity, -kInfinity};
   for (const double x : {a.low, a.high}) {
     for (const double y : {b.low, b.high}) {
-      const double value = apply(op, Type::kFloat, x, y, 0);  // of integers too: as such the result would wrap
+      const double value = apply(op, Type::kFloat, x, y, 0);  // as floats, because integer results would wrap
       if (std::isnan(value)) return kAnyFloat;
       all = all.hull(Interval::of(value));
     }
@@ -61,7 +62,7 @@ Interval of_remainder(const Interval& a, const Interval& b) {
   return {std::min(b.low + 1, 0.0), std::max(b.high - 1, 0.0)};
 }
 
-/// Bits of integers that are not negative: no bit above those of the larger one.
+/// Returns bounds for bit operations on non-negative integers: no bit above those of the larger one.
 Interval of_bits(Op op, const Interval& a, const Interval& b) {
   if (a.low < 0 || b.low < 0) return kAnyInt;
   if (op == Op::kAnd) return {0, std::min(a.high, b.high)};
@@ -119,7 +120,7 @@ Interval of_ints(Op op, const Interval& a, const Interval& b) {
   }
 }
 
-/// Whether the operation grows with its operand, over all floats or those that it is defined for.
+/// Returns whether the operation increases with its operand, over all floats or its domain.
 bool grows(Op op) {
   switch (op) {
     case Op::kSign:

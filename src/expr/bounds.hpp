@@ -1,5 +1,5 @@
-// Bounds of a function's value while its variables run over ranges: which tiles a mask leaves out, or keeps whole, is
-// known without the value at any of their elements.
+// Bounds of a function's value over ranges of its variables. Masks use them to classify tiles as empty or full without
+// evaluating single elements.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace attend::expr {
 
-/// Numbers from low to high, and NaN if it may occur. bool: 0 to 1.
+/// Numbers from low to high, and NaN if it may occur. For a bool: 0 to 1.
 struct Interval {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -31,14 +31,14 @@ struct Interval {
   }
 };
 
-/// A range of each Variable.
+/// A range for each Variable.
 using Ranges = std::array<Interval, kVariables>;
 
-/// Bounds of a capture's elements of subscripts in these ranges, within its extents.
+/// Returns bounds of a capture's elements for subscripts in these ranges, within its extents.
 using LoadBounds = std::function<Interval(std::int32_t capture, std::span<const Interval> subscripts)>;
 
-/// Bounds of `root` for all variables in `ranges`, in float64 and in float32. They may be wider than need be. For a
-/// bool: {0, 0} if it is false everywhere, {1, 1} if it is true everywhere.
+/// Returns bounds of `root` for all variables in `ranges`, valid in float64 and in float32. The bounds may be wider
+/// than necessary. For a bool: {0, 0} if it is false everywhere, {1, 1} if it is true everywhere.
 /// Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
 [[nodiscard]] Interval bounds_of(const Graph& graph, Id root, const Ranges& ranges, const LoadBounds& loads);
 

@@ -1,4 +1,4 @@
-// The values of a function, in float64: what every other way to compute it is compared with.
+// Values of a function in float64. Tests compare all other implementations with them.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@ namespace attend::expr {
 /// A value for each Variable.
 using Point = std::array<double, kVariables>;
 
-/// An element of a capture, of subscripts within its extents.
+/// Returns an element of a capture; subscripts are within its extents.
 using Load = std::function<double(std::int32_t capture, std::span<const std::int64_t> subscripts)>;
 
-/// Computes some nodes of a graph, which must outlive it, at one point after the other. For one thread.
+/// Evaluates some nodes of a graph at points. The graph must outlive the object. For one thread.
 class Evaluator {
  public:
   Evaluator(const Graph& graph, std::vector<Id> results, Load load);
 
-  /// The results' values, until the next call.
+  /// Returns the results' values, valid until the next call.
   [[nodiscard]] std::span<const double> at(const Point& point);
 
  private:
@@ -31,7 +31,7 @@ class Evaluator {
   const Graph& graph_;
   std::vector<Id> results_;
   Load load_;
-  std::vector<Id> order_;  // of the nodes that results need
+  std::vector<Id> order_;  // the nodes that results need, in order
   std::vector<double> values_;
   std::vector<double> of_results_;
 };

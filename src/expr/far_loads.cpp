@@ -9,11 +9,11 @@
 namespace attend::expr {
 namespace {
 
-constexpr double kMostIndex = 0x1p30;  // no memory holds more rows or keys; sums with it do not wrap
+constexpr double kMostIndex = 0x1p30;  // exceeds the rows or keys of any memory; sums with it do not wrap
 constexpr std::int64_t kFarthest = std::int64_t{1} << 20;
-constexpr std::size_t kMostFarLoads = 2;  // each takes a register of kernels that have none to spare
+constexpr std::size_t kMostFarLoads = 2;  // each load needs a register in kernels with high register pressure
 
-/// Is the subscript one number wherever q - k, or k - q if `is_behind`, is `distance` or more?
+/// Returns whether the subscript is constant wherever q - k, or k - q if `is_behind`, is at least `distance`.
 bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool is_behind) {
   Ranges ranges;
   ranges.fill({0, kMostIndex});
@@ -25,11 +25,12 @@ bool is_one_from(const Graph& graph, Id subscript, std::int64_t distance, bool i
   return bounds_of(graph, subscript, ranges, [&](auto...) { return anything; }).is_one();
 }
 
-/// The least distance from which it is one number; kNowhere: there is none.
+/// Returns the smallest distance from which the subscript is constant, or kNowhere.
 std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   const auto is_one = [&](std::int64_t distance) { return is_one_from(graph, subscript, distance, is_behind); };
   if (!is_one(kFarthest)) return FarEnds::kNowhere;
-  std::int64_t far = kFarthest, near = -1;  // what holds from a distance on holds from all that are larger
+  // binary search: a subscript that is constant from a distance on is constant from all larger ones
+  std::int64_t far = kFarthest, near = -1;
   while (far - near > 1) {
     const std::int64_t middle = near + (far - near) / 2;
     (is_one(middle) ? far : near) = middle;
@@ -37,7 +38,7 @@ std::int64_t first_far(const Graph& graph, Id subscript, bool is_behind) {
   return far;
 }
 
-/// Are the subscripts the same for all pairs of a head?
+/// Returns whether the subscripts are the same for all pairs of a head.
 bool are_uniform(const Graph& graph, std::span<const Id> subscripts) {
   return subscripts.empty() || spread_of(graph, subscripts) == Spread::kUniform;
 }

@@ -1,5 +1,5 @@
-// Loads that read one element for all pairs far from the diagonal: those of tables of distances, whose ends stand for
-// all distances beyond.
+// Loads that read the same element for all pairs far from the diagonal. Tables of distances have such loads: their last
+// entries stand for all larger distances.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,32 @@
 
 namespace attend::expr {
 
-/// Distances q - k.
+/// Distances q - k beyond which a load reads a single element.
 struct FarEnds {
   static constexpr std::int64_t kNowhere = std::numeric_limits<std::int64_t>::max();
 
-  std::int64_t from = kNowhere;    ///< from which there is one element for a head and sequence
-  std::int64_t until = -kNowhere;  ///< until which there is one; another one than from `from` on, perhaps
+  std::int64_t from = kNowhere;  ///< first distance from which the element is the same for a head and sequence
+  /// last distance up to which the element is the same; this element may differ from the one above
+  std::int64_t until = -kNowhere;
 
   [[nodiscard]] bool exist() const { return from != kNowhere || until != -kNowhere; }
-  /// Those of two elements together.
+  /// Returns the ends that are valid for both elements.
   [[nodiscard]] FarEnds beside(const FarEnds& other) const;
 };
 
-/// Of the elements with these subscripts, which follow from q - k, and from what is the same for all pairs of a head.
-/// None exist: they do not, or have no such ends within 2^20. The capture's extents do not count, though subscripts are
-/// taken within them: they may change from call to call.
+/// Returns the ends for elements with these subscripts. The subscripts must depend only on q - k and on values that are
+/// the same for all pairs of a head, and must have an end within 2^20; otherwise no ends exist. The clamping of
+/// subscripts to the capture's extents is ignored, because extents may change from call to call.
 [[nodiscard]] FarEnds far_ends_of(const Graph& graph, std::span<const Id> subscripts);
 
 struct FarLoads {
-  std::vector<Id> loads = {};  ///< the nodes
-  FarEnds ends = {};           ///< of all together
-  bool are_all = true;         ///< no other load differs from pair to pair
+  std::vector<Id> loads = {};  ///< nodes of the loads
+  FarEnds ends = {};           ///< ends that are valid for all of them
+  bool are_all = true;         ///< true if no other load differs from pair to pair
 };
 
-/// Those of the loads on which `root` depends that have ends and are not the same for all pairs anyway, the first few.
+/// Returns the first few loads that `root` depends on and that have ends, without loads that are the same for all
+/// pairs.
 [[nodiscard]] FarLoads far_loads_of(const Graph& graph, Id root);
 
 }  // namespace attend::expr

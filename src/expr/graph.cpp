@@ -13,13 +13,13 @@ namespace {
 
 constexpr unsigned kBools = 1, kInts = 2, kFloats = 4;  // sets of types
 
-/// What an operation takes and gives.
+/// Types of an operation.
 struct OpFacts {
   Op op;
   const char* name;
   std::size_t num_args;
-  unsigned takes;         // types of its operands, the condition of kSelect aside
-  bool compares = false;  // gives a bool
+  unsigned takes;         // types of its operands, except the condition of kSelect
+  bool compares = false;  // the result is a bool
 };
 
 // In the order of Op.
@@ -125,7 +125,8 @@ std::size_t Graph::Hash::operator()(const Node& node) const {
 
 bool Graph::Equal::operator()(const Node& a, const Node& b) const {
   return a.op == b.op && a.type == b.type && a.args == b.args && a.which == b.which &&
-         std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value);  // -0 is not 0, NaN is NaN
+         // distinguishes -0 from 0, and equates NaN with NaN
+         std::bit_cast<std::uint64_t>(a.value) == std::bit_cast<std::uint64_t>(b.value);
 }
 
 GraphIsFull::GraphIsFull()
@@ -180,7 +181,7 @@ Id Graph::make(Op op, Id a, Id b, Id c) {
   return add({.op = op, .type = result_type(op, operands), .args = {a, b, c, kNone}});
 }
 
-/// A node that has the same value for all operands, NaN and infinity included; kNone if there is none.
+/// Returns a node that has the same value for all operands, including NaN and infinity, or kNone.
 Id Graph::simplified(Op op, Id a, Id b, Id c) const {
   switch (op) {
     case Op::kAdd:  // -0 + 0 is 0

@@ -1,12 +1,16 @@
-// A score or mask function as a graph of scalars: what a user's text becomes, and what the reference, derivatives,
-// bounds and code are made of.
+// A score or mask function as a graph of scalar operations. The parser makes it from a user's text; the reference,
+// derivatives, bounds and generated code are computed from it.
 //
-// A node follows its operands. Equal nodes are one, and what depends on constants alone is a constant. Every operation
-// has a result for all operands, so a node may be computed where it is not needed:
-//   - integers are 32 bits wide and wrap; n // 0 and n % 0 are 0; shifts count modulo 32
-//   - floats are IEEE's: float32 in kernels, where a product and a sum may be rounded as one; float64 in the reference
-//   - a float becomes an integer towards zero, within the range of integers; NaN becomes 0
-//   - the subscripts of a load are clamped to the tensor
+// A node follows its operands. Equal nodes are stored once, and a node whose operands are constants is a constant.
+// Every operation has a result for all operands, so a node may be computed where it is not needed:
+//
+// - Integers are 32 bits wide and wrap; n // 0 and n % 0 are 0; shift counts are modulo 32.
+//
+// - Floats are IEEE: float32 in kernels, which may fuse a product and a sum; float64 in the reference.
+//
+// - A float becomes an integer by rounding towards zero, saturating; NaN becomes 0.
+//
+// - The subscripts of a load are clamped to the tensor.
 #pragma once
 
 #include <array>
@@ -25,13 +29,13 @@ enum class Type : std::uint8_t { kBool, kInt, kFloat };
 
 [[nodiscard]] const char* type_name(Type type);
 
-/// What a function may ask for beside its tensors. All but the score are integers.
+/// Variables of a function. All except the score are integers.
 enum class Variable : std::uint8_t {
   kScore,       ///< after the options of a call, before masks
   kBatch,       ///< b: the sequence
   kHead,        ///< h: of q
-  kRow,         ///< q: counted from the sequence's first row
-  kKey,         ///< k: likewise
+  kRow,         ///< q: counted from the first row of the sequence
+  kKey,         ///< k: counted from the first key of the sequence
   kRowsLength,  ///< q_len: rows of the sequence
   kKeysLength,  ///< k_len: keys of the sequence
 };
@@ -55,7 +59,7 @@ enum class Op : std::uint8_t {
   // float -> float
   kFloor,
   kCeil,
-  kRound,  ///< to the nearest, halves to the even one
+  kRound,  ///< to the nearest, ties to even
   kTrunc,
   kExp,
   kExp2,
@@ -74,9 +78,9 @@ enum class Op : std::uint8_t {
   kAdd,
   kSubtract,
   kMultiply,
-  kFloorDivide,  ///< the quotient's floor
-  kFloorMod,     ///< a - b floor(a / b): of b's sign
-  kMin,          ///< NaN if either is
+  kFloorDivide,  ///< floor of the quotient
+  kFloorMod,     ///< a - b floor(a / b), with the sign of b
+  kMin,          ///< NaN if either operand is
   kMax,
   // (float, float) -> float
   kDivide,
@@ -103,28 +107,28 @@ enum class Op : std::uint8_t {
 
 [[nodiscard]] const char* op_name(Op op);
 
-using Id = std::int32_t;  // the place of a node in its graph
+using Id = std::int32_t;  // index of a node in its graph
 constexpr Id kNone = -1;
 constexpr std::size_t kMostSubscripts = 4;
 
-/// A tensor that the caller gives by name. Its values are no part of the graph.
+/// A tensor that the caller passes by name. Its values are not part of the graph.
 struct Capture {
   std::string name;
   Type type = Type::kFloat;
-  std::vector<std::int64_t> shape;  ///< as many subscripts as it has extents, 0 to 4, each at least 1
+  std::vector<std::int64_t> shape;  ///< one extent for each subscript, 0 to 4, each at least 1
 };
 
 struct Node {
   Op op = Op::kConstant;
   Type type = Type::kFloat;
   std::array<Id, kMostSubscripts> args = {kNone, kNone, kNone, kNone};
-  std::int32_t which = 0;  ///< of kVariable and kLoad: the Variable, the place of the capture
-  double value = 0;        ///< of kConstant
+  std::int32_t which = 0;  ///< for kVariable the Variable, for kLoad the index of the capture
+  double value = 0;        ///< for kConstant
 
   [[nodiscard]] std::size_t num_args() const;
 };
 
-/// The graph has as many nodes as it may have.
+/// Thrown if the graph has the maximum number of nodes.
 class GraphIsFull : public Error {
  public:
   GraphIsFull();
@@ -132,7 +136,7 @@ class GraphIsFull : public Error {
 
 class Graph {
  public:
-  /// More nodes are refused: what a text that short cannot mean takes neither memory nor a compiler's time.
+  /// Limit of nodes, which bounds memory and compile time: a short text can describe a very large graph.
   static constexpr std::size_t kMostNodes = 4096;
 
   explicit Graph(std::vector<Capture> captures = {}) : captures_(std::move(captures)) {}
@@ -141,7 +145,7 @@ class Graph {
   [[nodiscard]] std::size_t size() const { return nodes_.size(); }
   [[nodiscard]] const Node& operator[](Id id) const { return nodes_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] Type type(Id id) const { return (*this)[id].type; }
-  /// Of an operation's operands, the condition of kSelect aside: what apply() asks for.
+  /// Returns the type of an operation's operands, except the condition of kSelect, as apply() needs it.
   [[nodiscard]] Type operand_type(const Node& node) const { return type(node.args[node.op == Op::kSelect ? 1 : 0]); }
   [[nodiscard]] bool is_constant(Id id) const { return (*this)[id].op == Op::kConstant; }
   [[nodiscard]] bool is_constant(Id id, double value) const { return is_constant(id) && (*this)[id].value == value; }
@@ -149,21 +153,21 @@ class Graph {
   [[nodiscard]] Id constant(Type type, double value);
   [[nodiscard]] Id number(double value) { return constant(Type::kFloat, value); }
   [[nodiscard]] Id variable(Variable variable);
-  /// An element of a capture; as many subscripts, integers, as it has extents.
+  /// Returns a load of a capture's element. subscripts: integers, one for each extent.
   [[nodiscard]] Id load(std::int32_t capture, std::span<const Id> subscripts);
-  /// An operation on operands of the types that it takes; std::logic_error for others. Throws GraphIsFull.
+  /// Returns an operation. Throws std::logic_error if the types of the operands are invalid, and GraphIsFull.
   [[nodiscard]] Id make(Op op, Id a, Id b = kNone, Id c = kNone);
 
-  /// The node as a float: itself, or converted.
+  /// Returns the node converted to a float, if it is not one already.
   [[nodiscard]] Id as_float(Id id);
-  /// As an integer, of a bool or an integer.
+  /// Returns a bool or integer node as an integer.
   [[nodiscard]] Id as_int(Id id);
-  /// Whether it is not 0.
+  /// Returns a node that is true if the value is not 0.
   [[nodiscard]] Id as_bool(Id id);
 
-  /// Which of the nodes up to `root` its value depends on.
+  /// Returns, for each node up to `root`, whether the value of `root` depends on it.
   [[nodiscard]] std::vector<bool> needed_by(Id root) const;
-  /// Likewise, of all nodes, on which of them the values of any of `roots` depend.
+  /// Returns, for each node of the graph, whether the value of any of `roots` depends on it.
   [[nodiscard]] std::vector<bool> needed_by(std::span<const Id> roots) const;
 
  private:
@@ -182,7 +186,8 @@ class Graph {
   std::unordered_map<Node, Id, Hash, Equal> places_;
 };
 
-/// What `op` gives for operands of `type`, see Graph::operand_type(). bool is 0 or 1, integers are whole.
+/// Returns the result of `op` for operands of `type`; see Graph::operand_type(). A bool is 0 or 1, integers are whole
+/// numbers.
 [[nodiscard]] double apply(Op op, Type type, double a, double b, double c);
 
 }  // namespace attend::expr

@@ -1,4 +1,4 @@
-// The text of a score or mask function.
+// Parser of score and mask functions.
 #pragma once
 
 #include <string>
@@ -14,21 +14,21 @@ struct Function {
   Id result = kNone;
 };
 
-/// The function that `text` describes, in the language of C expressions:
+/// Parses the function that `text` describes, in the language of C expressions:
 ///
 ///   text        = { "let" name "=" expression ";" } expression
-///   operators   = ?:  ||  &&  |  ^  &  == !=  < <= > >=  << >>  + -  * / // %  unary - ! ~, as tight as in C
+///   operators   = ?:  ||  &&  |  ^  &  == !=  < <= > >=  << >>  + -  * / // %  unary - ! ~, precedence as in C
 ///   subscripts  = name[i][j] or name[i, j]
-///   names       = score b h q k q_len k_len, captures, what `let` has named; pi, inf, true, false
+///   names       = score b h q k q_len k_len, captures, names defined by `let`; pi, inf, true, false
 ///   functions   = abs sign floor ceil round trunc exp exp2 log log2 log1p sqrt rsqrt sin cos tan tanh sigmoid erf relu
 ///                 gelu silu min max pow clamp(x, low, high) where(condition, a, b) int float
 ///
-/// `/` gives a float; `//` and `%` round the quotient down. A bool counts as 0 or 1 beside an integer, an integer as a
-/// float beside a float, and what is not 0 as true where a bool is wanted. `a < b < c` and
-/// `a == b == c` are refused.
+/// `/` gives a float; `//` and `%` round the quotient down. With an integer operand, a bool counts as 0 or 1; with a
+/// float operand, an integer counts as a float. Where a bool is required, any nonzero value is true. `a < b < c` and `a
+/// == b == c` are refused.
 ///
-/// result: kFloat for a score function, kBool for a mask function, which has no `score`.
-/// Throws Error (kInvalidArgument): one line that begins with `argument` and names the column, counted from 1.
+/// result: kFloat for a score function, kBool for a mask function, which has no `score`. Throws Error
+/// (kInvalidArgument): one line that begins with `argument` and names the column, counted from 1.
 [[nodiscard]] Function parse(std::string_view argument, std::string_view text, std::vector<Capture> captures,
                              Type result);
 

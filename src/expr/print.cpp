@@ -28,7 +28,7 @@ const char* type_of(Type type) {
   return "Float";
 }
 
-/// The function of score_math.cuh, for operations that have one.
+/// Returns the function of score_math.cuh for an operation that has one.
 const char* function_of(Op op) {
   switch (op) {
     case Op::kNegate:
@@ -100,7 +100,7 @@ const char* function_of(Op op) {
   }
 }
 
-/// Between its operands, for the others.
+/// Returns the operator between the operands, for the other operations.
 const char* sign_of(Op op) {
   switch (op) {
     case Op::kAnd:
@@ -129,7 +129,7 @@ std::string constant(const Node& node) {
   if (node.type == Type::kInt) return fmt::format("static_cast<int>({}LL)", static_cast<std::int64_t>(node.value));
   if (std::isnan(node.value)) return "math::not_a_number<Float>()";
   if (std::isinf(node.value)) return node.value > 0 ? "math::infinity<Float>()" : "-math::infinity<Float>()";
-  // The compiler warns of a literal that float32 cannot hold
+  // The compiler warns about a literal that float32 cannot represent
   const double as_float = static_cast<double>(static_cast<float>(node.value));
   const bool fits =
       std::isfinite(as_float) && (node.value == 0 || std::abs(as_float) >= std::numeric_limits<float>::min());
@@ -137,7 +137,7 @@ std::string constant(const Node& node) {
   return (fits ? "Float(" : "math::rounded<Float>(") + literal + ")";
 }
 
-/// Bounds of an integer for all variables, but for those that count something from 0 to `most`.
+/// Returns bounds of an integer node if all variables except the score range from `least` to `most`.
 Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
   Ranges ranges;
   ranges.fill({least, most});
@@ -146,7 +146,8 @@ Interval bounds_of_int(const Graph& graph, Id id, double least, double most) {
   return bounds_of(graph, id, ranges, [&](auto...) { return anything; });
 }
 
-/// Subscripts are clamped, unless it is certain that they are within the tensor: no code can leave it.
+/// Prints a load. Subscripts are clamped unless their bounds prove that they are within the tensor, so the code cannot
+/// leave it.
 std::string load(const Graph& graph, Id id) {
   constexpr double kLeast = -0x1p31, kMost = 0x1p31 - 1;
   const Node& node = graph[id];
@@ -162,10 +163,10 @@ std::string load(const Graph& graph, Id id) {
   return fmt::format("captures.template load<{}, {}>({})", node.which, id, fmt::join(subscripts, ", "));
 }
 
-constexpr double kMostExact = 0x1p24;     // integers to here are floats
-constexpr double kMostPart = 0x1p22 - 1;  // of score_math.cuh's small_part()
+constexpr double kMostExact = 0x1p24;     // integers up to this are exact floats
+constexpr double kMostPart = 0x1p22 - 1;  // limit of small_part() in score_math.cuh
 
-/// Is an integer's magnitude at most that wherever no index and no length is above 2^21?
+/// Returns whether an integer's magnitude is at most `most` if all indices and lengths are at most 2^21.
 bool is_within(const Graph& graph, Id id, double most) {
   const Interval bounds = bounds_of_int(graph, id, 0, 0x1p21);
   return bounds.low >= -most && bounds.high <= most;
@@ -180,7 +181,7 @@ struct Term {
   bool is_added;
 };
 
-/// More than `most` are not looked at: one of nodes that double has as many as they like.
+/// Collects the terms of a sum. Stops after `most` terms, because repeated doubling gives exponentially many.
 void add_terms(const Graph& graph, Id id, bool is_added, std::size_t most, std::vector<Term>& terms) {
   const Node& node = graph[id];
   if (terms.size() > most) return;
@@ -192,10 +193,11 @@ void add_terms(const Graph& graph, Id id, bool is_added, std::size_t most, std::
   }
 }
 
-/// A sum with q - k or k - q, of other variables and constants: what is the same for all scores of a tile is added up
-/// first. Empty: it is no such sum, or too long to be exact however it is added up.
+/// Prints a sum that contains q - k or k - q, other variables and constants, so that the part common to all scores of a
+/// tile is added first. Returns an empty text for other sums, and for sums with too many terms to be exact in any
+/// order.
 std::string sum_with_distance(const Graph& graph, Id id) {
-  constexpr std::size_t kMostTerms = 6;  // of 2^21 each
+  constexpr std::size_t kMostTerms = 6;  // each at most 2^21
   std::vector<Term> terms;
   add_terms(graph, id, true, kMostTerms, terms);
   const auto take = [&](Variable variable) {
@@ -223,8 +225,8 @@ std::string sum_with_distance(const Graph& graph, Id id) {
   return fmt::format("({} {} at.distance_step)", sum, sign);
 }
 
-/// The same of all integers that it is a sum of, as one of floats; the other ones are converted, and so is what comes
-/// when so many parts have been written.
+/// Prints an integer expression in floats: exact sums, differences and absolute values become float arithmetic, and
+/// other integers are converted. After `parts_left` parts, the rest is converted too.
 std::string sum_of_floats(const Graph& graph, Id id, int& parts_left) {
   const Node& node = graph[id];
   if (--parts_left < 0) return fmt::format("math::to_float<Float>({})", name_of(id));
@@ -266,13 +268,13 @@ std::string to_float(const Graph& graph, Id id) {
   return fmt::format("math::small_to_float<Float>({}, {})", name_of(id), sum_of_floats(graph, id, parts_left));
 }
 
-/// By a number of float32's whose reciprocal is one, too.
+/// Returns whether the node is a constant that, like its reciprocal, is a normal float32.
 bool is_divisor(const Node& node) {
   return node.op == Op::kConstant && std::isnormal(static_cast<float>(node.value)) &&
          std::isnormal(static_cast<float>(1 / node.value));
 }
 
-/// tanh(x / d) of a number d, and a number times it: a soft cap. Empty: the node is none.
+/// Prints tanh(x / d) with a constant d, or a constant times that: a soft cap. Returns an empty text for other nodes.
 std::string soft_cap(const Graph& graph, const Node& node) {
   constexpr double kTwoLog2E = 2.8853900817779268;
   const auto quotient_of_tanh = [&](const Node& tanh) -> std::string {

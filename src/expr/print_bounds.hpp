@@ -1,4 +1,4 @@
-// Bounds of functions as C++: bounds_of() for a compiler of kernels.
+// Prints the bounds of functions as C++: bounds_of() for the kernel compiler.
 #pragma once
 
 #include <optional>
@@ -9,19 +9,20 @@
 
 namespace attend::expr {
 
-/// A struct of that name with one function,
+/// Returns the source of a struct named `name` with one function,
 ///
 ///     template <class Captures>
 ///     static void evaluate(const attend::BoundsPoint& at, const Captures& captures, mask_bounds::Bools& result);
 ///
-/// as C++ for a kernel that includes kernels/masks/mask_bounds.cuh: bounds of `root`, a bool. captures.ints<n>(i, ...)
-/// are bounds of elements of capture n over bounds of subscripts, and so are floats and bools, by the capture's type.
-/// As in print_struct(), nothing of a user's text is in it. The root asks for no inexact operation and no score.
+/// for a kernel that includes kernels/masks/mask_bounds.cuh. The function computes bounds of `root`, a bool.
+/// captures.ints<n>(i, ...), and likewise floats and bools by the capture's type, are bounds of elements of capture n
+/// over bounds of subscripts. As in print_struct(), the source contains no user text. `root` must not depend on inexact
+/// operations or on the score.
 [[nodiscard]] std::string print_bounds_struct(const Graph& graph, std::string_view name, Id root);
 
-/// The first of the operations that `root` asks for whose results differ between machines in their last bits (exp, sin,
-/// pow, ...): all but arithmetic, sqrt and rounding. None: its value is the same wherever products and sums are rounded
-/// one after the other.
+/// Returns the first operation that `root` depends on and whose last bits differ between machines (exp, sin, pow, ...).
+/// Arithmetic, sqrt and rounding are exact. If there is none, the value is the same on every machine that rounds
+/// products and sums separately.
 [[nodiscard]] std::optional<Op> inexact_operation(const Graph& graph, Id root);
 
 }  // namespace attend::expr

@@ -6,7 +6,7 @@
 namespace attend::expr {
 namespace {
 
-/// Buffers of one type: the lowest free one is next.
+/// Allocator of buffers of one type: returns the lowest free buffer.
 class Buffers {
  public:
   [[nodiscard]] std::int32_t take() {
@@ -99,7 +99,7 @@ class Builder {
     for (std::size_t a = 0; a < node.num_args(); ++a) {
       const Id arg = node.args[a];
       if (!varies_[at(arg)] || last_use_[at(arg)] != place) continue;
-      last_use_[at(arg)] = -1;  // once, where both operands are one node
+      last_use_[at(arg)] = -1;  // frees once if both operands are the same node
       buffers_of(graph_.type(arg)).give(places_[at(arg)].at);
     }
     const Type type = graph_.type(id);
@@ -112,7 +112,7 @@ class Builder {
   RowProgram program_;
   std::vector<Id> order_;
   std::vector<Operand> places_;
-  std::vector<int> last_use_;  // its place in order_
+  std::vector<int> last_use_;  // index in order_
   std::vector<bool> varies_;
   Buffers floats_, ints_;
 };

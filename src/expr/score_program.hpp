@@ -1,4 +1,4 @@
-// A score function with its derivatives and the programs that backends run of it: made once from a text.
+// A score function with its derivatives and the programs that backends run. Made once from a text.
 #pragma once
 
 #include <array>
@@ -15,23 +15,23 @@ namespace attend::expr {
 struct CaptureLoad {
   std::int32_t capture = 0;
   std::size_t rank = 0;
-  std::array<Id, kMostSubscripts> subscripts = {};  ///< `rank` integers, not yet taken within the tensor
-  Id derivative = kNone;                            ///< of the score by the element that is loaded
+  std::array<Id, kMostSubscripts> subscripts = {};  ///< `rank` integers, not yet clamped to the tensor
+  Id derivative = kNone;                            ///< derivative of the score by the loaded element
 };
 
 struct ScoreProgram {
   Graph graph;
   Id result = kNone;
-  Id by_score = kNone;  ///< the derivative of result by the score
+  Id by_score = kNone;  ///< derivative of result by the score
   Slope slope = Slope::kAny;
   std::vector<CaptureLoad> loads;
-  RowProgram value;            ///< result
-  RowProgram value_and_slope;  ///< result, by_score
+  RowProgram value;            ///< computes result
+  RowProgram value_and_slope;  ///< computes result and by_score
 
-  /// Throws Error (kInvalidArgument): one line that begins with `argument`, see parse().
+  /// Parses a text. Throws Error (kInvalidArgument): one line that begins with `argument`; see parse().
   [[nodiscard]] static ScoreProgram of(std::string_view argument, std::string_view text, std::vector<Capture> captures);
 
-  /// Of the loads of some captures: of each its derivative, then its subscripts.
+  /// Returns the results for some loads: for each load its derivative, then its subscripts.
   [[nodiscard]] static std::vector<Id> results_of(const std::vector<CaptureLoad>& some);
 };
 

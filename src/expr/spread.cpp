@@ -7,7 +7,7 @@
 namespace attend::expr {
 namespace {
 
-/// A node's spread and, where it is row * q + key * k and something uniform, the two factors.
+/// A node's spread. If the node is row * q + key * k plus something uniform, also the two factors.
 struct Form {
   Spread spread = Spread::kUniform;
   bool is_linear = true;
@@ -41,13 +41,15 @@ Form of_variable(Variable variable) {
   }
 }
 
-/// Factors are small: a sum of many doublings is any function of its operands.
+/// Returns the form of an operation. Only small factors are tracked, because repeated doubling could make a factor
+/// arbitrarily large.
 Form of_operation(const Graph& graph, const Node& node, const std::vector<Form>& forms) {
   constexpr std::int64_t kMostFactor = 1 << 20;
   const auto form = [&](std::size_t n) { return forms[static_cast<std::size_t>(node.args[n])]; };
   const bool is_sum = node.op == Op::kAdd || node.op == Op::kSubtract;
   const auto is_whole = [&](std::size_t n) { return graph[node.args[n]].op == Op::kToFloat; };
-  const bool is_exact = node.type != Type::kFloat || (is_sum && is_whole(0) && is_whole(1));  // float32 rounds others
+  // float32 rounds other sums
+  const bool is_exact = node.type != Type::kFloat || (is_sum && is_whole(0) && is_whole(1));
   if (is_sum && is_exact && form(0).is_linear && form(1).is_linear) {
     const Form a = form(0), b = form(1);
     const std::int64_t sign = node.op == Op::kAdd ? 1 : -1;

@@ -1,4 +1,4 @@
-// Along which lines of pairs of a row and a key a node has one value: sums over pairs can be added up along them first.
+// The pairs of a row and a key for which a node has a single value. Sums over pairs can first be added over such pairs.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,14 @@ namespace attend::expr {
 
 enum class Spread : std::uint8_t {
   kUniform,   ///< the same for all rows and keys of a sequence and head
-  kRow,       ///< follows from the row
-  kKey,       ///< from the key
-  kDistance,  ///< from q - k
-  kAny,       ///< from both, or from the score
+  kRow,       ///< depends only on the row
+  kKey,       ///< depends only on the key
+  kDistance,  ///< depends only on q - k
+  kAny,       ///< depends on row and key, or on the score
 };
 
-/// Of several nodes together. It may be wider than need be: equal functions of q - k are not all known as such.
+/// Returns the spread of several nodes together. It may be wider than necessary, because not all functions of q - k are
+/// recognised.
 [[nodiscard]] Spread spread_of(const Graph& graph, std::span<const Id> nodes);
 
 }  // namespace attend::expr

@@ -10,7 +10,7 @@
 namespace attend::expr {
 namespace {
 
-// Of ASCII, whatever the locale.
+// ASCII only, independent of the locale.
 constexpr bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }

@@ -1,4 +1,4 @@
-// Words and signs of a function's text.
+// Tokens of a function's text.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ struct Token {
   enum class Kind { kEnd, kName, kInt, kFloat, kSign };
   Kind kind = Kind::kEnd;
   std::string_view text;   ///< empty at the end
-  std::size_t column = 0;  ///< of its first character, from 1
-  double value = 0;        ///< of numbers
+  std::size_t column = 0;  ///< column of its first character, from 1
+  double value = 0;        ///< value of a number
 };
 
 /// Throws Error (kInvalidArgument): "ARGUMENT: column N: MESSAGE".
 [[noreturn]] void refuse(std::string_view argument, std::size_t column, const std::string& message);
 
-/// Letters of ASCII, digits and '_', no digit first.
+/// Returns whether the text consists of ASCII letters, digits and '_', and does not start with a digit.
 [[nodiscard]] bool is_name(std::string_view text);
 
 class Tokens {
@@ -32,9 +32,9 @@ class Tokens {
   [[nodiscard]] const Token& next() const { return next_; }
   [[nodiscard]] bool is(std::string_view text) const { return next_.text == text; }
   Token take();
-  /// Whether that was next; then it is taken.
+  /// Consumes the next token if it is `text`. Returns whether it was.
   bool take_if(std::string_view text);
-  /// Takes it, or refuses what is there.
+  /// Consumes `text`, or refuses the next token.
   void want(std::string_view text);
   [[noreturn]] void refuse_next(const std::string& wanted) const;
 

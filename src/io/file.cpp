@@ -23,7 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;  // bytes per call: Linux moves less than 2^31 at once
+// bytes per call, because Linux transfers less than 2^31 at once
+constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
 
 [[noreturn]] void fail(const fs::path& path, std::string_view what, int error) {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), what, std::strerror(error)));
@@ -38,7 +39,8 @@ void write_all(int descriptor, const fs::path& target, std::span<const std::byte
   }
 }
 
-/// The file behind a chain of symbolic links, so that a link stays one; the path itself where it leads nowhere.
+/// Returns the file behind a chain of symbolic links, so that the link is kept. Returns the path itself if the link is
+/// broken.
 fs::path resolve_links(const fs::path& target) {
   std::error_code error;
   if (!fs::is_symlink(target, error)) return target;
@@ -46,7 +48,7 @@ fs::path resolve_links(const fs::path& target) {
   return error ? target : resolved;
 }
 
-/// One spelling for each place: a file's name in its folder, whose links are resolved.
+/// Returns a canonical path: a file's name in its folder, whose links are resolved.
 fs::path place_of(const fs::path& file) {
   std::error_code error;
   const fs::path place = fs::weakly_canonical(file, error);
@@ -57,17 +59,18 @@ fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
-/// Bytes that this process may still write to the file system of a folder; nothing where it does not say.
+/// Returns the bytes that this process may still write to the file system of a folder, or nothing if the file system
+/// does not report it.
 std::optional<std::int64_t> free_bytes(const fs::path& folder) {
   struct statvfs status = {};
   if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
-  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;  // some are root's alone
+  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;  // some blocks are reserved for root
   std::int64_t bytes = 0;
   const bool is_huge = __builtin_mul_overflow(blocks, status.f_frsize, &bytes);
   return is_huge ? std::nullopt : std::optional(bytes);
 }
 
-/// Whether a file without a name can get one: that goes through /proc.
+/// Returns whether an unnamed file can be given a name, which requires /proc.
 bool can_name_files() {
   static const bool has_proc = ::access("/proc/self/fd", X_OK) == 0;
   return has_proc;
@@ -100,8 +103,8 @@ bool means_not_supported(const std::error_code& code) {
   return std::find(found.begin(), found.end(), code.value()) != found.end();
 }
 
-/// The living transactions, for abandon_unfinished_files(). The mutex is held while one of them changes names.
-/// Never destroyed: the thread that waits for signals may come at the very end of the process.
+/// The living transactions, for abandon_unfinished_files(). The mutex is held while a transaction changes names. Never
+/// destroyed, because the thread that waits for signals may run at the very end of the process.
 struct Unfinished {
   std::mutex mutex;
   std::set<FileTransaction*> transactions;
@@ -116,7 +119,7 @@ Unfinished& unfinished() {
 
 InputFile::InputFile(fs::path path) : path_(std::move(path)) {
   struct stat status = {};
-  // The kind is looked at before opening: opening a pipe would wait for a writer.
+  // Checks the type before opening, because opening a pipe would wait for a writer.
   if (::stat(path_.c_str(), &status) != 0) fail(path_, "cannot read", errno);
   if (!S_ISREG(status.st_mode))
     throw Error(ErrorCode::kIo, path_.string() + ": not a regular file, allowed regular files");
@@ -153,7 +156,7 @@ void require_space(const fs::path& folder, std::uint64_t bytes) {
 
 void abandon_unfinished_files() noexcept {
   Unfinished& all = unfinished();
-  all.mutex.lock();  // for good: no transaction is to name or rename anything any more
+  all.mutex.lock();  // never unlocked: no transaction may name or rename a file any more
   for (FileTransaction* transaction : all.transactions) transaction->remove_traces();
 }
 
@@ -175,7 +178,7 @@ void FileTransaction::remove_traces() noexcept {
   for (const File& file : files_) {
     if (!file.temporary.empty()) ::unlink(file.temporary.c_str());
   }
-  // Innermost first; rmdir leaves a folder alone that someone else has put a file into.
+  // Innermost first; rmdir keeps a folder into which another process has put a file.
   for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) ::rmdir(folder->c_str());
 }
 
@@ -242,7 +245,7 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
   open_unfinished(file, folder, target);
   if (bytes > 0) {
     const int refused = ::posix_fallocate(files_.back().descriptor, 0, bytes);
-    // A file system that cannot reserve says so, and the writes will tell.
+    // If the file system cannot reserve space, later writes report a full disk.
     if (refused != 0 && refused != EOPNOTSUPP && refused != EINVAL && refused != ENOSYS) {
       fail(target, fmt::format("cannot set {} bytes aside", bytes), refused);
     }
@@ -250,7 +253,7 @@ FileTransaction::Handle FileTransaction::create(const fs::path& target, std::int
   return files_.size() - 1;
 }
 
-/// Opens a file in `folder` for what will be `target`, and makes it one of files_.
+/// Opens a file in `folder` that will become `target`, and adds it to files_.
 void FileTransaction::open_unfinished(File& file, const fs::path& folder, const fs::path& target) {
   const std::lock_guard lock(unfinished().mutex);
   if (first_ == Temporaries::kUnnamed && can_name_files()) {
@@ -308,7 +311,7 @@ void FileTransaction::put_in_place(std::vector<File*>& files) {
   for (const File* file : files) targets.push_back(file->target);
   const auto locks = lock_folders_of(targets);
   const std::lock_guard lock(unfinished().mutex);
-  // False where the name is taken.
+  // Returns false if the name is taken.
   const auto move_to = [](File& file, const fs::path& name) {
     const bool is_named = !file.temporary.empty();
     const int failed = is_named ? ::rename(file.temporary.c_str(), name.c_str()) : name_file(file.descriptor, name);
@@ -325,12 +328,12 @@ void FileTransaction::put_in_place(std::vector<File*>& files) {
   }
   if (!set) {
     for (File* file : files) {
-      // A file's first name cannot be one that is taken.
+      // linkat() cannot replace an existing name, so the file first gets an unused one.
       for (int attempt = 0; file->temporary.empty(); ++attempt)
         (void)move_to(*file, temporary_name(file->target, attempt));
       (void)move_to(*file, file->target);
       file->temporary.clear();
-      folders_.clear();  // from the first file on, the folders are to stay
+      folders_.clear();  // from the first file on, the folders are kept
     }
     return;
   }
@@ -340,7 +343,8 @@ void FileTransaction::put_in_place(std::vector<File*>& files) {
   } catch (const std::system_error& error) {
     fail(targets.front(), "cannot replace", error.code().value());
   }
-  for (File* file : files) file->temporary.clear();  // they are the set's now, whose end gives them their names
+  // they belong to the set now, whose destructor gives them their names
+  for (File* file : files) file->temporary.clear();
   folders_.clear();
 }
 

@@ -36,11 +36,12 @@ std::optional<fs::path> link_text(const fs::path& link) {
   return error ? std::nullopt : std::optional(std::move(text));
 }
 
-/// The names that a set uses for one of its targets. All follow from the set's folder, the target and its number.
+/// The names that a set uses for one of its targets. They depend only on the set's folder, the target and its number.
 struct Entry {
   fs::path target;
-  fs::path fresh, old, link;  // hidden, beside the target: new content, old content, a link before it takes the place
-  fs::path now;               // set/now/<number>, which the target leads to while the set is under way
+  // hidden, next to the target: new content, old content, and the link before it replaces the target
+  fs::path fresh, old, link;
+  fs::path now;  // set/now/<number>, to which the target points while the set is active
 
   Entry(const fs::path& set, std::size_t number, fs::path target_in)
       : target(std::move(target_in)), now(set / "now" / std::to_string(number)) {
@@ -52,7 +53,8 @@ struct Entry {
     link = hidden("link");
   }
 
-  /// A random name, so that no other link ends like this one; its beginning depends on who looks from where.
+  /// Returns whether the target points to this set. The set's name is random, so the end of the link text identifies
+  /// it; the beginning may be relative or absolute.
   [[nodiscard]] bool is_under_way() const {
     const auto text = link_text(target);
     if (!text) return false;
@@ -64,13 +66,13 @@ struct Entry {
   }
 };
 
-/// Text of a link in set/at, set/old or set/new to a file: relative where that lies beside the set, so that the
-/// folder of both can be moved.
+/// Returns the text of a link in set/at, set/old or set/new to a file. The text is relative if the file is next to the
+/// set, so that their folder can be moved.
 fs::path text_inside(const fs::path& set, const fs::path& to) {
   return folder_of(to) == folder_of(set) ? fs::path("..") / ".." / to.filename() : fs::absolute(to);
 }
 
-/// Text of the link that takes the target's place.
+/// Returns the text of the link that replaces the target.
 fs::path text_at_target(const fs::path& set, const Entry& entry) {
   const fs::path from_set = entry.now.lexically_relative(folder_of(set));
   return folder_of(entry.target) == folder_of(set) ? from_set : fs::absolute(entry.now);
@@ -89,8 +91,8 @@ std::vector<Entry> entries_of(const fs::path& set) {
   }
 }
 
-/// Brings every target to where the set stands, old or new, and removes every trace of the set. Never throws: what
-/// cannot be done now is left for the next one.
+/// Completes the set: gives every target its old or new content, by the state of the set, and removes every trace of
+/// the set. Never throws; a later call does what fails now.
 void finish(const fs::path& set) noexcept {
   try {
     const auto state = link_text(set / "now");
@@ -100,16 +102,16 @@ void finish(const fs::path& set) noexcept {
         const fs::path& right = is_new ? entry.fresh : entry.old;
         struct stat status = {};
         const bool is_there = ::lstat(right.c_str(), &status) == 0;
-        const bool was_new = !is_there && !is_new && entry.is_under_way();  // nothing stood there before
+        const bool was_new = !is_there && !is_new && entry.is_under_way();  // the target did not exist before
         if (is_there && ::rename(right.c_str(), entry.target.c_str()) != 0) return;
         if (was_new && ::unlink(entry.target.c_str()) != 0) return;
       }
       for (const fs::path* rest : {&entry.fresh, &entry.old, &entry.link}) ::unlink(rest->c_str());
     }
     std::error_code error;
-    fs::remove(set / "now", error);  // first: without it there is nothing to be done but to remove the folder
+    fs::remove(set / "now", error);  // first, because without it only the folder remains to be removed
     fs::remove_all(set, error);
-  } catch (const std::exception&) {  // no memory
+  } catch (const std::exception&) {  // out of memory
   }
 }
 
@@ -188,7 +190,7 @@ FileSet::FileSet(std::vector<fs::path> targets) : targets_(std::move(targets)) {
       make_link(text_inside(folder_, entry.old), folder_ / "old" / number);
       make_link(text_inside(folder_, entry.fresh), folder_ / "new" / number);
     }
-    make_link("old", folder_ / "now");  // from here on there is something to take back
+    make_link("old", folder_ / "now");  // from here on, a failure must undo changes
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       const Entry entry(folder_, i, targets_[i]);
       const int linked = ::linkat(AT_FDCWD, entry.target.c_str(), AT_FDCWD, entry.old.c_str(), 0);

@@ -1,17 +1,18 @@
-// New files that take the places of old ones all at one moment, for every reader, also where the process is killed.
+// Replaces several files at one moment, for every reader, even if the process is killed.
 //
-// A rename replaces one file at a time. Here a folder of the set's own, .attend-set-<id>, holds one link, `now`, which
-// says whether the old files or the new ones count:
+// A rename replaces one file at a time. A set therefore has a folder, .attend-set-<id>, with a link `now` that selects
+// the old or the new files:
 //
 //   before    O.bin                                   the old file                  dV.bin           the old file
 //   1         O.bin  -> .attend-set-<id>/now/0        now -> old: the old file      dV.bin -> .../1  the old file
 //   2         O.bin  -> .attend-set-<id>/now/0        now -> new: the new file      dV.bin -> .../1  the new file
 //   after     O.bin                                   the new file                  dV.bin           the new file
 //
-// Steps 1 and 3 replace names one after another, but none of these replacements changes what a name leads to; step 2 is
-// one rename. A process killed at any time leaves names that all lead to the old files or all to the new ones, and the
-// next set in the folder finishes what it left: it rolls back before step 2, and forward after it. This is about
-// processes: after a power failure the file system decides what has reached the disk.
+// Steps 1 and 3 replace names one after another, but no such replacement changes the content behind a name. Step 2 is a
+// single rename. A process killed at any time leaves names that lead either all to the old files or all to the new
+// ones. The next set in the folder finishes the work: it rolls back if step 2 was not reached, and forward otherwise.
+// This protects against killed processes; after a power failure the file system decides which changes have reached the
+// disk.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@
 
 namespace attend::io {
 
-/// Keeps other processes' sets out of a folder, and sets out while a reader opens several files of one. Without effect
-/// on file systems that lock no folders.
+/// Excludes other processes' sets from a folder. A reader that opens several files of a folder holds a shared lock. Has
+/// no effect on file systems that cannot lock folders.
 class FolderLock {
  public:
   enum class Kind { kShared, kExclusive };
@@ -37,29 +38,29 @@ class FolderLock {
   int descriptor_;
 };
 
-/// The lock of each folder in which one of these files lies, in an order that is the same for every process.
+/// Locks each folder of these files, in an order that is the same for every process.
 [[nodiscard]] std::vector<FolderLock> lock_folders_of(const std::vector<std::filesystem::path>& files);
 
-/// Finishes the sets that killed processes have left in the folder, and the one that `target` leads to, if it does.
-/// Waits for those of living ones.
+/// Finish the sets that killed processes have left in the folder, or the set that `target` points to. Wait for sets of
+/// living processes.
 void finish_left_sets(const std::filesystem::path& folder);
 void finish_left_set_of(const std::filesystem::path& target);
 
-/// A set in the making. The caller holds lock_folders_of(targets), puts the new content at fresh(i) for each target i,
-/// and calls switch_over(). Without that, the destructor takes everything back.
+/// A set under construction. The caller holds lock_folders_of(targets), puts the new content at fresh(i) for each
+/// target i, and calls switch_over(). Without that, the destructor undoes everything.
 class FileSet {
  public:
-  /// @throws std::system_error where the file system does not have what this takes: symbolic and hard links. Nothing
-  /// has changed then.
+  /// @throws std::system_error if the file system does not support symbolic and hard links. In that case nothing has
+  ///   changed.
   explicit FileSet(std::vector<std::filesystem::path> targets);
   ~FileSet();
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
 
-  /// Where the new content of target i belongs: a hidden name in the target's folder, which does not exist yet.
+  /// Returns the path for the new content of target i: a hidden name in the target's folder, which does not exist yet.
   [[nodiscard]] std::filesystem::path fresh(std::size_t i) const;
 
-  /// @throws std::system_error before anything has changed for a reader.
+  /// Switches all targets to the new content. @throws std::system_error before any change is visible to a reader.
   void switch_over();
 
  private:

@@ -1,16 +1,17 @@
-// The raw folder format: a folder whose name says the problem, and one headerless file for each tensor.
+// The raw folder format: a folder whose name describes the problem, and one headerless file for each tensor.
 //
 //   B2_H8_S512_D64/                               batch 2, 8 heads, 512 rows, head_dim 64, float32
-//     Q.bin K.bin V.bin                           what goes in
-//     O.bin logsumexp.bin                         what forward gives; logsumexp is f32 (f64 beside f64), (batch, heads,
-//     seqlen) dO.bin                                      gradient of O, optional dQ.bin dK.bin dV.bin what backward
-//     gives
-//   B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16/         with everything that a name can say
+//     Q.bin K.bin V.bin                           inputs
+//     O.bin logsumexp.bin                         results of forward; logsumexp is f32 (f64 with f64 tensors),
+//                                                 (batch, heads, seqlen)
+//     dO.bin                                      gradient of O, optional
+//     dQ.bin dK.bin dV.bin                        results of backward
+//   B2_H8_Hkv2_Sq128_Sk512_D64_Dv32_bf16/         a name with all optional parts
 //
-// Files are little-endian, C order, (batch, heads, seqlen, head_dim). A name says only what differs from the plain
-// case:
-//   B<batch>_H<heads>[_Hkv<key heads>]_S<rows> or _Sq<query rows>_Sk<keys>_D<head_dim>[_Dv<head_dim of
-//   V>][_f16|_bf16|_f64]
+// Files are little-endian, C order, (batch, heads, seqlen, head_dim). A name contains only the parts that differ from
+// the default:
+//   B<batch>_H<heads>[_Hkv<key heads>]_S<rows> or _Sq<query rows>_Sk<keys>
+//   _D<head_dim>[_Dv<head_dim of V>][_f16|_bf16|_f64]
 #pragma once
 
 #include <cstdint>
@@ -24,15 +25,15 @@
 
 namespace attend::io {
 
-/// Type of the logsumexp of a problem whose other tensors have `dtype`.
+/// Returns the dtype of the logsumexp of a problem whose other tensors have `dtype`.
 [[nodiscard]] constexpr DType lse_dtype(DType dtype) noexcept {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
-/// Every file of a folder that attend reads or writes: a problem's tensors, and the gradients of its options.
+/// Returns every file of a folder that attend reads or writes: a problem's tensors, and the gradients of its options.
 [[nodiscard]] std::vector<std::string> tensor_files();
 
-/// What a folder's name says.
+/// The problem that a folder's name describes.
 struct FolderSpec {
   std::int64_t batch = 1;
   std::int64_t num_heads = 1;
@@ -51,22 +52,22 @@ struct FolderSpec {
   bool operator==(const FolderSpec&) const = default;
 };
 
-/// The first tensor of a problem that has more than 2^62 bytes, as "Q of shape (...)"; nothing where all are smaller.
+/// Returns the first tensor of a problem that has more than 2^62 bytes, as "Q of shape (...)", or nothing.
 [[nodiscard]] std::optional<std::string> oversized_tensor(const FolderSpec& spec);
 
-/// The one name of a problem.
+/// Returns the name of a problem, which is unique.
 [[nodiscard]] std::string folder_name(const FolderSpec& spec);
 
-/// The inverse. Only names that folder_name gives are taken, so that each problem has one name.
-/// @throws Error (kIo) naming the part at fault: spelling, a size out of range, heads that do not divide, or a tensor
-/// of more than 2^62 bytes.
+/// The inverse of folder_name(). Accepts only names that folder_name() returns, so that each problem has a single name.
+/// @throws Error (kIo) naming the invalid part: spelling, a size out of range, heads that do not divide, or a tensor of
+///   more than 2^62 bytes.
 [[nodiscard]] FolderSpec parse_folder_name(std::string_view name);
 
-/// parse_folder_name of the last part of a path, also of "." and of paths that end in a slash.
+/// Parses the last part of a path, even for "." and for paths that end in a slash.
 [[nodiscard]] FolderSpec parse_folder_path(const std::filesystem::path& folder);
 
-/// Reads folder/file, whose size has to be that of the tensor to the byte.
-/// @throws Error (kIo) naming the file, its size, and the size that the folder's name asks for.
+/// Reads folder/file, whose size must equal that of the tensor.
+/// @throws Error (kIo) naming the file, its size, and the size according to the folder's name.
 [[nodiscard]] HostTensor read_bin(const std::filesystem::path& folder, std::string_view file, DType dtype,
                                   const Shape& shape);
 

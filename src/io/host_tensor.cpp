@@ -12,7 +12,7 @@
 namespace attend::io {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // bytes: a cache line, and the widest SIMD vector
+constexpr std::size_t kAlignment = 64;  // bytes of a cache line, and of the widest SIMD vector
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 62;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 

@@ -1,4 +1,4 @@
-// A tensor that owns its memory on the host: what the readers give and what the program computes into.
+// A tensor that owns host memory: the readers return it, and the program computes into it.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace attend::io {
 
-/// Bytes of a dense tensor; nothing where a size is negative or the product does not fit into 62 bits.
+/// Returns the bytes of a dense tensor, or nothing if a size is negative or the product does not fit into 62 bits.
 [[nodiscard]] std::optional<std::int64_t> tensor_bytes(DType dtype, const Shape& shape) noexcept;
 
-/// Throws Error (kInvalidArgument) starting with `what` where `bytes` exceed the machine's physical memory: asking the
-/// system for them would succeed, and using them would end the process.
+/// Throws Error (kInvalidArgument) starting with `what` if `bytes` exceed the machine's physical memory. Allocating
+/// them would succeed, but using them would kill the process.
 void require_memory(std::string_view what, std::int64_t bytes);
 
 /// A dense row-major (batch, heads, seqlen, head_dim) tensor, 64-byte aligned. Movable, not copyable.
 class HostTensor {
  public:
-  /// A tensor of no elements.
+  /// A tensor without elements.
   HostTensor() = default;
 
-  /// Uninitialised elements. @throws Error (kInvalidArgument) where the memory is not to be had.
+  /// Allocates uninitialised elements. @throws Error (kInvalidArgument) if the memory is not available.
   HostTensor(DType dtype, const Shape& shape);
 
   [[nodiscard]] const Tensor& view() const noexcept { return view_; }
@@ -35,13 +35,13 @@ class HostTensor {
   [[nodiscard]] std::span<std::byte> bytes() noexcept { return {memory_.get(), size_}; }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_.get(), size_}; }
 
-  /// Every float becomes NaN, so that an element nobody writes is found by any comparison.
+  /// Sets every float to NaN, so that any comparison detects an unwritten element.
   void poison() noexcept;
 
-  /// Every element becomes `value`, rounded to the dtype.
+  /// Sets every element to `value`, rounded to the dtype.
   void fill(double value);
 
-  /// A copy in another dtype, each element rounded once (through float32 where the target is a 16-bit type).
+  /// Returns a copy in another dtype, each element rounded once (through float32 if the target is a 16-bit type).
   [[nodiscard]] HostTensor converted(DType dtype) const;
 
  private:

@@ -26,9 +26,9 @@ static_assert(core::kDTypes.size() == 9,
 
 constexpr std::string_view kIntegers = "'<i4' (i32), '<i8' (i64)";
 
-constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy's own spelling of two opaque bytes
+constexpr std::string_view kBF16WithoutOrder = "|V2";  // NumPy's spelling of two opaque bytes
 
-/// Text from a file, safe to print on one line.
+/// Returns text of a file in printable form, on one line.
 std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 40;
   std::string out;
@@ -36,7 +36,7 @@ std::string printable(std::string_view text) {
   return text.size() > kLongest ? out + "..." : out;
 }
 
-/// The header's dictionary, a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
+/// Parser of the header's dictionary, a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
 class DictionaryParser {
  public:
   DictionaryParser(std::string_view text, std::string_view name, bool takes_integers)
@@ -170,7 +170,7 @@ std::size_t little_endian(std::span<const std::byte> bytes) {
 
 Shape four_dimensions(const NpyHeader& header, NpyRank rank, std::string_view name) {
   struct Rule {
-    std::uint32_t ranks;  // bit r: rank r is taken
+    std::uint32_t ranks;  // bit r: rank r is allowed
     std::string_view text;
   };
   constexpr std::array<Rule, 4> kRules = {{{1U << 4, "4"},
@@ -231,7 +231,7 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
 
 namespace {
 
-/// shape_of(header): the four sizes that the header stands for.
+/// Reads a file. shape_of(header) returns the four sizes for the header's shape.
 template <class ShapeOf>
 HostTensor read_elements(const std::filesystem::path& path, bool takes_integers, const ShapeOf& shape_of) {
   const InputFile file(path);

@@ -1,4 +1,4 @@
-// Compiled with -ffp-contract=off: a fused multiply-add rounds once instead of twice, and the bits would differ.
+// Compiled with -ffp-contract=off: a fused multiply-add would round once instead of twice and change the bits.
 #include "io/random_normal.hpp"
 
 #include <array>
@@ -13,9 +13,10 @@ constexpr double kLn2 = 0.693147180559945309417232;
 constexpr double kHalfPi = 1.57079632679489661923132;
 constexpr double kSqrtHalf = 0.707106781186547524400844;
 constexpr double kTwoToMinus32 = 0x1p-32;
-constexpr std::uint32_t kCounterTag = 1;  // dropout uses other blocks of the same seed: its fourth word is the offset
+// separates the counters from those of dropout, whose fourth word is the offset
+constexpr std::uint32_t kCounterTag = 1;
 
-/// ln x for 0 < x <= 1: ln(2^e m) = e ln 2 + 2 artanh((m - 1) / (m + 1)), m in [sqrt(1/2), sqrt(2)).
+/// Returns ln x for 0 < x <= 1: ln(2^e m) = e ln 2 + 2 artanh((m - 1) / (m + 1)), m in [sqrt(1/2), sqrt(2)).
 double natural_log(double x) {
   int exponent = 0;
   double m = std::frexp(x, &exponent);
@@ -35,7 +36,7 @@ struct SineCosine {
   double cosine;
 };
 
-/// Of 2 pi turn, 0 <= turn < 1. Taylor's series on [-pi/4, pi/4], then the quadrant.
+/// Returns sine and cosine of 2 pi turn, 0 <= turn < 1, by Taylor's series on [-pi/4, pi/4] and the quadrant.
 SineCosine sine_cosine_of_turn(double turn) {
   const double quarters = 4 * turn;  // exact
   const int quadrant = static_cast<int>(quarters + 0.5);

@@ -1,4 +1,4 @@
-// Block masks that are windows: kernels have code of their own for those.
+// Detects block masks that are windows, for which kernels have special code.
 #pragma once
 
 #include <optional>
@@ -7,8 +7,8 @@
 
 namespace attend::mask {
 
-/// The window that the tiles are, of every head and sequence alike: which keys from row - left to row + right are seen,
-/// both counted from the first. None: they are something else.
+/// Returns the window that equals the tiles, if it exists and is the same for every head and sequence: a row sees keys
+/// from row - left to row + right, both counted from the first.
 [[nodiscard]] std::optional<core::BlockBand> band_of(const core::BlockTiles& tiles);
 
 }  // namespace attend::mask

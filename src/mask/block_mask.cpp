@@ -1,4 +1,4 @@
-// BlockMask as callers see it.
+// The public functions of BlockMask.
 #include "attend/block_mask.hpp"
 
 #include <utility>

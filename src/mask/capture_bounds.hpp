@@ -1,5 +1,5 @@
-// Bounds of the elements of a mask function's tensors, over ranges of subscripts: by them tiles are left out that
-// documents or padding make empty.
+// Bounds of the elements of a mask function's tensors, over ranges of subscripts. They detect tiles that documents or
+// padding make empty.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,22 @@
 
 namespace attend::mask {
 
-/// Reads the tensors that `result` asks for once, when it is made.
+/// Reads the tensors that `result` depends on, once, in the constructor.
 class CaptureBounds {
  public:
   CaptureBounds(const expr::Graph& graph, expr::Id result, std::span<const cpu::CapturedView> captures);
 
-  /// As expr::LoadBounds wants them. Wider than need be by up to 63 elements of the last dimension at either end, where
-  /// many rows of it are asked for at once, and of a tensor of more than 2^20 blocks of 64 elements of a row.
+  /// Returns bounds for expr::LoadBounds. They may include up to 63 additional elements at either end of the last
+  /// dimension. They are also wider than necessary for many rows at once, and for tensors of more than 2^20 blocks of
+  /// 64 elements.
   [[nodiscard]] expr::Interval of(std::int32_t capture, std::span<const expr::Interval> subscripts) const;
 
  private:
-  /// The last dimension of a capture in blocks, of each row: level n has the bounds of 2^n blocks.
+  /// Bounds of a capture for blocks of its last dimension, for each row: level n has the bounds of 2^n blocks.
   struct Levels {
-    std::vector<std::int64_t> extents;  // of the other dimensions
+    std::vector<std::int64_t> extents;  // extents of the dimensions before the last one
     std::int64_t rows = 1;
-    std::vector<std::vector<expr::Interval>> of_blocks;  // no level: too large a tensor
+    std::vector<std::vector<expr::Interval>> of_blocks;  // empty: the tensor is too large
     expr::Interval of_all;
   };
   static Levels levels_of(const expr::Capture& capture, const cpu::CapturedView& view);

@@ -35,7 +35,7 @@ void number_by_first_use(BlockTiles& tiles) {
   tiles.patterns = std::move(patterns);
 }
 
-/// Of lengths whose pairs are more than 2^53 it is rounded, in this order of additions.
+/// Returns the number of visible pairs. Above 2^53 it is rounded, in this order of additions.
 double num_pairs(const BlockTiles& tiles) {
   std::vector<std::int64_t> of_patterns;
   for (const TilePattern& pattern : tiles.patterns) {

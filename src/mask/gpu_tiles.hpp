@@ -1,4 +1,4 @@
-// A mask function's tiles, made on a GPU.
+// Makes a mask function's tiles on a GPU.
 #pragma once
 
 #include "core/block_tiles.hpp"
@@ -7,11 +7,11 @@
 
 namespace attend::mask {
 
-/// What a GPU takes of the function.
+/// Returns the function in the form for GPUs.
 /// @throws Error (kUnsupported) naming an operation whose last bits differ between machines.
 [[nodiscard]] core::MaskProgram gpu_program(const MaskFunction::State& mask);
 
-/// Fills row_begin, seen and patterns of `tiles`, whose sizes are given. gpu_ms: as in cuda::make_tiles().
+/// Fills row_begin, seen and patterns of `tiles`, whose sizes are set. gpu_ms: as in cuda::make_tiles().
 void make_on_gpu(const MaskFunction::State& mask, const BlockMaskPlace& place, core::BlockTiles& tiles,
                  double* gpu_ms = nullptr);
 

@@ -1,5 +1,5 @@
-// A mask function becomes tiles: bounds decide rectangles of tiles as a whole, from large ones to small ones, and the
-// function is evaluated where they do not.
+// Evaluates a mask function to tiles. Bounds classify rectangles of tiles, from large ones to small ones. The function
+// is evaluated only in tiles that the bounds cannot classify.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#define XXH_INLINE_ALL  // the header alone: nothing of it in the link line
+#define XXH_INLINE_ALL  // header only, adds no library
 #include <xxhash.h>
 
 #include "attend/block_mask.hpp"
@@ -33,10 +33,10 @@ using core::TilePattern;
 using expr::Interval;
 using expr::Variable;
 
-/// Patterns, of which no two are equal.
+/// A set of distinct patterns.
 class PatternSet {
  public:
-  /// Its number.
+  /// Adds a pattern and returns its number.
   std::int32_t add(const TilePattern& pattern) {
     std::vector<std::int32_t>& of_hash = by_hash_[XXH3_64bits(pattern.data(), sizeof(pattern))];
     for (const std::int32_t number : of_hash) {
@@ -57,7 +57,7 @@ class PatternSet {
 /// Rows of tiles of one head, and their tiles in any order.
 struct SomeRows {
   std::int64_t batch, head, begin, end;
-  std::vector<std::vector<SeenTiles>> seen = {};  // with numbers of `patterns`
+  std::vector<std::vector<SeenTiles>> seen = {};  // with pattern numbers of `patterns`
   PatternSet patterns = {};
 };
 
@@ -78,7 +78,7 @@ class TileMaker {
   }
 
  private:
-  struct Rectangle {  // of tiles
+  struct Rectangle {  // in tiles
     std::int64_t row_begin, row_end, key_begin, key_end;
   };
 
@@ -118,7 +118,7 @@ class TileMaker {
     decide(rows, second);
   }
 
-  /// By keys, with neighbours that are seen in full as one.
+  /// Sorts by keys and joins neighbouring full tiles.
   static void put_in_order(std::vector<SeenTiles>& of_row) {
     std::sort(of_row.begin(), of_row.end(), [](const SeenTiles& a, const SeenTiles& b) { return a.begin < b.begin; });
     std::size_t last = 0;
@@ -172,9 +172,9 @@ class TileMaker {
   cpu::RowFunction function_;
 };
 
-/// All rows of tiles, in order, in parts that threads take.
+/// Returns all rows of tiles, in order, in parts for the threads.
 std::vector<SomeRows> parts_of(const BlockTiles& sizes) {
-  constexpr std::int64_t kTogether = 16;  // rows of tiles: rectangles are decided at once
+  constexpr std::int64_t kTogether = 16;  // rows of tiles whose rectangles are classified together
   std::vector<SomeRows> parts;
   for (std::int64_t batch = 0; batch < sizes.batch; ++batch) {
     for (std::int64_t head = 0; head < sizes.num_heads; ++head) {
@@ -204,7 +204,8 @@ void put_together(std::vector<SomeRows>& parts, BlockTiles& tiles) {
   tiles.patterns = patterns.take();
 }
 
-/// What the function asks for decides whether sequences, or heads, have masks of their own.
+/// Returns the sizes of the mask. It has separate tiles for each sequence, or head, only if the function depends on b,
+/// or h.
 BlockTiles sizes_of(const MaskFunction::State& mask, const BlockMaskShape& shape) {
   const auto check = [](const char* name, std::int64_t size, std::int64_t least) {
     if (size < least || size > core::kMaxLength) {

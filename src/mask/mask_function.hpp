@@ -1,4 +1,4 @@
-// What a MaskFunction holds: its text as a graph and as a program over keys, and the tensors that it reads.
+// State of a MaskFunction: its text as a graph and as a program over keys, and the tensors that it reads.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ namespace attend {
 struct MaskFunction::State {
   std::string text;
   std::vector<ScoreCapture> captures;
-  std::vector<Tensor> captured;  ///< the same in four dimensions
+  std::vector<Tensor> captured;  ///< the captures in four dimensions
   expr::Graph graph;
   expr::Id result = expr::kNone;  ///< a bool
-  expr::RowProgram program;       ///< result
+  expr::RowProgram program;       ///< computes result
 };
 
 }  // namespace attend

@@ -1,8 +1,8 @@
-// What attend takes of ONNX Runtime's C interface: names for its types, and the places of functions in its table, which
-// only grows at its end. ONNX Runtime's wheels carry no headers, so none is needed to build.
+// The part of ONNX Runtime's C interface that attend uses: names for its types, and the positions of functions in its
+// table, which only grows at its end. No header of ONNX Runtime is needed to build, because its wheels contain none.
 //
-// The places are those of onnxruntime_c_api.h. ATTEND_ORT_INCLUDE_DIR names a folder with that header for CMake: the
-// build then compares (check_places.cpp).
+// The positions are those of onnxruntime_c_api.h. If ATTEND_ORT_INCLUDE_DIR names a folder with that header, the build
+// compares them (check_places.cpp).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace attend::ort {
 
-// OrtStatus and so on: only their addresses are used.
+// OrtStatus and so on; only their addresses are used.
 struct Status;
 struct Value;
 struct SessionOptions;
@@ -33,8 +33,8 @@ enum class ErrorCode : int { kFail = 1, kInvalidArgument = 2, kEngine = 5, kNotI
 enum class Presence : int { kRequired = 0, kOptional = 1 };
 
 inline constexpr int kAttributeInt = 1;        ///< OrtOpAttrType
-inline constexpr std::uint32_t kVersion = 17;  ///< of the table, and of CustomOp
-inline constexpr std::uint32_t kOldest = 1;    ///< of a table in which a refusal can be told
+inline constexpr std::uint32_t kVersion = 17;  ///< version of the table and of CustomOp
+inline constexpr std::uint32_t kOldest = 1;    ///< version of a table that can report an error
 
 using Table = void* const*;
 
@@ -44,14 +44,15 @@ struct Base {
   const char* (*version_text)();
 };
 
-/// A function of the table: its place, counted in pointers, and its type.
+/// A function of the table: its position, in pointers, and its type.
 template <std::size_t kAt, class Type>
 struct Function {
   static constexpr std::size_t kPlace = kAt;
   [[nodiscard]] static Type* of(Table table) { return reinterpret_cast<Type*>(table[kAt]); }
 };
 
-// Those that return a Status return null where all is well; the caller releases others. Under ONNX Runtime's names.
+// Functions that return a Status return null on success; the caller releases any other Status. The names are those of
+// ONNX Runtime.
 using CreateStatus = Function<0, Status*(ErrorCode, const char* message)>;
 using CreateCustomOpDomain = Function<26, Status*(const char* name, Domain**)>;
 using CustomOpDomain_Add = Function<27, Status*(Domain*, const struct CustomOp*)>;
@@ -85,28 +86,28 @@ using ShapeInferContext_SetOutputTypeShape = Function<270, Status*(const InferCo
 using SetSymbolicDimensions = Function<271, Status*(ShapeInfo*, const char**, std::size_t count)>;
 using ReadOpAttr = Function<272, Status*(const Attribute*, int type, void*, std::size_t bytes, std::size_t* written)>;
 
-/// OrtCustomOp: what ONNX Runtime asks of an operator. Its functions throw nothing.
+/// OrtCustomOp: the interface of an operator. Its functions must not throw.
 struct CustomOp {
   std::uint32_t version = kVersion;
-  void* (*create_kernel)(const CustomOp*, Table, const KernelInfo*) = nullptr;  ///< older than create_kernel_v2
+  void* (*create_kernel)(const CustomOp*, Table, const KernelInfo*) = nullptr;  ///< superseded by create_kernel_v2
   const char* (*name)(const CustomOp*) = nullptr;
   const char* (*provider)(const CustomOp*) = nullptr;
   ElementType (*input_type)(const CustomOp*, std::size_t) = nullptr;
   std::size_t (*num_inputs)(const CustomOp*) = nullptr;
   ElementType (*output_type)(const CustomOp*, std::size_t) = nullptr;
   std::size_t (*num_outputs)(const CustomOp*) = nullptr;
-  void (*compute)(void* kernel, KernelContext*) = nullptr;  ///< older than compute_v2
+  void (*compute)(void* kernel, KernelContext*) = nullptr;  ///< superseded by compute_v2
   void (*destroy)(void* kernel) = nullptr;
   Presence (*input_presence)(const CustomOp*, std::size_t) = nullptr;
   Presence (*output_presence)(const CustomOp*, std::size_t) = nullptr;
-  int (*input_memory)(const CustomOp*, std::size_t) = nullptr;  ///< OrtMemType; 0: the provider's own
+  int (*input_memory)(const CustomOp*, std::size_t) = nullptr;  ///< OrtMemType; 0: memory of the provider
   int (*variadic[4])(const CustomOp*) = {};
   Status* (*create_kernel_v2)(const CustomOp*, Table, const KernelInfo*, void** kernel) = nullptr;
   Status* (*compute_v2)(void* kernel, KernelContext*) = nullptr;
   Status* (*infer_shapes)(const CustomOp*, InferContext*) = nullptr;
   int (*first_version)(const CustomOp*) = nullptr;
   int (*last_version)(const CustomOp*) = nullptr;
-  void (*later[4])() = {};  ///< of version 18: outputs in place of inputs
+  void (*later[4])() = {};  ///< of version 18: outputs that replace inputs
 };
 
 }  // namespace attend::ort

@@ -1,4 +1,4 @@
-// Compiled where ATTEND_ORT_INCLUDE_DIR names ONNX Runtime's headers: the places in api.hpp are those of its table.
+// Compiled if ATTEND_ORT_INCLUDE_DIR names ONNX Runtime's headers: checks the positions in api.hpp against the table.
 #include <cstddef>
 
 #include "onnxruntime_c_api.h"

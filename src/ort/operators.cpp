@@ -1,5 +1,5 @@
-// The operators Attention that ONNX Runtime finds in this library: one for each dtype, since opset 23. They take the
-// place of its own in every model of a session that has registered the library.
+// The operators Attention that this library registers with ONNX Runtime: one for each dtype, since opset 23. They
+// replace ONNX Runtime's operator in every model of a session that has registered the library.
 #include "ort/operators.hpp"
 
 #include <cstdio>
@@ -41,13 +41,13 @@ DType dtype_of(const char* name, ElementType type) {
   }
 }
 
-/// One node of a session. ONNX Runtime may run it from several threads at once.
+/// A node of a session. ONNX Runtime may run it from several threads at once.
 struct Kernel {
   Table table;
   Attributes attributes;
 };
 
-/// Memory of ONNX Runtime's own, where `beside` lies.
+/// Memory allocated by ONNX Runtime, on the device of `beside`.
 class Scratch {
  public:
   Scratch(Table table, const KernelContext* context, const Value* beside, std::size_t bytes) : table_(table) {
@@ -87,7 +87,7 @@ class Run {
     return value;
   }
 
-  /// None if the node has no such input.
+  /// Returns nothing if the node has no such input.
   [[nodiscard]] std::optional<Input> input(const char* name, std::size_t index) const {
     const Value* found = value(index);
     if (found == nullptr) return {};
@@ -101,7 +101,7 @@ class Run {
     Input input = {.dtype = dtype_of(name, type), .shape = Dimensions(rank)};
     call<GetDimensions>(table_, raw, input.shape.data(), rank);
     void* data = nullptr;
-    call<GetTensorMutableData>(table_, const_cast<Value*>(found), &data);  // only read
+    call<GetTensorMutableData>(table_, const_cast<Value*>(found), &data);  // only for reading
     input.data = data;
     return input;
   }
@@ -112,7 +112,7 @@ class Run {
     return *std::move(found);
   }
 
-  /// The memory of an output; null if the node has no such output.
+  /// Returns the memory of an output, or null if the node has no such output.
   [[nodiscard]] void* output(std::size_t index, const Dimensions& shape) const {
     if (index >= num_outputs_) return nullptr;
     Value* value = nullptr;
@@ -133,7 +133,7 @@ class Run {
   std::size_t num_outputs_ = 0;
 };
 
-/// All keys, or all values: the input itself, or where it is to be joined with the past.
+/// All keys, or all values: the input itself, or memory in which it is joined with the past.
 class Joined {
  public:
   Joined(const Run& run, const Node& node, const std::optional<ConstTensor>& past, const ConstTensor& added,
@@ -165,7 +165,7 @@ class Joined {
   std::optional<Scratch> scratch_;
 };
 
-/// Everything is checked before the first output is written.
+/// Runs a node. Checks everything before writing the first output.
 void compute(const Kernel& kernel, KernelContext* context) {
   const Run run(kernel.table, context);
   const Inputs inputs = {.q = run.required("Q", 0),
@@ -186,7 +186,7 @@ void compute(const Kernel& kernel, KernelContext* context) {
   if (void* scores = run.output(3, qk_shape(node))) write_scores(node, keys.all(), scores);
 }
 
-/// Null if the node does not have it.
+/// Returns an attribute, or nothing if the node does not have it.
 std::optional<std::int64_t> whole_number(Table table, const KernelInfo* info, const char* name) {
   std::int64_t value = 0;
   Status* status = KernelInfoGetAttribute_int64::of(table)(info, name, &value);
@@ -259,7 +259,8 @@ struct Operator : CustomOp {
   const char* provider_text;
 };
 
-/// ONNX Runtime 1.23, which knows opset 23 alone, crashes on nodes with more inputs than its own operator has.
+/// Returns whether the version is 1.24 or later. ONNX Runtime 1.23, which supports only opset 23, crashes on nodes with
+/// more inputs than its operator has.
 bool is_new_enough(const char* version_text) {
   constexpr int kMajor = 1;
   constexpr int kMinor = 24;
@@ -269,7 +270,8 @@ bool is_new_enough(const char* version_text) {
          (major > kMajor || (major == kMajor && minor >= kMinor));
 }
 
-/// The domain of ONNX's own operators, with ours. It stays until the process ends, as sessions may.
+/// Returns the domain of ONNX's operators, with those of this library. It exists until the process ends, because
+/// sessions may.
 Domain* domain(Table table) {
   static const Operator operators[] = {{ElementType::kF32, "CPUExecutionProvider"},
                                        {ElementType::kF16, "CPUExecutionProvider"},
@@ -295,7 +297,7 @@ bool is_running() {
 
 }  // namespace attend::ort
 
-/// What SessionOptions.register_custom_ops_library looks for.
+/// Entry point for SessionOptions.register_custom_ops_library.
 extern "C" __attribute__((visibility("default"))) attend::ort::Status* RegisterCustomOps(
     attend::ort::SessionOptions* options, const attend::ort::Base* base) {
   using namespace attend::ort;

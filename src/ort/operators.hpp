@@ -1,9 +1,10 @@
-// What others ask of the operators for ONNX Runtime.
+// Functions of the ONNX Runtime operators for other parts of the library.
 #pragma once
 
 namespace attend::ort {
 
-/// True while this thread runs a node. ONNX Runtime would tell its caller of an interrupt as of an error of the model.
+/// Returns true while this thread runs a node. ONNX Runtime would report an interrupt to its caller as an error of the
+/// model.
 [[nodiscard]] bool is_running();
 
 }  // namespace attend::ort

@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<Table> remembered = nullptr;
 
-/// A dimension: its value, or -1 and the name that the model has for it, which may be empty.
+/// A dimension: its value, or -1 and its name in the model, which may be empty.
 struct Dimension {
   std::int64_t value;
   std::string name;
@@ -22,7 +22,7 @@ struct Dimension {
 
 using Info = std::unique_ptr<ShapeInfo, void (*)(ShapeInfo*)>;
 
-/// Empty if the model does not tell the rank. `info` belongs to the context.
+/// Returns the dimensions of an input; empty if the model does not specify the rank. `info` belongs to the context.
 std::vector<Dimension> dimensions_of(Table table, const InferContext* context, std::size_t input) {
   ShapeInfo* info = nullptr;
   call<ShapeInferContext_GetInputTypeShape>(table, context, input, &info);
@@ -48,7 +48,7 @@ std::optional<std::int64_t> attribute_of(Table table, const InferContext* contex
   return {};
 }
 
-/// Empty if it is not known.
+/// Returns the dimensions of Y; empty if they are unknown.
 std::vector<Dimension> y_dimensions(Table table, const InferContext* context) {
   const std::vector<Dimension> q = dimensions_of(table, context, 0);
   const std::vector<Dimension> v = dimensions_of(table, context, 2);

@@ -1,14 +1,14 @@
-// What ONNX Runtime learns of a node's output before it runs.
+// Shape inference: reports the shape of a node's output to ONNX Runtime before it runs.
 #pragma once
 
 #include "ort/api.hpp"
 
 namespace attend::ort {
 
-/// ONNX Runtime hands no table over when it asks for shapes: the one that operators were registered with.
+/// Stores the table with which operators were registered, because ONNX Runtime passes no table for shape inference.
 void remember(Table table) noexcept;
 
-/// CustomOp::infer_shapes: the shape of Y, from those of Q and V. Where they do not tell it, nothing is said.
+/// CustomOp::infer_shapes: reports the shape of Y, computed from those of Q and V. Reports nothing if they are unknown.
 Status* infer_y(const CustomOp* op, InferContext* context);
 
 }  // namespace attend::ort

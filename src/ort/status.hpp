@@ -1,11 +1,11 @@
-// The boundary to ONNX Runtime: its functions' failures become exceptions here, and exceptions of ours its Status.
+// Boundary to ONNX Runtime: turns failures of its functions into exceptions, and our exceptions into its Status.
 #pragma once
 
 #include "ort/api.hpp"
 
 namespace attend::ort {
 
-/// A Status that a function of ONNX Runtime gave: it goes back to ONNX Runtime as it is.
+/// A Status returned by a function of ONNX Runtime, passed back unchanged.
 struct Failure {
   Status* status;
 };
@@ -16,10 +16,10 @@ void call(Table table, Args... args) {
   if (Status* status = Which::of(table)(args...)) throw Failure{status};
 }
 
-/// For a catch block: the Status of what was thrown, with its line.
+/// For a catch block: returns a Status with the message of the current exception.
 [[nodiscard]] Status* status_of_exception(Table table) noexcept;
 
-/// What ONNX Runtime calls: nothing that body() throws comes out.
+/// Runs the body of a function that ONNX Runtime calls. No exception leaves it.
 template <class Body>
 Status* guarded(Table table, const Body& body) noexcept {
   try {

@@ -16,8 +16,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Enough chains to cover 4 cycles of latency on 2 ports, few enough that they and the operands fit in 16 registers.
 constexpr int kFmaChains = 12;
 
-/// Runs `rounds` rounds of kFmaChains multiply-adds; gives the number of operations. `sink` keeps the compiler from
-/// removing them.
+/// Runs `rounds` rounds of kFmaChains multiply-adds, and returns the number of operations. `sink` keeps the compiler
+/// from removing them.
 double run_fmas(std::int64_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, *sink);
@@ -57,7 +57,7 @@ namespace {
 HWY_EXPORT(run_fmas);
 
 using Clock = std::chrono::steady_clock;
-using Run = double (*)(std::int64_t rounds, float* sink);  ///< operations that it did
+using Run = double (*)(std::int64_t rounds, float* sink);  ///< returns the number of operations
 
 constexpr double kRunSeconds = 0.02;
 constexpr int kRuns = 15;
@@ -68,7 +68,7 @@ double run_f32(std::int64_t rounds, float* sink) {
 }
 
 #if defined(__x86_64__)
-/// Multiply-adds of pairs: 24 chains, for 6 cycles of latency on up to 2 ports, and room for more.
+/// Multiply-adds of pairs, in 24 chains: enough for 6 cycles of latency on up to 2 ports, with some reserve.
 __attribute__((target("avx512f,avx512bw,avx512bf16"))) double run_dot(std::int64_t rounds, float* sink) {
   constexpr int kChains = 24;
   constexpr double kOperations = 16 * 2 * 2;  // lanes, pairs, multiply and add
@@ -88,7 +88,7 @@ __attribute__((target("avx512f,avx512bw,avx512bf16"))) double run_dot(std::int64
   return kOperations * kChains * static_cast<double>(rounds);
 }
 
-/// Products of two tiles into six others, all of zeros: the time does not depend on the numbers.
+/// Multiplies two tiles into six others. All are zero, because the time does not depend on the numbers.
 double run_amx(std::int64_t rounds, float* /*sink*/) {
   constexpr double kOperations = 6.0 * 16 * 16 * 32 * 2;  // tiles, rows, columns, depth, multiply and add
   const Bf16Registers registers;
@@ -105,7 +105,7 @@ double run_amx(std::int64_t rounds, float* /*sink*/) {
 }
 #endif
 
-/// The operations of a run whose result the compiler believes to be used.
+/// Runs the operations and returns their number. The volatile read keeps the compiler from removing them.
 double operations_of(Run run, std::int64_t rounds) {
   float sink = 0.999f;
   const double operations = run(rounds, &sink);
@@ -114,7 +114,7 @@ double operations_of(Run run, std::int64_t rounds) {
   return operations;
 }
 
-/// Rounds that take about kRunSeconds on one thread.
+/// Returns the number of rounds that take about kRunSeconds on one thread.
 std::int64_t rounds_of(Run run) {
   std::int64_t rounds = 1000;
   for (;; rounds *= 4) {
@@ -126,7 +126,8 @@ std::int64_t rounds_of(Run run) {
   }
 }
 
-/// All threads begin together, each after a tenth of the work, in which its core reaches the clock of wide vectors.
+/// Measures one run. All threads begin together, each after a tenth of the work, during which its core settles at the
+/// clock rate of wide vectors.
 double gflops_of_one_run(Run run, std::int64_t rounds, int num_threads) {
   std::atomic<int> ready{0};
   std::vector<double> flops(num_threads);

@@ -21,7 +21,7 @@
 namespace attend::ring {
 namespace {
 
-/// Everything of a tensor that all ranks have in common.
+/// Adds the properties of a tensor that must be equal on all ranks.
 void add_tensor(Fields& fields, const char* name, const Tensor& t) {
   fields.push_back({name, fmt::format("{} (batch {}, heads {}, head_dim {}) on {}", dtype_name(t.dtype), t.shape[0],
                                       t.shape[1], t.shape[3], t.device.type == DeviceType::kCPU ? "cpu" : "cuda")});
@@ -34,7 +34,7 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("window_left", params.window_left);
   add("window_right", params.window_right);
   for (const core::ScoreNumber& row : core::kScoreNumbers) add(row.name, params.*row.param);
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // each rank has its own rows of one that is of scores
+  for (const core::ScoreTensor& row : core::kScoreTensors) {  // each rank has separate rows of a tensor of scores
     const auto& t = params.*row.param;
     add(row.name, !t ? "none" : row.is_of_scores() ? "given" : core::shape_text(t->shape));
   }
@@ -45,7 +45,7 @@ void add_params(Fields& fields, const Params& params, bool shares_seed) {
   add("compute", params.compute);
 }
 
-/// What can be said before anything is checked: nothing of it reads a tensor.
+/// Returns the fields that need no checks; reads no tensor.
 Fields shapes_and_options(const Arguments& a) {
   Fields fields = {{"call", a.function},
                    {"sharding", sharding_name(a.ring.sharding)},
@@ -60,8 +60,8 @@ Fields shapes_and_options(const Arguments& a) {
   return fields;
 }
 
-/// What has to be the same everywhere and is known after the checks: the backend, and values behind pointers.
-/// The slopes of ALiBi, and dropout's seed in memory, are taken at their word where they are on a GPU.
+/// Returns the fields that must be equal on all ranks and are known after the checks: the backend, and values behind
+/// pointers. ALiBi slopes and dropout seeds in GPU memory are not compared.
 Fields values(const core::Problem& p, const core::Backend* backend) {
   Fields fields = {{"compute", backend != nullptr ? backend->name : "on GPUs"}};
   if (p.varlen) {
@@ -72,7 +72,7 @@ Fields values(const core::Problem& p, const core::Backend* backend) {
     }
   }
   if (p.q.device.type == DeviceType::kCPU) {
-    fields.push_back({"seed", fmt::to_string(p.seed)});  // which may have been in memory
+    fields.push_back({"seed", fmt::to_string(p.seed)});  // the seed may have been in memory
     fields.push_back({"offset", fmt::to_string(p.offset)});
   }
   if (p.alibi_slopes && p.q.device.type == DeviceType::kCPU) {
@@ -96,7 +96,7 @@ core::Problem checked_problem(const Arguments& a, const core::WholeLengths& whol
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("q: on {}, allowed {} with {}", device_text(a.q.device), *allowed, a.function));
   }
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // the parts of a row are merged by their lse
+  for (const core::ScoreTensor& row : core::kScoreTensors) {  // parts of a row are merged by their lse
     if (!(a.params.*row.param) || has_only(row.mod, core::kTraitsOfSingleScores)) continue;
     throw Error(ErrorCode::kUnsupported, fmt::format("{}: given, allowed none with {}", row.name, a.function));
   }
@@ -128,7 +128,7 @@ void check_share(const char* name, std::int64_t seqlen, std::int64_t allowed, st
                allowed, transport.rank(), transport.size(), whole, sharding_name(a.ring.sharding));
 }
 
-/// Offsets of packed sequences that are on a GPU, copied to `call` and looked at as those of a CPU are.
+/// Copies offsets of packed sequences from a GPU to `call`, and checks them as those of a CPU.
 void fetch_offsets(core::Problem& p, Call& call, const core::WholeLengths& whole, Stream stream) {
   const auto count = static_cast<std::size_t>(p.num_sequences) + 1;
   const cuda::ContextGuard guard(p.q.device.index);
@@ -160,7 +160,7 @@ Number number_of(const Fields& fields, const char* name) {
   return n;
 }
 
-/// Takes over a seed of rank 0's.
+/// Exchanges the first fields, and sets the seed to that of rank 0 if requested.
 core::WholeLengths exchange_shapes_and_options(Transport& transport, Arguments& a) {
   const auto length = [](std::int64_t n) { return fmt::to_string(std::clamp<std::int64_t>(n, 0, core::kMaxLength)); };
   const std::vector<Fields> by_rank = agree_on_next_call(transport, [&] {
@@ -179,7 +179,8 @@ core::WholeLengths exchange_shapes_and_options(Transport& transport, Arguments& 
   return whole;
 }
 
-/// With the algorithm asked for, or the model's choice: all that it looks at is the same on every rank.
+/// Returns the call with the requested algorithm, or with the model's choice. The model's inputs are the same on every
+/// rank.
 Call with_algorithm(const Call& call, RingAlgorithm asked) {
   const int num_ranks = call.plan.num_ranks();
   Call made = call;

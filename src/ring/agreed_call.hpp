@@ -1,4 +1,4 @@
-// The first thing of every call: the ranks compare their arguments, and each makes the same plan.
+// First phase of every call: the ranks compare their arguments, and each makes the same plan.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace attend::ring {
 
 /// A rank's arguments, by name.
 struct Arguments {
-  const char* function;  ///< of the API
+  const char* function;  ///< name of the API function
   RingParams ring;
   Tensor q, k, v, o;
   std::optional<Tensor> lse;
@@ -23,8 +23,9 @@ struct Arguments {
   std::optional<Backward> backward = {};
 };
 
-/// A rendezvous of all ranks. Waits for `stream` where packed sequences' offsets are on a GPU.
-/// @throws Error, the same on every rank, where a rank refuses its arguments or they differ.
+/// Compares the arguments of all ranks, and returns when all ranks have called. Waits for `stream` if the offsets of
+/// packed sequences are on a GPU.
+/// @throws Error, the same on every rank, if a rank refuses its arguments or they differ.
 [[nodiscard]] Call agree_on(Transport& transport, Arguments arguments, Stream stream);
 
 }  // namespace attend::ring

@@ -1,4 +1,5 @@
-// shard and unshard: the rows of a rank, copied from a whole tensor and back; and their number and positions.
+// shard and unshard copy the rows of a rank out of a complete tensor and back; shard_seqlen and shard_positions
+// describe these rows.
 #include <cstring>
 
 #include "attend/ring.hpp"

@@ -12,8 +12,8 @@
 namespace attend::score {
 namespace {
 
-// ConstStridedTensor and StridedTensor are no two cases of one template: designated initializers of one with such
-// members end GCC 12 with an internal error.
+// ConstStridedTensor and StridedTensor are not instances of one template, because GCC 12 crashes on designated
+// initializers of such a template.
 
 static_assert(ScoreFunction::kMostCaptures == core::CustomScore::kMostCaptured);
 
@@ -50,7 +50,7 @@ void check_reach(std::string_view argument, const ScoreCapture& capture, const T
   }
 }
 
-/// Dense strides end at 2^62, which check_reach() refuses.
+/// Returns a capture with four dimensions. Dense strides saturate at 2^62, which check_reach() refuses.
 Tensor four_dimensions(const ConstStridedTensor& t) {
   constexpr std::int64_t kMost = std::int64_t{1} << 62;
   Tensor wide = {const_cast<void*>(t.data), t.dtype, t.device, {1, 1, 1, 1}, {0, 0, 0, 0}};

@@ -1,5 +1,4 @@
-// Tensors that a function of the caller's own reads: the checks of what was given, and the forms in which the library
-// has them.
+// Tensors that a custom function reads: checks them and converts them to the library's forms.
 #pragma once
 
 #include <string_view>
@@ -10,19 +9,19 @@
 
 namespace attend::score {
 
-/// What the parser does not see: it knows names, extents and kinds of elements. argument: what the function is called
-/// in refusals.
+/// Checks the properties that the parser does not see; the parser checks names, extents and kinds of elements.
+/// argument: name of the function in error messages.
 void check_captures(std::string_view argument, const std::vector<ScoreCapture>& captures);
 
-/// For the parser, which checks them.
+/// Returns the captures in the form for the parser, which checks them.
 [[nodiscard]] std::vector<expr::Capture> names_and_shapes(const std::vector<ScoreCapture>& captures);
 
-/// Subscript n is dimension n. Extents are at least 1; where one is 1, its stride is 0, whatever was given. Refuses
-/// strides by which an offset in bytes may not be an int64. The extents were checked.
+/// Returns the captures as tensors: subscript n is dimension n. Extents are at least 1, and must be checked before. If
+/// an extent is 1, its stride becomes 0. Refuses strides for which a byte offset may exceed int64.
 [[nodiscard]] std::vector<Tensor> in_four_dimensions(std::string_view argument,
                                                      const std::vector<ScoreCapture>& captures);
 
-/// Does a program of the captures `a` run with these tensors?
+/// Returns whether a program with the captures `a` runs with these tensors.
 [[nodiscard]] bool is_same_program(const std::vector<expr::Capture>& a, const std::vector<ScoreCapture>& captures);
 
 }  // namespace attend::score

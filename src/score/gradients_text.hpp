@@ -1,4 +1,4 @@
-// Gradients of captures as kernels compute them.
+// Source code for gradients of captures in kernels.
 #pragma once
 
 #include <string>
@@ -7,12 +7,14 @@
 
 namespace attend::score {
 
-/// Members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function that reads floats:
+/// Returns members of CustomScoreCode (kernels/attention/custom_score.cuh) for a function that reads floats:
 ///
-///   kLines: along which lines of pairs its gradients are the same
-///   kSameFrom, kSameUntil: and for all pairs together whose q - k is from kSameFrom on, or until kSameUntil
-///   gradients(at, captured, add): calls add(number of the capture, which of its elements it is, counted through all
-///   dimensions, derivative by it) for each load that the value depends on
+///   kLines: the lines of pairs along which its gradients are the same
+///
+///   kSameFrom, kSameUntil: gradients are also the same for all pairs with q - k >= kSameFrom, or <= kSameUntil
+///
+///   gradients(at, captured, add): for each load that the value depends on, calls add(number of the capture,
+///   index of the element over all dimensions, derivative by the element)
 ///
 /// They call ScoreGradientsCode::evaluate(), whose results are ScoreProgram::results_of().
 [[nodiscard]] std::string gradients_text(const expr::ScoreProgram& program);

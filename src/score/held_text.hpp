@@ -1,4 +1,4 @@
-// Elements of captures that kernels read once for a tile of scores.
+// Source code for elements of captures that kernels load once for a tile of scores.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,20 @@
 
 namespace attend::score {
 
-/// A distance as kernels count them: an int, whose ends no distance reaches.
+/// Returns a distance as an int for kernels, clamped to values that no distance reaches.
 [[nodiscard]] std::int64_t as_int(std::int64_t distance);
 
-/// Of a function: what comes before CustomScoreCode (kernels/attention/custom_score.cuh), and its members
+/// Source code of a function: declarations before CustomScoreCode (kernels/attention/custom_score.cuh), and its members
 ///
-///   kHoldsAll: does no other element differ from pair to pair? Where one does, none is held: registers do not suffice
-///   kHolds: are there such elements? If not, the others are there and mean nothing
-///   kHeldFrom, kHeldUntil: a tile whose every q - k is from kHeldFrom on, or to kHeldUntil, reads the same ones
-///   Held: their values; hold(at, captured): reads them, at any pair of the tile
-///   held_value(at, captured, held): value() with them
+///   kHoldsAll: no other element varies from pair to pair. Otherwise no element is held, for lack of registers
+///
+///   kHolds: there are held elements. If false, the other members exist but are meaningless
+///
+///   kHeldFrom, kHeldUntil: tiles whose q - k are all >= kHeldFrom, or all <= kHeldUntil, load the same elements
+///
+///   Held: values of the held elements; hold(at, captured): loads them, at any pair of the tile
+///
+///   held_value(at, captured, held): computes value() with them
 struct HeldText {
   std::string before = {};
   std::string members = {};

@@ -1,4 +1,4 @@
-// Functions that are options by another name: kernels have code of their own for those.
+// Recognises functions that equal an option, for which kernels have special code.
 #pragma once
 
 #include "core/custom_score.hpp"
@@ -6,10 +6,12 @@
 
 namespace attend::score {
 
-/// c of c tanh(score / c) or c tanh(score (1 / c)), from the caps that all kernels take; 0: it is something else.
+/// Returns c if the function is c tanh(score / c) or c tanh(score (1 / c)) and all kernels support the cap c; otherwise
+/// 0.
 [[nodiscard]] double softcap_of(const expr::Graph& graph, expr::Id id);
 
-/// Is it score - slope[h] |q - k| of the one capture of the graph, or without the bars, in whatever order?
+/// Returns the form of ALiBi if the function is score - slope[h] |q - k|, or the same without the absolute value, with
+/// the graph's single capture; operands may be in any order.
 [[nodiscard]] core::AlibiForm alibi_of(const expr::Graph& graph, expr::Id id);
 
 }  // namespace attend::score

@@ -1,4 +1,4 @@
-// ScoreFunction: from a text and tensors to what a Problem carries.
+// ScoreFunction: converts a text and tensors to the form that a Problem carries.
 #include "attend/score_function.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#define XXH_INLINE_ALL  // the header alone: nothing of it in the link line
+#define XXH_INLINE_ALL  // header only, adds no library
 #include <xxhash.h>
 
 #include "core/dtype_traits.hpp"
@@ -26,7 +26,8 @@
 namespace attend {
 namespace {
 
-/// Of each node, from its operands': a node may be an operand of many.
+/// Applies a rule to each node, given the results of its operands. A single pass, because a node may be an operand of
+/// many.
 template <class Rule>
 std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Rule& rule) {
   std::vector<bool> found;
@@ -34,7 +35,8 @@ std::vector<bool> of_all_nodes(const expr::Graph& graph, expr::Id root, const Ru
   return found;
 }
 
-/// Does an element of a capture reach the value by additions alone? It may be as low as floats go, to hide a key.
+/// Returns whether an element of a capture reaches the value only by additions. To hide a key, it may be as low as
+/// floats go.
 bool adds_an_element(const expr::Graph& graph, expr::Id root) {
   const auto rule = [](const expr::Node& node, const std::vector<bool>& found) {
     const auto any = [&](std::size_t first) {
@@ -59,7 +61,7 @@ bool adds_an_element(const expr::Graph& graph, expr::Id root) {
   return of_all_nodes(graph, root, rule).back();
 }
 
-/// May the function hide a key whose score is finite?
+/// Returns whether the function may hide a key whose score is finite.
 bool may_hide(const expr::ScoreProgram& program) {
   constexpr double kLargest = 3.4e38, kMostIndex = 0x1p31;
   expr::Ranges ranges;
@@ -69,7 +71,7 @@ bool may_hide(const expr::ScoreProgram& program) {
   return expr::bounds_of(program.graph, program.result, ranges, any).low == -INFINITY;
 }
 
-/// Has the function a constant by which all values of a row may be so large that the rounding of lse shows?
+/// Returns whether a constant of the function may make all values of a row so large that the rounding of lse matters.
 bool has_huge_constant(const expr::ScoreProgram& program) {
   const std::vector<bool> needed = program.graph.needed_by(program.result);
   for (std::size_t n = 0; n < needed.size(); ++n) {
@@ -80,7 +82,8 @@ bool has_huge_constant(const expr::ScoreProgram& program) {
   return false;
 }
 
-/// Is the derivative by the score 1 wherever the value is not -inf? Where it is, nothing has a gradient.
+/// Returns whether the derivative by the score is 1 wherever the value is not -inf. Where it is -inf, all gradients are
+/// 0.
 bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   const std::vector<bool> has_score = of_all_nodes(graph, root, [](const expr::Node& node, const auto& found) {
     return (node.op == expr::Op::kVariable && node.type == expr::Type::kFloat) ||
@@ -107,8 +110,8 @@ bool has_unit_slope(const expr::Graph& graph, expr::Id root) {
   return of_all_nodes(graph, root, rule).back();
 }
 
-/// sin, cos and tan are calls (kernels/attention/score_math.cuh). The compiler of kernels crashes where warps that have
-/// given registers away call them, as those do that make gradients: there they are no calls.
+/// Replaces calls of sin, cos and tan (kernels/attention/score_math.cuh) by inline code. The kernel compiler crashes if
+/// warps that have released registers call functions, as the warps that compute gradients do.
 std::string with_calls_in_line(std::string code) {
   for (const std::string name : {"sin", "cos", "tan"}) {
     const std::string call = "math::" + name + "(", in_line = "::" + name + "f(";
@@ -133,7 +136,7 @@ ScoreModTraits traits_of_program(const expr::ScoreProgram& program) {
   return traits;
 }
 
-/// Of the code and of how it reads the captures.
+/// Returns a digest of the source and of the memory layout of the captures.
 std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vector<Tensor>& captured,
                                       const std::vector<std::size_t>& ranks) {
   std::string all = source;
@@ -146,7 +149,7 @@ std::array<std::int32_t, 4> digest_of(const std::string& source, const std::vect
   return {word(hash.low64), word(hash.low64 >> 32), word(hash.high64), word(hash.high64 >> 32)};
 }
 
-/// previous: null, or one of the same program, whose code is taken over.
+/// previous: null, or a score of the same program, whose source is reused.
 core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::vector<ScoreCapture>& captures,
                                   const core::CustomScore* previous) {
   core::CustomScore custom;
@@ -184,7 +187,7 @@ core::CustomScore custom_score_of(const expr::ScoreProgram& program, const std::
   return custom;
 }
 
-/// previous: null, or what has the same text.
+/// previous: null, or a state with the same text.
 std::shared_ptr<const ScoreFunction::State> make_state(std::string text, std::vector<ScoreCapture> captures,
                                                        const ScoreFunction::State* previous) {
   score::check_captures("score", captures);

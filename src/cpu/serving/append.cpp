@@ -1,10 +1,10 @@
-// Appending: every new row of k and v goes to its place in the cache, and every query row to q_out.
+// Appending: writes each new row of k and v to its place in the cache, and each query row to q_out.
 //
-//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then the cache's dtype, of 8 bits
-//   x / descale
+//   k: x / sqrt(mean(x^2) + eps) * weight, then the rotation at the row's position, then conversion to the
+//   cache's dtype (for 8 bits of x / descale)
 //
-// A row that nothing is computed of is copied. Products and sums are rounded one by one and the squares are added up in
-// an order that no SIMD target changes: all targets give the same bits.
+// A row without arithmetic is copied. Products and sums are rounded individually, and squares are summed in an order
+// that is the same for all SIMD targets. All targets therefore give the same bits.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/serving/append.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per SIMD target
@@ -33,7 +33,7 @@ using core::CachePlace;
 constexpr int kMaxColumns = core::kMaxDecodeHeadDim;
 static_assert(kMaxColumns % 16 == 0, "whole padded rows");
 
-/// The first row of a table or of weights, of any float type, as float, and zeros up to padded(m.cols).
+/// Loads the first row of a table or of weights, of any float type, as floats, followed by zeros up to padded(m.cols).
 void load_numbers(const Matrix& m, float* to) {
   if (m.dtype == DType::kF64) {
     std::fill_n(to, padded(m.cols), 0.0F);
@@ -43,9 +43,9 @@ void load_numbers(const Matrix& m, float* to) {
   }
 }
 
-/// x / sqrt(mean(x^2) + eps) * weight of a row that is padded with zeros.
+/// Computes x / sqrt(mean(x^2) + eps) * weight of a row that is padded with zeros.
 void normalise(float* HWY_RESTRICT row, std::int64_t cols, const float* HWY_RESTRICT weight, float eps) {
-  constexpr int kSums = 16;  // on every target
+  constexpr int kSums = 16;  // the same on every target
   Vector of_lanes[kSums / kLanes];
   for (Vector& sum : of_lanes) sum = hn::Zero(kFloats);
   for (std::int64_t c = 0; c < cols; c += kSums) {
@@ -72,7 +72,7 @@ struct Turn {
   HWY_ALIGN float sin[kMaxColumns / 2];
 };
 
-/// Of `half` pairs (x[c], x[half + c]).
+/// Rotates `half` pairs (x[c], x[half + c]).
 void rotate_halves(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
   std::int64_t c = 0;
   for (; c + kLanes <= half; c += kLanes) {
@@ -88,7 +88,7 @@ void rotate_halves(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
   }
 }
 
-/// Of `half` pairs (x[2c], x[2c + 1]).
+/// Rotates `half` pairs (x[2c], x[2c + 1]).
 void rotate_neighbours(float* HWY_RESTRICT x, std::int64_t half, const Turn& turn) {
   std::int64_t c = 0;
   for (; c + kLanes <= half; c += kLanes) {
@@ -105,7 +105,7 @@ void rotate_neighbours(float* HWY_RESTRICT x, std::int64_t half, const Turn& tur
   }
 }
 
-/// A row in to's dtype. descale: of a cache of 8 bits.
+/// Stores a row in the dtype of `to`. descale: scale factor of an 8-bit cache.
 void store(const Matrix& to, const float* row, float descale) {
   if (core::is_quantized(to.dtype)) {
     store_quantized(to, row, descale);
@@ -114,14 +114,14 @@ void store(const Matrix& to, const float* row, float descale) {
   }
 }
 
-/// What becomes of the rows of k, or of q.
+/// Normalises and rotates the rows of k or of q.
 class RowMath {
  public:
   RowMath(const AppendProblem& p, const std::optional<Tensor>& norm) : p_(p), normalises_(norm.has_value()) {
     if (normalises_) load_numbers({norm->data, norm->dtype, 1, norm->shape[3], norm->shape[3]}, weight_);
   }
 
-  /// For the rows of a token. Positions outside the tables count as the nearest one inside.
+  /// Sets the position of the next rows. Positions outside the tables are clamped.
   void set_position(std::int64_t position) {
     if (!p_.rotary) return;
     const std::int64_t at = std::clamp<std::int64_t>(position, 0, p_.max_positions() - 1);
@@ -129,10 +129,10 @@ class RowMath {
     load_numbers(table_row(p_.rotary->sin, at), turn_.sin);
   }
 
-  /// descale: of a cache of 8 bits.
+  /// Writes a row. descale: scale factor of an 8-bit cache.
   void write(const Matrix& from, const Matrix& to, float descale = 1.0F) {
     if (!normalises_ && !p_.rotary && from.dtype == to.dtype) {
-      // A q_out that is q stays as it is.
+      // If q_out is q, the copy changes nothing.
       std::memmove(to.data, from.data, static_cast<std::size_t>(from.cols * dtype_bytes(from.dtype)));
       return;
     }
@@ -164,7 +164,7 @@ class RowMath {
   Turn turn_;
 };
 
-/// A row of k or v, in its own dtype or the cache's.
+/// Writes a row of k or v, converted to the dtype of the cache.
 void write_value(const Matrix& from, const Matrix& to, float descale) {
   if (from.dtype == to.dtype) {
     std::memcpy(to.data, from.data, static_cast<std::size_t>(from.cols * dtype_bytes(from.dtype)));
@@ -183,7 +183,7 @@ float factor_of(const core::Descale& descale, std::int64_t sequence, std::int64_
   return descale.data == nullptr ? 1.0F : *descale.of(sequence, head, at);
 }
 
-/// Calls visit(token, sequence, what the cache knows of it, row of the sequence) for the tokens of live sequences.
+/// Calls visit(token, sequence, its state in the cache, row of the sequence) for the tokens of live sequences.
 template <class Visit>
 void for_each_token(const AppendProblem& p, const core::SequenceRows& rows, KeyRange tokens, Visit visit) {
   for (std::int64_t token = tokens.begin; token < tokens.end;) {
@@ -250,8 +250,8 @@ std::int64_t token_bytes(const Tensor& t) {
   return t.shape[1] * t.shape[3] * dtype_bytes(t.dtype);
 }
 
-/// Calls work(range of tokens) until all are done. Threads are worth their meeting from some 150 us of one of them on,
-/// and a row that is computed takes four times as long as one that is copied.
+/// Calls work(range of tokens) until all are done. Several threads are faster if a single one would take more than
+/// about 150 us. A computed row takes four times as long as a copied one.
 template <class Work>
 void for_tokens(std::int64_t count, std::int64_t bytes_of_token, bool computes, Work work) {
   constexpr std::int64_t kBytesOfTask = 1 << 16;

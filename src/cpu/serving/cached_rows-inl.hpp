@@ -1,6 +1,5 @@
-// Products of a few query rows with rows of a cache, wherever these lie: q k^T and p v, each row of the cache read
-// where it is. A result depends on its own row and key alone, not on those that are computed beside it.
-// Included once per SIMD target.
+// Products of a few query rows with rows of a cache: q k^T and p v. Each cache row is read in place. A result depends
+// only on its row and key, not on the other rows and keys in the same product. Included once per SIMD target.
 #if defined(ATTEND_CPU_CACHED_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_CACHED_ROWS_INL
 #undef ATTEND_CPU_CACHED_ROWS_INL
@@ -21,15 +20,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// 2 kLanes neighbouring columns of a row. Which column is in which lane depends on the type of the row: bf16 has the
-/// even ones in `a` and the odd ones in `b`, which takes two instructions.
+/// 2 kLanes neighbouring columns of a row. The type of the row determines the lane of each column: bf16 rows have even
+/// columns in `a` and odd columns in `b`, which takes two instructions.
 struct Columns {
   Vector a, b;
 };
 constexpr int kChunk = 2 * kLanes;
 constexpr int kKeysAtOnce = 4;
 constexpr int kRowsAtOnce = 4;
-constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;  // that the registers hold beside their terms
+constexpr int kSums = HWY_TARGET <= HWY_AVX3 ? 16 : 8;  // sums that fit into registers together with their operands
 
 HWY_INLINE Columns even_and_odd(hn::Vec<UintTag> pairs) {
   return {hn::BitCast(kFloats, hn::ShiftLeft<16>(pairs)),
@@ -47,14 +46,14 @@ HWY_INLINE Columns load_columns(const core::Half* at) {
   return {load_float(at), load_float(at + kLanes)};
 }
 
-/// The first `count` < kChunk columns, then zeros. Reads nothing behind them.
+/// Loads the first `count` < kChunk columns, followed by zeros. Reads nothing beyond them.
 template <class T>
 HWY_INLINE Columns load_columns(const T* at, std::int64_t count) {
   HWY_ALIGN T columns[kChunk] = {};
   std::memcpy(columns, at, static_cast<std::size_t>(count) * sizeof(T));
   return load_columns(columns);
 }
-#if HWY_TARGET <= HWY_AVX3  // loads that leave lanes out
+#if HWY_TARGET <= HWY_AVX3  // masked loads
 HWY_INLINE Columns load_columns(const float* at, std::int64_t count) {
   const auto valid = static_cast<std::size_t>(count);
   const auto behind_a = valid > kLanes ? valid - kLanes : 0;
@@ -68,7 +67,7 @@ HWY_INLINE Columns load_columns(const core::BFloat16* at, std::int64_t count) {
 }
 #endif
 
-/// Columns of a query row, `count` > 0 of which there are, in the lanes that rows of T have. T is float or Q.
+/// Loads columns of a query row, of which `count` > 0 exist, in the lane order of rows of T. T is float or Q.
 template <class T, class Q>
 HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
   if constexpr (!std::is_same_v<T, Q>) {
@@ -78,7 +77,7 @@ HWY_INLINE Columns query_columns(const Q* at, std::int64_t count) {
   }
 }
 
-/// Columns of float, in the lanes that they have for type T, as a row of T.
+/// Stores columns of floats, which are in the lane order of type T, as a row of T.
 HWY_INLINE void store_columns(const float* from, float* to, std::int64_t count) {
   std::copy_n(from, count, to);
 }
@@ -92,19 +91,19 @@ HWY_INLINE void store_columns(const float* from, core::BFloat16* to, std::int64_
   }
 }
 
-/// Prefetches rows while others are multiplied, a few lines at a time: evenly, since a processor waits for the memory
-/// once it has too many lines under way. Of four rows the first line of each, the second of each, and so on: if these
-/// rows lie in four places, memory answers faster than for one.
+/// Prefetches rows while other rows are multiplied, a few lines at a time. The rate is even, because a processor stalls
+/// if too many lines are in flight. The order is the first line of each of four rows, then the second line of each, and
+/// so on: memory answers faster if the four rows lie in different places.
 class LinesAhead {
  public:
-  /// bytes_multiplied: of each of the `count` rows, by all query rows.
+  /// bytes_multiplied: bytes that all query rows together multiply with each of the `count` rows.
   LinesAhead(const void* const* rows, std::int64_t count, std::int64_t row_bytes, std::int64_t bytes_multiplied)
       : rows_(rows),
         end_(rows + count / kAtOnce * kAtOnce),
         row_bytes_(row_bytes),
         bytes_for_lines_(kAtOnce * bytes_multiplied / ceil_div(row_bytes, kLine)) {}
 
-  /// Some columns were multiplied, which have so many bytes.
+  /// Call after multiplying columns of `bytes` bytes.
   HWY_INLINE void go(std::int64_t bytes) {
     due_ += bytes;
     while (due_ >= bytes_for_lines_ && rows_ != end_) {
@@ -116,7 +115,7 @@ class LinesAhead {
       rows_ += kAtOnce;
     }
   }
-  /// Likewise, where there is time for a call. Less machine code.
+  /// Does the same without inlining, where the time of a call does not matter. Saves machine code.
   HWY_NOINLINE void go_once(std::int64_t bytes) { go(bytes); }
 
  private:
@@ -130,7 +129,8 @@ class LinesAhead {
   std::int64_t due_ = 0;
 };
 
-/// Keeps the compiler from loading a vector once for each of its uses: loads are what the products wait for.
+/// Keeps a vector in a register. Otherwise the compiler loads it once for each use, and loads limit the speed of the
+/// products.
 HWY_INLINE Vector in_register(Vector v) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC
   asm("" : "+v"(v.raw));
@@ -138,7 +138,7 @@ HWY_INLINE Vector in_register(Vector v) {
   return v;
 }
 
-/// The sum of a vector's blocks of four lanes.
+/// Returns the sum of a vector's blocks of four lanes.
 template <class Tag>
 HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v) {
   if constexpr (hn::MaxLanes(Tag()) == 4) {
@@ -149,7 +149,7 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_of_blocks(Tag /*tag*/, hn::Vec<Tag> v
   }
 }
 
-/// The sums of the lanes of four vectors.
+/// Returns the sums of the lanes of four vectors.
 HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vector v2, Vector v3) {
   const hn::Repartition<double, FloatTag> pairs;
   const auto halves_of = [&](Vector even, Vector odd) HWY_ATTR {
@@ -163,7 +163,8 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sums_of_lanes(Vector v0, Vector v1, Vecto
   return sum_of_blocks(kFloats, of_blocks);
 }
 
-/// The sums of lanes of each row's vectors, of four or two keys, as its scores, those of keys `step` apart.
+/// Stores the lane sums of each row's vectors, for four or two keys, as scores. The scores of neighbouring keys are
+/// `step` apart.
 template <int kRows>
 HWY_INLINE void store_scores(const Vector (&sums)[kRows][4], float* scores, std::int64_t step) {
   for (int r = 0; r < kRows; ++r) {
@@ -187,8 +188,8 @@ HWY_INLINE void store_scores(const Vector (&sums)[kRows][2], float* scores, std:
   }
 }
 
-/// scores[r * kLeaf + k * step] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of floats,
-/// `q_stride` apart, in the lanes of load_columns(), zeros up to whole chunks. `ahead` may be null.
+/// Computes scores[r * kLeaf + k * step] = <q row r, key k> of kRows rows and kKeysAtOnce keys, rows of T. q: rows of
+/// floats, `q_stride` apart, in the lane order of load_columns(), zero-padded to full chunks. `ahead` may be null.
 template <class T, int kRows>
 HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const float* q, std::int64_t q_stride,
                            float* scores, std::int64_t step, LinesAhead* ahead) {
@@ -228,9 +229,9 @@ HWY_INLINE void score_keys(const void* const* keys, std::int64_t cols, const flo
   }
 }
 
-/// o row r += sum_j p[r * kLeaf + j] value j, of kRows rows and `count` values, j ascending. Value j is a row of T at
-/// values[j * step]. o: rows of floats, `o_stride` apart, in the lanes of load_columns(), in whole chunks. `ahead` may
-/// be null.
+/// Adds sum_j p[r * kLeaf + j] value j to o row r, for kRows rows and `count` values, j ascending. Value j is a row of
+/// T at values[j * step]. o: rows of floats, `o_stride` apart, in the lane order of load_columns(), in full chunks.
+/// `ahead` may be null.
 template <class T, int kRows>
 HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAhead* ahead, std::int64_t count,
                            std::int64_t cols, const float* p, float* o, std::int64_t o_stride) {
@@ -296,12 +297,12 @@ HWY_INLINE void add_values(const void* const* values, std::int64_t step, LinesAh
   }
   if (c < cols) {
     go_once(cols - c);
-    ahead = nullptr;  // less machine code
+    ahead = nullptr;  // saves machine code
     add_chunks(c, std::integral_constant<int, 1>(), [&](const T* at) HWY_ATTR { return load_columns(at, cols - c); });
   }
 }
 
-/// Calls visit(the first of some rows, a constant with their number) for all of `rows`, up to kRowsAtOnce at once.
+/// Calls visit(first row, number of rows as a constant) for all of `rows`, in blocks of up to kRowsAtOnce.
 template <class Visit>
 HWY_INLINE void for_row_blocks(int rows, const Visit& visit) {
   int r = 0;

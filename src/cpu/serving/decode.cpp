@@ -1,4 +1,4 @@
-// Decoding on a CPU: cuts a call into tiles and their keys into parts, and gives them to threads.
+// Decoding on a CPU: cuts a call into tiles, cuts their keys into parts, and distributes the parts over threads.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -19,21 +19,21 @@ using core::DecodeSequence;
 struct TileWork {
   DecodeTile tile;
   LeafRange leaves;
-  std::int64_t first_part = -1;  ///< its place among the partial results; -1: it is computed in one go
+  std::int64_t first_part = -1;  ///< index of its first partial result; -1: a single part computes the tile
 };
 
-/// Some leaves of a tile: the work of one thread at a time.
+/// Some leaves of a tile, computed by one thread.
 struct Part {
   std::int64_t tile;
   LeafRange leaves;
-  LeafRange node;  ///< of the tree
+  LeafRange node;  ///< range of the tree node
   std::int64_t place = -1;
 };
 
-/// Whether a call reads more than what the caches of its threads may hold from the call before it. A prefetch of what
-/// lies there costs more than it gives.
+/// Returns whether a call reads more than the threads' caches can hold. If the data is already cached, prefetches cost
+/// more than they gain.
 bool exceeds_caches(const DecodeProblem& p, const std::vector<TileWork>& tiles, int threads) {
-  constexpr std::int64_t kCacheOfThread = 1 << 20;  // bytes
+  constexpr std::int64_t kCacheOfThread = 1 << 20;  // cache size per thread, in bytes
   std::int64_t leaves = 0;
   for (const TileWork& work : tiles) leaves += work.leaves.end - work.leaves.begin;
   return leaves * kLeaf * (p.head_dim + p.head_dim_v) * dtype_bytes(p.k.dtype) > threads * kCacheOfThread;
@@ -54,17 +54,18 @@ std::vector<TileWork> tiles_of(const DecodeProblem& p) {
   return tiles;
 }
 
-/// Leaves of a part, a power of two: long rows are cut so that all threads have work, and none waits long for the last.
+/// Returns the number of leaves of a part, a power of two. Long rows are cut into enough parts that all threads have
+/// work and finish at about the same time.
 std::int64_t leaves_per_part(const std::vector<TileWork>& tiles, int threads) {
   constexpr std::int64_t kPartsPerThread = 8;
-  constexpr std::int64_t kFewest = 4;  // a part costs a copy of its result
+  constexpr std::int64_t kFewest = 4;  // lower limit, because a part costs a copy of its result
   std::int64_t leaves = 0;
   for (const TileWork& work : tiles) leaves += work.leaves.end - work.leaves.begin;
   const std::int64_t wanted = std::max(kFewest, leaves / (threads * kPartsPerThread));
   return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(wanted)));
 }
 
-/// Cuts the tiles into parts. Tiles of several get places for their results.
+/// Cuts the tiles into parts. A tile of several parts gets memory for their results.
 std::vector<Part> parts_of(std::vector<TileWork>& tiles, std::int64_t per_part) {
   std::vector<Part> parts;
   std::int64_t places = 0;
@@ -86,7 +87,7 @@ std::vector<Part> parts_of(std::vector<TileWork>& tiles, std::int64_t per_part) 
 }
 
 int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
-  constexpr double kWorkWorthThreads = 1 << 18;  // multiplications, while threads meet
+  constexpr double kWorkWorthThreads = 1 << 18;  // multiplications that take as long as starting the threads
   double scores = 0;
   for (const TileWork& work : tiles) {
     scores += static_cast<double>(work.tile.rows) * static_cast<double>((work.leaves.end - work.leaves.begin) * kLeaf);
@@ -97,7 +98,7 @@ int threads_for(const DecodeProblem& p, const std::vector<TileWork>& tiles) {
 }  // namespace
 
 void decode(const DecodeProblem& p) {
-  choose_simd_target();  // here, where an exception for what the environment asks for still reaches the caller
+  choose_simd_target();  // here, where an exception about an environment variable still reaches the caller
   std::vector<TileWork> tiles = tiles_of(p);
   const int threads = threads_for(p, tiles);
   const bool prefetches = exceeds_caches(p, tiles, threads);

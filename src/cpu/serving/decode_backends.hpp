@@ -1,4 +1,4 @@
-// The CPU's backends of decode, append and merge, for src/dispatch/serving.cpp and append.cpp.
+// CPU backends of decode, append and merge, called by src/dispatch/serving.cpp and append.cpp.
 #pragma once
 
 #include "core/append_problem.hpp"
@@ -7,16 +7,17 @@
 
 namespace attend::cpu {
 
-/// `cpu`: SIMD, threads, keys split over threads where heads are few. f32, f16, bf16. decode.cpp
+/// Backend `cpu`: SIMD and threads; splits keys over threads if there are few heads. Supports f32, f16, bf16. Defined
+/// in decode.cpp.
 void decode(const core::DecodeProblem& p);
 
-/// `reference`: float64, one thread, reads like the formula; takes f64 too. decode_reference.cpp
+/// Backend `reference`: float64, one thread, follows the formula; also supports f64. Defined in decode_reference.cpp.
 void decode_reference(const core::DecodeProblem& p);
 
-/// New rows into the cache, and query rows into q_out. append.cpp
+/// Writes new rows to the cache, and query rows to q_out. Defined in append.cpp.
 void append(const core::AppendProblem& p);
 
-/// merge.cpp
+/// Merges partial states. Defined in merge.cpp.
 void merge(const core::MergeProblem& p);
 
 }  // namespace attend::cpu

@@ -1,10 +1,10 @@
-// Decoding: a tile of query rows over some leaves of cached keys, on one thread.
+// Decoding: computes a tile of query rows over some leaves of cached keys, on one thread.
 //
 //   for every leaf of 256 keys:
-//     S = Q K^T                       each key where it lies in the cache; one of 8 bits as floats
+//     S = Q K^T                       keys are read in place; 8-bit keys are converted to floats
 //     m = max S,  P = exp(S - m),  l = sum P
 //     O = P V
-//     O, m and l join those of the leaves before it, see Fold
+//     merge O, m and l with those of earlier leaves, see Fold
 //   o = O / l,  lse = m + log l
 //
 // Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 namespace {
 
-/// o *= factor. What was -0 is 0: whether a sum of zeros is -0 may depend on keys that a row does not see.
+/// Computes o *= factor. Turns -0 into 0, because the sign of a zero sum may depend on keys that a row does not see.
 void normalize(float* o, std::int64_t columns, float factor) {
   const Vector scale = hn::Set(kFloats, factor);
   for (std::int64_t c = 0; c < columns; c += kLanes) {
@@ -35,12 +35,12 @@ void normalize(float* o, std::int64_t columns, float factor) {
   }
 }
 
-/// A row of o, whose columns are in the lanes of a TilePass.
+/// Writes a row of o, whose columns are in the lane order of a TilePass.
 void write_columns(const DecodeProblem& p, const float* o, const core::Matrix& out, std::int64_t row) {
   with_type(out.data, out.dtype, [&](const auto* data) HWY_ATTR {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
     T* to = const_cast<T*>(data) + row * out.row_stride;
-    if constexpr (std::is_same_v<T, core::BFloat16>) {  // beside a cache of 8 bits the lanes are those of float
+    if constexpr (std::is_same_v<T, core::BFloat16>) {  // with an 8-bit cache the lane order is that of float
       if (core::is_quantized(p.k.dtype)) {
         for (std::int64_t c = 0; c < p.head_dim_v; ++c) store_scalar(o[c], to + c);
         return;
@@ -50,7 +50,7 @@ void write_columns(const DecodeProblem& p, const float* o, const core::Matrix& o
   });
 }
 
-/// o and lse of the tile's rows.
+/// Writes o and lse of the tile's rows.
 void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& state) {
   const ScoreUnit unit(p);
   const core::DecodeSequence& s = tile.sequence;
@@ -62,7 +62,7 @@ void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& sta
     const bool saw_no_key = sum == 0;
     double lse = saw_no_key ? -static_cast<double>(kInfinity)
                             : static_cast<double>(state.row_max[r]) * unit.nats_per_score() + std::log(sum);
-    double share = 1;  // of the keys in the row's sum
+    double share = 1;  // weight of the keys in the row's sum
     if (p.sinks && !s.dead) {
       const core::MergedLse all = core::merge_lse(lse, core::load(*p.sinks, s.index, head, 0, 0));
       lse = all.lse;
@@ -79,7 +79,7 @@ void write_rows(const DecodeProblem& p, const DecodeTile& tile, const State& sta
   }
 }
 
-/// The number of the tree's levels below a node of this many leaves.
+/// Returns the number of tree levels below a node of this many leaves.
 int levels_below(std::int64_t leaves) {
   return std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(leaves, 1) - 1));
 }

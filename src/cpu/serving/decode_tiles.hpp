@@ -1,9 +1,9 @@
-// The pieces that a decode call is cut into on a CPU.
+// Decomposition of a decode call on a CPU.
 //
-// A tile is up to kTileRows query rows that read one key head: all heads of the group of row 0, all of row 1, and so
-// on. Its keys are cut into leaves of kLeaf keys, counted from key 0. The results of leaves are merged on a binary tree
-// over their numbers: a leaf and its neighbour, pairs of such pairs, and so on. Tree and leaves follow from the
-// positions of keys alone, so that a row's bits depend on nothing else, however many leaves one thread takes.
+// A tile is up to kTileRows query rows that read one key head: all heads of the group of row 0, then all of row 1, and
+// so on. Its keys are cut into leaves of kLeaf keys, counted from key 0. The results of leaves are merged along a
+// binary tree over leaf numbers: a leaf with its neighbour, then pairs with pairs, and so on. Tree and leaves depend
+// only on the positions of keys, so a row's bits do not depend on the distribution of leaves over threads.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace attend::cpu {
 
 constexpr std::int64_t kLeaf = 256;
 constexpr int kTileRows = 32;
-constexpr int kLeavesAtOnce = 4;  // that a thread reads at the same time, if their rows lie in memory
-constexpr int kMostLevels = 32;   // of the tree: no sequence has more than 2^31 keys
+constexpr int kLeavesAtOnce = 4;  // leaves that a thread reads at the same time, if their rows lie in memory
+constexpr int kMostLevels = 32;   // levels of the tree: no sequence has more than 2^31 keys
 
 struct DecodeTile {
   core::DecodeSequence sequence;
   std::int64_t key_head;
-  std::int64_t row_begin;  ///< the first of its packed rows
+  std::int64_t row_begin;  ///< first packed row of the tile
   int rows;
-  bool prefetches = true;  ///< its keys and values lie in memory rather than in a cache of the processor
+  bool prefetches = true;  ///< true if its keys and values lie in memory, not in a processor cache
 
   [[nodiscard]] std::int64_t head(const core::DecodeProblem& p, int r) const {
     return key_head * p.heads_per_group() + (row_begin + r) % p.heads_per_group();
@@ -33,7 +33,7 @@ struct DecodeTile {
     return (row_begin + r) / p.heads_per_group();
   }
 
-  /// Keys that some row of the tile may see.
+  /// Returns the keys that some row of the tile may see.
   [[nodiscard]] KeyRange keys(const core::DecodeProblem& p) const {
     const KeyRange first = p.keys_of_row(sequence, row(p, 0));
     const KeyRange last = p.keys_of_row(sequence, row(p, rows - 1));
@@ -41,7 +41,7 @@ struct DecodeTile {
   }
 };
 
-/// Numbers of leaves, [begin, end).
+/// Range of leaf numbers, [begin, end).
 struct LeafRange {
   std::int64_t begin, end;
 
@@ -50,23 +50,23 @@ struct LeafRange {
   }
 };
 
-/// Columns of a row of o in memory, in floats.
+/// Returns the columns of a row of o in memory, in floats.
 [[nodiscard]] constexpr std::int64_t state_columns(std::int64_t head_dim_v) {
   return round_up(head_dim_v, 32);  // two vectors of the widest target
 }
 
-/// Floats of a tile's result over some keys, see State.
+/// Returns the floats of a tile's partial result; see State.
 [[nodiscard]] constexpr std::int64_t state_floats(std::int64_t head_dim_v) {
   return kTileRows * (state_columns(head_dim_v) + 2);
 }
 
-/// Computes the tile over `leaves`, which are all of the tile's below `node` of the tree. The result goes to o and lse,
-/// or if `partial` is not null, there: state_floats() floats.
+/// Computes the tile over `leaves`, which are all leaves of the tile below `node` of the tree. Writes o and lse if
+/// `partial` is null; otherwise writes state_floats() floats to `partial`.
 void decode_leaves(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves, const LeafRange& node,
                    float* partial, Scratch& scratch);
 
 /// Merges a tile's results over nodes of `leaves_per_part` leaves each, a power of two, and writes o and lse. `parts`
-/// has state_floats() floats for each node, from the one with the first of `leaves` on.
+/// has state_floats() floats for each node, starting with the node of the first leaf.
 void merge_parts(const core::DecodeProblem& p, const DecodeTile& tile, const LeafRange& leaves,
                  std::int64_t leaves_per_part, const float* parts, Scratch& scratch);
 

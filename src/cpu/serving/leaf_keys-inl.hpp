@@ -1,5 +1,5 @@
-// Where the keys and values of leaves lie in a cache, in the order in which a tile reads them.
-// Included once per SIMD target.
+// Locates the keys and values of leaves in a cache, in the order in which a tile reads them. Included once per SIMD
+// target.
 #if defined(ATTEND_CPU_LEAF_KEYS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_LEAF_KEYS_INL
 #undef ATTEND_CPU_LEAF_KEYS_INL
@@ -18,27 +18,28 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::DecodeProblem;
 
-// Processors that have no more than SSE4 wait for products rather than for memory, and prefetches are much code.
+// Processors with at most SSE4 wait for products, not for memory, and prefetches add much code.
 constexpr bool kPrefetches = HWY_TARGET != HWY_SSE4;
 
-// Where a cache lies in memory, its rows are prefetched into the first level of caches: keys so many bytes before they
-// are read, a fourth of that if four leaves are read in turns, and values a block before. A block of values and the
-// next one fit into 32 KiB, unless rows are long: sums of fewer rows would be loaded and stored too often.
+// If a cache lies in memory, its rows are prefetched into the first-level cache. Keys are prefetched kKeyBytesAhead
+// bytes before they are read (a quarter of that if four leaves are interleaved), and values one block ahead. A block of
+// values and the next one fit into 32 KiB, unless rows are long. Smaller blocks would load and store the sums too
+// often.
 constexpr std::int64_t kKeyBytesAhead = 8 << 10;
 constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
 constexpr std::int64_t kFewestValuesAtOnce = 32;
 constexpr std::int64_t kMostValuesAtOnce = 64;
-constexpr std::int64_t kMostAhead = 128;  // rows
+constexpr std::int64_t kMostAhead = 128;  // in rows
 
 /// The keys of a leaf.
 struct LeafKeys {
-  std::int64_t begin = 0;  // of a vector of scores: which lane a key has follows from its position
+  std::int64_t begin = 0;  // first key of a vector of scores; a key's position determines its lane
   std::int64_t count = 0;
   bool some_missing = false;
-  float k_descale[kLeaf];  // what elements are multiplied by. Keys that do not exist: 1. Not set without factors
+  float k_descale[kLeaf];  // scale factors of the elements; 1 for keys that do not exist. Unset without factors
   float v_descale[kLeaf];
 
-  /// s *= factors, in whole vectors of keys.
+  /// Multiplies s by the factors, in full vectors of keys.
   HWY_NOINLINE void multiply(float* HWY_RESTRICT s, const float* HWY_RESTRICT factors) const {
     for (std::int64_t j = 0; j < count; j += kLanes) {
       hn::StoreU(hn::Mul(hn::LoadU(kFloats, s + j), hn::LoadU(kFloats, factors + j)), kFloats, s + j);
@@ -46,22 +47,22 @@ struct LeafKeys {
   }
 };
 
-/// The keys of one leaf, or of kLeavesAtOnce whole ones: then the first key of each, the second of each, and so on. A
-/// processor fetches rows of several places in memory faster than those of one.
+/// Rows of one leaf, or of kLeavesAtOnce full ones. Several leaves are interleaved: the first key of each, the second
+/// key of each, and so on. A processor fetches rows from several places in memory faster than from one.
 struct KeyRows {
   int leaves = 0;
   LeafKeys leaf[kLeavesAtOnce];
-  // Rows in the order in which they are read: key j of leaf n is k[j * leaves + n]. Behind the keys, whose number is
-  // rounded up to kKeysAtOnce, the first values, and behind the values the first keys of the leaves that come next:
-  // rows to prefetch, if the tile does so.
+  // Rows in reading order: key j of leaf n is k[j * leaves + n]. The number of keys is rounded up to kKeysAtOnce. If
+  // the tile prefetches, the first values follow the keys, and the first keys of the next leaves follow the values, as
+  // rows to prefetch.
   const void* k[kLeavesAtOnce * kLeaf + kMostAhead];
   const void* v[kLeavesAtOnce * kLeaf + kMostAhead];
 
-  /// How many keys are multiplied. The last ones may be missing.
+  /// Returns the number of keys to multiply. The last ones may be missing.
   [[nodiscard]] std::int64_t rows_scored() const { return leaves * round_up(leaf[0].count, kKeysAtOnce); }
 
-  /// The leaves from number `first` on. missing: a row of zeros, which stands for keys that do not exist. Not inlined:
-  /// passes of all types share it.
+  /// Locates `number` leaves, starting with leaf `first`. missing: a row of zeros, used for keys that do not exist. Not
+  /// inlined, because passes of all types share it.
   HWY_NOINLINE void find(const DecodeProblem& p, const DecodeTile& tile, const KeyRange& of_tile, std::int64_t first,
                          int number, const void* missing) {
     leaves = number;
@@ -93,7 +94,7 @@ struct KeyRows {
     keys.begin = range.begin / kLanes * kLanes;
     keys.count = range.end - keys.begin;
     keys.some_missing = false;
-    for (std::int64_t j = 0; j < range.begin - keys.begin; ++j) {  // no row sees these
+    for (std::int64_t j = 0; j < range.begin - keys.begin; ++j) {  // no row sees these keys
       k[j * leaves + n] = missing;
       v[j * leaves + n] = missing;
     }
@@ -114,7 +115,7 @@ struct KeyRows {
     }
   }
 
-  /// The next `rows` rows of a run of keys.
+  /// Locates the next `rows` rows of a run of keys.
   void find_rows(const Tensor& cache, const DecodeTile& tile, const core::CacheRun& run, const void** to,
                  std::int64_t rows, const void* missing) const {
     const bool is_missing = run.block < 0;

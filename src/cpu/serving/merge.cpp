@@ -1,4 +1,4 @@
-// Merging: attention over all keys from attention over parts of them.
+// Merging: combines attention over disjoint sets of keys into attention over all keys.
 //
 //   lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 //
@@ -20,11 +20,11 @@
 #include "cpu/parallel.hpp"
 #include "cpu/serving/decode_backends.hpp"
 
-#ifndef ATTEND_CPU_MERGE_SHARED  // what all targets see, once
+#ifndef ATTEND_CPU_MERGE_SHARED  // shared by all targets, included once
 #define ATTEND_CPU_MERGE_SHARED
 namespace attend::cpu {
 
-/// A row of a state that counts.
+/// A row of a state with a nonzero weight.
 struct WeightedRow {
   const void* data;
   DType dtype;
@@ -80,18 +80,19 @@ HWY_EXPORT(merge_row_target);
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
-/// The weights of one row's states.
+/// Weights of the states of one row.
 class RowWeights {
  public:
   RowWeights(const core::MergeProblem& p, std::int64_t batch, std::int64_t head)
       : p_(p), batch_(batch), head_(head), sink_(sink_of(p, batch, head)), lses_(p.states.size()) {}
 
-  /// The lse of the row; `rows` become the states that count, with weights that add up to 1 but for the sink's.
+  /// Returns the lse of the row. Fills `rows` with the states of nonzero weight; the weights and that of the sink add
+  /// up to 1.
   double of_row(std::int64_t row, std::vector<WeightedRow>& rows) {
     double highest = sink_;
     for (std::size_t n = 0; n < lses_.size(); ++n) {
       lses_[n] = core::load(core::input_view(p_.states[n].lse), batch_, head_, row, 0);
-      if (lses_[n] > highest || std::isnan(lses_[n])) highest = lses_[n];  // NaN stays
+      if (lses_[n] > highest || std::isnan(lses_[n])) highest = lses_[n];  // a NaN is kept
     }
     rows.clear();
     if (highest == kNone) return kNone;
@@ -107,14 +108,14 @@ class RowWeights {
   }
 
  private:
-  /// In the base that the states' lse have.
+  /// Returns the sink in the base of the states' lse.
   static double sink_of(const core::MergeProblem& p, std::int64_t batch, std::int64_t head) {
     if (!p.sinks) return kNone;
     const double sink = core::load(*p.sinks, batch, head, 0, 0);
     return p.lse_base2 ? sink / std::log(2.0) : sink;
   }
 
-  /// exp(lse - highest). Of infinite ones each counts as much as another.
+  /// Returns exp(lse - highest). Infinite values get equal weights.
   [[nodiscard]] double share(double lse, double highest) const {
     if (lse == highest) return 1;
     return p_.lse_base2 ? std::exp2(lse - highest) : std::exp(lse - highest);
@@ -126,7 +127,7 @@ class RowWeights {
   std::vector<double> lses_;
 };
 
-/// Rows of one head.
+/// Merges rows [begin, end) of one head.
 void merge_rows(const core::MergeProblem& p, std::int64_t head_index, std::int64_t begin, std::int64_t end) {
   const std::int64_t batch = head_index / p.o.shape[1], head = head_index % p.o.shape[1];
   RowWeights weights(p, batch, head);
@@ -144,7 +145,7 @@ void merge_rows(const core::MergeProblem& p, std::int64_t head_index, std::int64
 void merge(const core::MergeProblem& p) {
   choose_simd_target();
   constexpr std::int64_t kRowsOfTask = 64;
-  constexpr std::int64_t kElementsWorthThreads = 1 << 19;  // some 100 us of one thread
+  constexpr std::int64_t kElementsWorthThreads = 1 << 19;  // some 100 us on one thread
   const std::int64_t blocks = ceil_div(p.o.shape[2], kRowsOfTask);
   const std::int64_t elements = p.o.numel() * static_cast<std::int64_t>(p.states.size());
   parallel_for(p.o.shape[0] * p.o.shape[1] * blocks, elements < kElementsWorthThreads ? 1 : max_threads(),

@@ -1,9 +1,9 @@
-// Results of a tile over some keys, and how they are merged.
+// Partial results of a tile over some keys, and their merge.
 //
 //   m = max(m_a, m_b),  l = e^(m_a - m) l_a + e^(m_b - m) l_b,  o = e^(m_a - m) o_a + e^(m_b - m) o_b
 //
-// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1
-// Included once per SIMD target.
+// Source: Milakov & Gimelshein, Online normalizer calculation for softmax (2018), section 3.1 Included once per SIMD
+// target.
 #if defined(ATTEND_CPU_STATE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_STATE_INL
 #undef ATTEND_CPU_STATE_INL
@@ -20,11 +20,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace attend::cpu::HWY_NAMESPACE {
 
-/// Not normalised. A row that has seen no key, or none with a score above -inf, has sum 0, and an o of zeros, or of NaN
-/// where such a key has a value that is not finite.
+/// Not normalised. If a row has seen no key with a score above -inf, its sum is 0. Its o is then 0, or NaN if a visible
+/// key has a value that is not finite.
 struct State {
   float* o;        // kTileRows rows of state_columns()
-  float* row_max;  // of scores
+  float* row_max;  // row maximum of the scores
   float* row_sum;
 
   [[nodiscard]] static State at(float* memory, std::int64_t head_dim_v) {
@@ -33,14 +33,14 @@ struct State {
   }
 };
 
-/// right = left and right. Not inlined, as Fold.
+/// Merges left into right. Not inlined, for the same reason as Fold.
 HWY_NOINLINE inline void merge_into(const State& left, const State& right, int rows, std::int64_t columns,
                                     float log2_per_score) {
   const Vector unit = hn::Set(kFloats, log2_per_score);
   for (int r = 0; r < rows; ++r) {
     const float* from = left.o + r * columns;
     float* to = right.o + r * columns;
-    if (left.row_sum[r] == 0 || right.row_sum[r] == 0) {  // one has zeros, or NaN that has to reach the row
+    if (left.row_sum[r] == 0 || right.row_sum[r] == 0) {  // the o of one side is 0, or a NaN that must reach the row
       for (std::int64_t c = 0; c < columns; c += kLanes) {
         hn::StoreU(hn::Add(hn::LoadU(kFloats, from + c), hn::LoadU(kFloats, to + c)), kFloats, to + c);
       }
@@ -61,11 +61,11 @@ HWY_NOINLINE inline void merge_into(const State& left, const State& right, int r
   }
 }
 
-/// Merges states on a binary tree over their numbers, which ascend: a counter in base 2 whose digit of 1 is a node that
-/// waits for its right neighbour. Not inlined: passes of all types share it.
+/// Merges states along a binary tree over their numbers, which ascend. It works like a binary counter: a digit of 1 is
+/// a node that waits for its right neighbour. Not inlined, because passes of all types share it.
 class Fold {
  public:
-  /// States with numbers below 2^levels.
+  /// Makes a Fold for states with numbers below 2^levels.
   HWY_NOINLINE Fold(const core::DecodeProblem& p, int rows, int levels, float log2_per_score, Scratch& scratch)
       : rows_(rows), columns_(state_columns(p.head_dim_v)), log2_per_score_(log2_per_score) {
     for (State& state : current_) state = State::at(scratch.take(state_floats(p.head_dim_v)), p.head_dim_v);
@@ -78,10 +78,10 @@ class Fold {
     return (levels + 1 + kLeavesAtOnce) * Scratch::size_of(state_floats(p.head_dim_v));
   }
 
-  /// Where the next states go, kLeavesAtOnce of them.
+  /// Returns the memory for the next states, kLeavesAtOnce of them.
   [[nodiscard]] const State* current() const { return current_; }
 
-  /// Takes current()[n] as number `number`.
+  /// Adds current()[n] as state `number`.
   HWY_NOINLINE void push(std::int64_t number, int n = 0) {
     int level = 0;
     for (; (number >> level & 1) != 0; ++level) take_in(level, current_[n]);
@@ -89,13 +89,14 @@ class Fold {
     waits_[level] = true;
   }
 
-  /// Merges what waits, the highest numbers first, onto current()[0] if that is `last`, a part of a node.
+  /// Merges all waiting nodes, the highest numbers first. If current_is_last, starts with current()[0], which is part
+  /// of a node.
   [[nodiscard]] HWY_NOINLINE const State& total(bool current_is_last) {
     State& result = current_[0];
     int level = 0;
     if (!current_is_last) {
       while (level < kMostLevels && !waits_[level]) ++level;
-      if (level == kMostLevels) {  // there was no state at all
+      if (level == kMostLevels) {  // there was no state
         std::fill_n(result.row_sum, kTileRows, 0.0F);
         return result;
       }
@@ -107,7 +108,7 @@ class Fold {
   }
 
  private:
-  /// Merges the node that waits at `level`, if there is one, into its right neighbour.
+  /// Merges the node that waits at `level`, if any, into its right neighbour.
   void take_in(int level, const State& right) {
     if (!waits_[level]) return;
     merge_into(nodes_[level], right, rows_, columns_, log2_per_score_);

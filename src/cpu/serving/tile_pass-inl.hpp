@@ -1,5 +1,5 @@
-// A tile of query rows over leaves of cached keys: scores, exponentials, and the sum of the values.
-// Included once per SIMD target.
+// Computes a tile of query rows over leaves of cached keys: scores, exponentials, and the sum of the values. Included
+// once per SIMD target.
 #if defined(ATTEND_CPU_TILE_PASS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTEND_CPU_TILE_PASS_INL
 #undef ATTEND_CPU_TILE_PASS_INL
@@ -22,7 +22,7 @@ namespace attend::cpu::HWY_NAMESPACE {
 
 using core::DecodeProblem;
 
-/// How products become scores.
+/// Conversion of products to scores.
 struct ScoreUnit {
   ScaleParts scale;
   bool products_are_scores;
@@ -30,17 +30,18 @@ struct ScoreUnit {
   explicit ScoreUnit(const DecodeProblem& p)
       : scale(ScaleParts::of_floats(p.scale)), products_are_scores(!p.transforms_scores() && !p.alibi_slopes) {}
 
-  /// What a finished score is multiplied by to be a natural one.
+  /// Returns the factor that converts a finished score to nats.
   [[nodiscard]] float nats_per_score() const { return products_are_scores ? scale.nats_per_product : 1.0F; }
   [[nodiscard]] float log2_per_score() const { return static_cast<float>(nats_per_score() * kLog2E); }
 };
 
-constexpr int kRowsWidened = 32;  // rows of a cache of 8 bits that are floats at a time: 16 KiB of 128 columns
+// rows of an 8-bit cache that are converted to floats at a time: 16 KiB for 128 columns
+constexpr int kRowsWidened = 32;
 static_assert(kRowsWidened % kKeysAtOnce == 0 && kLeaf % kRowsWidened == 0);
 static_assert(kLeavesAtOnce * kRowsWidened <= kMostAhead && kLeavesAtOnce % kKeysAtOnce == 0);
-constexpr int kRowsOfSeveral = kTileRows / kLeavesAtOnce;  // query rows that several leaves are visited for at once
+constexpr int kRowsOfSeveral = kTileRows / kLeavesAtOnce;  // maximum query rows for several leaves at a time
 
-/// A tile on its way over leaves. T is the type of the cache, or float where that is one of 8 bits: such rows are made
+/// A tile on its way over leaves. T is the type of the cache, or float for an 8-bit cache, whose rows are converted to
 /// floats, a few at a time, before they are multiplied.
 template <class T>
 class TilePass {
@@ -66,8 +67,8 @@ class TilePass {
            Scratch::size_of(row_floats(p)) + Scratch::size_of(widened_floats(p));
   }
 
-  /// The results over the keys of the leaves from number `leaf` on, each in a state of its own. Returns how many leaves
-  /// they are: several at once if that is faster, and none from number `end` on.
+  /// Computes the results over the keys of the leaves that start with number `leaf`, each leaf in a separate state.
+  /// Returns the number of leaves computed: several if that is faster, and none from number `end` on.
   int visit(std::int64_t leaf, std::int64_t end, const State* states) {
     const KeyRange of_tile = tile_.keys(p_);
     const bool takes_several = !widens_ && tile_.prefetches && tile_.rows <= kRowsOfSeveral &&
@@ -91,12 +92,13 @@ class TilePass {
   }
 
  private:
-  /// Where the scores of leaf n of those that are visited are for row r.
+  /// Returns the scores of row r in leaf n of the visited leaves.
   [[nodiscard]] float* scores_of(int n, int r) const { return scores_ + (n * kRowsOfSeveral + r) * kLeaf; }
 
-  /// Products of the rows with the keys, in the order of their rows in keys_.
+  /// Multiplies the query rows with the keys, in the order of keys_.
   void multiply_keys() {
-    const std::int64_t step = keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;  // between scores of neighbours
+    // distance between scores of neighbouring keys
+    const std::int64_t step = keys_.leaves > 1 ? kRowsOfSeveral * kLeaf : 1;
     const std::int64_t row_bytes = p_.head_dim * dtype_bytes(p_.k.dtype);
     const std::int64_t wanted = kKeyBytesAhead / row_bytes / keys_.leaves;
     const std::int64_t ahead = widens_ ? kRowsWidened : std::clamp<std::int64_t>(wanted, kKeysAtOnce, kMostAhead);
@@ -115,7 +117,8 @@ class TilePass {
     }
   }
 
-  /// Adds values, weighted by what scores have become, to each leaf's state: a few rows of a leaf, then of the next.
+  /// Adds values, weighted by the exponentials of the scores, to each leaf's state: a few rows of one leaf, then of the
+  /// next.
   void add_weighted_values(const State* states) {
     const std::int64_t at_once = values_at_once();
     const std::int64_t step = widens_ ? 1 : keys_.leaves;
@@ -133,13 +136,15 @@ class TilePass {
     }
   }
 
-  /// Prefetches `count` rows of the cache while as many, of `cols` columns, are multiplied with all query rows.
+  /// Returns a prefetch of `count` rows of the cache, spread over the products of `count` rows of `cols` columns with
+  /// all query rows.
   [[nodiscard]] LinesAhead lines_ahead(const void* const* rows, std::int64_t count, std::int64_t cols) const {
     const int row_blocks = tile_.rows / kRowsAtOnce + (tile_.rows >> 1 & 1) + (tile_.rows & 1);
     return {rows, count, cols * dtype_bytes(p_.k.dtype), row_blocks * cols * static_cast<std::int64_t>(sizeof(T))};
   }
 
-  /// Rows of a leaf that are read once for each few query rows, and stay close that long.
+  /// Returns the number of value rows that are read in a block, once for each few query rows. The block stays in the
+  /// first-level cache.
   [[nodiscard]] std::int64_t values_at_once() const {
     if (widens_) return kRowsWidened;
     if (!tile_.prefetches) return kMostValuesAtOnce;
@@ -156,8 +161,8 @@ class TilePass {
     return core::is_quantized(p.k.dtype) ? kRowsWidened * row_floats(p) : 0;
   }
 
-  /// `count` rows of the cache, rows[i * step], as rows of T: where they lie, or as floats, one behind the other, until
-  /// the next call.
+  /// Returns `count` rows of the cache, rows[i * step], as rows of T: in place, or converted to floats, one after
+  /// another. Converted rows are valid until the next call.
   HWY_INLINE const void* const* rows_of_type(const void* const* rows, std::int64_t step, std::int64_t count,
                                              std::int64_t cols) {
     if constexpr (std::is_same_v<T, float>) {
@@ -173,7 +178,7 @@ class TilePass {
     for (int r = 0; r < tile_.rows; ++r) {
       const core::Matrix rows = core::q_matrix(p_.q, tile_.sequence, tile_.head(p_, r));
       const std::int64_t begin = tile_.row(p_, r) * rows.row_stride;
-      if constexpr (std::is_same_v<T, float>) {  // beside a cache of 8 bits any type
+      if constexpr (std::is_same_v<T, float>) {  // with an 8-bit cache, q has any type
         with_type(rows.data, rows.dtype, [&](const auto* data) HWY_ATTR { pack_query(data + begin, r); });
       } else {
         pack_query(static_cast<const T*>(rows.data) + begin, r);
@@ -191,7 +196,7 @@ class TilePass {
     }
   }
 
-  /// Whether the row sees key j of leaf n.
+  /// Returns whether the row sees key j of leaf n.
   [[nodiscard]] bool sees(int n, int r, std::int64_t j) const {
     const std::int64_t i = tile_.row(p_, r);
     const std::int64_t key = keys_.leaf[n].begin + j;
@@ -199,7 +204,8 @@ class TilePass {
            !p_.tree_hides(tile_.sequence, i, key);
   }
 
-  /// Products to scores; those of keys that the row does not see to -inf. The last ones, up to whole vectors, are -inf.
+  /// Turns products into scores. Scores of keys that the row does not see become -inf, as do the last ones, up to full
+  /// vectors.
   void finish_scores(int n, int r) {
     const LeafKeys& keys = keys_.leaf[n];
     float* s = scores_of(n, r);
@@ -218,7 +224,7 @@ class TilePass {
     }
   }
 
-  /// Natural scores: the transform, and the term by position.
+  /// Applies the transform and ALiBi to scores in nats.
   void transform(int n, int r, std::int64_t whole) {
     float* s = scores_of(n, r);
     const core::DecodeSequence& seq = tile_.sequence;
@@ -242,13 +248,13 @@ class TilePass {
     }
   }
 
-  /// Scores of the row in leaf n to exponentials, their maximum and their sum.
+  /// Turns the row's scores in leaf n into exponentials, and computes their maximum and sum.
   void softmax(int n, int r, const State& state) {
     const LeafKeys& keys = keys_.leaf[n];
     finish_scores(n, r);
     float* s = scores_of(n, r);
     Vector top = hn::Set(kFloats, -kInfinity);
-    // A NaN score is Max's first operand, which it does not give back; its exponential is NaN all the same.
+    // If a score is NaN, Max drops it, because it is the first operand; its exponential is NaN all the same.
     for (std::int64_t j = 0; j < keys.count; j += kLanes) top = hn::Max(hn::LoadU(kFloats, s + j), top);
     const float row_max = hn::GetLane(hn::MaxOfLanes(kFloats, top));
     const Vector base = hn::Set(kFloats, row_max == -kInfinity ? 0.0F : row_max);
@@ -261,11 +267,10 @@ class TilePass {
     }
     state.row_max[r] = row_max;
     state.row_sum[r] = hn::GetLane(hn::SumOfLanes(kFloats, sum));
-    if (p_.v_descale.data != nullptr)
-      keys.multiply(s, keys.v_descale);  // what the elements of the values are weighted by
+    if (p_.v_descale.data != nullptr) keys.multiply(s, keys.v_descale);  // weights of the value elements
   }
 
-  /// Looks at whole chunks: half of the columns of the last one may lie in its second vector.
+  /// Checks full chunks, because half of the columns of the last chunk may lie in its second vector.
   [[nodiscard]] bool is_finite(const float* o) const {
     Vector differences = hn::Zero(kFloats);  // x - x is 0 for finite x, NaN otherwise
     for (std::int64_t c = 0; c < round_up(p_.head_dim_v, kChunk); c += kLanes) {
@@ -275,7 +280,8 @@ class TilePass {
     return hn::AllTrue(kFloats, hn::Eq(differences, differences));
   }
 
-  /// The row's sum of values anew, of the keys that it sees only: 0 * NaN of another key is NaN.
+  /// Recomputes the row's sum of values over the keys that it sees. Other keys must not contribute, because 0 * NaN is
+  /// NaN.
   void sum_seen_values(int n, int r, float* o) {
     const float* p = scores_of(n, r);
     std::fill_n(o, round_up(p_.head_dim_v, kChunk), 0.0F);
@@ -296,7 +302,7 @@ class TilePass {
   const DecodeTile& tile_;
   ScoreUnit unit_;
   std::int64_t q_stride_;
-  std::int64_t columns_;  // of a state
+  std::int64_t columns_;  // columns of a state
   float* q_;
   float* scores_;
   float* missing_;

@@ -19,18 +19,18 @@ using cuda::DevicePointer;
 using cuda::Event;
 using cuda::StreamHandle;
 
-constexpr std::size_t kAlignment = 256;  // of each message's memory
+constexpr std::size_t kAlignment = 256;  // alignment of each message's memory
 
 std::size_t rounded(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// The pair at an address of the call's GPU.
+/// Returns the pair at an address of the call's GPU.
 Pair placed(const Pair& pair, DevicePointer address, Device device) {
   return pair.at(reinterpret_cast<std::byte*>(address), device);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// The most bytes of any owner's keys and values, or of their gradients.
+/// Returns the maximum bytes, over all owners, of their keys and values, or of their gradients.
 template <class PairOf>
 std::size_t most_bytes(const Call& call, PairOf pair_of) {
   std::size_t most = 0;
@@ -38,7 +38,8 @@ std::size_t most_bytes(const Call& call, PairOf pair_of) {
   return rounded(most);
 }
 
-/// Can kernels read the caller's k and v as they are? They have been asked about dense ones, whose rows are as long.
+/// Returns whether kernels can read the caller's k or v in place. Backends have only been checked for dense tensors
+/// with rows of the same length.
 bool is_readable(const Tensor& t) {
   constexpr std::int64_t kBytes = 16;
   const auto is_multiple = [&](std::int64_t elements) { return elements * dtype_bytes(t.dtype) % kBytes == 0; };
@@ -50,10 +51,11 @@ DevicePointer address_of(const Pair& pair) {
   return reinterpret_cast<DevicePointer>(pair.first.data);
 }
 
-/// One pass on its way: messages, and who waits for them.
+/// State of a pass: memory, messages, and the events that order them.
 class Pass {
  public:
-  /// @param blocks  of gradients, beside two of keys and values, and then a third where the rank's own stay
+  /// @param blocks  number of gradient blocks: 0 in a forward pass, which has two blocks of keys and values. A backward
+  ///   pass has a third block of keys and values, for the rank's own keys
   Pass(Transport& transport, const Call& call, StreamHandle stream, std::size_t blocks)
       : transport_(transport),
         call_(call),
@@ -67,8 +69,9 @@ class Pass {
 
   void finish() { state_.give_back(stream_); }
 
-  /// The rank's own keys for its kernels, which read the caller's where they can. The dense copy that travels, if it
-  /// does, is made before the first of them: that one leaves no place beside it, and the copy would wait for its end.
+  /// Returns the rank's own keys for its kernels: the caller's tensors if kernels can read them, otherwise a dense
+  /// copy. If the keys travel, the dense copy is made before the first kernel, because that kernel fills the GPU and
+  /// the copy would wait for its end.
   [[nodiscard]] Pair pack_own() {
     const core::Problem& p = call_.problem;
     const Pair dense = keys(0);
@@ -89,17 +92,19 @@ class Pass {
   [[nodiscard]] Timeline* timeline() const { return transport_.timeline(); }
   [[nodiscard]] Device device() const { return device_; }
 
-  /// Where the keys of a step are, by turns; the rank's own may have a block to themselves.
+  /// Returns the memory of the keys of a step. Steps alternate between two blocks; the rank's own keys may have a
+  /// separate block.
   [[nodiscard]] Pair keys(int step) const {
     const std::size_t block = step == 0 && key_blocks_ > 2 ? 2 : static_cast<std::size_t>(step % 2);
     return placed(key_pair(call_, call_.plan.owner(step)), memory_ + block * key_bytes_, device_);
   }
-  /// Block number `block` of gradients, for those of an owner.
+  /// Returns block number `block` of gradients, laid out for an owner's keys.
   [[nodiscard]] Pair gradients(std::size_t block, int owner) const {
     return placed(gradient_pair(call_, owner), memory_ + key_blocks_ * key_bytes_ + block * gradient_bytes_, device_);
   }
 
-  /// Begins when the caller's stream gets here; `done` is when all has been sent and received, if there is anything.
+  /// Queues an exchange that begins when the caller's stream reaches this point. `done` is recorded when all messages
+  /// are sent and received; it stays empty if there are none.
   void exchange(int step, std::vector<DeviceMessage> sends, std::vector<DeviceMessage> receives,
                 std::optional<Event>& done) {
     const auto is_empty = [](const DeviceMessage& m) { return m.bytes == 0; };
@@ -131,8 +136,8 @@ DeviceMessage message(int peer, const Pair& pair) {
   return {peer, address_of(pair), pair.bytes};
 }
 
-/// Calls visit(step, keys), where keys is null if the rank holds none in the step. Those of the next step are on their
-/// way beside what visit() puts on the stream.
+/// Calls visit(step, keys), where keys is null if the rank holds none in the step. The transfer of the next step's keys
+/// overlaps the work that visit() queues on the stream.
 /// @param own  the keys of the first step
 template <class Visit>
 void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visit visit) {
@@ -141,16 +146,17 @@ void for_each_step_on_device(Pass& pass, const Call& call, const Pair& own, Visi
     const Pair held = pass.keys(step);
     std::vector<DeviceMessage> sends, receives;
     if (plan.sends(step)) sends.push_back(message(plan.next(), held));
-    // Where they go, the keys of the step before were: products with them are on the stream before this point.
+    // Overwrites the keys of the previous step, because the products with them are on the stream before this point.
     if (plan.holds(step + 1)) receives.push_back(message(plan.previous(), pass.keys(step + 1)));
     std::optional<Event> moved;
     pass.exchange(step, std::move(sends), std::move(receives), moved);
     visit(step, !plan.holds(step) ? nullptr : step == 0 ? &own : &held);
-    if (moved) moved->make_wait(pass.stream());  // the next step's keys are here, and this step's memory may be reused
+    // the keys of the next step have arrived, and this step's memory may be reused
+    if (moved) moved->make_wait(pass.stream());
   }
 }
 
-/// Sums of dk and dv of an owner's keys, of which parts give piece by piece.
+/// Sums of dk and dv of an owner's keys, written piece by piece.
 struct KeySums {
   Pair pair;
   WrittenRows written = {};
@@ -158,9 +164,10 @@ struct KeySums {
   [[nodiscard]] std::array<Tensor, 2> tensors() const { return {pair.first, pair.second}; }
 };
 
-/// The sums of dk and dv of others' keys on their way round, one step behind these, and home; those of the rank's own
-/// keys by its own rows stay. Blocks 0 and 1 are this rank's share of a step, by turns; 2 is what the previous rank
-/// sends, 3 what comes home, 4 what stays.
+/// The sums of dk and dv of other ranks' keys, while they travel around the ring, one step behind the keys, and return
+/// to their owners. The sums of the rank's own keys over its own rows stay. Blocks 0 and 1 hold this rank's share of a
+/// step, alternating; block 2 receives from the previous rank, 3 receives the sums of this rank's keys from the others,
+/// and 4 holds those that stay.
 class DeviceGradientRing {
  public:
   static constexpr std::size_t kBlocks = 5;
@@ -168,19 +175,20 @@ class DeviceGradientRing {
   DeviceGradientRing(Pass& pass, const Call& call)
       : pass_(pass), call_(call), plan_(call.plan), own_{pass.gradients(kOwn, call.plan.rank())} {}
 
-  /// Of the rank's own keys by its own rows, at any time.
+  /// Returns the sums of the rank's own keys over its own rows. May be called at any time.
   [[nodiscard]] KeySums& own() { return own_; }
 
-  /// For this rank's share of the gradients of the keys that it holds in the step, which is not the first.
+  /// Returns memory for this rank's share of the gradients of the keys that it holds in the step. Not for the first
+  /// step.
   [[nodiscard]] KeySums begin(int step) const {
     return {pass_.gradients(static_cast<std::size_t>(step % 2), plan_.owner(step))};
   }
 
-  /// Adds what the ranks before have of the step's keys to `share` (null: none are held), and sends it on. To be called
-  /// in every step but the first.
+  /// Adds the previous ranks' sums for the step's keys to `share` (null: no keys are held), and sends it on. Call in
+  /// every step except the first.
   void pass_on(int step, KeySums* share) {
     const int owner = plan_.owner(step);
-    wait();  // for the exchange of the step before: others' sums are here, and what was sent may be overwritten
+    wait();  // waits for the exchange of the previous step: received sums may be read, and sent sums may be overwritten
     if (share != nullptr) {
       const TimedSpan span(pass_.timeline(), Activity::kCopy, step, pass_.stream());
       complete(*share);
@@ -199,9 +207,9 @@ class DeviceGradientRing {
     pass_.exchange(step, std::move(sends), std::move(receives), moved_);
   }
 
-  /// To be called after the last step and after all that own() gets.
+  /// Call after the last step and after all updates of own().
   void finish() {
-    wait();  // for what comes home, and until the last share has left its block
+    wait();  // waits until the returning sums have arrived and the last share has been sent
     const TimedSpan span(pass_.timeline(), Activity::kCopy, plan_.num_ranks(), pass_.stream());
     clear_unwritten(own_.written, own_.tensors(), pass_.stream());
     const Problem& p = call_.problem;
@@ -217,13 +225,13 @@ class DeviceGradientRing {
 
  private:
   static constexpr std::size_t kOthers = 2, kHome = 3, kOwn = 4;
-  static constexpr int kFirst = 1;  // the step whose shares nobody has added to
+  static constexpr int kFirst = 1;  // the first step with shares, to which no other rank has added
 
   void wait() {
     if (moved_) moved_->make_wait(pass_.stream());
     moved_.reset();
   }
-  /// Makes sums a message: all of it has a value.
+  /// Prepares sums for sending: every byte gets a value.
   void complete(KeySums& sums) const {
     clear_unwritten(sums.written, sums.tensors(), pass_.stream());
     clear_gaps(sums.tensors(), pass_.stream());

@@ -1,4 +1,4 @@
-// A call whose tensors are on a GPU: the algorithm agreed on, each part run by the best family of kernels.
+// Runs a call whose tensors are on a GPU: the agreed algorithm, with the best kernel family for each part.
 #pragma once
 
 #include "cuda/driver/driver_types.hpp"
@@ -7,10 +7,10 @@
 
 namespace attend::ring {
 
-/// @throws Error naming the first piece that the backends of GPUs lack something for. Nothing is read or written.
+/// @throws Error naming the first piece that no GPU backend supports. Reads and writes no tensor.
 void check_pieces(const Call& call);
 
-/// ring_forward and ring_backward of a call whose tensors are on a GPU. Want the device's context current.
+/// Run ring_forward and ring_backward of a call whose tensors are on a GPU. The device's context must be current.
 void forward_on_device(Transport& transport, const Call& call, cuda::StreamHandle stream);
 void backward_on_device(Transport& transport, const Call& call, cuda::StreamHandle stream);
 

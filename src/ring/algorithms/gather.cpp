@@ -9,13 +9,14 @@ TensorSpecs specs_of(const Pair& pair) {
   return {{pair.first.dtype, pair.first.shape}, {pair.second.dtype, pair.second.shape}};
 }
 
-/// Keys of all ranks, or their gradients, in one tensor each.
+/// Keys and values of all ranks, or their gradients.
 struct KeyTensors {
   Tensor k, v;
 };
 
-/// The messages of a pass, one rank's share of keys each: the rank's own to all who see it, those of the ranks whom it
-/// sees; backward the gradients of the latter, and what others have of its own.
+/// The messages of a pass, each with one rank's share of keys. Forward: this rank's keys to every rank that sees them,
+/// and the keys of the ranks that it sees. Backward: the gradients of the latter, and the other ranks' gradients of
+/// this rank's keys.
 class Gather {
  public:
   Gather(Engine& engine, const Call& call)
@@ -34,7 +35,7 @@ class Gather {
     parcels_ = engine.parcels(specs);
   }
 
-  /// Keys that the rank does not see are left undefined.
+  /// Gathers the keys. Keys that the rank does not see stay undefined.
   [[nodiscard]] KeyTensors gather() {
     const Parcel& own = parcels_[0];
     engine_.copy(own.tensors[0], call_.problem.k);
@@ -51,7 +52,7 @@ class Gather {
     return all;
   }
 
-  /// Zeros, in partial_dtype.
+  /// Returns zeros, in partial_dtype.
   [[nodiscard]] KeyTensors gradients() {
     const KeyTensors all = all_keys(call_.partial_dtype, call_.partial_dtype);
     engine_.fill(all.k, 0);
@@ -59,7 +60,8 @@ class Gather {
     return all;
   }
 
-  /// Sends each owner its keys' sums, adds up by rank what the ranks have of this rank's keys, and stores it.
+  /// Sends each owner the sums of its keys. Adds, in the order of ranks, the other ranks' sums of this rank's keys, and
+  /// stores the result.
   void scatter(const KeyTensors& sums) {
     std::vector<Delivery> sends, receives;
     const std::size_t outgoing = 1 + sees_.size(), incoming = outgoing + sees_.size();
@@ -85,7 +87,7 @@ class Gather {
     return {engine_.tensor(k_dtype, k), engine_.tensor(v_dtype, v)};
   }
 
-  /// Calls visit(rows of `all`, rows of the owner's own) for each run of the owner's keys, and of their values.
+  /// Calls visit(rows of `all`, rows of the owner's tensors) for each run of the owner's keys, and of their values.
   template <class Visit>
   void for_each_run(const KeyTensors& all, int owner, const Parcel& own, Visit visit) const {
     const std::vector<Run>& local = plan_.keys(owner);

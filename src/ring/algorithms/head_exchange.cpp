@@ -12,7 +12,7 @@ HeadExchange::HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt>
   const auto add = [&](const std::vector<Dealt>& all, bool of_peer) {
     for (int peer = 0; peer < layout_.size(); ++peer) {
       TensorSpecs spec;
-      const int holder = of_peer ? peer : layout_.mine();  // of the rows
+      const int holder = of_peer ? peer : layout_.mine();  // the member that holds the rows
       for (const Dealt& d : all) {
         Shape shape = d.heads.shape;
         shape[2] = num_rows(layout_.runs(d.is_of_keys, holder));
@@ -72,7 +72,7 @@ void HeadExchange::for_each_parcel(const std::vector<Dealt>& all, Way way, Visit
   }
 }
 
-/// Calls visit(rows of d.heads that are those of a run of the member's, the run).
+/// Calls visit(rows of d.heads that correspond to a run of the member, the run).
 template <class Visit>
 void HeadExchange::for_each_run(const Dealt& d, int member, Visit visit) const {
   for (const Run& run : layout_.runs(d.is_of_keys, member)) {

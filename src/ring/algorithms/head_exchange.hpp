@@ -1,4 +1,4 @@
-// The messages by which tensors go from rows of all heads to all rows of a share of the heads, and back.
+// Messages that convert tensors from some rows of all heads to all rows of a share of the heads, and back.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace attend::ring {
 
-/// The engine sends, in one exchange for each direction.
+/// Exchanges through the engine, one exchange for each direction.
 class HeadExchange {
  public:
-  /// @param in   tensors that go from rows to heads
-  /// @param out  tensors that go from heads to rows
+  /// @param in   tensors that are converted from rows to heads
+  /// @param out  tensors that are converted from heads to rows
   HeadExchange(Engine& engine, HeadLayout layout, std::vector<Dealt> in, std::vector<Dealt> out);
 
   void to_heads();

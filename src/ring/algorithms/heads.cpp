@@ -10,8 +10,8 @@ namespace {
 
 using core::Problem;
 
-/// The problem as parts of one sequence each: dropout asks for the head's number in the whole, which is counted in
-/// shares of heads where each sequence stands for as many of them as there are ranks.
+/// Splits the problem into parts of one sequence each, for dropout, which needs a head's number among all heads.
+/// Numbers are counted in shares of heads: each sequence counts as num_ranks sequences.
 std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
   Call inner = {};
   std::vector<Problem> parts;
@@ -28,7 +28,7 @@ std::vector<Problem> sequences_of(const Call& call, const Problem& share) {
   return parts;
 }
 
-/// Where there are no rows or no keys, what the outputs are filled with is all there is to say.
+/// Without rows or keys there is no problem to run: the filled outputs are the result.
 std::vector<Problem> problems_of(const Call& call, const Problem& share) {
   if (share.q.numel() == 0 || share.k.numel() == 0) return {};
   if (share.dropout_p > 0) return sequences_of(call, share);
@@ -51,7 +51,7 @@ void heads_forward(Engine& engine, const Call& call, const Tensor& o, const Tens
   const Share share = forward_share(call, make, o, lse);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  engine.fill(share.problem.o, 0);  // of rows that no part has
+  engine.fill(share.problem.o, 0);  // values for rows without a part
   if (share.problem.lse) engine.fill(*share.problem.lse, -std::numeric_limits<float>::infinity());
   run(engine, call, share.problem);
   exchange.to_rows();
@@ -63,7 +63,7 @@ void heads_backward(Engine& engine, const Call& call, const Tensor* deltas) {
   const Share share = backward_share(call, make, deltas);
   HeadExchange exchange(engine, HeadLayout(call), share.in, share.out);
   exchange.to_heads();
-  for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);  // of rows and keys that no part has
+  for (const Dealt& gradient : share.out) engine.fill(gradient.heads, 0);  // values for rows and keys without a part
   run(engine, call, share.problem);
   exchange.to_rows();
   engine.finish();

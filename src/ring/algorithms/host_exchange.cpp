@@ -8,8 +8,8 @@
 namespace attend::ring {
 namespace {
 
-/// Calls visit(step, block) in every step with the keys (first) and values (second) that this rank holds in it, or
-/// null. The next step's are on their way meanwhile.
+/// Calls visit(step, block) in every step, with the keys (first) and values (second) that this rank holds in it, or
+/// null. The transfer of the next block overlaps visit().
 template <class Visit>
 void for_each_step(Transport& transport, const Call& call, Visit visit) {
   const Plan& plan = call.plan;
@@ -27,22 +27,23 @@ void for_each_step(Transport& transport, const Call& call, Visit visit) {
       receive = transport.receive(plan.previous(), Channel::kKeysValues, coming.bytes());
     }
     visit(step, plan.holds(step) ? &held : nullptr);
-    if (receive) receive->wait();  // the next step's keys are here
-    if (send) send->wait();        // and this step's may go
+    if (receive) receive->wait();  // the keys of the next step have arrived
+    if (send) send->wait();        // the memory of this step's keys may be reused
     span.end();
     held = std::move(coming);
   }
 }
 
-/// The sums of dk and dv on their way round.
+/// The sums of dk and dv while they travel around the ring.
 ///
-/// No rank waits in a circle: in a step each first takes its previous rank's sums, sent in the step before; sends its
-/// own; takes what comes home to it, sent in this step; and only then waits for what it sent in the step before.
+/// Ranks cannot deadlock in a circle. In a step each rank first receives the previous rank's sums, which were sent in
+/// the step before. It then sends its sums and receives the sums of its own keys, sent in this step. Only then it waits
+/// for its send of the step before.
 class GradientRing {
  public:
   GradientRing(Transport& transport, const Call& call) : transport_(transport), call_(call), plan_(call.plan) {}
 
-  /// Passes on the sums of the keys held in a step, with this rank's share `mine` (null: it holds none).
+  /// Passes on the sums of the keys held in a step, after adding this rank's share `mine` (null: it holds none).
   void pass_on(int step, std::optional<Block> mine) {
     const TimedSpan span(transport_.timeline(), Activity::kExchange, step);
     std::list<InFlight> sent_before = std::move(in_flight_);
@@ -70,7 +71,7 @@ class GradientRing {
     for (const InFlight& sent : sent_before) sent.pending->wait();
   }
 
-  /// To be called after the last step.
+  /// Call after the last step.
   void finish() {
     for (const InFlight& sent : in_flight_) sent.pending->wait();
     in_flight_.clear();
@@ -79,7 +80,7 @@ class GradientRing {
  private:
   struct InFlight {
     Block block;
-    std::unique_ptr<Pending> pending;  // gone before the block is
+    std::unique_ptr<Pending> pending;  // destroyed before the block
   };
 
   void send(int to, Block block) {

@@ -1,5 +1,6 @@
-// The ring on the host: keys and values go round, a step at a time. Backward the sums of their gradients follow them,
-// one step behind, and every rank adds its rows' share. The last rank that sees a block sends its sums home.
+// The ring on the host: keys and values travel around the ring, one step at a time. In backward, the sums of their
+// gradients follow one step behind, and every rank adds the contribution of its rows. The last rank that sees a block
+// sends the sums to their owner.
 #pragma once
 
 #include "ring/engine/engine.hpp"
@@ -9,7 +10,7 @@ namespace attend::ring {
 /// Adds all parts of the rank's rows to the engine's rows; the caller stores them.
 void exchange_forward(Transport& transport, const Call& call, Engine& engine);
 
-/// dq, dk and dv of the call.
+/// Computes dq, dk and dv of the call.
 void exchange_backward(Transport& transport, const Call& call, Engine& engine);
 
 }  // namespace attend::ring

@@ -15,10 +15,11 @@
 namespace attend::ring {
 namespace {
 
-/// Is a row of `rounded`, in 16 bits, within a rounding of the same row of `exact`? Twice a rounding is allowed, as the
-/// sums of `exact` may be of another order.
+/// Returns whether a row of `rounded`, in 16 bits, is within two roundings of the same row of `exact`. Two, because the
+/// sums of `exact` may have another order.
 bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  const double spacing = 2 * core::dtype_traits(rounded.dtype).unit_roundoff;  // of neighbouring numbers
+  // distance of neighbouring numbers, relative
+  const double spacing = 2 * core::dtype_traits(rounded.dtype).unit_roundoff;
   const double subnormal = std::max(0x1p-24, spacing * core::dtype_traits(rounded.dtype).smallest_normal);
   for (std::int64_t c = 0; c < rounded.shape[3]; ++c) {
     const double o = core::load(rounded, batch, head, row, c);
@@ -28,9 +29,9 @@ bool rounds_to(const Tensor& exact, const Tensor& rounded, std::int64_t batch, s
   return true;
 }
 
-/// With dropout, an o that was rounded to 16 bits may hide that a row's gradients cancel: here it is once more, not
-/// rounded. Rows that differ by more than that, as of an o that was merged with more than the ring sees, are taken at
-/// their word.
+/// Recomputes o without rounding. With dropout, the rounding of o to 16 bits may be larger than the gradients of a row,
+/// which can cancel. Rows that differ by more than rounding keep the given o, because it may have been merged with keys
+/// outside the ring.
 Block exact_o(Transport& transport, const Call& call) {
   const Tensor& given = call.problem.o;
   Block exact(call.partial_dtype, given.shape);
@@ -50,7 +51,7 @@ Block exact_o(Transport& transport, const Call& call) {
   return exact;
 }
 
-/// <dout, o> - dlse of the rank's rows.
+/// Returns <dout, o> - dlse of the rank's rows.
 Block deltas_of(const Call& call, const Tensor& o) {
   const core::Problem& p = call.problem;
   const Shape& shape = o.shape;
@@ -91,7 +92,8 @@ void forward_on_host(Transport& transport, const Call& call, const Tensor& o, co
 void backward_on_host(Transport& transport, const Call& call) {
   const core::Problem& p = call.problem;
   Block o;
-  const bool coarse = core::is_narrow(p.o.dtype) && p.dropout_p > 0;  // the same on every rank, or they would wait
+  // the same on every rank, because all ranks must run the forward
+  const bool coarse = core::is_narrow(p.o.dtype) && p.dropout_p > 0;
   if (coarse) o = exact_o(transport, call);
   const Block deltas = deltas_of(call, coarse ? o.first() : p.o);
   const std::unique_ptr<Engine> engine = make_host_engine(transport, call, &deltas.first());

@@ -8,7 +8,7 @@ namespace {
 
 using core::Problem;
 
-/// The ring of the ranks that have the same number in their groups: a rank of it is a group.
+/// The ring of the ranks that have the same number in their groups. Each rank of this ring stands for a group.
 class GroupTransport : public Transport {
  public:
   GroupTransport(Transport& all, const Call& call) : all_(all), call_(call) { record_in(all.timeline()); }
@@ -44,7 +44,8 @@ class GroupTransport : public Transport {
   const Call& call_;
 };
 
-/// With dropout each batch entry by itself: it asks for heads' numbers in the whole.
+/// Runs the exchange between groups. With dropout, runs each batch entry separately, because dropout needs a head's
+/// number among all heads.
 void run_between_groups(Transport& transport, const Call& call, const Problem& share, const ExchangePass& exchange) {
   GroupTransport groups(transport, call);
   Call inner = call_between_groups(call, share);
@@ -56,7 +57,7 @@ void run_between_groups(Transport& transport, const Call& call, const Problem& s
   }
 }
 
-/// The engine's memory of messages is given back in between: the exchange takes it too.
+/// Calls engine.finish() between the steps to return the memory of messages, because the exchange borrows it too.
 void run(Transport& transport, Engine& engine, const Call& call, const Share& share, const ExchangePass& exchange) {
   HeadExchange(engine, HeadLayout(call), share.in, {}).to_heads();
   engine.finish();

@@ -1,7 +1,7 @@
-// Two levels: ranks of a group deal heads out to each other, so that a rank has all rows of its group for a share of
-// the heads; groups exchange keys and values as the ranks of a ring do, each rank with its like in the others.
-// Between groups, whose links may be the slower ones, a block goes fewer times than in a ring of all ranks, and heads
-// need to be divided by the members of a group only.
+// The two-level algorithm. Ranks of a group distribute heads among each other, so that a rank has all rows of its group
+// for a share of the heads. Groups exchange keys and values as the ranks of a ring do: each rank with the rank of the
+// same number in other groups. A block crosses the links between groups, which may be slower, fewer times than in a
+// ring of all ranks. The number of heads only needs to be a multiple of the group size.
 // Source: Fang & Zhao, USP: A Unified Sequence Parallelism Approach for Long Context Generative AI (2024).
 #pragma once
 
@@ -11,15 +11,15 @@
 
 namespace attend::ring {
 
-/// An exchange over the ranks of a ring of groups.
+/// Runs an exchange over a ring of groups.
 using ExchangePass = std::function<void(Transport& transport, const Call& call)>;
 
-/// o and lse of the rank's rows, written to tensors of any float type.
+/// Computes o and lse of the rank's rows, written to tensors of any float type.
 void two_level_forward(Transport& transport, Engine& engine, const Call& call, const Tensor& o, const Tensor* lse,
                        const ExchangePass& exchange);
 
-/// dq, dk and dv of the call.
-/// @param deltas  as make_host_engine has them; null on a GPU
+/// Computes dq, dk and dv of the call.
+/// @param deltas  as in make_host_engine; null on a GPU
 void two_level_backward(Transport& transport, Engine& engine, const Call& call, const Tensor* deltas,
                         const ExchangePass& exchange);
 

@@ -1,4 +1,4 @@
-// Dense tensors that the ring owns: what travels, and parts of results.
+// Dense tensors that the ring owns: messages and partial results.
 #pragma once
 
 #include <cstddef>
@@ -9,29 +9,29 @@
 
 namespace attend::ring {
 
-/// Rows [begin, begin + count) (dimension 2) of a tensor: a view.
+/// Returns a view of rows [begin, begin + count) (dimension 2) of a tensor.
 [[nodiscard]] Tensor rows_of(const Tensor& t, std::int64_t begin, std::int64_t count);
 
-/// to += from, of one shape, each f32 or f64.
+/// Computes to += from, of equal shapes, each f32 or f64.
 void accumulate(const Tensor& to, const Tensor& from);
 
-/// to = from, of one shape and any float types, each element rounded once; of one type, the same bytes.
+/// Computes to = from, of equal shapes and any float types, each element rounded once. Equal types are copied bytewise.
 void convert(const Tensor& to, const Tensor& from);
 
-/// Two dense tensors side by side, keys and values or their gradients, so that they are one message.
+/// Two dense tensors one after another, keys and values or their gradients, sent as one message.
 struct Pair {
   Tensor first, second;
   std::size_t bytes;  ///< from the start of the first to the end of the second
 
-  /// @param second_shape  zeros: there is but one
+  /// @param second_shape  zeros: there is no second tensor
   [[nodiscard]] static Pair of(DType first_dtype, const Shape& first_shape, DType second_dtype,
                                const Shape& second_shape);
 
-  /// The same at an address of a device, a multiple of 64. The first begins there.
+  /// Returns the same pair at an address of a device, a multiple of 64, where the first tensor begins.
   [[nodiscard]] Pair at(std::byte* memory, Device device = {}) const;
 };
 
-/// Memory for one or two dense tensors; its contents start undefined.
+/// Memory for one or two dense tensors, uninitialised.
 class Block {
  public:
   Block() = default;

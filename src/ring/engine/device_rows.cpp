@@ -28,7 +28,7 @@ void clear_rows(const Tensor& dense, const KeyRange& rows, StreamHandle stream) 
 }  // namespace
 
 void clear_gaps(std::span<const Tensor> tensors, StreamHandle stream) {
-  const std::byte* end = nullptr;  // of the one before
+  const std::byte* end = nullptr;  // end of the previous tensor
   for (const Tensor& t : tensors) {
     const std::int64_t bytes = t.numel() * dtype_bytes(t.dtype);
     if (bytes == 0) continue;

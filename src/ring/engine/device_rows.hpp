@@ -1,4 +1,4 @@
-// Rows of tensors on a GPU that have no value yet. Everything is put on the stream; the device's context has to be
+// Tracks rows of GPU tensors that have no value yet. All work is queued on the stream; the device's context must be
 // current.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace attend::ring {
 
-/// Clears the memory between a message's tensors, which lie one after another: it travels with them, and so is to have
-/// a value.
+/// Clears the gaps between a message's tensors, which are stored one after another. The gaps are sent too, so they need
+/// a defined value.
 void clear_gaps(std::span<const Tensor> tensors, cuda::StreamHandle stream);
 
-/// A part is about to give these rows of dense tensors; `written` says which rows of them have a value. True: the part
-/// stores its rows. Otherwise it adds to them, and those without a value are cleared.
+/// Call before a part writes these rows of dense tensors. `written` records the rows that have a value. Returns true if
+/// the part must store its rows. Otherwise the part must add to them, and the function clears rows without a value.
 [[nodiscard]] bool stores_rows(WrittenRows& written, const Run& rows, std::span<const Tensor> dense,
                                cuda::StreamHandle stream);
 

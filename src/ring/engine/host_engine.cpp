@@ -1,4 +1,4 @@
-// Passes on the host: a backend of the CPU, messages that are waited for, parts merged in float64.
+// Passes on the host: a CPU backend, blocking waits for messages, parts merged in float64.
 #include "ring/engine/block.hpp"
 #include "ring/engine/engine.hpp"
 #include "ring/engine/merge.hpp"
@@ -40,7 +40,8 @@ class HostEngine : public Engine {
   void add(const Tensor& to, const Tensor& from) override { accumulate(to, from); }
 
   void exchange(Channel channel, std::span<const Delivery> sends, std::span<const Delivery> receives) override {
-    const TimedSpan span(timeline(), Activity::kExchange, 2 * exchanges_++);  // computation stands between two
+    // even numbers, because computation runs between two exchanges
+    const TimedSpan span(timeline(), Activity::kExchange, 2 * exchanges_++);
     std::vector<std::unique_ptr<Pending>> pending;
     for (const Delivery& d : receives) {
       if (d.parcel->bytes == 0) continue;
@@ -67,7 +68,7 @@ class HostEngine : public Engine {
     const Shape& shape = part.o.shape;
     const Block o(call_.partial_dtype, shape);
     const Block lse(DType::kF64, {shape[0], shape[1], shape[2], 1});
-    // All there is to a ring of one; else every part is rounded with the whole, once.
+    // In a ring of one rank the part is the result. Otherwise the merged result is rounded once, at the end.
     part.as_part().result_dtype = transport_.size() == 1 ? std::optional(part.o.dtype) : std::nullopt;
     part.o = o.first();
     part.lse = lse.first();

@@ -1,4 +1,4 @@
-// Partial results over different keys, merged by their log-sum-exp (core/merged_lse.hpp).
+// Merges partial results over different keys by their log-sum-exp (core/merged_lse.hpp).
 // Source: Liu et al., Ring Attention (2023); the merge: Milakov & Gimelshein (2018), section 3.1.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The pieces of a call as problems for a backend, and the blocks of keys that hold them.
+// Turns the pieces of a call into problems for a backend, and lays out blocks of keys.
 #pragma once
 
 #include "ring/engine/block.hpp"
@@ -11,12 +11,12 @@ class Parts {
  public:
   explicit Parts(const Call& call) : call_(call) {}
 
-  /// The rank's rows of the piece against its keys, in a block of keys and values that starts with the owner's key 0.
-  /// Outputs (o and lse, or dq, dk and dv) are for the caller to set. Valid until the next call: a gathered bias lives
-  /// here.
+  /// Returns the problem of the piece: the rank's rows against the piece's keys, in a block of keys and values that
+  /// starts with the owner's key 0. The caller sets the outputs (o and lse, or dq, dk and dv). Valid until the next
+  /// call, because a gathered bias is stored in this object.
   [[nodiscard]] core::Problem problem(const Piece& piece, const Tensor& k, const Tensor& v);
 
-  /// The same of a call whose tensors hold all rows and keys, outputs too.
+  /// Returns the problem of a piece of a call whose tensors, including outputs, hold all rows and keys.
   [[nodiscard]] core::Problem whole_problem(const Piece& piece);
 
  private:
@@ -24,7 +24,7 @@ class Parts {
   Block bias_, mask_;
 };
 
-/// The keys and values that `owner` owns, in their dtypes; and their gradients, in partial_dtype. Without memory.
+/// Lay out the keys and values of `owner` in their dtypes, and their gradients in partial_dtype. Without memory.
 [[nodiscard]] Pair key_pair(const Call& call, int owner);
 [[nodiscard]] Pair gradient_pair(const Call& call, int owner);
 

@@ -33,7 +33,7 @@ KernelSpec spec_of(ElementType to, ElementType from, int vector, bool adds, cons
 }
 
 std::shared_ptr<const Kernel> loaded(ElementType to, ElementType from, int vector, bool adds, int device) {
-  static auto* mutex = new std::mutex();  // calls may go on while the process ends
+  static auto* mutex = new std::mutex();  // never freed, because calls may run while the process ends
   static auto* kernels =
       new std::map<std::tuple<ElementType, ElementType, int, bool, int>, std::shared_ptr<const Kernel>>();
   const std::lock_guard lock(*mutex);
@@ -43,7 +43,7 @@ std::shared_ptr<const Kernel> loaded(ElementType to, ElementType from, int vecto
   return kernel;
 }
 
-/// Are runs of kVector elements aligned to be moved at once?
+/// Returns whether runs of kVector elements are aligned, so that they can be moved at once.
 bool has_runs(const Tensor& t) {
   const std::int64_t bytes = kVector * dtype_bytes(t.dtype);
   bool has = reinterpret_cast<std::intptr_t>(t.data) % bytes == 0 && t.shape[3] % kVector == 0;
@@ -55,7 +55,7 @@ TensorStrides strides(const Tensor& t) {
   return {t.stride[0], t.stride[1], t.stride[2]};
 }
 
-/// other: of floats, or null.
+/// other: f32, or null.
 void run(const Tensor& to, const Tensor& from, const Tensor* other, StreamHandle stream) {
   if (to.numel() == 0) return;
   const bool adds = other != nullptr;

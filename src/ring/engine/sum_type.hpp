@@ -1,4 +1,4 @@
-// The types in which a ring adds up parts of results on the host.
+// Types in which a ring sums partial results on the host.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace attend::ring {
 
-/// Calls visit with a zero of the type of sums of this dtype: a double for f64, a float for f32.
-/// @throws Error (kInternal) for others, which results are rounded to only at the end.
+/// Calls visit with a zero of the sum type of this dtype: a double for f64, a float for f32.
+/// @throws Error (kInternal) for other dtypes, to which results are rounded only at the end.
 template <class Visit>
 void with_sum_type(DType dtype, const Visit& visit) {
   switch (dtype) {

@@ -1,5 +1,5 @@
-// Which rows of a tensor have a value, where parts give them run by run: what comes first is stored, what comes later
-// is added, and rows for which nothing came are cleared in the end. So nothing is cleared before.
+// Tracks the rows of a tensor that have a value, while parts write them run by run. The first part of a row stores,
+// later parts add, and rows without any part are cleared at the end. This avoids clearing the tensor in advance.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace attend::ring {
 
 class WrittenRows {
  public:
-  /// Those of the rows [begin, end) that had no value, in order. From now on all have one.
+  /// Returns the rows of [begin, end) that had no value, in order, and marks all of [begin, end) as written.
   std::vector<KeyRange> take(std::int64_t begin, std::int64_t end);
 
  private:
-  std::vector<KeyRange> written_;  ///< in order; no two touch
+  std::vector<KeyRange> written_;  ///< in order; no two ranges touch
 };
 
 }  // namespace attend::ring

@@ -11,25 +11,25 @@
 namespace attend::ring {
 namespace {
 
-/// A message of b bytes takes latency_us + b / bytes_per_us, to each of two ranks from the other at a time.
+/// A message of b bytes takes latency_us + b / bytes_per_us, in both directions between two ranks at the same time.
 struct Link {
   double latency_us, bytes_per_us;
 };
-/// The copy engines of two H200 of one machine, beside products: 134 MB took 0.36 to 0.39 ms, 268 MB 0.71 to 0.9.
-/// NCCL's kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. Between machines it is what their network gives: as
-/// all ranks have to choose the same and none knows how the others are connected, the model is that of one machine.
+/// Copy engines of two H200 of one machine, during products: 134 MB took 0.36 to 0.39 ms, 268 MB 0.71 to 0.9 ms. NCCL's
+/// kernels reach 98, 157 and 303 GB/s at 8, 64 and 256 MiB. The rate between machines depends on their network. All
+/// ranks must make the same choice, and no rank knows how the others are connected, so the model assumes one machine.
 constexpr Link kGpuLink = {20, 3.5e5};
 constexpr Link kHostLink = {20, 5e3};
 
-/// What a rank's machine does in a microsecond. Of an H200 the measured figures of docs/ring.md; of a host what a few
-/// cores do: for the order of the algorithms, not for their times.
+/// Work that a rank's machine does per microsecond. The H200 numbers are the measured ones of docs/ring.md. The host
+/// numbers are those of a few cores; they rank the algorithms, but do not predict times.
 struct Machine {
   double forward_flops, backward_flops;
   Link link;
   double memory_bytes;
-  double piece_us;       ///< of a piece beyond its products
-  bool hides;            ///< an exchange goes on beside products
-  double most_gathered;  ///< bytes of keys that kAutomatic gathers
+  double piece_us;       ///< overhead of a piece in addition to its products
+  bool hides;            ///< true if an exchange overlaps products
+  double most_gathered;  ///< maximum bytes of keys for which kAutomatic gathers
 };
 
 constexpr double kMiB = 1 << 20;
@@ -44,8 +44,8 @@ Machine machine_of(const core::Problem& p) {
       return kGpuFloat;
     case DType::kF16:
     case DType::kBF16:
-    case DType::kF64:   // no GPU takes it
-    case DType::kBool:  // likewise
+    case DType::kF64:   // no GPU backend supports it
+    case DType::kBool:  // nor this one
     case DType::kF8E4M3:
     case DType::kI8:
     case DType::kI32:
@@ -55,7 +55,7 @@ Machine machine_of(const core::Problem& p) {
   return kGpu;
 }
 
-/// Σ min(first + i, most) over i = 0 ... count - 1.
+/// Returns the sum of min(first + i, most) over i = 0 ... count - 1.
 double sum_of_least(std::int64_t count, std::int64_t first, std::int64_t most) {
   const std::int64_t growing = std::clamp<std::int64_t>(most - first, 0, count);
   const auto n = static_cast<double>(growing);
@@ -73,8 +73,9 @@ class Model {
 
   [[nodiscard]] RingCandidate exchange() const {
     RingCandidate c = candidate(RingAlgorithm::kExchange);
-    const bool keeps_own = p_.is_backward && machine_.hides;  // what stays of its own keys' gradients, and is done last
-    double gradients = 0;                                     // bytes of the step before
+    // the gradients of a rank's own keys stay, and the last pieces with these keys run at the end
+    const bool keeps_own = p_.is_backward && machine_.hides;
+    double gradients = 0;  // bytes of the previous step
     double last_us = 0;
     for (int step = 0; step < plan_.num_ranks(); ++step) {
       RingStep s;
@@ -163,7 +164,7 @@ class Model {
     return finished(c);
   }
 
-  /// @param between  the groups' exchange
+  /// @param between  the exchange between groups
   [[nodiscard]] RingCandidate two_level(const RingCandidate& between) const {
     RingCandidate c = candidate(RingAlgorithm::kTwoLevel);
     c.ranks_of_group = call_.groups.members;
@@ -183,7 +184,7 @@ class Model {
   }
 
  private:
-  static constexpr int kMostRanks = 32;  // that are looked at one by one: of more, some
+  static constexpr int kMostRanks = 32;  // maximum number of ranks to evaluate; of more ranks, a sample is evaluated
 
   [[nodiscard]] static RingCandidate candidate(RingAlgorithm algorithm) {
     RingCandidate c;
@@ -191,7 +192,7 @@ class Model {
     return c;
   }
 
-  /// @param merges  rows are read and written for every piece
+  /// @param merges  true if rows are read and written for every piece
   [[nodiscard]] double compute_us(const std::vector<Piece>& pieces, bool merges) const {
     double pairs = 0, rows = 0;
     for (const Piece& piece : pieces) {
@@ -209,7 +210,7 @@ class Model {
   [[nodiscard]] double row_bytes(int rank, std::int64_t columns, DType dtype) const {
     return static_cast<double>(num_rows(plan_.rows(rank)) * batch_ * p_.num_heads_q * columns * dtype_bytes(dtype));
   }
-  /// Bytes of a rank's tensors that kAllToAll deals out by heads, and of the results that come back.
+  /// Returns the bytes of a rank's tensors that kAllToAll distributes by heads, and of the results that return.
   [[nodiscard]] std::pair<double, double> bytes_of_heads(int rank) const {
     const bool on_host = p_.q.device.type == DeviceType::kCPU;
     const auto result = [&](DType dtype) { return on_host ? call_.partial_dtype : dtype; };
@@ -221,7 +222,8 @@ class Model {
     }
     const double o = row_bytes(rank, p_.head_dim_v, p_.o.dtype);
     const double dlse = p_.dlse ? lse : 0;
-    const double delta = on_host ? row_bytes(rank, 1, call_.partial_dtype) : o + dlse;  // or what it is made of
+    // either delta, or o and dlse, from which it is computed
+    const double delta = on_host ? row_bytes(rank, 1, call_.partial_dtype) : o + dlse;
     const double dq = row_bytes(rank, p_.head_dim, result(p_.dq.dtype));
     return {q + keys + row_bytes(rank, p_.head_dim_v, p_.dout.dtype) + lse + delta,
             dq + (on_host ? gradient_bytes(rank) : keys)};
@@ -234,7 +236,7 @@ class Model {
     }
     return most;
   }
-  /// Why automatic does not deal out heads.
+  /// Returns the reason why kAutomatic does not distribute heads.
   [[nodiscard]] std::string lack_of_scores() const {
     return p_.bias || p_.mask ? "bias or mask would travel too, which automatic does not do" : "";
   }
@@ -252,7 +254,7 @@ class Model {
     return largest;
   }
 
-  /// @param alone  nothing is computed meanwhile
+  /// @param alone  true if nothing is computed during the exchange
   void add(RingCandidate& c, RingStep step, double sent, bool alone = false) const {
     step.sent_bytes = static_cast<std::int64_t>(sent);
     step.exchange_us = sent > 0 ? machine_.link.latency_us + sent / machine_.link.bytes_per_us : 0;
@@ -279,7 +281,7 @@ class Model {
   std::vector<int> ranks_;
 };
 
-/// With groups of the best size.
+/// Returns the estimate for the best group size.
 RingCandidate two_level(const Call& call) {
   RingCandidate best;
   best.algorithm = RingAlgorithm::kTwoLevel;
@@ -297,9 +299,9 @@ RingCandidate two_level(const Call& call) {
 }  // namespace
 
 double visible_pairs(std::int64_t m, std::int64_t n, KeyRange band) {
-  const std::int64_t far = m + n;  // beyond any key of any row
+  const std::int64_t far = m + n;  // exceeds any key of any row
   const std::int64_t begin = std::max(band.begin, -far), end = std::min(band.end, far);
-  // Σ min(n, end + i) - max(0, begin + i), and max(0, x) = x - min(0, x).
+  // Computes the sum of min(n, end + i) - max(0, begin + i), with max(0, x) = x - min(0, x).
   const double ends = sum_of_least(m, end, n);
   const double begins = sum_of_least(m, begin, n + far) - sum_of_least(m, begin, 0);
   return ends - begins;

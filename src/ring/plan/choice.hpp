@@ -1,4 +1,4 @@
-// The model of time by which kAutomatic chooses.
+// The cost model by which kAutomatic chooses.
 #pragma once
 
 #include <vector>
@@ -7,14 +7,15 @@
 
 namespace attend::ring {
 
-/// Each algorithm's estimate. Marks one as chosen: the algorithm asked for, or with kAutomatic the one of the least
-/// estimated time among those that can. The same on every rank, as nothing is measured.
+/// Returns the estimate of each algorithm. Marks one as chosen: the requested algorithm, or with kAutomatic the
+/// supported algorithm with the lowest estimated time. The result is the same on every rank, because nothing is
+/// measured.
 [[nodiscard]] std::vector<RingCandidate> candidates_of(const Call& call, RingAlgorithm asked);
 
-/// The chosen one.
+/// Returns the chosen candidate.
 [[nodiscard]] RingCandidate chosen_candidate(const Call& call, RingAlgorithm asked);
 
-/// Row i of m sees the keys [band.begin + i, band.end + i) of n: how many pairs that are.
+/// Returns the number of visible pairs if row i of m sees the keys [band.begin + i, band.end + i) of n.
 [[nodiscard]] double visible_pairs(std::int64_t m, std::int64_t n, KeyRange band);
 
 }  // namespace attend::ring

@@ -69,7 +69,8 @@ class ShareMaker {
     share_.problem = p_;
     share_.problem.num_heads_q /= layout_.size();
     share_.problem.num_heads_k /= layout_.size();
-    if (call.algorithm == RingAlgorithm::kAllToAll) {  // else parts of it are computed, each with lengths of its own
+    // otherwise parts of the problem are computed, each with separate lengths
+    if (call.algorithm == RingAlgorithm::kAllToAll) {
       if (!p_.varlen) {
         share_.problem.max_seqlen_q = layout_.length(false);
         share_.problem.max_seqlen_k = layout_.length(true);
@@ -101,7 +102,7 @@ class ShareMaker {
     Problem& p = share_.problem;
     p.dout = in(p_.dout, false);
     p.lse = in(*p_.lse, false);
-    p.o = deltas != nullptr ? p.dout : in(p_.o, false);  // with deltas nobody reads it
+    p.o = deltas != nullptr ? p.dout : in(p_.o, false);  // not read if there are deltas
     p.dlse.reset();
     if (deltas != nullptr) {
       p.as_part().delta = in(*deltas, false);

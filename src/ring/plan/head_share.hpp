@@ -1,4 +1,4 @@
-// Heads dealt out to ranks: who has which rows of which heads, and which tensors change hands.
+// Distribution of heads over ranks: the rows and heads of each rank, and the tensors that must be exchanged.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,15 @@
 
 namespace attend::ring {
 
-/// One line of an Error that says why heads cannot be dealt out to the ranks, or nothing.
+/// Returns the reason, in one line of an Error, why heads cannot be distributed over the ranks, if there is one.
 [[nodiscard]] std::optional<std::string> heads_lack(const core::Problem& problem, int num_ranks);
 
-/// Likewise: which tensor of scores an algorithm by heads does not take on a GPU.
+/// Returns the reason why an algorithm by heads does not support a tensor of scores on a GPU, if there is one.
 [[nodiscard]] std::optional<std::string> scores_lack(const core::Problem& problem, RingAlgorithm algorithm);
 
-/// The ranks that deal heads out to each other: all of them, or with kTwoLevel those of a group, whose rows together
-/// are what one rank of as many as there are groups would hold. The members of a group have numbers of their own.
+/// The ranks that distribute heads among each other: all ranks, or with kTwoLevel those of a group. Members of a group
+/// have separate numbers. Together, the rows of a group are the rows that one rank would hold if there were as many
+/// ranks as groups.
 class HeadLayout {
  public:
   explicit HeadLayout(const Call& call) : call_(call), is_group_(call.algorithm == RingAlgorithm::kTwoLevel) {}
@@ -27,11 +28,11 @@ class HeadLayout {
   [[nodiscard]] int rank(int member) const {
     return is_group_ ? call_.groups.rank_of(call_.group_plan.rank(), member) : member;
   }
-  /// Rows, or keys, of a member.
+  /// Returns the rows, or keys, of a member.
   [[nodiscard]] const std::vector<Run>& runs(bool are_keys, int member) const {
     return are_keys ? call_.plan.keys(rank(member)) : call_.plan.rows(rank(member));
   }
-  /// Those of all members, in the order that a run's `placed` tells.
+  /// Returns the number of rows or keys of all members, in the order of `placed`.
   [[nodiscard]] std::int64_t length(bool are_keys) const;
 
   struct Place {
@@ -44,32 +45,32 @@ class HeadLayout {
   bool is_group_;
 };
 
-/// A tensor as its rank has it, some rows of all heads, and all rows of this rank's heads.
+/// A tensor in two forms: some rows of all heads, as its rank has it, and all rows of this rank's heads.
 struct Dealt {
   Tensor rows, heads;
   bool is_of_keys;
 };
 
-/// Makes tensors of all rows or keys of this rank's heads.
+/// Makes tensors for all rows or keys of this rank's heads.
 using MakeTensor = std::function<Tensor(DType, const Shape&)>;
 
-/// The call's problem with this rank's heads, and what of it travels.
+/// The call's problem with this rank's heads, and the tensors that are exchanged.
 struct Share {
   core::Problem problem;
   std::vector<Dealt> in, out;
 };
 
-/// @param lse  of the call, in which dtype it is computed; may be null
+/// @param lse  of the call, and in the dtype in which it is computed; may be null
 [[nodiscard]] Share forward_share(const Call& call, const MakeTensor& make, const Tensor& o, const Tensor* lse);
-/// @param deltas  as make_host_engine has them; null on a GPU
+/// @param deltas  as in make_host_engine; null on a GPU
 [[nodiscard]] Share backward_share(const Call& call, const MakeTensor& make, const Tensor* deltas);
-/// Of tensors without memory.
+/// Makes the share with tensors without memory.
 [[nodiscard]] Share share_without_memory(const Call& call);
 
-/// A rank's share of the heads of a tensor that has all of them.
+/// Returns a rank's share of the heads of a tensor that has all heads.
 [[nodiscard]] Tensor share_of_heads(const Tensor& t, int rank, int num_ranks);
 
-/// Dense problems: one of a single batch entry.
+/// Returns the problem of a single batch entry, for dense (unpacked) problems.
 [[nodiscard]] core::Problem batch_entry(const core::Problem& problem, std::int64_t batch);
 
 }  // namespace attend::ring

@@ -9,18 +9,18 @@ std::span<const std::int32_t> as_span(const std::int32_t* cu_seqlens, const core
   return {cu_seqlens, static_cast<std::size_t>(problem.num_sequences) + 1};
 }
 
-/// Rows or keys [begin, end) of a run.
+/// Returns rows or keys [begin, end) of a run.
 Run part_of(const Run& run, std::int64_t begin, std::int64_t end) {
   return {run.sequence, run.local_begin + begin, end - begin, run.position + run.step * begin, run.step};
 }
 
-/// Does `second` lie right behind `first` where they are held?
+/// Returns whether `second` is stored directly after `first`.
 bool follows(const Run& second, const Run& first) {
   return second.sequence == first.sequence && second.step == first.step &&
          second.local_begin == first.local_begin + first.length;
 }
 
-/// Both, as far from each other as they are held.
+/// Joins two runs with the spacing of their storage.
 Run joined_rows(const Run& first, const Run& second) {
   return {first.sequence, first.local_begin, first.length + second.length, first.position, first.step};
 }
@@ -29,7 +29,7 @@ Run joined_keys(const Run& first, const Run& second) {
   return {first.sequence, first.local_begin, first.length + second.length, position, second.step};
 }
 
-/// What lies side by side as if it followed each other in its sequence.
+/// Joins runs that are adjacent in storage, as if they were contiguous in their sequence.
 std::vector<Run> closed_up(const std::vector<Run>& runs) {
   std::vector<Run> all;
   for (const Run& next : runs) {
@@ -125,13 +125,13 @@ std::vector<Piece> Plan::gathered_pieces(int rank) const {
 }
 
 std::vector<Piece> Plan::pieces(int rank, int owner) const {
-  // Positions rise with the place in memory: who is before whom is seen there too.
+  // Positions rise with the storage order, so causality can also be evaluated by storage order.
   if (rank == owner && sees_up_to_itself_) return pieces_of(closed_up(rows(rank)), closed_up(keys(rank)));
   return joined(pieces_of(rank, keys(owner)));
 }
 
 OwnPieces Plan::own_pieces(int rank) const {
-  constexpr std::int64_t kCut = 16;  // rows: what alignment there is stays
+  constexpr std::int64_t kCut = 16;  // rows: a multiple of it, to preserve alignment
   std::vector<Piece> all = pieces(rank, rank);
   if (num_ranks_ == 1) return {all, {}};
   if (all.size() == 1) {
@@ -148,7 +148,7 @@ OwnPieces Plan::own_pieces(int rank) const {
 
 std::vector<Piece> Plan::pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const {
   std::vector<Piece> pieces;
-  std::size_t first = 0;  // of the runs of keys that are of the sequence of the rows, or of a later one
+  std::size_t first = 0;  // first run of keys of the rows' sequence, or of a later one
   for (const Run& rows : all_rows) {
     while (first < keys.size() && keys[first].sequence < rows.sequence) ++first;
     for (std::size_t n = first; n < keys.size() && keys[n].sequence == rows.sequence; ++n) {
@@ -166,7 +166,7 @@ std::optional<Piece> Plan::piece_of(const Run& rows, const Run& keys) const {
                                      .step = rows.step,
                                      .whole_seqlen_q = offsets_q_[s + 1] - offsets_q_[s],
                                      .whole_seqlen_k = offsets_k_[s + 1] - offsets_k_[s]};
-  // Row i sees the keys i + band.begin to i + band.end - 1 that are there.
+  // Row i sees the existing keys among i + band.begin to i + band.end - 1.
   const KeyRange band = placement.window(keys.length, window_left_, window_right_).unbounded_row(0);
   const KeyRange seeing = {std::max<std::int64_t>(0, 1 - band.end), std::min(rows.length, keys.length - band.begin)};
   if (seeing.empty()) return std::nullopt;
@@ -184,7 +184,7 @@ bool Plan::sees_all(const Piece& piece) const {
 
 std::vector<Piece> Plan::joined(const std::vector<Piece>& pieces) const {
   if (!may_join_) return pieces;
-  std::vector<Piece> rows_with_keys;  // of the same rows, the keys that follow each other
+  std::vector<Piece> rows_with_keys;  // joins keys that are adjacent, for the same rows
   for (const Piece& next : pieces) {
     if (!rows_with_keys.empty()) {
       Piece& last = rows_with_keys.back();

@@ -1,7 +1,8 @@
-// Who computes what in which step: the same pure function on every rank, so that nobody has to ask.
+// The schedule: which rank computes what in which step. It is a pure function, so every rank computes the same plan
+// without communication.
 //
-// In step t rank r holds the keys that rank (r - t) mod N owns. A block of keys travels as long as some rank further on
-// sees part of it; what a rank sees of a block are pieces, each of one run of rows against one run of keys.
+// In step t, rank r holds the keys that rank (r - t) mod N owns. A block of keys travels on as long as a later rank
+// sees part of it. The visible part of a block is a list of pieces, each of one run of rows against one run of keys.
 #pragma once
 
 #include <cstddef>
@@ -14,29 +15,32 @@
 
 namespace attend::ring {
 
-/// Rows of this rank against keys of a block, with equal steps: causal and window masks show each row at least one of
-/// the keys, and each key to at least one of the rows. Where nothing but a mask asks for positions, what lies side by
-/// side in memory is one piece, although not in its sequence: rows that see all of the same keys, and keys that the
-/// same rows see all of, before more of them. Its positions are then those of the first rows and of the last keys.
-/// Under a causal mask a rank's own rows and keys are one piece too, as if they followed each other in their sequence.
+/// A run of this rank's rows against a run of keys in a block, with equal steps. Under causal and window masks, each
+/// row sees at least one of the keys, and each key is seen by at least one of the rows.
+///
+/// If only masks depend on positions, runs that are adjacent in memory, but not in the sequence, are joined into one
+/// piece. This applies to rows that see all of the same keys, and to keys that the same rows see completely, followed
+/// by further keys. The positions of a joined piece are those of the first rows and of the last keys. Under a causal
+/// mask, a rank's rows and its own keys are one piece too, as if they were contiguous in their sequence.
 struct Piece {
   Run rows;
   Run keys;
   core::Placement placement;
 };
 
-/// Of the pieces with its own keys a rank on a GPU takes some before others' keys where gradients go round, and the
-/// rest after them: those hide the way of the first keys that come, these that of its keys' gradients home.
+/// Split of the pieces with a rank's own keys, on a GPU, if gradients travel. `first` runs before the pieces with other
+/// ranks' keys and hides the transfer of the first keys. `last` runs after them and hides the return of the gradients
+/// of this rank's keys.
 struct OwnPieces {
   std::vector<Piece> first, last;
 };
 
-/// May the positions of rows and keys be other than they are, as long as the mask stays? Not with ALiBi and dropout,
-/// and not where a bias or a mask tensor has a column for each key.
+/// Returns whether positions of rows and keys may change as long as the mask stays the same. False with ALiBi and
+/// dropout, and if a bias or a mask tensor has a column for each key.
 [[nodiscard]] bool only_masks_ask_for_positions(const core::Problem& problem);
 
-/// Ranks in groups of as many members each, so that a group's rows are what a rank of `count` would hold: of
-/// neighbours, with striped tokens of every count-th rank.
+/// Groups of equal size. The rows of a group are those that one rank would hold if there were `count` ranks. A group
+/// consists of neighbours, or, with striped tokens, of every count-th rank.
 struct Groups {
   int members = 1, count = 1;
   bool strided = false;
@@ -50,12 +54,12 @@ struct Groups {
 
 class Plan {
  public:
-  Plan() = default;  ///< of no ranks
+  Plan() = default;  ///< a plan without ranks
 
   /// @param problem  of the rank, made with WholeLengths `whole`
   Plan(const core::Problem& problem, const core::WholeLengths& whole, Sharding sharding, int rank, int num_ranks);
 
-  /// The same problem with a group for a rank.
+  /// Returns the plan of the same problem with each group as one rank.
   [[nodiscard]] Plan of_groups(const Groups& groups) const;
 
   [[nodiscard]] Sharding sharding() const { return sharding_; }
@@ -64,49 +68,51 @@ class Plan {
   [[nodiscard]] int next() const { return (rank_ + 1) % num_ranks_; }
   [[nodiscard]] int previous() const { return (rank_ + num_ranks_ - 1) % num_ranks_; }
 
-  /// The owner of the keys that this rank holds in a step, if it holds any.
+  /// Returns the owner of the keys that this rank holds in a step, if it holds any.
   [[nodiscard]] int owner(int step) const { return (rank_ + num_ranks_ - step % num_ranks_) % num_ranks_; }
 
-  /// The last step in which somebody sees the owner's keys: then rank (owner + step) mod N holds them.
+  /// Returns the last step in which some rank sees the owner's keys. In a step, rank (owner + step) mod N holds them.
   [[nodiscard]] int last_step(int owner) const { return last_steps_[static_cast<std::size_t>(owner)]; }
 
-  /// Does this rank hold keys in the step, and does it send them on at its beginning?
+  /// Returns whether this rank holds keys in the step, and whether it sends them on at the beginning of the step.
   [[nodiscard]] bool holds(int step) const { return step < num_ranks_ && step <= last_step(owner(step)); }
   [[nodiscard]] bool sends(int step) const { return step < last_step(owner(step)); }
 
-  /// Rows of a rank's share of k and v, and of this rank's of q.
+  /// Return the number of rows in a rank's share of k and v, and in this rank's share of q.
   [[nodiscard]] std::int64_t num_keys(int owner) const;
   [[nodiscard]] std::int64_t num_rows_q() const;
 
-  /// pieces(rank, rank) in two; where it is but one, by its rows.
+  /// Returns pieces(rank, rank) in two parts. A single piece is split by its rows.
   [[nodiscard]] OwnPieces own_pieces(int rank) const;
 
-  /// What this rank, or another, sees of the owner's keys.
+  /// Return the pieces of the owner's keys that this rank, or another one, sees.
   [[nodiscard]] std::vector<Piece> pieces(int owner) const { return pieces(rank_, owner); }
   [[nodiscard]] std::vector<Piece> pieces(int rank, int owner) const;
   [[nodiscard]] bool sees(int rank, int owner) const { return !pieces(rank, owner).empty(); }
 
-  /// Rows and keys of a rank, where it holds them (local_begin) and in their sequences.
+  /// Return the rows and keys of a rank: their place in its tensors (local_begin) and in their sequences.
   [[nodiscard]] const std::vector<Run>& rows(int rank) const { return rows_by_rank_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const std::vector<Run>& keys(int rank) const { return keys_by_rank_[static_cast<std::size_t>(rank)]; }
 
-  /// Where sequences begin in the whole.
+  /// Return the offsets of the sequences in the complete tensor.
   [[nodiscard]] const std::vector<std::int64_t>& offsets_q() const { return offsets_q_; }
   [[nodiscard]] const std::vector<std::int64_t>& offsets_k() const { return offsets_k_; }
 
-  /// The keys of all ranks in one tensor: in their own order, so that a row's are neighbours; striped ones by owner, as
-  /// rows and keys of a piece are equally far apart. Here local_begin is the place in that tensor.
+  /// Returns the keys of an owner in a tensor with the keys of all ranks; local_begin is the place in that tensor. Keys
+  /// are in sequence order, so that a row's keys are contiguous. Striped keys are ordered by owner instead, because
+  /// rows and keys of a piece must have equal steps.
   [[nodiscard]] std::vector<Run> gathered_keys(int owner) const;
-  /// What a rank's rows see of it, where it has at least the keys of those owners whom the rank sees.
+  /// Returns the pieces of that tensor that a rank's rows see. The tensor must contain the keys of all owners that the
+  /// rank sees.
   [[nodiscard]] std::vector<Piece> gathered_pieces(int rank) const;
 
  private:
-  void deal_out();  ///< offsets are there
+  void deal_out();  ///< requires the offsets
   [[nodiscard]] std::vector<Piece> pieces_of(int rank, const std::vector<Run>& keys) const {
     return pieces_of(rows(rank), keys);
   }
   [[nodiscard]] std::vector<Piece> pieces_of(const std::vector<Run>& all_rows, const std::vector<Run>& keys) const;
-  /// What of rows and keys of a sequence see each other.
+  /// Returns the visible part of rows and keys of one sequence.
   [[nodiscard]] std::optional<Piece> piece_of(const Run& rows, const Run& keys) const;
   [[nodiscard]] bool sees_all(const Piece& piece) const;
   [[nodiscard]] std::vector<Piece> joined(const std::vector<Piece>& pieces) const;
@@ -115,7 +121,8 @@ class Plan {
   std::int64_t window_left_ = kOpenWindow;
   std::int64_t window_right_ = kOpenWindow;
   bool may_join_ = false;
-  bool sees_up_to_itself_ = false;  ///< causal, rows and keys are the same positions, and nothing else asks for them
+  /// causal, rows and keys have the same positions, and only the mask depends on positions
+  bool sees_up_to_itself_ = false;
   int rank_ = 0;
   int num_ranks_ = 0;
   std::vector<std::int64_t> offsets_q_;

@@ -3,7 +3,7 @@
 namespace attend::ring {
 namespace {
 
-/// Tokens [begin, end) of a sequence become a run, or part of the run before them where they follow it.
+/// Appends tokens [begin, end) of a sequence as a run, or extends the last run if they follow it.
 void append(std::vector<Run>& runs, std::int64_t sequence, std::int64_t begin, std::int64_t end) {
   if (begin == end) return;
   const std::int64_t local = num_rows(runs);
@@ -16,7 +16,7 @@ void append(std::vector<Run>& runs, std::int64_t sequence, std::int64_t begin, s
   }
 }
 
-/// Number `chunk` of num_chunks about equal parts of a sequence.
+/// Appends number `chunk` of num_chunks nearly equal parts of a sequence.
 void append_chunk(std::vector<Run>& runs, std::int64_t sequence, std::int64_t seqlen, std::int64_t chunk,
                   std::int64_t num_chunks) {
   append(runs, sequence, chunk * seqlen / num_chunks, (chunk + 1) * seqlen / num_chunks);

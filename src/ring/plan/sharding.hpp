@@ -1,4 +1,4 @@
-// Which rows a rank holds, as runs of equally spaced positions.
+// The rows of a rank, as runs of equally spaced positions.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace attend::ring {
 
-/// Rows of a rank that lie `step` apart in one sequence: local row local_begin + i is the sequence's row
-/// position + step * i.
+/// Rows of a rank that are `step` apart in one sequence: local row local_begin + i is row position + step * i of the
+/// sequence.
 struct Run {
   std::int64_t sequence;
   std::int64_t local_begin;
@@ -21,15 +21,15 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// Offsets of the sequences in the whole: cu_seqlens widened, or {0, seqlen} for a dense tensor.
+/// Returns the offsets of the sequences in the complete tensor: cu_seqlens widened, or {0, seqlen} for a dense tensor.
 [[nodiscard]] std::vector<std::int64_t> sequence_offsets(std::int64_t seqlen, std::span<const std::int32_t> cu_seqlens);
 
-/// The rank's rows in the order in which it holds them; no run is empty. Trusts its arguments.
-/// @param offsets  of sequence_offsets()
+/// Returns the rank's rows in storage order; no run is empty. Does not check its arguments.
+/// @param offsets  from sequence_offsets()
 [[nodiscard]] std::vector<Run> runs_of(Sharding sharding, std::span<const std::int64_t> offsets, int rank,
                                        int num_ranks);
 
-/// Rows in all the runs.
+/// Returns the number of rows in all runs.
 [[nodiscard]] std::int64_t num_rows(std::span<const Run> runs);
 
 }  // namespace attend::ring

@@ -34,10 +34,11 @@ Fields unpacked(std::string_view text) {
   return fields;
 }
 
-constexpr std::size_t kUsualRoom = 2048;  // bytes: what ranks say of a call, if it is not of many packed sequences
+constexpr std::size_t kUsualRoom = 2048;  // bytes for the fields of a usual call; many packed sequences need more
 
 constexpr const char* kNumber = "call number";
-constexpr const char* kRefused = "refused";  // the name of a first field, with the error's code; the second is its text
+// name of the first field of a refusal, which holds the error code; the second field holds the text
+constexpr const char* kRefused = "refused";
 
 Fields refusal(ErrorCode code, const char* text) {
   return {{kRefused, fmt::to_string(static_cast<int>(code))}, {"", text}};
@@ -50,8 +51,8 @@ ErrorCode code_of(const Field& refusal) {
   return ErrorCode::kInvalidArgument;
 }
 
-/// Where this rank is interrupted the ring fails: others may have had its message, and go on with the call. An Error
-/// leaves the ring as it is, which knows by itself whether it can go on.
+/// If this rank is interrupted, the ring fails, because others may have received its message and continue with the
+/// call. After an Error, the transport itself decides whether the ring can continue.
 void gather(Transport& transport, std::span<const std::byte> mine, std::span<std::byte> all) {
   try {
     transport.all_gather(mine, all);
@@ -61,12 +62,12 @@ void gather(Transport& transport, std::span<const std::byte> mine, std::span<std
   }
 }
 
-/// Every rank's fields, by rank. A rendezvous: no rank returns before all have called.
+/// Returns the fields of every rank, in the order of ranks. No rank returns before all have called.
 std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   const auto num_ranks = static_cast<std::size_t>(transport.size());
   const std::string text = packed(mine);
   const std::uint64_t length = text.size();
-  std::size_t room = kUsualRoom;  // for a text behind its length
+  std::size_t room = kUsualRoom;  // bytes for the text, which follows its length
   std::string record, records;
   std::uint64_t longest = 0;
   const auto length_of = [&](std::size_t rank) {
@@ -74,7 +75,7 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
     std::memcpy(&its, records.data() + rank * record.size(), sizeof(its));
     return its;
   };
-  do {  // twice at most: once more where a text has no room
+  do {  // at most two iterations: the second one if a text does not fit
     room = std::max<std::size_t>(room, longest);
     record.assign(sizeof(length) + room, '\0');
     std::memcpy(record.data(), &length, sizeof(length));
@@ -92,7 +93,7 @@ std::vector<Fields> exchange_fields(Transport& transport, const Fields& mine) {
   return by_rank;
 }
 
-/// @throws Error where the ranks' first fields are numbers of calls that differ.
+/// @throws Error if the first fields of the ranks are different call numbers.
 void require_same_number(const std::vector<Fields>& by_rank) {
   const Field& first = by_rank.front().front();
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
@@ -104,7 +105,7 @@ void require_same_number(const std::vector<Fields>& by_rank) {
   }
 }
 
-/// @throws Error: what the first rank that refuses has said, if one does.
+/// @throws Error of the first rank that refuses, if any.
 void throw_refusal(const std::vector<Fields>& by_rank) {
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
     const Fields& fields = by_rank[rank];
@@ -133,7 +134,7 @@ Fields checked(const std::function<Fields()>& check) {
     return check();
   } catch (const Error& error) {
     return refusal(error.code(), error.what());
-  } catch (const std::exception& error) {  // out of memory: the others wait for a word all the same
+  } catch (const std::exception& error) {  // out of memory, for example: the other ranks need an answer all the same
     return refusal(ErrorCode::kInternal, error.what());
   }
 }
@@ -160,7 +161,7 @@ std::vector<Fields> agree_on_next_call(Transport& transport, const std::function
 
 void refuse(Transport& transport, const Error& error) {
   (void)agree_on_next_call(transport, [&]() -> Fields { throw error; });
-  throw error;  // never: a refusal is thrown to all
+  throw error;  // never reached: agree_on_next_call() throws
 }
 
 const std::string& value_of(const Fields& fields, std::string_view name) {

@@ -1,4 +1,4 @@
-// The ring's messages by functions of the caller.
+// Sends the ring's messages by functions of the caller.
 #include <fmt/format.h>
 
 #include <utility>
@@ -29,7 +29,7 @@ class CallbackTransport : public Transport {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
 
-  // Both ends know the sizes: a message of nothing is not sent.
+  // Empty messages are not sent, because both ends know the sizes.
   [[nodiscard]] std::unique_ptr<Pending> send(int to, Channel channel, std::span<const std::byte> bytes) override {
     require_alive();
     if (bytes.empty()) return std::make_unique<PendingCallback>(nullptr);
@@ -54,7 +54,7 @@ class CallbackTransport : public Transport {
   }
 
  private:
-  /// After a failure messages may be on their way that nobody waits for: the next call would take them for its own.
+  /// After a failure, messages of the failed call may still be in transit, and the next call would receive them.
   void require_alive() const {
     if (!failure_.empty()) {
       throw Error(ErrorCode::kInternal, fmt::format("ring: ended by an earlier call that failed: {}", failure_));

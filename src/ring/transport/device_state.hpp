@@ -1,4 +1,4 @@
-// What a rank keeps on its GPU from call to call: a stream for exchanges, and the memory of messages.
+// State of a rank on its GPU, kept from call to call: a stream for exchanges, and the memory of messages.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +20,28 @@ class DeviceState {
 
   [[nodiscard]] int device() const noexcept { return device_; }
 
-  /// Of exchanges: beside the products of whoever calls, and before them where both want a multiprocessor.
+  /// Stream of exchanges. Runs concurrently with the caller's kernels, with a higher priority for multiprocessors.
   [[nodiscard]] cuda::StreamHandle stream() const noexcept { return stream_->get(); }
 
-  /// Memory for messages, a multiple of 256 bytes from the start of each. The stream `user` may write to it from its
-  /// present point on. Grows, and then waits for whoever used it last.
+  /// Returns memory for messages, at a multiple of 256 bytes. The stream `user` may write to it from its current point
+  /// on. If the memory must grow, waits for its last user.
   [[nodiscard]] cuda::DevicePointer borrow(std::size_t bytes, cuda::StreamHandle user);
 
-  /// From now on memory that was outgrown stays until drop_outgrown(): other processes may have it open.
+  /// From now on, outgrown memory is kept until drop_outgrown(), because other processes may have it open.
   void keep_outgrown() { keeps_outgrown_ = true; }
   [[nodiscard]] bool has_outgrown() const noexcept { return !outgrown_.empty(); }
   void drop_outgrown() { outgrown_.clear(); }
 
-  /// Where it begins, and another number each time it grows.
+  /// Return the address of the memory, and a number that changes each time the memory grows.
   [[nodiscard]] cuda::DevicePointer memory() const noexcept { return memory_.data(); }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
-  /// `user` is done with the memory at its present point.
+  /// Records that `user` is done with the memory at its current point.
   void give_back(cuda::StreamHandle user);
 
  private:
   int device_;
-  std::optional<cuda::OwnStream> stream_;  // these three want the context to be current when they go
+  std::optional<cuda::OwnStream> stream_;  // these three must be destroyed with the context current
   std::optional<cuda::Event> returned_;
   cuda::DeviceMemory memory_;
   std::uint64_t generation_ = 0;

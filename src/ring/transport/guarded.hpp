@@ -1,4 +1,4 @@
-// A rank that fails in a call ends the call of the others.
+// Ends the call of the other ranks if this rank fails.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 
 namespace attend::ring {
 
-/// Calls run(). Tells the other ranks when it fails, as they would wait for ever.
+/// Calls run(). If it fails, notifies the other ranks, which would otherwise wait forever.
 template <class Run>
 void guarded(Transport& transport, Run run) {
   try {

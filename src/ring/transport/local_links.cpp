@@ -20,8 +20,8 @@ namespace {
 
 using cuda::DevicePointer;
 
-/// How long a rank waits in the end for others to let go of its memory. Then it goes all the same: whoever has it open
-/// reads nothing of it any more.
+/// Time that a rank waits, when destroyed, for other ranks to close its memory. It then frees the memory anyway,
+/// because no rank with the memory open reads it any more.
 constexpr auto kClosingTime = std::chrono::seconds(2);
 
 std::uint64_t random_number() {
@@ -29,13 +29,13 @@ std::uint64_t random_number() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-/// Numbers of processes are no names: they differ in containers, and come again.
+/// Returns a random name. Process ids are unsuitable: they differ between containers and are reused.
 std::uint64_t name_of_process() {
   static const std::uint64_t kName = random_number();
   return kName;
 }
 
-/// Another one after each start of a machine. Containers have that of their machine.
+/// Returns a name that changes with each boot. Containers have the name of their machine.
 std::string name_of_machine() {
   std::string name;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), name);
@@ -57,12 +57,12 @@ std::size_t block_bytes(int size) {
 /// Another rank of the machine.
 struct LocalLinks::Peer {
   bool is_of_this_process = false;
-  int device = 0;  // if it is
+  int device = 0;  // only if is_of_this_process
   std::shared_ptr<LocalMarks> marks;
   SharedBlock block;
-  cuda::OpenedEvent opened_ready, opened_copied;  // else
+  cuda::OpenedEvent opened_ready, opened_copied;  // only if not is_of_this_process
   cuda::EventHandle ready = nullptr, copied = nullptr;
-  cuda::OpenedMemory memory;  // what of it is open: that of the generation
+  cuda::OpenedMemory memory;  // the peer's memory that is open, with its generation
   std::uint64_t generation = 0;
 };
 
@@ -80,7 +80,7 @@ LocalLinks::LocalLinks(const Setup& setup)
 LocalLinks::~LocalLinks() {
   try {
     const cuda::ContextGuard guard(state_.device());
-    cuda::synchronize(state_.stream());  // for copies from memory that is about to be closed
+    cuda::synchronize(state_.stream());  // waits for copies from memory that is about to be closed
     close_opened_memory();
     const auto start = std::chrono::steady_clock::now();
     const auto is_open = [&](const std::unique_ptr<Peer>& peer) {
@@ -89,9 +89,9 @@ LocalLinks::~LocalLinks() {
     while (std::ranges::any_of(peers_, is_open) && std::chrono::steady_clock::now() - start < kClosingTime) {
       std::this_thread::yield();
     }
-    peers_.clear();  // whose events want the context
+    peers_.clear();  // destroys events while the context is current
   } catch (const Error&) {
-    return;  // the context is gone, and all that was in it
+    return;  // the context and all its memory are gone
   }
 }
 
@@ -108,7 +108,7 @@ std::unique_ptr<LocalLinks> LocalLinks::connect(const Setup& setup) {
       probe = cuda::DeviceMemory(cuda::kSharedMemoryUnit);
       mine = links->introduce(probe.data());
     }
-  } catch (const Error&) {  // what it lacks, others cannot use
+  } catch (const Error&) {  // other ranks cannot use features that this rank does not have
     mine = {};
   }
   const auto ask_all = [&](const auto& mine_of_it) {
@@ -243,7 +243,7 @@ void LocalLinks::all_gather(std::span<const std::byte> mine, std::span<std::byte
 
 // --------------------------------------------------------------------------------------------------------- messages
 
-/// Messages of an exchange that this rank has posted and whose memory is not its own again.
+/// Messages of an exchange that this rank has posted and that may still be read.
 class LocalLinks::Posted {
  public:
   explicit Posted(LocalLinks& links) : links_(links) {}
@@ -262,7 +262,7 @@ class LocalLinks::Posted {
     to_.push_back(message.peer);
   }
 
-  /// What is put on the stream from now on may write the messages' memory.
+  /// Makes later work on the stream wait for the copies. Afterwards it may overwrite the messages' memory.
   void finish() {
     while (!to_.empty()) {
       const int rank = to_.back();
@@ -276,7 +276,7 @@ class LocalLinks::Posted {
   }
 
  private:
-  /// Where the call has failed: the receiver may be about to copy all the same.
+  /// If the call has failed: the receiver may still be about to copy.
   void withdraw(int rank) const noexcept {
     const Peer& peer = links_.peer(rank);
     Mailbox& box = links_.mailbox(peer.block, links_.rank_);
@@ -290,7 +290,7 @@ class LocalLinks::Posted {
     try {
       cuda::wait_for_event(links_.state_.stream(), peer.copied);
     } catch (const Error&) {
-      return;  // the context is gone, and all that was in it
+      return;  // the context and all its memory are gone
     }
   }
 
@@ -298,7 +298,7 @@ class LocalLinks::Posted {
   std::vector<int> to_;
 };
 
-// All messages are posted first: no rank waits for one that has not posted its own.
+// Posts all messages first, so that no rank waits for one that has not posted its messages.
 void LocalLinks::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
   drop_outgrown_memory();
   record_ready();
@@ -322,12 +322,12 @@ void LocalLinks::take(const DeviceMessage& message) {
     }
     const DevicePointer from = memory_of(peer, box) + box.offset;
     cuda::wait_for_event(state_.stream(), peer.ready);
-    const int device = state_.device();  // as which memory that was opened counts
+    const int device = state_.device();  // opened memory counts as memory of this device
     cuda::copy_between({device, message.data}, {peer.is_of_this_process ? peer.device : device, from}, message.bytes,
                        state_.stream());
     record_copied();
   } catch (...) {
-    box.state.store(Mailbox::kPosted, std::memory_order_release);  // its sender may take it back
+    box.state.store(Mailbox::kPosted, std::memory_order_release);  // the sender may withdraw it
     throw;
   }
   box.state.store(Mailbox::kTaken, std::memory_order_release);
@@ -343,11 +343,11 @@ const MemoryOfRank& LocalLinks::own_memory() {
   return own_memory_;
 }
 
-/// Where the memory that a message lies in is for this rank.
+/// Returns the address, for this rank, of the memory that holds a message.
 DevicePointer LocalLinks::memory_of(Peer& peer, Mailbox& box) {
   if (peer.is_of_this_process) return box.memory.data;
   if (peer.generation != box.memory.generation) {
-    cuda::synchronize(state_.stream());  // for copies from what is about to be closed
+    cuda::synchronize(state_.stream());  // waits for copies from memory that is about to be closed
     peer.memory = {};
     peer.memory = cuda::OpenedMemory(box.memory.handle);
     peer.generation = box.memory.generation;
@@ -356,7 +356,7 @@ DevicePointer LocalLinks::memory_of(Peer& peer, Mailbox& box) {
   return peer.memory.data();
 }
 
-/// Frees what no process has open any more.
+/// Frees outgrown memory that no process has open any more.
 void LocalLinks::drop_outgrown_memory() {
   if (!state_.has_outgrown()) return;
   const auto reads_it = [&](const std::unique_ptr<Peer>& peer) {

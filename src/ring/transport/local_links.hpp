@@ -1,12 +1,15 @@
-// Messages between the GPUs of one machine by their copy engines, which leave all multiprocessors to the products. The
-// ranks may be processes or threads.
+// Messages between the GPUs of one machine by their copy engines, which use no multiprocessor. The ranks may be
+// processes or threads.
 //
-//   host of the sender       says in the receiver's mailbox where the message lies, and waits until it is taken
-//   host of the receiver     puts on its stream: wait for the sender's event, copy, record an event for the sender
-//   host of the sender       puts on its stream: wait for the receiver's event
+// - The sender's host writes the location of the message to the receiver's mailbox, and waits until it is taken.
 //
-// Hosts wait for hosts only, never for a GPU. Mailboxes lie in memory that the processes share (shared_block.hpp),
-// which ranks also agree in where all of them are on one machine: nothing of a call waits for the calls before then.
+// - The receiver's host queues on its stream: wait for the sender's event, copy, record an event for the sender.
+//
+// - The sender's host then queues on its stream: wait for the receiver's event.
+//
+// Hosts wait only for hosts, never for a GPU. Mailboxes are in memory that the processes share (shared_block.hpp). If
+// all ranks are on one machine, they also use this memory to agree on a call, so a call need not wait for GPU work of
+// earlier calls.
 #pragma once
 
 #include <chrono>
@@ -30,14 +33,14 @@ class LocalLinks {
 
   struct Setup {
     int rank, size;
-    bool is_wanted;                     ///< by this rank
-    std::chrono::milliseconds timeout;  ///< of waits for another rank's host; 0: no end
-    DeviceState& state;                 ///< whose memory all messages lie in; outlives the links
+    bool is_wanted;                     ///< requested by this rank
+    std::chrono::milliseconds timeout;  ///< limit of waits for another rank's host; 0: no limit
+    DeviceState& state;                 ///< owner of the memory of all messages; must outlive the links
     Gather gather;                      ///< Transport::all_gather
   };
 
-  /// Links to the other ranks of this machine. Collective; null on all ranks where there is one that does not want
-  /// them, or that cannot reach the GPU or the memory of another of its machine.
+  /// Makes links to the other ranks of this machine. Collective. Returns null on all ranks if any rank does not request
+  /// links, or cannot access the GPU or the memory of another rank of its machine.
   [[nodiscard]] static std::unique_ptr<LocalLinks> connect(const Setup& setup);
 
   LocalLinks(const LocalLinks&) = delete;
@@ -47,11 +50,11 @@ class LocalLinks {
   [[nodiscard]] bool reaches(int rank) const { return peers_[static_cast<std::size_t>(rank)] != nullptr; }
   [[nodiscard]] bool reaches_all() const;
 
-  /// Transport::all_gather and Transport::exchange among ranks that are reached, the former where all are.
+  /// Transport::all_gather and Transport::exchange among linked ranks. all_gather requires that all ranks are linked.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
   void exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives);
 
-  /// This rank has failed in a call: the others' waits end in an error that says so.
+  /// Reports that this rank has failed in a call: the waits of the other ranks throw an error with the reason.
   void fail(const std::string& why) noexcept;
 
  private:
@@ -81,12 +84,12 @@ class LocalLinks {
   std::chrono::milliseconds timeout_;
   DeviceState& state_;
   SharedBlock own_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: not of this machine, or the rank itself
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: on another machine, or the rank itself
   std::shared_ptr<LocalMarks> marks_;         // for ranks of this process
-  cuda::SharedEvent ready_;                   // for others: what this rank sends in an exchange may be read
-  cuda::SharedEvent copied_;                  // and what it receives has been read
+  cuda::SharedEvent ready_;   // for other processes: the memory that this rank sends in an exchange may be read
+  cuda::SharedEvent copied_;  // for other processes: the memory that this rank receives from has been read
   MemoryOfRank own_memory_;
-  std::uint64_t num_pieces_ = 0;  // of messages of all_gather() so far
+  std::uint64_t num_pieces_ = 0;  // number of pieces of all_gather() messages so far
 };
 
 }  // namespace attend::ring

@@ -1,4 +1,4 @@
-// Points in the streams of ranks that are threads of one process.
+// Events in the streams of ranks that are threads of one process.
 #pragma once
 
 #include <memory>
@@ -8,17 +8,17 @@
 
 namespace attend::ring {
 
-/// Of a rank's stream, for ranks of the same process, which may be there for longer. Events that are made for other
-/// processes are for those alone.
+/// Events of a rank's stream, for ranks of the same process, which may outlive that rank. CUDA events made for other
+/// processes cannot be used within the process.
 struct LocalMarks {
-  cuda::Event ready;   ///< what the rank sends in an exchange may be read
-  cuda::Event copied;  ///< what it receives has been read
+  cuda::Event ready;   ///< the memory that the rank sends in an exchange may be read
+  cuda::Event copied;  ///< the memory that the rank receives from has been read
 };
 
-/// Lets marks_of() find them by the rank's name for as long as they are there.
+/// Publishes the marks under the rank's name. marks_of() finds them as long as they exist.
 void publish_marks(const std::string& name, const std::shared_ptr<LocalMarks>& marks);
 
-/// @throws Error (kInternal) where no rank of the name is in this process any more.
+/// @throws Error (kInternal) if no rank of this name is left in the process.
 [[nodiscard]] std::shared_ptr<LocalMarks> marks_of(const std::string& name);
 
 }  // namespace attend::ring

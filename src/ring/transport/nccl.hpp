@@ -1,4 +1,4 @@
-// The part of NCCL that is used, declared here and loaded at run time: building needs no header of it.
+// The functions of NCCL that the library uses, declared here and loaded at run time. Building needs no NCCL header.
 // Source: NVIDIA, NCCL documentation, API; the numbers of enumerators are those of nccl.h since 2.7.
 #pragma once
 
@@ -41,10 +41,10 @@ struct Nccl {
   std::string path;  ///< of libnccl.so.2
 };
 
-/// The one NCCL of this process, loaded by the first call. @throws Error (kMissingHardware) where there is none.
+/// Returns NCCL's entry points, loaded by the first call. @throws Error (kMissingHardware) if NCCL is not found.
 [[nodiscard]] const Nccl& nccl();
 
-/// `result` of `call` has to be success. @throws Error (kInternal) with NCCL's text.
+/// Checks that `result` of `call` is success. @throws Error (kInternal) with NCCL's text.
 void check_nccl(NcclResult result, const char* call);
 
 }  // namespace attend::ring

@@ -1,5 +1,5 @@
-// The ring's messages as ncclSend and ncclRecv on the rank's stream, in one group an exchange; those within a machine
-// by copy engines (local_links.hpp) where the ranks can.
+// Sends the ring's messages by ncclSend and ncclRecv on the rank's stream, with one group per exchange. Within a
+// machine, copy engines transport them if the ranks support it (local_links.hpp).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void* pointer(cuda::DevicePointer address) {
 
 class NcclTransport : public Transport {
  public:
-  /// @param owned  of whoever made it otherwise
+  /// @param owned  true if this object owns the communicator, false if the caller does
   NcclTransport(NcclComm comm, bool owned, const NcclRingOptions& options)
       : comm_(comm), owned_(owned), timeout_(options.timeout), wants_links_(options.copy_engines) {
     check_nccl(nccl().comm_rank(comm_, &rank_), "ncclCommUserRank");
@@ -55,7 +55,7 @@ class NcclTransport : public Transport {
     throw_host_message();
   }
 
-  /// The first of all ranks' calls is where they link up.
+  /// The first call of all ranks makes the links.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     require_alive();
     if (!has_connected_) {
@@ -64,7 +64,8 @@ class NcclTransport : public Transport {
       links_ = LocalLinks::connect({rank_, size_, wants_links_, timeout_, state(), gather});
     }
     if (links_ == nullptr || !links_->reaches_all()) return gather_over_nccl(mine, all);
-    guarded(*this, [&] { links_->all_gather(mine, all); });  // a rank that comes later waits for nobody
+    // if this rank fails, a rank that arrives later does not wait
+    guarded(*this, [&] { links_->all_gather(mine, all); });
   }
 
   [[nodiscard]] std::optional<std::string> allowed_instead(Device device) const override {
@@ -85,8 +86,8 @@ class NcclTransport : public Transport {
     exchange_over_nccl(part(sends, false), part(receives, false));
   }
 
-  /// Makes the connections of all_gather(), which NCCL's first gather does while its host waits for all ranks, without
-  /// an end. To be called by all ranks.
+  /// Makes the connections of all_gather(). NCCL makes them during its first gather, while the host waits for all ranks
+  /// without a limit. All ranks have to call.
   void connect() {
     const std::byte mine = {};
     std::vector<std::byte> all(static_cast<std::size_t>(size_));
@@ -110,7 +111,8 @@ class NcclTransport : public Transport {
     cuda::check_call(cuda::driver().copy_to_device(own, mine.data(), mine.size(), stream), "cuMemcpyHtoDAsync", kDoing);
     check_nccl(nccl().all_gather(pointer(own), pointer(gathered), mine.size(), kNcclBytes, comm_, stream),
                "ncclAllGather");
-    wait_for_others(stream);  // before the copy: one to pageable memory would wait for ever where a rank is missing
+    // before the copy, because a copy to pageable memory would wait forever for a missing rank
+    wait_for_others(stream);
     cuda::check_call(cuda::driver().copy_to_host(all.data(), gathered, all.size(), stream), "cuMemcpyDtoHAsync",
                      kDoing);
     cuda::synchronize(stream);
@@ -120,7 +122,7 @@ class NcclTransport : public Transport {
     if (sends.empty() && receives.empty()) return;
     const cuda::StreamHandle stream = state().stream();
     check_nccl(nccl().group_start(), "ncclGroupStart");
-    NcclResult result = 0;  // of the first that fails: a group that was begun has to be ended
+    NcclResult result = 0;  // first error; after an error, the group must still be ended
     const auto note = [&result](NcclResult its) { result = result == 0 ? its : result; };
     for (const DeviceMessage& m : sends) {
       note(nccl().send(pointer(m.data), m.bytes, kNcclBytes, m.peer, comm_, stream));
@@ -141,7 +143,7 @@ class NcclTransport : public Transport {
     if (has_failed_) throw Error(ErrorCode::kInternal, "ring: a call on it has failed before");
   }
 
-  /// Returns when the stream is done, which it is not while a rank is missing.
+  /// Returns when the stream is done. It is not done while a rank is missing.
   void wait_for_others(cuda::StreamHandle stream) {
     const auto start = std::chrono::steady_clock::now();
     while (!cuda::is_done(stream)) {
@@ -158,7 +160,7 @@ class NcclTransport : public Transport {
         throw Error(ErrorCode::kInternal, fmt::format("ring: rank {} has waited {} ms for the others to begin the call",
                                                       rank_, timeout_.count()));
       }
-      if (cpu::wants_to_end()) throw cpu::Interrupted();  // the ring fails, and its communicator with it
+      if (cpu::wants_to_end()) throw cpu::Interrupted();  // the ring and its communicator then fail
       std::this_thread::yield();
     }
   }
@@ -168,25 +170,26 @@ class NcclTransport : public Transport {
       const cuda::ContextGuard guard(device_);
       staging_ = {};
     } catch (const Error&) {
-      return;  // the context is gone, and all that was in it
+      return;  // the context and all its memory are gone
     }
   }
 
-  /// Ends what is on the stream. NCCL's call does that at once, but then waits for the other ranks of the machine to
-  /// abort too: on a thread that nobody waits for.
+  /// Ends the work on the stream. ncclCommAbort does so at once, but then waits for the other ranks of the machine to
+  /// abort too, so it runs on a detached thread.
   void abort() {
     if (!owned_ || comm_ == nullptr) return;
     std::thread([comm = std::exchange(comm_, nullptr)] { nccl().comm_abort(comm); }).detach();
   }
 
-  /// Waits for the other ranks of the machine to do the same, but not for ever: one of them may have aborted.
+  /// Waits up to the time limit for the other ranks of the machine to do the same, because one of them may have
+  /// aborted.
   void destroy() noexcept {
     try {
       std::packaged_task<NcclResult()> task([comm = comm_] { return nccl().comm_destroy(comm); });
       const std::future<NcclResult> done = task.get_future();
       std::thread(std::move(task)).detach();
       (void)done.wait_for(timeout_);
-    } catch (const std::exception&) {  // no more threads: the communicator stays
+    } catch (const std::exception&) {  // no more threads available: the communicator is leaked
       return;
     }
   }

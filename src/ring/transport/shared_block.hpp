@@ -1,4 +1,4 @@
-// Memory of the host that processes of one machine have in common, under a name (POSIX shared memory).
+// Named host memory that processes of one machine share (POSIX shared memory).
 #pragma once
 
 #include <cstddef>
@@ -20,24 +20,25 @@ class SharedBlock {
     return *this;
   }
 
-  /// A new block of zeros. @param name  begins with a slash and has no other
-  /// @throws Error (kInternal) where the system refuses.
+  /// Makes a new block of zeros. @param name  begins with a slash and contains no other
+  /// @throws Error (kInternal) if the operating system refuses.
   [[nodiscard]] static SharedBlock make(const std::string& name, std::size_t bytes);
 
-  /// One that another has made, of as many bytes. @throws Error likewise.
+  /// Opens a block of the same size that another process has made. @throws Error likewise.
   [[nodiscard]] static SharedBlock open(const std::string& name, std::size_t bytes);
 
-  /// Takes the name away from a block made here: nobody can open it any more, and it goes with the last who has it.
+  /// Removes the name of a block made here. No process can open it afterwards, and the operating system frees it with
+  /// its last user.
   void forget_name() noexcept;
 
-  [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< empty once it is forgotten
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }  ///< empty after forget_name()
   [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
 
  private:
   [[nodiscard]] static SharedBlock map(const std::string& name, int flags, std::size_t bytes);
 
   std::span<std::byte> memory_;
-  std::string name_;  // while the block made here has it
+  std::string name_;  // set while the block made here has a name
 };
 
 }  // namespace attend::ring

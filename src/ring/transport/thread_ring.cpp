@@ -20,20 +20,20 @@ namespace attend::ring {
 namespace {
 
 constexpr std::size_t kNumChannels = 5;
-constexpr auto kDeviceChannel = static_cast<Channel>(4);  // of exchange()
+constexpr auto kDeviceChannel = static_cast<Channel>(4);  // channel of exchange()
 
 enum class MessageState : std::uint8_t { kPosted, kBeingCopied, kTaken };
 
 struct Message {
   std::span<const std::byte> bytes;
   MessageState state = MessageState::kPosted;
-  // In the memory of a GPU: whoever reads waits for the one, the sender for the other, each on its stream.
+  // For GPU memory: the receiver waits for `ready` and the sender for `copied`, each on its stream.
   int device = 0;
   std::shared_ptr<cuda::Event> ready = {};
   std::shared_ptr<cuda::Event> copied = {};
 };
 
-/// What the ranks share: for each pair of ranks and channel the messages that nobody has taken yet.
+/// State that the ranks share: for each pair of ranks and channel, the messages that are not yet taken.
 class Hub {
  public:
   Hub(int num_ranks, const RingLimits& limits)
@@ -55,7 +55,7 @@ class Hub {
     if (message.state != MessageState::kTaken) throw_failure();
   }
 
-  /// Waits for there to be a message of `size` bytes and calls copy(message), which reads the first.
+  /// Waits for a message of `size` bytes and calls copy(message), which reads it.
   template <class Copy>
   void take(int from, int to, Channel channel, std::size_t size, Copy copy) {
     std::unique_lock lock(mutex_);
@@ -78,13 +78,13 @@ class Hub {
     try {
       copy(*message);
     } catch (...) {
-      leave_in(MessageState::kPosted);  // its sender may take it back
+      leave_in(MessageState::kPosted);  // the sender may withdraw it
       throw;
     }
     leave_in(MessageState::kTaken);
   }
 
-  /// Returns when nobody reads the message any more and nobody will.
+  /// Removes the message, and returns when no rank reads it any more.
   void withdraw(int from, int to, Channel channel, const std::shared_ptr<Message>& message) {
     std::unique_lock lock(mutex_);
     core::wait_until_done(changed_, lock, [&] { return message->state != MessageState::kBeingCopied; });
@@ -103,7 +103,7 @@ class Hub {
                    static_cast<std::size_t>(channel)];
   }
 
-  /// Waits until `is_done`, but not for ever.
+  /// Waits until `is_done`, up to the time limit.
   template <class IsDone>
   void wait(std::unique_lock<std::mutex>& lock, int waiting, int other, IsDone is_done) {
     if (timeout_.count() == 0) return core::wait_until_done(changed_, lock, is_done);
@@ -183,26 +183,26 @@ class ThreadTransport : public Transport {
   int rank_;
 };
 
-/// A send of the memory of a GPU. Its receiver copies on its own stream.
+/// A send from GPU memory. The receiver copies on its stream.
 class DeviceSend : public PendingSend {
  public:
   DeviceSend(std::shared_ptr<Hub> hub, int from, int to, Message message, cuda::StreamHandle stream)
       : PendingSend(std::move(hub), from, to, kDeviceChannel, std::move(message)), stream_(stream) {}
 
-  /// Where the call has failed, and its receiver's has not: a copy may be under way all the same.
+  /// If the call has failed on this rank, but not on the receiver, a copy may still be running.
   ~DeviceSend() override {
     if (is_ordered_) return;
     withdraw();
     try {
       order();
     } catch (const Error&) {
-      return;  // the context is gone, and all that was in it
+      return;  // the context and all its memory are gone
     }
   }
 
-  /// What is put on the stream from now on may write the message's memory.
+  /// Makes later work on the stream wait for the copy. Afterwards it may overwrite the message's memory.
   void finish() {
-    wait();  // until the copy is on the receiver's stream
+    wait();  // until the receiver has queued the copy
     order();
   }
 
@@ -216,7 +216,7 @@ class DeviceSend : public PendingSend {
   bool is_ordered_ = false;
 };
 
-// All sends first: no rank waits for one that has not posted its own.
+// Posts all sends first, so that no rank waits for one that has not posted its sends.
 void ThreadTransport::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives) {
   const cuda::StreamHandle stream = state().stream();
   const int device = state().device();
@@ -232,7 +232,7 @@ void ThreadTransport::exchange(std::span<const DeviceMessage> sends, std::span<c
     hub_->take(m.peer, rank_, kDeviceChannel, m.bytes, [&](Message& message) {
       message.ready->make_wait(stream);
       auto copied = std::make_shared<cuda::Event>();
-      cuda::enable_peer_access(device, message.device);  // where it cannot, the copy goes by way of the host's memory
+      cuda::enable_peer_access(device, message.device);  // without peer access, the copy passes through host memory
       const auto from = reinterpret_cast<cuda::DevicePointer>(message.bytes.data());
       cuda::copy_between({device, m.data}, {message.device, from}, m.bytes, stream);
       copied->record(stream);

@@ -1,4 +1,4 @@
-// When a rank computed in a call, and when it exchanged: for `attend ring`. Nothing is recorded where nobody asks.
+// Records when a rank computes and when it exchanges, for `attend ring`. Records nothing unless a timeline is set.
 #pragma once
 
 #include <chrono>
@@ -11,27 +11,27 @@
 
 namespace attend::ring {
 
-/// kCopy: what a rank clears, copies, adds up and rounds beside the products, on a GPU.
+/// kCopy: clearing, copying, adding and rounding in addition to the products, on a GPU.
 enum class Activity : std::uint8_t { kCompute, kExchange, kCopy };
 
-/// Milliseconds since the timeline's first span began.
+/// Times in milliseconds since the timeline's first span began.
 struct Span {
   Activity activity;
   int step;
   double begin_ms, end_ms;
 };
 
-/// On the host spans are of its clock; on a GPU of events on the streams that do the work.
+/// On the host, spans use the host clock. On a GPU, they use events on the streams that do the work.
 class Timeline {
  public:
-  /// @param on_device  begin() and end() get the stream of each span
+  /// @param on_device  begin() and end() receive the stream of each span
   explicit Timeline(bool on_device) : on_device_(on_device) {}
 
-  /// The span's number.
+  /// Begins a span and returns its number.
   [[nodiscard]] std::size_t begin(Activity activity, int step, cuda::StreamHandle stream = nullptr);
   void end(std::size_t number, cuda::StreamHandle stream = nullptr);
 
-  /// Those that have ended, by their begin. On a GPU waits for them.
+  /// Returns the spans that have ended, in the order of their begin. On a GPU waits for them.
   [[nodiscard]] std::vector<Span> spans() const;
 
  private:
@@ -53,7 +53,7 @@ class Timeline {
   std::vector<Marks> marks_;
 };
 
-/// A span that lasts as long as the object; of no timeline it is nothing.
+/// A span that lasts as long as the object. Does nothing if the timeline is null.
 class TimedSpan {
  public:
   TimedSpan(Timeline* timeline, Activity activity, int step, cuda::StreamHandle stream = nullptr)
@@ -62,7 +62,7 @@ class TimedSpan {
   TimedSpan(const TimedSpan&) = delete;
   TimedSpan& operator=(const TimedSpan&) = delete;
 
-  /// Ends it before its time.
+  /// Ends the span early.
   void end() noexcept;
 
  private:
