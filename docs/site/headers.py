@@ -19,7 +19,7 @@ _ORDINARY = re.compile(
     r"= default;|^ *~|^ *(\w+)\((?:const )?\1&&?\)(?: noexcept)?;|operator=\((?:const )?\w+&&?\)|^ *friend "
 )
 _CLOSING = "}  // namespace attend"
-_INTERNAL = re.compile(r"^\s*/// Internal\b")
+_INTERNAL = re.compile(r"^\s*/// (?:Of|For) the library's own")
 
 
 def group_of(header: str) -> str:
