@@ -74,7 +74,7 @@ def packed_attention(
 def _of_all_keys(
     q: Any, k: Any, v: Any, offsets_q: Any, offsets_k: Any, max_length_q: Any, max_length_k: Any, options: Any
 ) -> Any:
-    """Returns (tokens, heads, head_dim_v). Rows after the last sequence, with which transformers pads a batch, are 0."""
+    """Returns (tokens, heads, head_dim_v). Padding rows after the last sequence are 0."""
     rows, keys = int(offsets_q[-1]), int(offsets_k[-1])
     o = attention_varlen(
         q[:rows], k[:keys], v[:keys], offsets_q, offsets_k, int(max_length_q), int(max_length_k), **options

@@ -57,7 +57,7 @@ def number(name: str, x: Any) -> Any:
 
 
 def random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int, int, Any]:
-    """Returns seed, offset and None. If their values must not be read, returns 0, 0 and the tensor that contains both."""
+    """Returns seed, offset and None. If the values must not be read, returns 0, 0 and a tensor of both."""
     if seed is None:
         if offset is not NO_OFFSET:
             raise ArgumentError("offset: given without seed, allowed with it only")

@@ -34,7 +34,7 @@ class Own:
         return "block_mask" if self.text is None else "score"
 
     def function(self, views: tuple[_core.Array, ...]) -> Optional[_core.ScoreFunction]:
-        """Returns the function with these views of its captures. A text is parsed once for the same shapes and dtypes."""
+        """Returns the function with these views of its captures. A text is parsed once for given shapes and dtypes."""
         if self.text is None:
             return None
         key = (self.text, self.names, tuple((view.dtype, view.shape) for view in views))

@@ -46,7 +46,7 @@ class Space(Protocol):
         ...
 
     def hand_over_edited(self, results: list[Any], edit: Callable[..., tuple[Any, ...]]) -> list[Any]:
-        """Returns the results of `edit(module, *results)` as arrays of q's framework. `module` has the array functions."""
+        """Applies `edit(module, *results)` with a module's array functions. Returns arrays of q's framework."""
         ...
 
 

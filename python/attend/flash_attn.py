@@ -267,7 +267,7 @@ def _attend(
     return_attn_probs: bool,
     **layout: str,
 ) -> Any:
-    """Calls attend's `function` and returns its results in flash-attn's form. Errors use flash-attn's argument names."""
+    """Calls attend's `function` and returns flash-attn's results. Errors use flash-attn's argument names."""
     refuse_pattern(return_attn_probs, dropout_p)
     try:
         results = function(
