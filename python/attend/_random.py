@@ -38,7 +38,7 @@ def manual_seed(seed: SupportsIndex) -> None:
     forks in the same order reproduces them.
 
     Arguments:
-        seed: a whole number from 0 to 2^64 - 1.
+        seed: an integer from 0 to 2^64 - 1.
 
     Raises:
         ArgumentError: another value.

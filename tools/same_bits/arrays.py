@@ -20,7 +20,7 @@ class Numpy:
 
     @contextlib.contextmanager
     def poisoned(self, *_):
-        """Makes results that a call allocates meanwhile NaN where it does not write them."""
+        """Fills results that a call allocates with NaN, which stays in every element that the call does not write."""
         plain_empty = np.empty
 
         def empty(shape, dtype=float, *args, **kwargs):

@@ -33,7 +33,7 @@ Sets = tuple[Any, Any, Any, Any]
 
 
 class Prepared(NamedTuple):
-    """`call(i)` computes with the i-th set of inputs. It must run inside of `context()`."""
+    """`call(i)` computes with the i-th set of inputs. It must run inside `context()`."""
 
     call: Callable[[int], Any]
     context: Callable[[], contextlib.AbstractContextManager[Any]]

@@ -72,7 +72,7 @@ def attention(
         bias: float, mask: bool (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k). Leading dimensions may be
             missing. A last dimension of 1 is first expanded over the keys.
         alibi_slopes: f32, sinks: float (heads_q) or (batch, heads_q).
-        seed: required with dropout_p: a number, an array of one whole number, which may be traced, or a key of
+        seed: required with dropout_p: a number, an array of one integer, which may be traced, or a key of
             jax.random. The dropout pattern is a pure function of it. There is no default, because a compiled function
             would drop the same entries in every run.
         offset: selects another dropout pattern of the same seed. Not allowed with a key.

@@ -1,4 +1,4 @@
-"""Attention of one sequence whose rows and keys are distributed over a mesh axis, inside of shard_map."""
+"""Attention of one sequence whose rows and keys are distributed over a mesh axis, inside shard_map."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ring_attention(
     deterministic: bool = False,
     compute: str = "auto",
 ) -> Any:
-    """`attend.jax.attention` of a sequence that is split over the devices of an axis, inside of jax.shard_map.
+    """`attend.jax.attention` of a sequence that is split over the devices of an axis, inside jax.shard_map.
 
     lax.ppermute passes keys and values around the ring while each device computes with the ones that it holds. Partial
     results are merged by their log-sum-exp. A second ring computes the gradients. Nothing is gathered.

@@ -24,14 +24,14 @@ HAS_SHARDING_RULES = "sharding_rule" in inspect.signature(
 ).parameters and hasattr(partitioning, "SdyShardingRule")
 
 
-# The field of a type that lists the mesh axes over which it varies inside of shard_map.
+# The field of a type that lists the mesh axes over which it varies inside shard_map.
 _AXES_FIELD = next(
     (x for x in ("manual_axis_type", "vma") if x in inspect.signature(jax.ShapeDtypeStruct).parameters), None
 )
 
 
 def struct(shape: Any, dtype: Any, like: Any) -> Any:
-    """Returns the type of a result that varies inside of shard_map like `like`."""
+    """Returns the type of a result that varies inside shard_map like `like`."""
     if not (isinstance(like, jax.Array) and _axes(like)):
         return jax.ShapeDtypeStruct(shape, dtype)
     kind = jax.typeof(like)

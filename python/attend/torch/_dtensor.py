@@ -44,7 +44,7 @@ def _register() -> None:
         operator = getattr(torch.ops.attend, name).default
         register_sharding(operator)(shardings)
         # DTensor caches a decision by its tensors and by the values of all arguments from a given one on. By default it
-        # starts with the first whole number, and would confuse a False in `needs` with a True.
+        # starts with the first integer, and would confuse a False in `needs` with a True.
         info = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info[operator]
         info.static_argnum = _FIRST_OPTIONAL[name]
 

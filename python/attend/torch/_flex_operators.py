@@ -1,4 +1,4 @@
-"""The operators of flex_attention inside of graphs: schemas, kernels, fake kernels, autograd.
+"""The operators of flex_attention inside graphs: schemas, kernels, fake kernels, autograd.
 
     attend::flex_forward(q, k, v, captures, text?, mask?, made?, scale?) -> (o, lse, tiles)
     attend::flex_backward(q, k, v, o, lse, dout, dlse?, captures, text?, tiles, scale?, needs)

@@ -1,4 +1,4 @@
-"""Custom scores inside of graphs: operators that take a text and the tensors that it reads.
+"""Custom scores inside graphs: operators that take a text and the tensors that it reads.
 
     attend::score_forward(q, k, v, extras, settings, captures, names, text) -> (o, lse)
     attend::score_backward(q, k, v, o, lse, dout, dlse?, needs, extras, settings, captures, names, text, needs_captures)
