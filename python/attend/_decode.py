@@ -123,8 +123,8 @@ def decode(
             `causal`. A sequence has at most 64 rows.
         head_dim_v: the number of columns of the values if v_cache is None.
         k, v, and the arguments after them: new keys and values, which are written into the cache as in `attend.append`
-        before it is read. seqlens_k are the lengths before the append, required unless slot_mapping is given. q is
-        normalised and rotated as in append, in memory of the call.
+            before it is read. seqlens_k are the lengths before the append, required unless slot_mapping is given. q is
+            normalised and rotated as in append, in memory of the call.
         return_lse: return (o, lse).
         lse_base2: lse is a logarithm to base 2.
         out: the array for o, with its dtype and shape. It is written and returned, and shares memory with no other

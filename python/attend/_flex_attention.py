@@ -65,7 +65,7 @@ def flex_attention(
             query.
         score_mod: a function that returns the new score. Its arguments are the score, a float without dimensions, and
             b, h, q_idx and kv_idx, 32-bit integers without dimensions, which count from 0. h is the head of query. The
-            function is traced: docs/custom_scores.md describes the supported operations and when it is traced again.
+            function is traced. docs/custom_scores.md describes the supported operations and when it is traced again.
             Captured tensors are arguments of each call, and they receive gradients within the limits given there.
         block_mask: a result of `create_block_mask`, attend's or torch's, for these lengths. It is applied after
             score_mod.

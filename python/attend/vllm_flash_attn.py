@@ -95,7 +95,7 @@ def flash_attn_varlen_func(
         s_aux: float (heads_q): `sinks` of `attend.decode`.
         q_descale, k_descale, v_descale: ignored, as in flash-attn if q, k and v have more than 8 bits.
         scheduler_metadata, num_splits, deterministic, fa_version (2, 3 or 4): ignored, because they do not change
-        results. cp_rank and cp_tot_seqused_k: ignored, because they have no meaning on one rank.
+            results. cp_rank and cp_tot_seqused_k: ignored, because they have no meaning on one rank.
         Refused: 8-bit tensors, q_v, dropout_p > 0, return_attn_probs, cp_world_size > 1, output_scale, mask_mod and the
             arguments of flash-attn 4 that follow it.
 
