@@ -272,7 +272,7 @@ std::vector<PassTimes> time_rank(const RingOptions& options, const RingContext& 
     if (pass != Mode::kBoth) {
       ring::Timeline timeline(place.on_gpu());
       together();
-      for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n) ring(pass);  // for the clock of calls in a row
+      for (int n = 1; place.on_gpu() && n < kCallsOfAGpuSample; ++n) ring(pass);  // sets the clock of calls in a row
       context.transport().record_in(&timeline);
       ring(pass);
       context.transport().record_in(nullptr);

@@ -80,7 +80,7 @@ def _attributes(settings: Any) -> dict[str, Any]:
             attributes[field] = np.int64(value)
         elif value is not None:
             attributes[field] = np.float64(value)
-    del attributes["seed"], attributes["offset"]  # they are an operand, so other values need no new program
+    del attributes["seed"], attributes["offset"]  # operands, so that other values need no new program
     return attributes
 
 

@@ -10,14 +10,14 @@ from attend.profile.stalls import STALLS
 
 
 class Thresholds(NamedTuple):
-    """bound: % of a resource from which it bounds the kernel. If no resource reaches it, latency bounds the kernel.
+    """bound: a resource bounds the kernel if at least this % of it is used. If none reaches it, latency is the bound.
     ceiling: % of a resource above which little can be gained.
     near: the next resource is named as well if it is at most this many % points below the first.
-    stall_share: share of a warp's time from which a stall reason is named; at most `stalls_named` of them.
-    conflict_share: share of shared-memory wavefronts from which bank conflicts are named.
+    stall_share: a stall reason is named if it takes at least this share of a warp's time; at most `stalls_named` are.
+    conflict_share: bank conflicts are named if they cause at least this share of the shared-memory wavefronts.
     load_sectors: sectors of a global load above which neighbouring threads do not read neighbouring words; 32 threads
         with 16 bytes each need 16.
-    busy_share: share of the cycles below which multiprocessors are idle too long.
+    busy_share: multiprocessors are idle too long if they are busy for less than this share of the cycles.
     occupancy_share: share of the possible occupancy below which blocks of different length leave slots empty.
     """
 

@@ -35,7 +35,7 @@ def parts_of(inputs: Inputs) -> list[Part]:
         return [_dense(inputs)]
     pattern = inputs.pattern
     lengths_q, bounds = [end - start for start, end in pattern.q_bounds], pattern.k_bounds
-    if pattern.kind.is_top_left:  # no row sees a key after the last row's
+    if pattern.kind.is_top_left:  # no row sees a key beyond that of the last row
         bounds = [(start, min(end, start + n)) for (start, end), n in zip(bounds, lengths_q)]
         if any(end - start != n for (start, end), n in zip(bounds, lengths_q)):
             return _by_sequence(inputs, pattern, bounds)
