@@ -1,31 +1,31 @@
 # make            build the library and the program                                 (build/release)
 # make run        generate an example and run forward and backward on it, checked against the float64 reference
-# make test       every test; of the Python package's, those that need neither torch nor JAX nor ONNX, or all where .venv
-#                 has them or ATTEND_TEST_TORCH=1, ATTEND_TEST_JAX=1, ATTEND_TEST_ONNX=1 download them. Of the GPU
-#                 kernels' variants an eighth is compiled, in which everything occurs; ATTEND_TEST_ALL_KERNELS=1
+# make test       all tests; the Python package's tests of torch, JAX and ONNX run only if .venv has these packages or
+#                 ATTEND_TEST_TORCH=1, ATTEND_TEST_JAX=1, ATTEND_TEST_ONNX=1 download them. Compiles an eighth of the
+#                 GPU kernels' variants, which covers every value; ATTEND_TEST_ALL_KERNELS=1
 #                 compiles all                                                                      (20 minutes more)
 # make ring       the same example on the RANKS (4) processes of an mpirun, as a ring: attend run --ring RING (zigzag)
-# make py-test    the Python package's tests: its wheel is built and installed in .venv. The tests of torch and JAX run
-#                 where .venv has them; ATTEND_TEST_TORCH=1 and ATTEND_TEST_JAX=1 download them (large); likewise ONNX
-# make wheel      the wheel for .venv's Python, with its manylinux tag: WHEELS (build/wheel). Fails where the tag would be
-#                 newer than WHEEL_TAG (manylinux_2_34; empty: any)
-# make gpu-test   the tests that need a GPU, also under compute-sanitizer, and the Python package's with torch:
-#                 GPU_RESULTS/tests.json
-# make emulated-test  GPU kernels run on the CPU: more cases than in make test                     (minutes)
+# make py-test    the Python package's tests: builds its wheel and installs it in .venv. The tests of torch, JAX and
+#                 ONNX run only if .venv has them or the variables as for make test download them (large)
+# make wheel      the wheel for .venv's Python, with its manylinux tag, in WHEELS (build/wheel). Fails if the tag would
+#                 be newer than WHEEL_TAG (manylinux_2_34; empty: any)
+# make gpu-test   the tests that need a GPU, also under compute-sanitizer, and those of the Python package with torch;
+#                 writes GPU_RESULTS/tests.json
+# make emulated-test  runs GPU kernels on the CPU, with more cases than make test                  (minutes)
 # make bench-cpu  compare with PyTorch on this CPU: results/cpu/*.json and docs/benchmarks_cpu.md  (downloads PyTorch)
-# make docs       the documentation's site: build/docs/html/index.html; a warning is an error
-# make asan       every test with AddressSanitizer and UndefinedBehaviorSanitizer   (build/asan)
-# make tsan       every test with ThreadSanitizer                                   (build/tsan)
-#                 CTEST: more arguments of ctest, to leave tests out of both
+# make docs       the documentation site: build/docs/html/index.html; warnings are errors
+# make asan       all tests with AddressSanitizer and UndefinedBehaviorSanitizer    (build/asan)
+# make tsan       all tests with ThreadSanitizer                                    (build/tsan)
+#                 CTEST: more arguments for ctest in both, for example to exclude tests
 # make fuzz       each fuzz target for FUZZ_SECONDS (600)                           (build/fuzz)
-# make lint       static checks: format, Python's rules, shell scripts, columns, includes, types (a minute or two). The types
-#                 are checked where .venv has torch, JAX and ONNX
-# make format     clang-format every source file, ruff format every Python file
-# make tidy       clang-tidy every C++ source file, or FILES                         (hours)
+# make lint       static checks: format, Python's rules, shell scripts, columns, includes, types (a minute or two).
+#                 Types are checked only if .venv has torch, JAX and ONNX
+# make format     clang-format for all C++ files, ruff format for all Python files
+# make tidy       clang-tidy for all C++ source files, or for FILES                  (hours)
 # make install    install below PREFIX (/usr/local)
 # make clean      remove the build folder and the generated data
 #
-# On Debian, as root, what is missing is installed first. JOBS sets the number of parallel jobs.
+# On Debian, as root, missing packages are installed first. JOBS sets the number of parallel jobs.
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -44,41 +44,42 @@ EXAMPLE := data/B2_H8_S512_D64
 .PHONY: build run ring test py-test wheel gpu-test emulated-test bench-cpu docs asan tsan fuzz lint format tidy install \
   clean help
 
-# $(call need,groups): stops make with one line when something is missing that cannot be installed here.
+# $(call need,groups): stops make with one line if something is missing that cannot be installed here.
 need = $(if $(filter-out ready,$(call setup,$1)),$(error $(setup_answer)))
 setup = $(eval setup_answer := $(shell tools/setup.sh $1))$(setup_answer)
 
-# $(call want,group): the same, but what is missing is only told.
+# $(call want,group): the same, but only reports what is missing.
 want = @answer=$$(tools/setup.sh $1) && test "$$answer" = ready || echo "left out: $$answer" >&2
 
-# The wheel goes into .venv, and the tests run against what is installed there, not against the sources. CXX: CMake's own
-# choice rather than Python's, which may have another name, under which ccache keeps nothing.
+# The wheel is installed in .venv, and the tests use it, not the sources. CXX: the compiler that CMake chooses. Python
+# may know it by another name, for which ccache keeps nothing.
 make_wheel = CXX="$${CXX:-c++}" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python tools/wheel.py $1
 install_wheel = mkdir -p build && $(call make_wheel,build/wheel) >build/wheel.log && \
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall build/wheel/*.whl
-# In one process more than there are cores, since tests of signals and of ranks wait; but no more than eight: each imports
-# torch. A process takes its tests in a row, since those of a file share what they compiled, and later some of another's.
+# Uses one process more than cores, because tests of signals and of ranks wait, but at most eight, because each imports
+# torch. A process runs consecutive tests, since those of a file share compiled code, and later some of another's.
 run_pytest = { $(install_wheel) && OMP_WAIT_POLICY=passive .venv/bin/python -m pytest --numprocesses $$(($(JOBS) + 1)) \
   --maxprocesses 8 --dist worksteal; }
 
-# $(call compile,preset,targets): configures once (ninja reconfigures by itself when a CMake file changes), and anew
-# where the checkout has been copied; then builds the targets, or everything when there are none.
+# $(call compile,preset,targets): configures once, and again if the checkout has been copied (ninja reconfigures when a
+# CMake file changes); then builds the targets, or everything if none are given.
 define compile
 @tools/configure.sh $1
 @cmake --build --preset $1 --parallel $(JOBS) $(if $2,--target $2)
 endef
 
-# What was configured before MPI came knows nothing of it.
+# Makes CMake configure again if MPI was installed after the last time.
 with_mpi = grep -qs attend_mpi build/release/build.ninja || rm -f build/release/configured
 
-# More ranks than cores, and root: Open MPI's --oversubscribe and --allow-run-as-root, which other MPIs do not know.
+# Allows more ranks than cores, and root, as Open MPI's --oversubscribe and --allow-run-as-root do. Other MPIs do not know
+# these flags.
 mpirun = OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_ALLOW_RUN_AS_ROOT=1 \
   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun
 
 frameworks = $(if $(filter 1,$(ATTEND_TEST_TORCH)),torch) $(if $(filter 1,$(ATTEND_TEST_JAX)),jax) \
   $(if $(filter 1,$(ATTEND_TEST_ONNX)),onnx)
 
-# Python's packages come while the compiler works.
+# Installs Python's packages while the compiler runs.
 fetch_packages = flock build/venv.lock tools/setup.sh build pytest $(frameworks) >build/venv.log 2>&1 </dev/null &
 await_packages = flock --nonblock build/venv.lock true || \
   { echo "waiting for Python's packages: $$(tail -n 1 build/venv.log)" >&2; flock build/venv.lock true; }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""attend on CuPy arrays: they are read on the GPU where they are, in CuPy's current stream, and the results are CuPy's.
+"""attend on CuPy arrays, which are read in place on the GPU in CuPy's current stream. The results are CuPy arrays.
 
     python examples/cupy_attention.py [--seed 0]
 
-Attention, the log-sum-exp, the gradients, grouped heads and a cache, each against the formula in float64, in float32
-and float16.
+Checks attention, the log-sum-exp, the gradients and grouped heads against the formula in float64, in float32 and
+float16.
 Exit status: 0 done, 1 a check failed, 2 wrong usage or CuPy is missing, 77 there is no GPU: nothing was checked.
 """
 
@@ -20,11 +20,11 @@ except ImportError as error:
 import attend
 
 NO_GPU = 77
-BUDGETS = {"float32": 1e-5, "float16": 4e-3}  # of the largest magnitude of each result
+BUDGETS = {"float32": 1e-5, "float16": 4e-3}  # relative to the largest magnitude of each result
 
 
 def formula(q, k, v):
-    """Causal attention in float64 of (batch, heads, seqlen, head_dim), aligned bottom right: o, lse, the softmax."""
+    """Returns o, lse, softmax in float64: causal attention of (batch, heads, seqlen, head_dim), bottom right."""
     q, k, v = (x.astype(cp.float64) for x in (q, k, v))
     k, v = (cp.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     s = q @ k.swapaxes(2, 3) / q.shape[3] ** 0.5
@@ -37,7 +37,7 @@ def formula(q, k, v):
 
 
 def gradients(dout, q, k, v, o, p):
-    """dq, dk, dv of the formula, summed over the query heads that share a head of keys."""
+    """Returns dq, dk, dv of the formula, summed over the query heads that share a key head."""
     dout, q, k, v = (x.astype(cp.float64) for x in (dout, q, k, v))
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = (cp.repeat(x, group, axis=1) for x in (k, v))
@@ -48,7 +48,7 @@ def gradients(dout, q, k, v, o, p):
 
 
 class Checks:
-    """Prints each comparison and remembers whether one failed."""
+    """Prints each comparison and records whether one failed."""
 
     def __init__(self):
         self.failed = False
@@ -57,7 +57,7 @@ class Checks:
         budget = max(BUDGETS.get(str(x.dtype), 0.0) for x in ours)
         are_cupys = all(isinstance(x, cp.ndarray) for x in ours)
         errors = [float(abs(x.astype(cp.float64) - y).max() / abs(y).max()) for x, y in zip(ours, truth)]
-        passed = are_cupys and all(error <= budget for error in errors)  # not where one is NaN
+        passed = are_cupys and all(error <= budget for error in errors)  # NaN fails
         self.failed |= not passed
         print(f"{title:<36} error {max(errors):.1e}  budget {budget:.1e}  {'ok' if passed else 'FAILED'}")
 
@@ -66,7 +66,7 @@ def check_dtype(check, dtype, random):
     normal = lambda *shape: random.standard_normal(shape, dtype=cp.float32).astype(dtype)
     q, k, v = normal(2, 8, 60, 64), normal(2, 2, 90, 64), normal(2, 2, 90, 64)
     name = cp.dtype(dtype).name
-    with cp.cuda.Stream():  # attend's work is put on the stream that CuPy works in
+    with cp.cuda.Stream():  # attend works in CuPy's current stream
         o, lse = attend.attention(q, k, v, causal=True, return_lse=True)
         o_true, lse_true, p = formula(q, k, v)
         check(f"o and lse, {name}", (o, lse), (o_true, lse_true))

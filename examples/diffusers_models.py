@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""diffusers' models with attend behind torch's attention: a U-Net with a mask and a transformer, with gradients.
+"""Runs diffusers' models with attend as torch's attention: a U-Net with a mask and a transformer, with gradients.
 
     python examples/diffusers_models.py [--device cuda]
 
-The models are small, with random weights; nothing is downloaded. `attend.activate()` is all it takes: they are not
-changed. The truth is the same model in float64 with torch's own attention. attend may err twice as much as torch's
-attention does in the model's dtype, plus 1e-6 of the largest element. On a GPU the models are in bfloat16, torch is
-told to take its flash attention, which is where attend runs, and the U-Net has no mask, which that does not know.
-Exit status: 0 done; 1 an error is beyond its budget, or attend was not called; 2 wrong usage or a missing package.
+The models are small, with random weights; nothing is downloaded. They are not changed: `attend.activate()` is enough.
+The reference is the same model in float64 with torch's own attention. attend's error may be twice that of torch's
+attention in the model's dtype, plus 1e-6 of the largest element. On a GPU the models are in bfloat16, and torch is set
+to use its flash attention, which attend replaces. The U-Net then has no mask, because torch's flash attention does not
+support one.
+Exit status: 0 done; 1 an error exceeds its budget, or attend was not called; 2 wrong usage or a missing package.
 """
 
 import argparse
@@ -27,11 +28,11 @@ except ImportError as error:
 import attend
 
 SHARE, FLOOR = 2.0, 1e-6
-TOKENS, CHANNELS = 11, 32  # of the text that an image is conditioned on
+TOKENS, CHANNELS = 11, 32  # of the text that conditions an image
 
 
 class FlashCalls(TorchDispatchMode):
-    """Counts the calls of torch's flash attention, forward and backward: attend runs in its place."""
+    """Counts the calls of torch's flash attention, forward and backward, which attend replaces."""
 
     def __init__(self):
         super().__init__()
@@ -79,7 +80,7 @@ def transformer():
 
 
 def results(model, inputs):
-    """The output and the gradients of the weights, in one tensor each."""
+    """Returns the output and the gradients of the weights, in one tensor each."""
     model.zero_grad()
     output = model(**inputs).sample
     output.float().square().mean().backward()
@@ -88,7 +89,7 @@ def results(model, inputs):
 
 
 def is_active():
-    """Whether attend runs in the place of torch's flash attention, by torch's own registry, where it has one."""
+    """Returns whether attend replaces torch's flash attention, according to torch's registry if it has one."""
     asked = getattr(torch.nn.attention, "current_flash_attention_impl", lambda: "attend")
     return asked() == "attend"
 
@@ -98,7 +99,7 @@ def converted(inputs, device, dtype):
 
 
 def check(title, model, inputs, device):
-    """Whether attend was called and is within its budget."""
+    """Returns whether attend was called and its error is within the budget."""
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     model = model.to(device, dtype)
     exact = copy.deepcopy(model).double()
@@ -119,7 +120,7 @@ def check(title, model, inputs, device):
     for name, ours, other, exactly in zip(("output", "gradients of the weights"), found, baseline, truth):
         error, errs = float((ours - exactly).abs().max()), float((other - exactly).abs().max())
         budget = SHARE * errs + FLOOR * float(exactly.abs().max())
-        is_near = error <= budget  # False where it is NaN
+        is_near = error <= budget  # False for NaN
         passed &= is_near
         print(
             f"  {name:<26} attend {error:.1e}  torch {errs:.1e}  budget {budget:.1e}  {'ok' if is_near else 'FAILED'}"

@@ -4,10 +4,11 @@
     python examples/hugging_face.py [--device cuda] [--no-padding]
 
 The model is a small Llama with grouped-query attention, made from a config with random weights; nothing is downloaded.
-The truth is the same model in float64 with the formula below as its attention: transformers' own "eager" takes its
-softmax in float32 whatever the model's dtype. (So do its norms, which all models here share.) attend may err twice as
-much as `--baseline`, "sdpa" or "eager" in float32, plus 1e-6 of the largest logit.
-Exit status: 0 done; 1 an error is beyond its budget; 2 wrong usage, a missing package, or something attend lacks.
+The reference is the same model in float64 with the formula below as its attention, because transformers' own "eager"
+computes its softmax in float32 whatever the model's dtype. (Its norms do so too, but all models here share them.)
+attend's error may be twice that of `--baseline`, "sdpa" or "eager" in float32, plus 1e-6 of the largest logit.
+Exit status: 0 done; 1 an error exceeds its budget; 2 wrong usage, a missing package, or an option that attend does not
+support.
 """
 
 import argparse
@@ -29,17 +30,17 @@ VOCABULARY, SHARE, FLOOR = 128, 2.0, 1e-6
 
 
 def formula(module, query, key, value, attention_mask, scaling=None, **_):
-    """softmax(scaling * q k^T) v with q (batch, heads, seqlen, head_dim); the mask is bool, or None: causal."""
+    """Computes softmax(scaling * q k^T) v for q (batch, heads, seqlen, head_dim). The mask is bool, or None: causal."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     s = scaling * query @ key.transpose(-1, -2)
     keep = torch.ones_like(s, dtype=torch.bool).tril() if attention_mask is None else attention_mask
-    p = s.masked_fill(~keep, torch.finfo(s.dtype).min).softmax(-1)  # finite in rows of padding, which see nothing
+    p = s.masked_fill(~keep, torch.finfo(s.dtype).min).softmax(-1)  # finite in padding rows, which see no key
     return (p @ value).transpose(1, 2), None
 
 
 def make_models(options):
-    """The same weights three times: {"truth": float64, "baseline": float32, "attend": float32}."""
+    """Makes three models with the same weights: {"truth": float64, "baseline": float32, "attend": float32}."""
     attend.transformers.register()
     transformers.AttentionInterface.register("formula", formula)
     AttentionMaskInterface.register("formula", sdpa_mask)
@@ -49,18 +50,18 @@ def make_models(options):
         intermediate_size=512,
         num_hidden_layers=options.num_layers,
         num_attention_heads=4,
-        num_key_value_heads=2,  # two query heads share one of keys and values
+        num_key_value_heads=2,  # two query heads share one key head
         max_position_embeddings=1024,
         pad_token_id=0,
         bos_token_id=1,
-        eos_token_id=None,  # generation always gives as many tokens as were asked for
+        eos_token_id=None,  # generation always produces the requested number of tokens
     )
     torch.manual_seed(options.seed)
     weights = transformers.LlamaForCausalLM._from_config(config).state_dict()
     models = {}
     for name, attention in (("truth", "formula"), ("baseline", options.baseline), ("attend", "attend")):
         dtype = torch.float64 if name == "truth" else torch.float32
-        # Of its own config: the implementation is written into it.
+        # A separate config, because the implementation is written into it.
         own = copy.deepcopy(config)
         model = transformers.LlamaForCausalLM._from_config(own, attn_implementation=attention, dtype=dtype)
         assert model.config._attn_implementation == attention
@@ -70,20 +71,20 @@ def make_models(options):
 
 
 def compare(title, results, truths):
-    """Prints the largest errors, and gives whether attend's is within its budget.
+    """Prints the largest errors. Returns whether attend's is within its budget.
 
     results, truths: logits of the same rows by model name.
     """
     errors = {name: (results[name].double() - truths[name]).abs().max() for name in results}
     budget = SHARE * errors["baseline"] + FLOOR * truths["attend"].abs().max()
-    passed = bool(errors["attend"] <= budget)  # False where it is NaN
+    passed = bool(errors["attend"] <= budget)  # False for NaN
     print(f"{title:<34} attend {errors['attend']:.2e}  baseline {errors['baseline']:.2e}  budget {budget:.2e}  "
           f"{'ok' if passed else 'FAILED'}")  # fmt: skip
     return passed
 
 
 def check_logits(title, models, ids, mask):
-    """One forward pass; rows of padding are not compared."""
+    """Compares one forward pass, without padding rows."""
     seen = mask.bool()
     logits = {name: model(ids, attention_mask=mask).logits[seen] for name, model in models.items()}
     truth = logits.pop("truth")
@@ -91,7 +92,7 @@ def check_logits(title, models, ids, mask):
 
 
 def check_generation(title, models, ids, mask, count):
-    """Greedy generation with the KV cache; each step's logits against one uncached pass over the whole result."""
+    """Compares greedy generation with the KV cache: each step's logits with one uncached pass over the full result."""
     results = {}
     for name in ("baseline", "attend"):
         results[name] = models[name].generate(
@@ -100,7 +101,7 @@ def check_generation(title, models, ids, mask, count):
         )  # fmt: skip
     logits = {name: torch.stack(result.logits, 1) for name, result in results.items()}
     truths = {name: uncached_logits(models["truth"], result.sequences, mask, count) for name, result in results.items()}
-    # Each is measured on what it wrote itself: where two words are nearly equal, either may come first.
+    # Each model is checked on its own output, because nearly equal tokens may be chosen in either order.
     same = torch.equal(results["attend"].sequences, results["baseline"].sequences)
     print(f"{title}: {results['attend'].sequences[0, ids.shape[1] :].tolist()} "
           f"({'the same' if same else 'other'} words as the baseline)")  # fmt: skip
@@ -108,9 +109,9 @@ def check_generation(title, models, ids, mask, count):
 
 
 def uncached_logits(model, sequences, mask, count):
-    """float64 (batch, count, vocabulary): what the model says before each of the last `count` words."""
+    """Returns float64 (batch, count, vocabulary): the model's logits before each of the last `count` tokens."""
     mask = torch.cat([mask, mask.new_ones(mask.shape[0], count)], 1)
-    places = (mask.cumsum(1) - 1).clamp(min=0)  # as generate counts them: padding has no place
+    places = (mask.cumsum(1) - 1).clamp(min=0)  # the positions of generate: padding has none
     return model(sequences, attention_mask=mask, position_ids=places).logits[:, -count - 1 : -1]
 
 
@@ -137,7 +138,7 @@ def run(options):
 
 
 def check_device(parser: argparse.ArgumentParser, name: str) -> None:
-    """Ends with one line and status 2 where there is no such device."""
+    """Exits with one line and status 2 if there is no such device."""
     refusal = f"--device: {name!r}, allowed cpu, cuda, cuda:N"
     try:
         device = torch.device(name)

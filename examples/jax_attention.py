@@ -3,8 +3,8 @@
 
     python examples/jax_attention.py [--seed 0]
 
-Everything is checked against the formula, which JAX computes and differentiates itself, and the shards' program for
-communication. On a CPU XLA is told to make four devices of it.
+Every result is checked against the formula, which JAX computes and differentiates itself. The compiled sharded program
+is checked for communication. On a CPU, XLA is configured to emulate four devices.
 Exit status: 0 done, 1 a check failed, 2 wrong usage or JAX is missing.
 """
 
@@ -25,11 +25,11 @@ except ImportError as error:
 import attend.jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-BUDGET = 1e-4  # of the largest magnitude of each result: float32, on a GPU also of the formula's products
+BUDGET = 1e-4  # relative to the largest magnitude of each result; the formula's float32 products on a GPU err too
 
 
 def formula(q, k, v):
-    """Causal attention of (batch, seqlen, heads, head_dim), as many heads in k and v as in q."""
+    """Causal attention of (batch, seqlen, heads, head_dim), with the same number of heads in q, k and v."""
     s = jnp.einsum("bihd,bjhd->bhij", q, k, precision="highest") / np.sqrt(q.shape[-1])
     s = jnp.where(jnp.tril(jnp.ones(s.shape[2:], bool)), s, -jnp.inf)
     return jnp.einsum("bhij,bjhd->bihd", jax.nn.softmax(s), v, precision="highest")
@@ -40,12 +40,12 @@ def attention(q, k, v):
 
 
 def gradients(function):
-    """Of a loss that weighs all elements of o differently."""
+    """Returns the gradients of a loss that weights each element of o differently."""
     return jax.grad(lambda q, k, v: jnp.sum(jnp.sin(function(q, k, v))), argnums=(0, 1, 2))
 
 
 def layers(function):
-    """Eight layers in a scan; backward computes each again."""
+    """Returns eight layers in a scan; backward recomputes each."""
 
     def run(q, k, v):
         step = jax.checkpoint(lambda x, _: (x + function(x, k, v), None))
@@ -55,7 +55,7 @@ def layers(function):
 
 
 class Checks:
-    """Prints each comparison and remembers whether one failed."""
+    """Prints each comparison and records whether one failed."""
 
     def __init__(self):
         self.failed = False
@@ -63,7 +63,7 @@ class Checks:
     def __call__(self, title, ours, truth):
         pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(truth)))
         error = float(np.max([np.abs(x - y).max() / np.abs(y).max() for x, y in pairs]))
-        self.passes(title, error <= BUDGET, f"error {error:.1e}  budget {BUDGET:.1e}")  # not where it is NaN
+        self.passes(title, error <= BUDGET, f"error {error:.1e}  budget {BUDGET:.1e}")  # NaN fails
 
     def passes(self, title, passed, text):
         self.failed |= not passed
@@ -71,12 +71,14 @@ class Checks:
 
 
 def check_ring(check, devices, q, k, v):
-    """Each device has a part of the rows; keys and values go round. JAX before 0.6 has no jax.shard_map."""
+    """Checks a ring: each device has a part of the rows, and keys and values are passed around. JAX before 0.6 has no
+    jax.shard_map.
+    """
     if not hasattr(jax, "shard_map"):
         return
     size = len(devices)
     rows = q.shape[1] // (2 * size) * 2 * size
-    order = attend.jax.ring_positions(rows, size, "zigzag")  # every device has the same work under a causal mask
+    order = attend.jax.ring_positions(rows, size, "zigzag")  # balances the work under a causal mask
     spec = PartitionSpec(None, "seq")
     ring = functools.partial(attend.jax.ring_attention, axis_name="seq", layout="bshd", causal=True)
     mesh = Mesh(devices, ("seq",))

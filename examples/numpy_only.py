@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""attend with NumPy and nothing else: attention, log-sum-exp, gradients, grouped heads, a sliding window.
+"""attend with NumPy alone: attention, log-sum-exp, gradients, grouped heads, a sliding window.
 
     python examples/numpy_only.py [--seed 0]
 
-Everything is checked against the formula, written out in float64 below.
+Every result is checked against the formula in float64 below.
 Exit status: 0 done, 1 a check failed, 2 wrong usage or NumPy is missing.
 """
 
@@ -18,13 +18,13 @@ except ImportError as error:
 
 import attend
 
-BUDGET = 2e-5  # of the largest magnitude of each result: float32, sums over up to 80 keys
+BUDGET = 2e-5  # relative to the largest magnitude of each result: float32, sums over up to 80 keys
 
 
 def formula(q, k, v, keep):
-    """o, lse and the probabilities p in float64: s = q k^T / sqrt(head_dim), p = softmax(s where keep).
+    """Returns o, lse and the probabilities p in float64: s = q k^T / sqrt(head_dim), p = softmax(s where keep).
 
-    q: (batch, heads, seqlen_q, head_dim); k, v: with as many heads; keep: bool (seqlen_q, seqlen_k).
+    q: (batch, heads, seqlen_q, head_dim); k, v: with the same number of heads; keep: bool (seqlen_q, seqlen_k).
     """
     s = np.einsum("bhid,bhjd->bhij", q, k) / np.sqrt(q.shape[-1])
     s = np.where(keep, s, -np.inf)
@@ -36,7 +36,7 @@ def formula(q, k, v, keep):
 
 
 def formula_gradients(dout, q, k, v, o, p):
-    """dq, dk, dv in float64 for the gradient dout of o."""
+    """Returns dq, dk, dv in float64 for the gradient dout of o."""
     scale = 1 / np.sqrt(q.shape[-1])
     dp = dout @ v.swapaxes(-1, -2)
     ds = p * (dp - (dout * o).sum(-1, keepdims=True)) * scale
@@ -44,7 +44,7 @@ def formula_gradients(dout, q, k, v, o, p):
 
 
 class Checks:
-    """Prints each comparison and remembers whether one failed."""
+    """Prints each comparison and records whether one failed."""
 
     def __init__(self):
         self.failed = False
@@ -52,13 +52,15 @@ class Checks:
     def __call__(self, title, ours, truth):
         error = np.abs(ours - truth).max()
         budget = BUDGET * np.abs(truth).max()
-        passed = ours.shape == truth.shape and bool(error <= budget)  # False where it is NaN
+        passed = ours.shape == truth.shape and bool(error <= budget)  # False for NaN
         self.failed |= not passed
         print(f"{title:<36} error {error:.1e}  budget {budget:.1e}  {'ok' if passed else 'FAILED'}")
 
 
 def causal_mask(seqlen_q, seqlen_k, left=None):
-    """bool (seqlen_q, seqlen_k), aligned bottom right: a row sees its own key, those before it, or `left` of them."""
+    """Returns bool (seqlen_q, seqlen_k), aligned bottom right: a row sees its own key and the earlier ones, or `left`
+    of them.
+    """
     distance = np.arange(seqlen_q)[:, None] + (seqlen_k - seqlen_q) - np.arange(seqlen_k)
     return (distance >= 0) & (distance <= (seqlen_k if left is None else left))
 
@@ -72,11 +74,11 @@ def main(arguments=None):
     rng = np.random.default_rng(seed)
     check = Checks()
 
-    # Two query heads share one of the keys: heads_q 4, heads_k 2. 60 queries are the last of 80 tokens.
+    # Two query heads share one key head: heads_q 4, heads_k 2. The 60 queries are the last of 80 tokens.
     q, dout = (rng.standard_normal((2, 4, 60, 64), dtype=np.float32) for _ in range(2))
     k, v = (rng.standard_normal((2, 2, 80, 64), dtype=np.float32) for _ in range(2))
     q64, dout64 = q.astype(np.float64), dout.astype(np.float64)
-    k64, v64 = (np.repeat(x.astype(np.float64), 2, axis=1) for x in (k, v))  # as many heads as q
+    k64, v64 = (np.repeat(x.astype(np.float64), 2, axis=1) for x in (k, v))  # the same number of heads as q
 
     o, lse = attend.attention(q, k, v, causal=True, return_lse=True)
     true_o, true_lse, p = formula(q64, k64, v64, causal_mask(60, 80))
@@ -89,10 +91,10 @@ def main(arguments=None):
     for name, ours, truth in zip(("dk", "dv"), gradients[1:], true_dkv):
         check(f"{name}, summed over the heads that share", ours, truth.reshape(2, 2, 2, 80, 64).sum(2))
 
-    o = attend.attention(q, k, v, window=(16, 0))  # the own key and 16 before it
+    o = attend.attention(q, k, v, window=(16, 0))  # the row's own key and the 16 before it
     check("o, sliding window", o, formula(q64, k64, v64, causal_mask(60, 80, left=16))[0])
 
-    o = attend.attention(*(x.swapaxes(1, 2) for x in (q, k, v)), layout="bshd")  # views: nothing is copied
+    o = attend.attention(*(x.swapaxes(1, 2) for x in (q, k, v)), layout="bshd")  # views, read without a copy
     check('o, layout="bshd"', o.swapaxes(1, 2), formula(q64, k64, v64, np.ones((60, 80), bool))[0])
 
     assert "torch" not in sys.modules, "numpy_only.py has imported torch"

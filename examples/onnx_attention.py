@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""attend under ONNX Runtime: a model that knows nothing of attend, a prefill and decoding steps with a cache.
+"""attend under ONNX Runtime: a standard ONNX model, with a prefill and decoding steps with a cache.
 
     python examples/onnx_attention.py [--seed 0]
 
-The model is one node Attention of opset 24 with keys and values of the past. It runs in two sessions, of which one has
-registered attend's operators, and both are checked against the formula in float64.
+The model is one Attention node of opset 24 with past keys and values. It runs in two sessions, one of which has
+registered attend's operators. Both are checked against the formula in float64.
 Exit status: 0 done, 1 a check failed, 2 wrong usage or a package is missing.
 """
 
@@ -24,12 +24,12 @@ import attend.onnx
 
 HEADS, HEADS_K, HEAD_DIM = 8, 2, 64
 PROMPT, STEPS = 100, 5  # tokens
-BUDGET = 1e-5  # of the largest magnitude: float32
+BUDGET = 1e-5  # relative to the largest magnitude: float32
 CACHE = ("past_key", "past_value")
 
 
 def model():
-    """Causal attention of new tokens to those before them: q, k, v and the past to y and the new past."""
+    """Causal attention of new tokens to the earlier ones. Maps q, k, v and the past to y and the new past."""
     names = ["q", "k", "v", "", *CACHE]
     shapes = {"q": ["batch", HEADS, "new", HEAD_DIM]}
     shapes |= {name: ["batch", HEADS_K, "new", HEAD_DIM] for name in ("k", "v")}
@@ -54,7 +54,7 @@ def session(with_attend):
 
 
 def formula(q, k, v):
-    """Of the last rows of a sequence, in float64."""
+    """Computes the last rows of a sequence in float64."""
     q, k, v = (x.astype(np.float64) for x in (q, *(np.repeat(x, HEADS // HEADS_K, axis=1) for x in (k, v))))
     s = q @ k.transpose(0, 1, 3, 2) / np.sqrt(HEAD_DIM)
     rows, keys = s.shape[2:]
@@ -64,7 +64,7 @@ def formula(q, k, v):
 
 
 def largest_difference(run, rng):
-    """Of a prompt and steps of one token, from the formula."""
+    """Returns the largest difference from the formula, for a prompt and steps of one token."""
     past: dict[str, Any] = {name: np.zeros((1, HEADS_K, 0, HEAD_DIM), np.float32) for name in CACHE}
     differences = []
     for new in (PROMPT, *[1] * STEPS):
@@ -73,7 +73,7 @@ def largest_difference(run, rng):
         past = dict(zip(CACHE, present))
         wanted = formula(q, *present)
         differences.append(abs(y - wanted).max() / abs(wanted).max())
-    return float(np.max(differences))  # NaN if there is one
+    return float(np.max(differences))  # NaN if any difference is NaN
 
 
 def main(arguments=None):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Trains a small transformer on sequences that are cut over several processes, and compares with one process.
+"""Trains a small transformer on sequences that are distributed over several processes, and compares with one process.
 
     python examples/ring_training.py [--ranks 4] [--sharding striped] [--device cuda]
 
-The model knows nothing of rings: it calls torch's scaled_dot_product_attention. Within attend.ring.context_parallel
-each process has its part of the tokens, their positions and labels; gradients of weights are summed over processes.
+The model has no ring code: it calls torch's scaled_dot_product_attention. Within attend.ring.context_parallel each
+process has its part of the tokens, their positions and labels. Gradients of weights are summed over processes.
 Exit status: 0 done; 1 the losses differ; 2 wrong usage, or torch is missing.
 """
 
@@ -18,9 +18,9 @@ try:
     import torch.distributed as dist
     import torch.nn.functional as F
 
-    # Before there is a group: functions of this module keep the one that is torch's default while it is imported, and
-    # an optimizer imports it. The group's threads would outlive destroy_process_group then, and one that frees a tensor
-    # while Python ends aborts the process.
+    # Imported before a group exists, because functions of this module keep the default group of the time of the import,
+    # and an optimizer imports it. Otherwise the group's threads would outlive destroy_process_group, and a thread that
+    # frees a tensor while Python exits would abort the process.
     import torch.distributed.nn  # isort: skip
     from torch import nn
 except ImportError as error:
@@ -30,7 +30,7 @@ except ImportError as error:
 from attend.ring import context_parallel
 
 VOCABULARY, WIDTH, HEADS = 64, 64, 4
-TOLERANCE = 5e-4  # largest difference of the losses at any step, in nats: rounding differs
+TOLERANCE = 5e-4  # largest difference of the losses at any step, in nats, from different rounding
 
 
 class Layer(nn.Module):
@@ -56,14 +56,14 @@ class Model(nn.Module):
 
 
 def train(args, device, is_ring):
-    """The mean loss of each step."""
+    """Returns the mean loss of each step."""
     torch.manual_seed(0)
     model = Model(args.seq_len).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
     for step in range(args.steps):
         random = torch.Generator().manual_seed(step)
-        # Every sequence repeats its first half, which attention can find out.
+        # Every sequence repeats its first half, which attention can learn.
         half = torch.randint(VOCABULARY, (2, args.seq_len // 2 + 1), generator=random)
         text = torch.cat([half, half], 1)[:, : args.seq_len + 1].to(device)
         tokens, labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
@@ -91,9 +91,9 @@ def train(args, device, is_ring):
 
 
 def are_alike(ring, one):
-    """Prints how far the losses are apart, and whether that is allowed."""
+    """Prints the largest difference of the losses. Returns whether it is allowed."""
     difference = max(abs(a - b) for a, b in zip(ring, one))
-    is_right = all(abs(a - b) <= TOLERANCE for a, b in zip(ring, one))  # False where one is NaN
+    is_right = all(abs(a - b) <= TOLERANCE for a, b in zip(ring, one))  # False for NaN
     verdict = "ok" if is_right else "FAILED"
     print(f"loss {ring[0]:.4f} to {ring[-1]:.4f}")
     print(f"largest difference from one process {difference:.1e}, allowed {TOLERANCE:.1e}  {verdict}")

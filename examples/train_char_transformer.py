@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Trains a small character transformer twice, with attend and with torch's attention, and compares the loss curves
-and step times.
+"""Trains a small character transformer with attend and with torch's attention, and compares losses and step times.
 
     python examples/train_char_transformer.py [--steps 300] [--device cuda] [--output DIR]
 
-Both models start from the same weights and see the same batches; all that differs is one function. The text is this
-repository's documentation. Writes losses.json and, where matplotlib is installed, losses.svg and losses.png.
-Exit status: 0 done; 1 a loss did not fall, or the curves parted; 2 wrong usage, torch is missing, or attend lacks what
-was asked for.
+Both models start from the same weights and see the same batches. They differ in one function only. The text is this
+repository's documentation. Writes losses.json and, if matplotlib is installed, losses.svg and losses.png.
+Exit status: 0 done; 1 a loss did not fall, or the curves diverged; 2 wrong usage, torch is missing, or attend does not
+support the requested options.
 """
 
 import argparse
@@ -34,13 +33,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD_DIM = 64
 # Largest difference of the two losses at any step, in nats. Rounding differs, and training amplifies it.
 TOLERANCE = {"f32": 5e-4, "bf16": 0.05}
-FALL = 0.75  # the mean of the last losses has to be below this share of the first
+FALL = 0.75  # the mean of the last losses must be below this fraction of the first
 LAST = 10  # steps in that mean
-WARM_UP = 10  # steps that are not timed, where there are more
+WARM_UP = 10  # untimed steps at the start, if there are more steps
 
 
 def attend_attention(qkv):
-    """qkv: (batch, seqlen, 3, heads, head_dim); the result: (batch, seqlen, heads, head_dim)."""
+    """Maps qkv (batch, seqlen, 3, heads, head_dim) to (batch, seqlen, heads, head_dim)."""
     return attend.attention_qkvpacked(qkv, causal=True)
 
 
@@ -84,21 +83,23 @@ class CharTransformer(nn.Module):
 
 
 def read_text(files):
-    """The characters as i64 numbers, and how many different ones there are."""
+    """Returns the characters as i64 numbers, and the number of distinct ones."""
     text = "".join(path.read_text(encoding="utf-8") for path in files)
     known = {character: number for number, character in enumerate(sorted(set(text)))}
     return torch.tensor([known[character] for character in text]), len(known)
 
 
 def prepare_folder(folder):
-    """Makes the folder and tries a file in it: after the training it would be too late to learn that none can be."""
+    """Makes the folder and tests that a file can be written there, because after training it would be too late."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def train(options, data, vocabulary):
-    """{"attend": [loss of each step], "torch": [...]} and their seconds, both steps in turns on the same batch."""
+    """Returns {"attend": [loss of each step], "torch": [...]} and their seconds. The models alternate on the same
+    batch.
+    """
     models = {}
     for name, attention in (("attend", attend_attention), ("torch", torch_attention)):
         torch.manual_seed(options.seed)
@@ -129,20 +130,20 @@ def train(options, data, vocabulary):
 
 
 def judge_falls(losses):
-    """{"first": {name: loss}, "last": {name: mean}} and one line for each loss that did not fall."""
+    """Returns {"first": {name: loss}, "last": {name: mean}} and one line for each loss that did not fall."""
     report: dict[str, Any] = {"first": {}, "last": {}}
     failures = []
     for name, values in losses.items():
         count = min(LAST, len(values))
         report["first"][name], report["last"][name] = values[0], sum(values[-count:]) / count
-        if not report["last"][name] < FALL * values[0]:  # also where it is NaN
+        if not report["last"][name] < FALL * values[0]:  # also true for NaN
             failures.append(f"{name}: the loss went from {values[0]:.4f} to {report['last'][name]:.4f}, "
                             f"expected below {FALL * values[0]:.4f}")  # fmt: skip
     return report, failures
 
 
 def judge(losses, tolerance):
-    """{"first", "last", "largest_difference", ...} and one line for each check that failed."""
+    """Returns {"first", "last", "largest_difference", ...} and one line for each check that failed."""
     report, failures = judge_falls(losses)
     differences = [abs(a - b) for a, b in zip(losses["attend"], losses["torch"])]
     report |= {"tolerance": tolerance, "largest_difference": max(differences), "final_difference": differences[-1]}
@@ -173,7 +174,7 @@ def plot(losses, folder):
 
 
 def check_device(parser: argparse.ArgumentParser, name: str) -> None:
-    """Ends with one line and status 2 where there is no such device."""
+    """Exits with one line and status 2 if there is no such device."""
     refusal = f"--device: {name!r}, allowed cpu, cuda, cuda:N"
     try:
         device = torch.device(name)

@@ -5,16 +5,16 @@
 
 12 layers, 768 columns, 12 heads, 50,304 tokens, sequences of 1024, as in the smallest GPT-2; AdamW with (0.9, 0.95),
 gradients clipped to a norm of 1; bf16 is autocast.
-The models start from the same weights and take their steps in turns on the same batches, so that a busy moment of the
-machine is nobody's alone. The data is random but can be learnt: 1024 tokens, each followed by one of four. Writes
-gpt2.json and, where matplotlib is installed, gpt2.svg and gpt2.png.
+The models start from the same weights and alternate on the same batches, so that a busy moment of the machine affects
+all of them. The data is random but can be learnt: 1024 tokens, each followed by one of four. Writes gpt2.json and, if
+matplotlib is installed, gpt2.svg and gpt2.png.
 
-Training amplifies rounding, so that the curves of two right attentions part, too. A third model shows when: torch's
-attention with another of its backends. As soon as torch's two curves have parted, curves say nothing any more. What
-does not depend on the course of a training is compared all the time: the gradients that q's, k's and v's weights get
-from the same weights and the same batch.
-Exit status: 0 done; 1 a loss did not fall, the curves parted, or gradients differ; 2 wrong usage, torch is missing, or
-attend lacks what was asked for.
+Training amplifies rounding, so the curves of two correct attentions also diverge. A third model shows when this
+happens: torch's attention with another backend. After torch's two curves have diverged, curves are no longer compared.
+One comparison does not depend on the course of training and is made throughout: the gradients of q's, k's and v's
+weights for the same weights and the same batch.
+Exit status: 0 done; 1 a loss did not fall, the curves diverged, or gradients differ; 2 wrong usage, torch is missing,
+or attend does not support the requested options.
 """
 
 import argparse
@@ -38,19 +38,20 @@ from attend._core import source_digests
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import train_char_transformer as small  # the model, its two attentions, and the checks
 
-ACTIVE = 1024  # tokens that occur: so few that 200 steps show each with its successors often enough
-SUCCESSORS = 4  # of a token
-WARM_UP = 10  # steps that are not timed
-MOST_NORM = 1.0  # of all gradients together, in a step
+ACTIVE = 1024  # number of distinct tokens: few enough that 200 steps show each with its successors often
+SUCCESSORS = 4  # number of successors of a token
+WARM_UP = 10  # untimed steps at the start
+MOST_NORM = 1.0  # limit of the norm of all gradients of a step
 TOLERANCE = {"f32": 2e-3, "bf16": 0.05}  # largest difference of the losses, in nats,
-PARTED = 0.2  # before those of torch's two backends differ by this share of it
-GRADIENTS_APART = 3  # times what those of torch's two backends are apart is allowed, and always
-LEAST_APART = {"f32": 1e-5, "bf16": 2e-3}  # this, relative to their size: two backends may happen to round alike
+PARTED = 0.2  # compared until torch's two backends differ by this fraction of it
+GRADIENTS_APART = 3  # limit of gradient differences, relative to the difference of torch's two backends, and at least
+# this, relative to the gradients' size, because two backends may round alike by chance
+LEAST_APART = {"f32": 1e-5, "bf16": 2e-3}
 COLORS = {"attend": "#2563a8", "torch": "#b3402e", "torch_other": "#777777"}
 
 
 def other_attention(qkv):
-    """torch's, with a backend that it does not choose by itself here."""
+    """torch's attention with a backend that torch does not choose by default here."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION if qkv.is_cuda else SDPBackend.MATH):
@@ -58,7 +59,7 @@ def other_attention(qkv):
 
 
 class Tokens:
-    """Sequences of a random chain: batches of i64 (batch_size, seq_len + 1)."""
+    """Sequences of a random chain, in batches of i64 (batch_size, seq_len + 1)."""
 
     def __init__(self, vocabulary, seed):
         self.generator = torch.Generator().manual_seed(seed)
@@ -73,7 +74,7 @@ class Tokens:
 
 
 class Trainee:
-    """A model, its optimizer, and what became of its steps."""
+    """A model, its optimizer, and the losses and times of its steps."""
 
     def __init__(self, options, attention):
         torch.manual_seed(options.seed)
@@ -108,7 +109,7 @@ class Trainee:
             return F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
 
     def gradients(self, window, attention):
-        """Of the weights that make q, k and v, (3, layers, ...), with this attention; nothing is learnt."""
+        """Returns the gradients of the q, k and v weights, (3, layers, ...), with this attention. Updates nothing."""
         blocks: Any = list(self.model.blocks)
         for block in blocks:
             block.attention = attention
@@ -122,7 +123,7 @@ ATTENTIONS = {"attend": small.attend_attention, "torch": small.torch_attention, 
 
 
 def train(options):
-    """{name: Trainee} after all steps, and what `compare_gradients` found on the way."""
+    """Returns {name: Trainee} after all steps, and the results of `compare_gradients`."""
     trainees = {name: Trainee(options, attention) for name, attention in ATTENTIONS.items()}
     tokens = Tokens(min(options.vocabulary, ACTIVE), options.seed)
     compared = []
@@ -131,7 +132,8 @@ def train(options):
         is_told = step % max(1, options.steps // 10) == 0 or step == options.steps - 1
         if is_told:
             compared.append({"step": step, **compare_gradients(trainees["torch"], window)})
-        order = sorted(trainees)[:: 1 - 2 * (step % 2)]  # nobody has always the same one before it
+        # rotates the order, so that no model always follows the same other model
+        order = sorted(trainees)[:: 1 - 2 * (step % 2)]
         for name in order[step % len(order) :] + order[: step % len(order)]:
             trainees[name].step(window)
         if is_told:
@@ -141,7 +143,7 @@ def train(options):
 
 
 def compare_gradients(trainee, window):
-    """{name: [of q's, k's and v's weights: |gradient - torch's| / |torch's|]} at the weights of torch's trainee."""
+    """Returns {name: [for q, k, v: |gradient - torch's| / |torch's|]} of the weights' gradients at torch's weights."""
     want = trainee.gradients(window, ATTENTIONS["torch"])
     norms = want.flatten(1).norm(dim=1)
     return {
@@ -151,19 +153,19 @@ def compare_gradients(trainee, window):
 
 
 def judge_gradients(compared, least):
-    """One line for each step at which attend's gradients are further from torch's than rounding explains."""
+    """Returns one line for each step at which attend's gradients differ from torch's by more than rounding explains."""
     failures = []
     for row in compared:
         for name, ours, others in zip("qkv", row["attend"], row["torch_other"]):
             allowed = max(least, GRADIENTS_APART * others)
-            if not ours <= allowed:  # also where it is NaN
+            if not ours <= allowed:  # also true for NaN
                 failures.append(f"step {row['step']}: the gradients of {name}'s weights are {ours:.2e} apart, "
                                 f"allowed {allowed:.2e}")  # fmt: skip
     return failures
 
 
 def judge(losses, compared, dtype):
-    """A report, and one line for each check that failed."""
+    """Returns a report, and one line for each check that failed."""
     tolerance = TOLERANCE[dtype]
     report, failures = small.judge_falls(losses)
     ours, others = ([abs(x - want) for x, want in zip(losses[name], losses["torch"])]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Code written for xFormers on attend: packed sequences, local attention, groups of heads, and a cache in pages.
+"""Runs code written for xFormers with attend: packed sequences, local attention, groups of heads, and a paged cache.
 
     python examples/xformers_attention.py [--device cuda]
 
-xFormers need not be installed: attend has its classes by the same names, and takes its own instances as well. Each
-result, and the gradients of the training call, are checked against the formula in float64, with the bias written out by
+xFormers need not be installed: attend has classes with the same names, and also accepts xFormers' instances. Each
+result, and the gradients of the training call, are checked against the formula in float64, with the bias tensor from
 its `materialize()`.
 Exit status: 0 done, 1 a check failed, 2 wrong usage or a missing package.
 """
@@ -21,18 +21,20 @@ except ImportError as error:
 import attend.xformers as xops
 from attend.xformers import fmha
 
-BUDGETS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # of the largest magnitude of each result
+BUDGETS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # relative to the largest magnitude of each result
 
 
 def formula(q, k, v, bias):
-    """softmax(q k^T / sqrt(head_dim) + bias) v of (batch, seqlen, heads, head_dim), as many heads in each."""
+    """Computes softmax(q k^T / sqrt(head_dim) + bias) v of (batch, seqlen, heads, head_dim), with equal numbers of
+    heads.
+    """
     q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
     s = q @ k.transpose(2, 3) / q.shape[3] ** 0.5 + bias
     return (s.softmax(3) @ v).transpose(1, 2)
 
 
 class Checks:
-    """Prints each comparison and remembers whether one failed."""
+    """Prints each comparison and records whether one failed."""
 
     def __init__(self):
         self.failed = False
@@ -40,13 +42,13 @@ class Checks:
     def __call__(self, title, ours, truth):
         budget = BUDGETS[ours[0].dtype]
         errors = [float((x - y).detach().abs().max() / y.detach().abs().max()) for x, y in zip(ours, truth)]
-        passed = all(error <= budget for error in errors)  # not where one is NaN
+        passed = all(error <= budget for error in errors)  # NaN fails
         self.failed |= not passed
         print(f"{title:<30} error {max(errors):.1e}  budget {budget:.1e}  {'ok' if passed else 'FAILED'}")
 
 
 def training(check, normal, device):
-    """Three sequences in a row, each causal, and the gradients."""
+    """Checks three packed causal sequences, and their gradients."""
     lengths = [70, 3, 41]
     bias = fmha.BlockDiagonalMask.from_seqlens(lengths, device=device).make_causal()
     q, k, v = (normal(1, sum(lengths), 4, 64).requires_grad_() for _ in range(3))
@@ -59,7 +61,7 @@ def training(check, normal, device):
 
 
 def local(check, normal, device):
-    """Windows of 16 keys, two groups of four heads, each with one head of keys."""
+    """Checks windows of 16 keys with two groups of four heads, each with one key head."""
     q = normal(2, 90, 2, 4, 64)
     k, v = (normal(2, 90, 2, 1, 64).expand(-1, -1, -1, 4, -1) for _ in range(2))
     bias = fmha.attn_bias.LowerTriangularFromBottomRightMask().make_local_attention(16)
@@ -69,18 +71,18 @@ def local(check, normal, device):
 
 
 def paged(check, normal, device):
-    """One new row for each of two sequences, whose keys lie in pages of 16."""
+    """Checks one new row for each of two sequences, whose keys are in pages of 16."""
     table = torch.tensor([[3, 0, 5], [1, 4, 2]], dtype=torch.int32, device=device)
     kind = fmha.attn_bias.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask
     bias = kind.from_seqlens([1, 1], [45, 20], table, 16, device=device)
     q, k, v = normal(1, 2, 4, 64), normal(1, 96, 4, 64), normal(1, 96, 4, 64)
-    with torch.no_grad():  # the pages are read where they are
+    with torch.no_grad():  # pages are read in place without gradients
         o = xops.memory_efficient_attention(q, k, v, attn_bias=bias)
     check("keys in pages", [o], [formula(q, k, v, bias.materialize((2, 96), torch.float64, device))])
 
 
 def merged(check, normal, device):
-    """Attention over two halves of the keys, put together."""
+    """Checks the merge of attention over two halves of the keys."""
     q, k, v = normal(2, 9, 4, 64), normal(2, 50, 4, 64), normal(2, 50, 4, 64)
     halves = [xops.memory_efficient_attention_partial(q, k[:, x], v[:, x]) for x in (slice(30), slice(30, None))]
     o, _ = xops.merge_attentions(*zip(*halves), output_dtype=q.dtype)

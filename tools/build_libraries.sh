@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what the library is compiled with, where the system has no packages of it (the containers of manylinux):
-# Highway, static, and the headers of fmt and xxHash, in the versions of Debian 12, which are the tested ones.
+# Installs the libraries needed to compile attend on systems without packages of them (the manylinux containers): static
+# Highway, and the headers of fmt and xxHash. The versions are those of Debian 12, which are tested.
 #
-#   tools/build_libraries.sh [PREFIX]      /usr/local if not given; CXX: the compiler
+#   tools/build_libraries.sh [PREFIX]      default /usr/local; CXX: the compiler
 #
-# ARCHIVES names a folder of the archives for a machine that has no network: highway.tar.gz, fmt.tar.gz, xxhash.tar.gz.
-# An archive that is not the known one ends the script.
+# ARCHIVES names a folder of archives for a machine without network: highway.tar.gz, fmt.tar.gz, xxhash.tar.gz. The
+# script fails if an archive has an unknown checksum.
 set -euo pipefail
 
 prefix=${1:-/usr/local}
@@ -33,7 +33,7 @@ install_with_cmake() {
   cmake --install "$folder/$1/build" >/dev/null
 }
 
-# install_license DEBIAN_PACKAGE FILE: where python/CMakeLists.txt looks for it
+# install_license DEBIAN_PACKAGE FILE: installs it where python/CMakeLists.txt expects it
 install_license() {
   install -D -m 644 "$2" "$prefix/share/doc/$1/copyright"
 }
@@ -47,7 +47,7 @@ unpack xxhash 3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c \
 
 install_with_cmake highway -DHWY_FORCE_STATIC_LIBS=ON -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF \
   -DHWY_ENABLE_TESTS=OFF -DBUILD_TESTING=OFF
-# CMake finds it by this file, which Debian's package has and Highway itself only from the next version on.
+# CMake needs this file to find Highway. Debian's package has it; Highway itself has it only from the next version on.
 mkdir -p "$prefix/lib/cmake/hwy"
 cat >"$prefix/lib/cmake/hwy/hwy-config.cmake" <<END
 add_library(hwy::hwy STATIC IMPORTED)

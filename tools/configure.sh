@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Configures build/PRESET, where that has not been done for this very folder. Silent and quick where it has.
+# Configures build/PRESET unless it is already configured for this folder. Otherwise it is silent and fast.
 #
 #   tools/configure.sh PRESET
 #
-# A checkout that is copied or moved brings along a build folder that was configured elsewhere, where Ninja would build the
-# original's sources: it is emptied and configured anew. Ninja also configures again, without end, where a CMake file is
-# newer than the clock: such files get the present time.
+# A copied or moved checkout contains a build folder that was configured elsewhere. Ninja would then build the
+# original's sources, so the folder is emptied and configured again. Ninja also reconfigures endlessly if a CMake file
+# is newer than the clock. Such files get the current time.
 #
-# Messages go to stderr; of a configuration that fails, all that it said.
+# Messages are written to stderr. If a configuration fails, its full output is shown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1
 build=build/$preset
 log=build/$preset.log
 
-# The folder that build/PRESET was configured for, empty where there is none.
+# Prints the source folder of build/PRESET, or nothing if there is none.
 home() {
   sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt" 2>/dev/null || true
 }
@@ -29,7 +29,7 @@ fi
 of=$(home)
 if [[ -n $of && ! $of -ef . ]]; then
   echo "$build was configured for $of: configuring it anew for this folder" >&2
-  # Compiled GPU kernels do not depend on the folder, and take a quarter of an hour.
+  # Compiled GPU kernels are kept: they do not depend on the folder, and compiling them takes a quarter of an hour.
   find "$build" -mindepth 1 -maxdepth 1 ! -name kernel_cache -exec rm -rf {} +
 fi
 

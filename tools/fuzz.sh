@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs every libFuzzer target of a build for FUZZ_SECONDS (600) and prints how many inputs each executed.
+# Runs every libFuzzer target of a build for FUZZ_SECONDS (600) and prints the number of inputs that each executed.
 #
 #   tools/fuzz.sh build/fuzz
 #
-# The target npy_fuzz starts from the seeds in tests/fuzz/corpus/npy and the words of tests/fuzz/npy.dict, where they are
-# there. New inputs are kept in BUILD/corpus/npy and start the next run. A finding stops everything: libFuzzer's report is shown and the input lies in BUILD/findings.
+# The target npy_fuzz starts from the seeds in tests/fuzz/corpus/npy and the words of tests/fuzz/npy.dict, if they
+# exist. New inputs are kept in BUILD/corpus/npy and start the next run. A finding stops the script: it shows
+# libFuzzer's report, and the input is in BUILD/findings.
 set -euo pipefail
 
 build=$1

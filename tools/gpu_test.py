@@ -2,26 +2,27 @@
 """Runs the GPU tests, the sanitizers and the Python package's tests, and writes one report.
 
     tools/gpu_test.py build/release/attend_gpu_tests build/release/attend .venv/bin/python results/h200/tests.json
-    tools/gpu_test.py --only PART,... ...     the same arguments; tests begins a report anew, sanitizers and python go
-                                              into one that is there, of the same kernels
-    tools/gpu_test.py --more --seconds N ...  goes on with the tests that a report of the same kernels misses, and
-                                              begins none after N seconds: for a GPU that is lent for minutes
-    tools/gpu_test.py --again FILTER ...      runs the failed tests of a report of the same kernels once more, and those
-                                              of a filter of GoogleTest: the results replace the earlier ones, and the
-                                              report names the tests
-    tools/gpu_test.py --first FILTER ...      runs the tests of a filter before all others, where there may be no time
-                                              for all: those of what has changed. Those that pass do not run again
+    tools/gpu_test.py --only PART,... ...     the same arguments; `tests` starts a new report, `sanitizers` and `python`
+                                              are added to an existing report of the same kernels
+    tools/gpu_test.py --more --seconds N ...  continues with the missing tests of a report of the same kernels, and
+                                              starts none after N seconds: for a GPU that is available for minutes
+    tools/gpu_test.py --again FILTER ...      runs the failed tests of a report of the same kernels again, and those of
+                                              a GoogleTest filter: their results replace the earlier ones, and the
+                                              report lists these tests
+    tools/gpu_test.py --first FILTER ...      runs the tests of a filter before all others, such as those of a change,
+                                              if there may be no time for all. Tests that pass do not run again
 
-Kernels that many tests share are compiled first, on all cores. The tests run in pieces, several processes that share
-the GPU: most of their time is the float64 reference on the host. The report is written after each piece. Then
-compute-sanitizer looks at the tests of the slice, one small case of each kind for every kernel, while pytest runs
-python/tests with the given interpreter, which has attend, torch and pytest. With several GPUs all of that runs at once.
-Without a GPU everything is reported as skipped and no report is written. The parts are in tools/gpu_report/.
+Kernels that many tests share are compiled first, on all cores. The tests run in pieces, which are processes that share
+the GPU, because most of their time is the float64 reference on the host. The report is written after each piece. Then
+compute-sanitizer checks the slice of the tests, one small case of each kind for every kernel. At the same time pytest
+runs python/tests with the given interpreter, which must have attend, torch and pytest. With several GPUs all parts run
+concurrently. Without a GPU everything is reported as skipped and no report is written. The parts are in
+tools/gpu_report/.
 
-The report: device, driver, kernel_digest (as `attend info --json` prints it: the report is current while they agree),
-names_digest (of the tests), first (what --first ran), tests (run, failed, skipped, names of the failed, pieces that are
-missing, what ran again), sanitizers (tool, errors, summary), python (the same as tests, the seed, messages of the
-failed, the reasons of what was skipped, the version of torch), and cases: each comparison with its error and budget.
+The report contains: device, driver, kernel_digest (as in `attend info --json`; the report is current while they agree),
+names_digest (of the tests), first (the results of --first), tests (run, failed, skipped, names of the failed, missing
+pieces, repeated tests), sanitizers (tool, errors, summary), python (the same as tests, the seed, messages of the
+failed, reasons of the skipped, the version of torch), and cases: each comparison with its error and budget.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def parse():
 
 
 def run_parts(words, report, folder, num_gpus, begun):
-    """Runs the parts asked for, and writes the report after each."""
+    """Runs the requested parts, and writes the report after each."""
     parts = words.parts
     if words.first is not None:
         run_first(report, words.tests, words.first, folder, num_gpus)

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# The static checks: `make lint` runs all of them, a hook before a commit single ones over the files that it names.
+# The static checks. `make lint` runs all of them. A pre-commit hook runs single steps on the files that it names.
 #
 #   tools/lint.sh [STEP [FILE...]]
 #
 #   format   clang-format of C++, C and CUDA
 #   ruff     ruff's rules and format of Python
 #   shell    shellcheck of every shell script
-#   source   columns of C++ and CUDA; which folder includes which (tests/columns.cmake, tests/rooms.cmake)
+#   source   columns of C++ and CUDA; allowed includes between folders (tests/columns.cmake, tests/rooms.cmake)
 #   ends     no blanks at the ends of lines, one newline at the end of each file
-#   types    mypy and basedpyright over the package, its typing tests and the examples. They read torch's, JAX's and
-#            ONNX's own types from .venv, so that where .venv lacks one of them the step is left out and says so
+#   types    mypy and basedpyright on the package, its typing tests and the examples. They read the types of torch, JAX
+#            and ONNX from .venv. If .venv does not have one of them, the step is skipped with a message
 #
-# The tools are those of tools/requirements-lint.txt, in .venv-lint (tools/setup.sh lint). All steps run, also after one
-# that fails. Exit status: 0 nothing found, 1 something found.
+# The tools are those of tools/requirements-lint.txt, in .venv-lint (tools/setup.sh lint). All steps run, even after a
+# failure. Exit status: 0 no findings, 1 findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 steps=(format ruff shell source ends types)
 bin=.venv-lint/bin
 
-# Files that match the patterns, also those that git does not have yet, but no links.
+# Lists files that match the patterns, including untracked files, excluding links.
 files_of() {
   git ls-files --cached --others --exclude-standard -z -- "$@" | while IFS= read -r -d '' file; do
     if [[ -f $file && ! -L $file ]]; then printf '%s\0' "$file"; fi
@@ -43,7 +43,7 @@ source_tree() {
   cmake -DROOT="$PWD" -P tests/columns.cmake && cmake -DROOT="$PWD" -P tests/rooms.cmake
 }
 
-# Pictures and measurements are as their programs wrote them; a corpus is made of what is odd.
+# Excludes pictures and measurements, which are generated, and corpora, which contain unusual bytes.
 ends() {
   if (($#)); then printf '%s\0' "$@"; else files_of; fi | python3 -c '
 import pathlib, re, sys

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Everything that is measured on GPUs, on a machine that is rented by the hour, in one command: copies this checkout over
-# ssh, builds there, runs the GPU tests, the ladder and the rings, and brings the results back.
+# Runs all GPU measurements on a rented machine in one command: copies this checkout over ssh, builds it there, runs the
+# GPU tests, the ladder and the rings, and copies the results back.
 #
-#   tools/remote.sh user@host [STEP...]   on that machine; nothing has to be on it but a shell, ssh's server and tar
-#   tools/remote.sh local [STEP...]       here
+#   tools/remote.sh user@host [STEP...]   on that machine, which needs only a shell, an ssh server and tar
+#   tools/remote.sh local [STEP...]       on this machine
 #
-#   STEP      test (make gpu-test), ladder (attend ladder), ring (attend ring over all GPUs, with 2 or more of them).
-#             All three if none is given. The build always comes first.
+#   STEP      test (make gpu-test), ladder (attend ladder), ring (attend ring over all GPUs, if there are at least 2).
+#             Default: all three. The build always runs first.
 #
 # Environment:
-#   RESULTS   folder of the results, results/remote if not set. What a step prints is in RESULTS/STEP.log
-#   REMOTE_DIR  folder of the copy on the other machine, below its home: attend if not set. Builds are kept in it, so
-#             that the next time is quicker
-#   SSH       the command that takes user@host, ssh if not set: SSH='ssh -p 2222 -i key' tools/remote.sh root@1.2.3.4
+#   RESULTS   folder of the results, default results/remote. The output of a step is in RESULTS/STEP.log
+#   REMOTE_DIR  folder of the copy on the other machine, below its home, default attend. It keeps builds, so the next
+#             run is faster
+#   SSH       the command that precedes user@host, default ssh: SSH='ssh -p 2222 -i key' tools/remote.sh root@1.2.3.4
 #
-# Where a step fails the others go on; the end says which failed, and the exit status is 1. Files that git ignores stay
-# here. docs/ring.md has an example with a vendor's machine.
+# If a step fails, the other steps still run. The last line lists the failed steps, and the exit status is 1. Files that
+# git ignores are not copied. docs/ring.md has an example with a vendor's machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +36,7 @@ steps=("$@")
 for step in "${steps[@]}"; do
   [[ " ${all_steps[*]} " == *" $step "* ]] || fail "step: '$step', allowed ${all_steps[*]}"
 done
-# They become words of a command on the other machine.
+# Both become words of a command on the other machine.
 [[ $results =~ ^[A-Za-z0-9._/-]+$ && $results != /* ]] || fail "RESULTS: '$results', allowed a plain path below the checkout"
 [[ $remote_dir =~ ^[A-Za-z0-9._/-]+$ ]] || fail "REMOTE_DIR: '$remote_dir', allowed a plain path"
 
@@ -52,14 +52,15 @@ run_ladder() {
   build/release/attend ladder --json "$results/ladder.json"
 }
 
-# attend ring NAME OPTION...: its results go to RESULTS/ring_NAME.json. A ring that waits for ever costs money.
+# attend ring NAME OPTION...: writes RESULTS/ring_NAME.json. The time limit ends a ring that hangs, because the machine
+# is paid by the hour.
 run_one_ring() {
   local name=$1
   shift
   timeout 900 build/release/attend ring --mode both --json "$results/ring_$name.json" "$@"
 }
 
-# The lengths are of the whole sequence.
+# Lengths are those of the entire sequence.
 run_ring() {
   if [[ $(num_gpus) -lt 2 ]]; then
     echo "fewer than two GPUs: ranks are threads on the CPU, at a small size"
@@ -104,10 +105,10 @@ run_there() {
     files() { find . -path ./build -prune -o -path './.venv*' -prune -o -type f -print0; }
   fi
   echo "copying to $where:$remote_dir"
-  # Files that are gone here are in git's list still: tar is asked for those that exist.
+  # git's list still contains files that were deleted here. tar receives only existing files.
   files | while IFS= read -r -d '' file; do [[ -e $file || -L $file ]] && printf '%s\0' "$file"; done |
     tar --create --gzip --null --files-from=- | "${ssh[@]}" "$where" "mkdir -p $remote_dir && tar -xz -C $remote_dir"
-  # RESULTS there begins empty, so that nothing old comes back.
+  # RESULTS on the other machine starts empty, so that no old results are copied back.
   "${ssh[@]}" "$where" "cd $remote_dir && rm -rf $results && RESULTS=$results tools/remote.sh local ${steps[*]}" || status=1
   echo "bringing back $results"
   "${ssh[@]}" "$where" "cd $remote_dir && mkdir -p $results && tar -cz $results" | tar -xz

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the machine code of two builds' kernels: did a change to kernels/ change what the GPU runs? Needs no GPU.
+"""Compares the machine code of two builds' kernels, to show whether a change affects GPU code. Needs no GPU.
 
     export ATTEND_CACHE_DIR=/tmp/before; BEFORE/attend compile --arch sm_90a --compute simt --json /tmp/before.json
     export ATTEND_CACHE_DIR=/tmp/after;  AFTER/attend compile --arch sm_90a --compute simt --json /tmp/after.json
     tools/same_kernels.py /tmp/before.json /tmp/before /tmp/after.json /tmp/after
 
-Kernels are matched by name, Config and architecture. The sections of instructions in their cubins have to be equal byte
-for byte. Line tables and names of files are not compared. Exit status 1 if a kernel differs or has no counterpart.
+Kernels are matched by name, Config and architecture. The instruction sections of their cubins must be equal byte for
+byte. Line tables and file names are not compared. Exit status 1 if a kernel differs or has no counterpart.
 """
 
 import argparse
@@ -16,12 +16,12 @@ import re
 import struct
 import sys
 
-SECTION_OFFSET, SECTION_COUNTS = 0x28, 0x3A  # in the header of an ELF file of 64 bits
-SECTION_NAME_SIZE, SECTION_EXTENT = 0, 0x18  # in a section's header
+SECTION_OFFSET, SECTION_COUNTS = 0x28, 0x3A  # in the header of a 64-bit ELF file
+SECTION_NAME_SIZE, SECTION_EXTENT = 0, 0x18  # in a section header
 
 
 def instructions(entry):
-    """The bytes of the .text sections of the cubin in a cache entry."""
+    """Returns the bytes of the .text sections of the cubin in a cache entry."""
     elf = entry[entry.index(b"\x7fELF") :]
     (table,) = struct.unpack_from("<Q", elf, SECTION_OFFSET)
     size, count, of_names = struct.unpack_from("<HHH", elf, SECTION_COUNTS)
@@ -38,17 +38,17 @@ def instructions(entry):
 
 
 def with_new_names(text, renamed):
-    """The text, whose words are replaced if they have a new name."""
+    """Returns the text with renamed words replaced."""
     return re.sub(r"\w+", lambda word: renamed.get(word[0], word[0]), text)
 
 
 def in_order(config, renamed):
-    """The constants of a Config by their new names, sorted: their order is no part of the code."""
+    """Returns the constants of a Config under their new names, sorted, because their order does not affect the code."""
     return ", ".join(sorted(with_new_names(config, renamed).split(", ")))
 
 
 def kernels(report, cache, renamed):
-    """(name, Config, architecture): instructions, of every kernel that `attend compile --json` lists."""
+    """Returns (name, Config, architecture): instructions, for every kernel that `attend compile --json` lists."""
     files = {path.stem.rsplit("-", 1)[-1]: path for path in pathlib.Path(cache).rglob("*.bin")}
     listed = json.loads(pathlib.Path(report).read_text(encoding="utf-8"))
 

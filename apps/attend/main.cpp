@@ -1,4 +1,5 @@
-// The program `attend`: parse, do, and turn every refusal into one line and an exit status.
+// The program `attend`: parses the command line, runs the command, and reports every error in one line with an exit
+// status.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -15,7 +16,7 @@ namespace {
 
 using namespace attend;
 
-/// `text` on one line: a file's name may hold anything.
+/// Returns `text` as one line, because the name of a file may contain any character.
 std::string one_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
@@ -24,7 +25,7 @@ std::string one_line(std::string text) {
 }
 
 int refuse(const std::string& message) {
-  std::fputs(("attend: " + one_line(message) + "\n").c_str(), stderr);  // fmt::print throws where stderr is full
+  std::fputs(("attend: " + one_line(message) + "\n").c_str(), stderr);  // fmt::print throws if stderr is full
   return cli::kExitRefused;
 }
 

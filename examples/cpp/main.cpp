@@ -1,7 +1,7 @@
 // Forward and backward of one causal attention, with grouped heads, on tensors that the caller owns.
 //   cmake -S . -B build -DCMAKE_PREFIX_PATH=/opt/attend && cmake --build build && build/example
-// The first row sees one key alone: o is that key's v, lse its score, and dq is zero. The program checks all three, and
-// that a wrong argument is refused by an attend::Error.
+// The first row sees only one key: o is the v of that key, lse its score, and dq is zero. The program checks all three,
+// and that attend::Error reports a wrong argument.
 #include <attend/attention.hpp>
 #include <cmath>
 #include <cstdio>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kBatch = 2, kHeads = 4, kHeadsK = 2, kSeqlen = 128, kHeadDim = 64;
 
-/// (kBatch, heads, kSeqlen, columns) floats and the view that attend works on.
+/// (kBatch, heads, kSeqlen, columns) floats and attend's view of them.
 struct Matrix {
   std::vector<float> data;
   attend::Tensor view;
@@ -60,7 +60,7 @@ int main() try {
   std::printf("o[0, 0, 0, 0]  %+.6f  (its only value: %+.6f)\n", o.data[0], v.data[0]);
   std::printf("dv[0, 0, 0, 0] %+.6f\n", dv.data[0]);
 
-  constexpr float kBudget = 1e-5F;  // relative; written so that NaN fails
+  constexpr float kBudget = 1e-5F;  // relative; the comparisons are written so that NaN fails
   bool passed = distance(lse.data[0], score) <= kBudget;
   for (std::size_t d = 0; d < kHeadDim; ++d) {
     passed = passed && distance(o.data[d], v.data[d]) <= kBudget && std::abs(dq.data[d]) <= kBudget;

@@ -1,4 +1,4 @@
-// A prompt of 20 tokens and then three tokens one by one, for two sequences that share a pool of pages.
+// A prompt of 20 tokens, then three single tokens, for two sequences that share a pool of pages.
 #include <algorithm>
 #include <attend/attention.hpp>
 #include <attend/serving.hpp>
@@ -15,7 +15,7 @@ constexpr std::int64_t kPageSize = 16, kPagesPerRow = 4, kPages = kBatch * kPage
 
 std::mt19937 engine(1);
 
-/// (batch, heads, rows, kHeadDim) random floats and the view that attend works on.
+/// (batch, heads, rows, kHeadDim) random floats and attend's view of them.
 struct Matrix {
   std::vector<float> data;
   attend::Tensor view;
@@ -39,16 +39,16 @@ int main() try {
       .seqlens_k = lengths.data(),
       .page_table = attend::PageTable{
           .pages = pages.data(), .num_rows = kBatch, .pages_per_row = kPagesPerRow, .row_stride = kPagesPerRow}};
-  // A second cache, where each sequence has its keys in one piece: attend::forward can read it too.
+  // A second, contiguous cache with the keys of each sequence in one piece, so attend::forward can read it too.
   Matrix k_rows(kBatch, kHeadsK, 64), v_rows(kBatch, kHeadsK, 64);
 
   float worst = 0;
   for (const std::int64_t rows : {20, 1, 1, 1}) {
     Matrix q(kBatch, kHeadsQ, rows), k(kBatch, kHeadsK, rows), v(kBatch, kHeadsK, rows), o(kBatch, kHeadsQ, rows);
-    // One call: the new keys go into the pages, and the rows of q see them and all that were there.
+    // One call: the new keys are written into the pages, and the rows of q see them and all earlier keys.
     attend::decode({.k = k.view, .v = v.view, .k_cache = k_pages.view, .v_cache = v_pages.view, .cache = paged},
                    {.q = q.view, .k_cache = k_pages.view, .v_cache = v_pages.view, .o = o.view, .cache = paged});
-    // Or two: append first, and let decode (here: forward) count the new keys.
+    // Alternatively two calls: append first, then decode (here: forward) with lengths that include the new keys.
     attend::append({.k = k.view,
                     .v = v.view,
                     .k_cache = k_rows.view,

@@ -1,15 +1,15 @@
-// Lesson 1: a message. Every rank sends to the next one and receives from the previous one.
+// Lesson 1: a message. Every rank sends to the next rank and receives from the previous rank.
 //
-// All ranks do the same thing, so all send at the same time. If sending waited for the receiver, each would wait for
-// the next to receive, which is sending too: a circle in which nobody ever moves. So a rank begins to send, goes on to
-// receive, and looks after its own message later. Here the mailbox keeps it.
+// All ranks run the same code, so all of them send at the same time. If a send waited for its receiver, each rank would
+// wait for the next rank to receive. The next rank is sending too, so all ranks would wait forever. Therefore a rank
+// starts its send, then receives, and completes its own send later. Here the mailbox stores the message.
 #include <cstdio>
 
 #include "mailbox.hpp"
 
 int main() {
   constexpr int kRanks = 4;
-  std::vector<Mailbox> boxes(kRanks);  // boxes[r]: what rank r - 1 sent to rank r
+  std::vector<Mailbox> boxes(kRanks);  // boxes[r]: messages from rank r - 1 to rank r
   std::vector<float> received(kRanks);
   on_ranks(kRanks, [&](int rank) {
     boxes[(rank + 1) % kRanks].put({100.0F + static_cast<float>(rank)});

@@ -1,7 +1,8 @@
-// Lesson 2: blocks pass round. Each rank owns a block of numbers, and in N steps sees the blocks of all, holding one at
-// a time (two, while one goes and another comes). In step t rank r holds the block of rank (r - t) mod N.
+// Lesson 2: blocks are passed around the ring. Each rank owns a block of numbers, and in N steps sees the blocks of all
+// ranks. It holds one block at a time (two, while one leaves and the next arrives). In step t rank r holds the block of
+// rank (r - t) mod N.
 //
-// The block goes on its way before the rank works with it: the next one arrives meanwhile.
+// A rank sends the block before it works with it, so the next block arrives meanwhile.
 #include <cstdio>
 #include <numeric>
 
@@ -9,12 +10,12 @@
 
 int main() {
   constexpr int kRanks = 5;
-  constexpr int kNumbers = 1000;  // of a block
+  constexpr int kNumbers = 1000;  // numbers of a block
   std::vector<Mailbox> boxes(kRanks);
   std::vector<double> sums(kRanks);
   std::vector<int> wrong_owner(kRanks);
   on_ranks(kRanks, [&](int rank) {
-    Message held(kNumbers, static_cast<float>(rank));  // every number of a block names its owner
+    Message held(kNumbers, static_cast<float>(rank));  // every number of a block identifies its owner
     for (int step = 0; step < kRanks; ++step) {
       if (step + 1 < kRanks) boxes[(rank + 1) % kRanks].put(held);
       const int owner = (rank + kRanks - step) % kRanks;

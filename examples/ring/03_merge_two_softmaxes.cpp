@@ -1,9 +1,9 @@
-// Lesson 3: two softmaxes become one. Attention over some keys gives o and lse = log(sum of exp(scores)). From
-// (o1, lse1) over the first keys and (o2, lse2) over the others comes attention over all of them:
+// Lesson 3: merging two softmaxes. Attention over some keys gives o and lse = log(sum of exp(scores)). The results (o1,
+// lse1) over the first keys and (o2, lse2) over the others are merged into attention over all keys:
 //
 //   lse = log(exp(lse1) + exp(lse2)),   o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2
 //
-// The exponents are never positive, so that nothing overflows. A part that saw no key has lse = -inf and weight 0.
+// The exponents are never positive, so nothing overflows. A part that saw no key has lse = -inf and weight 0.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -30,7 +30,7 @@ std::vector<float> random_rows(int rows, unsigned seed) {
   return values;
 }
 
-/// Attention of all rows over keys [begin, end).
+/// Computes attention of all rows over keys [begin, end).
 Part attention(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, int begin,
                int end) {
   using attend::DType;
@@ -50,7 +50,7 @@ Part merge(const Part& a, const Part& b) {
   for (int row = 0; row < kRows; ++row) {
     const float high = std::max(a.lse[row], b.lse[row]);
     if (high == -INFINITY) {
-      merged.lse[row] = -INFINITY;  // neither saw a key; o stays 0
+      merged.lse[row] = -INFINITY;  // neither part saw a key; o stays 0
       continue;
     }
     const float lse = high + std::log1p(std::exp(std::min(a.lse[row], b.lse[row]) - high));

@@ -1,7 +1,8 @@
-// Lesson 4: ring attention. Lessons 1 to 3 in one call: keys and values pass round, each rank merges what its rows see.
+// Lesson 4: ring attention. Lessons 1 to 3 in one call: keys and values are passed around, and each rank merges the
+// results of its rows.
 //
-// The tokens are dealt out in zigzag, so that under the causal mask all ranks have the same work in every step. The
-// result is put together and held against one call over the whole sequence.
+// The tokens are distributed in zigzag, so that under the causal mask all ranks have the same work in every step. The
+// result is reassembled and compared with one call over the entire sequence.
 #include <cstdio>
 #include <random>
 #include <vector>

@@ -1,12 +1,12 @@
-// Lesson 5: the exchange hides behind the work. A block takes time to travel. Whoever sends it on only when he is done
-// with it waits for the next one in every step; whoever sends it first works meanwhile, and a step takes the longer of
-// the two, not their sum:
+// Lesson 5: overlapping communication with computation. Sending a block takes time. A rank that works on its block
+// first and then sends it makes the next rank wait in every step. A rank that sends the block first works during the
+// transfer, and a step takes the longer of the two times, not their sum:
 //
 //   first work, then send    N work + (N - 1) link
-//   first send, then work    N work, as long as the link takes less time than the work
+//   first send, then work    N work, if the link takes less time than the work
 //
-// The price is a second block of memory: one is worked on while the next one arrives.
-// Here the link takes 25 ms a block and the work 30 ms, both slept, so that the lesson holds on a busy machine too.
+// The cost is memory for a second block: the rank works on one while the next arrives. Here the link takes 25 ms per
+// block and the work 30 ms. Both are sleeps, so the lesson also works on a busy machine.
 #include <chrono>
 #include <cstdio>
 #include <future>
@@ -20,10 +20,10 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kRanks = 4;
-constexpr int kNumbers = 1000;  // of a block
+constexpr int kNumbers = 1000;  // numbers of a block
 constexpr milliseconds kWork(30), kLink(25);
 
-/// A link on which a message takes its time while its sender goes on. The future is the message on its way.
+/// Sends over a slow link while the sender continues. The future represents the message in transit.
 std::future<void> send(Mailbox& to, Message message) {
   return std::async(std::launch::async, [&to, message = std::move(message)]() mutable {
     std::this_thread::sleep_for(kLink);
@@ -38,7 +38,7 @@ double work_on(const Message& block) {
   return sum;
 }
 
-/// All blocks pass all ranks. Returns the milliseconds that it took, or -1 where a rank's sum is wrong.
+/// Passes all blocks through all ranks. Returns the elapsed milliseconds, or -1 if a rank's sum is wrong.
 double pass_round(bool send_first) {
   std::vector<Mailbox> boxes(kRanks);
   std::vector<double> sums(kRanks);
@@ -46,7 +46,7 @@ double pass_round(bool send_first) {
   on_ranks(kRanks, [&](int rank) {
     Message held(kNumbers, static_cast<float>(rank));
     for (int step = 0; step < kRanks; ++step) {
-      const bool goes_on = step + 1 < kRanks;  // the last block that a rank sees has been everywhere
+      const bool goes_on = step + 1 < kRanks;  // the last block that a rank sees has visited all ranks
       Mailbox& next = boxes[(rank + 1) % kRanks];
       std::future<void> on_its_way;
       if (goes_on && send_first) on_its_way = send(next, held);

@@ -1,9 +1,10 @@
-// Lesson 6: a causal mask, and who has the work. Row i sees keys 0 to i. Cut into contiguous parts, the first rank's
-// rows see next to nothing and the last one's everything, and every step takes as long as its slowest rank.
+// Lesson 6: the distribution of work under a causal mask. Row i sees keys 0 to i. If the sequence is cut into
+// contiguous parts, the first rank's rows see few keys and the last rank's rows see all keys. Every step takes as long
+// as its slowest rank.
 //
-// Zigzag gives rank r the chunks r and 2N-1-r of 2N: one that sees little and one that sees much. Striped gives it
-// every N-th token. Both come out even. The result is the same in any of them (lesson 4 looks at it): the mask goes by
-// where a token stands in the whole sequence.
+// Zigzag gives rank r the chunks r and 2N-1-r of 2N: one that sees few keys and one that sees many. Striped gives it
+// every N-th token. Both balance the work. The result is the same in each case (lesson 4 checks it), because the mask
+// uses the token's position in the entire sequence.
 #include <algorithm>
 #include <cstdio>
 #include <tuple>
@@ -17,7 +18,7 @@ using attend::Sharding;
 
 constexpr int kRanks = 4, kTokens = 640;
 
-/// Pairs of rows of rank `rank` and keys of rank `owner` that the mask leaves.
+/// Returns the number of visible pairs of rows of rank `rank` and keys of rank `owner`.
 double visible(Sharding sharding, int rank, int owner) {
   const auto rows = attend::shard_positions(sharding, kTokens, rank, kRanks);
   const auto keys = attend::shard_positions(sharding, kTokens, owner, kRanks);
@@ -28,8 +29,8 @@ double visible(Sharding sharding, int rank, int owner) {
   return pairs;
 }
 
-/// Prints each step's work, in blocks of all rows of a rank and all keys of another. Returns how much longer the steps
-/// take, each as long as its slowest rank, than with the same work for everybody.
+/// Prints the work of each step, in units of a full block (all rows of a rank, all keys of another). Returns the ratio
+/// of the total time, with each step as long as its slowest rank, to the time with equal work.
 double imbalance(Sharding sharding) {
   std::printf("%s\n", attend::sharding_name(sharding));
   constexpr double kBlock = static_cast<double>(kTokens / kRanks) * (kTokens / kRanks);

@@ -1,10 +1,10 @@
-// Lesson 7: gradients. Two things make the backward pass go round as well:
+// Lesson 7: gradients. Two properties let the backward pass use the ring as well:
 //
-// - The gradients of a block of keys need no softmax over the others: with the whole row's lse, exp(s - lse) is the
-//   row's true probability, and <dout, o> with the final o is what softmax's derivative subtracts. So attend::backward
-//   on one block, given lse and o of the whole, gives this block's dk and dv, and its share of dq.
-// - dq belongs to rows, which stay: its shares are added up in place. dk and dv belong to keys, which travel: their
-//   sums travel with them, each rank adds its share, and after N steps they are at home.
+// - The gradients of a block of keys do not need the softmax of the other keys. With the full row's lse, exp(s - lse)
+//   is the row's true probability, and softmax's derivative subtracts <dout, o> with the final o. Therefore
+//   attend::backward on one block, given lse and o of the full row, returns this block's dk and dv, and its part of dq.
+// - dq belongs to rows, which stay on their rank, so its parts are added in place. dk and dv belong to keys, which
+//   travel. Their sums travel with them, and each rank adds its part. After N steps they are back at their owner.
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -31,7 +31,7 @@ std::vector<float> random_rows(unsigned seed) {
   return values;
 }
 
-/// (tokens, columns) numbers as attend takes them: a Tensor, or of const numbers a ConstTensor.
+/// Returns attend's view of (tokens, columns) numbers: a Tensor, or a ConstTensor for const numbers.
 auto rows(auto* values, int tokens, int columns = kDim) {
   return Tensor::bhsd(values, DType::kF32, {1, 1, tokens, columns});
 }
@@ -66,7 +66,7 @@ int main() {
   std::vector<float> ring_dq(q.size()), ring_dk(q.size()), ring_dv(q.size());
   on_ranks(kRanks, [&](int rank) {
     const std::size_t mine = rank * kBlock;
-    Message held(4 * kBlock);  // k, v, and the sums of dk and dv so far, zero
+    Message held(4 * kBlock);  // k, v, and the sums of dk and dv so far, initially zero
     std::copy_n(k.begin() + mine, kBlock, held.begin());
     std::copy_n(v.begin() + mine, kBlock, held.begin() + kBlock);
     for (int step = 0; step < kRanks; ++step) {

@@ -1,10 +1,11 @@
-// Lesson 8: the same ring on GPUs. Nothing of lesson 4 changes but where the tensors are and who carries the messages:
-// NCCL, NVIDIA's library for what GPUs tell each other. It moves a block from one GPU's memory to the next one's, over
-// NVLink where there is one, on a stream beside the kernels: the overlap of lesson 5 by hardware.
+// Lesson 8: the same ring on GPUs. Compared with lesson 4, only the location of the tensors and the transport of the
+// messages change. NCCL is NVIDIA's library for communication between GPUs. It copies a block from one GPU's memory to
+// that of the next GPU, over NVLink if there is one, on a stream parallel to the kernels. This is the overlap of lesson
+// 5 in hardware.
 //
-// Ranks find each other by an id, which one of them makes and tells the others; here they are threads of one process,
-// so a variable will do. Over several machines it is what a launcher hands round, 128 bytes.
-// Wants two GPUs and libnccl, and says so where they are missing.
+// Ranks find each other by an id of 128 bytes, which one rank makes and gives to the others. Here the ranks are threads
+// of one process, so a variable is enough. On several machines, a launcher distributes it. The program requires two
+// GPUs and libnccl, and prints a message if they are missing.
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -28,7 +29,7 @@ std::vector<float> random_values(unsigned seed) {
   return values;
 }
 
-/// A Tensor, or of const values a ConstTensor.
+/// Returns a Tensor, or a ConstTensor for const values.
 auto view(auto& values, const attend::Shape& shape) {
   return attend::Tensor::bhsd(values.data(), attend::DType::kF32, shape);
 }

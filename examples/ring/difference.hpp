@@ -1,4 +1,4 @@
-// How far one result of these lessons is from another.
+// Compares results of these lessons.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-/// Largest |a - b| of as many numbers; infinite where one of them is NaN, which no comparison would notice.
+/// Returns the largest |a - b| of two vectors of the same size, or infinity if a difference is NaN, because comparisons
+/// ignore NaN.
 inline float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   float largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

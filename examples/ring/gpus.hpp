@@ -1,5 +1,5 @@
-// The little of NVIDIA's driver that lesson 8 wants, loaded when it runs: GPUs, and tensors in their memory. Building
-// needs no CUDA. Every call that fails ends the program.
+// The functions of NVIDIA's driver for lesson 8, loaded at run time: GPUs, and tensors in their memory. Building
+// requires no CUDA. A failed call ends the program.
 #pragma once
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 
 #include "attend/tensor.hpp"
 
-/// A function of libcuda, or null where there is no driver.
+/// Returns a function of libcuda, or null without a driver.
 template <class Function>
 Function* cuda_function(const char* name) {
   static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -36,7 +36,7 @@ inline int number_of_gpus() {
   return cuda_function<int(int*)>("cuDeviceGetCount")(&count) == 0 ? count : 0;
 }
 
-/// Makes a GPU the one that this thread's tensors are on.
+/// Selects the GPU of this thread's tensors.
 inline void use_gpu(int gpu) {
   int device = 0;
   void* context = nullptr;
@@ -45,7 +45,7 @@ inline void use_gpu(int gpu) {
   call_cuda("cuCtxSetCurrent", static_cast<int (*)(void*)>(nullptr), context);
 }
 
-/// A dense float32 tensor on the GPU in use.
+/// A dense float32 tensor on the current GPU.
 class GpuTensor {
  public:
   GpuTensor(const attend::Shape& shape, int gpu)

@@ -1,4 +1,5 @@
-// Messages between the ranks of these lessons: a rank is a thread, and each has a box that its previous rank puts into.
+// Messages between the ranks of these lessons. A rank is a thread. Each rank has a mailbox, into which its previous
+// rank puts messages.
 #pragma once
 
 #include <condition_variable>
@@ -12,14 +13,14 @@ using Message = std::vector<float>;
 
 class Mailbox {
  public:
-  /// Does not wait for the receiver: the message is the box's own now.
+  /// Stores the message without waiting for the receiver.
   void put(Message message) {
     const std::lock_guard lock(mutex_);
     messages_.push(std::move(message));
     arrived_.notify_one();
   }
 
-  /// Waits until there is a message.
+  /// Waits until there is a message, and returns it.
   Message take() {
     std::unique_lock lock(mutex_);
     arrived_.wait(lock, [&] { return !messages_.empty(); });
@@ -34,7 +35,7 @@ class Mailbox {
   std::queue<Message> messages_;
 };
 
-/// Runs rank(r) for every rank r, each on a thread of its own.
+/// Runs rank(r) for every rank r, each on a separate thread.
 inline void on_ranks(int num_ranks, const std::function<void(int)>& rank) {
   std::vector<std::thread> threads;
   for (int r = 0; r < num_ranks; ++r) threads.emplace_back(rank, r);

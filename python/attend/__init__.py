@@ -2,7 +2,7 @@
 
     o = attend.attention(q, k, v, causal=True)
 
-takes NumPy arrays, torch tensors, or CPU arrays of any framework that speaks DLPack, and gives back the same kind.
+accepts NumPy arrays, torch tensors, and arrays of any framework that supports DLPack. The result has the same kind.
 """
 
 from attend._activation import activate, restore

@@ -13,7 +13,7 @@ from attend._errors import Error
 
 
 def cache_text(action: str, as_json: bool) -> str:
-    """What `attend cache` of the command line prints; `clear` removes first."""
+    """Returns the output of `attend cache`. The action `clear` first removes the files."""
     if action == "clear":
         removed = _cache.cache_clear()
         return json.dumps(removed) if as_json else f"removed {removed['files']} files, {removed['bytes']} bytes"
@@ -25,14 +25,15 @@ def info_text(as_json: bool) -> str:
 
 
 def show(text: Callable[[], str]) -> int:
-    """Prints it; the exit status: 2 after one line on stderr where something is refused."""
+    """Prints the text. Returns the exit status: 2, after one line on stderr, if attend raises an error."""
     try:
         print(text(), flush=True)
     except Error as error:
         print(f"attend: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter would complain at its end
+    except BrokenPipeError:  # the reader closed the pipe
+        # otherwise the interpreter reports a failed flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

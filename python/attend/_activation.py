@@ -1,23 +1,25 @@
-"""The switch that puts attend behind torch's own attention; attend.torch._activate does it."""
+"""The switch that installs attend behind torch's own attention functions. attend.torch._activate implements it."""
 
 from __future__ import annotations
 
 
 def activate() -> None:
-    """Puts attend behind torch's scaled_dot_product_attention and flex_attention until `restore()`: eager and compiled.
+    """Computes torch's scaled_dot_product_attention and flex_attention with attend until `restore()`, eager and
+    compiled.
 
-    torch.nn.functional.scaled_dot_product_attention: torch still chooses among its own implementations first; where it
-    would run its flash attention, attend runs. On the CPU that is every call without dropout and without a mask that
-    requires grad. On CUDA torch may prefer cuDNN: ``torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`` makes
-    it choose flash attention. What attend lacks raises attend.Error; nothing falls back in silence. With dropout on
-    CUDA the seed lies on the GPU, as torch has it, forward and backward: a CUDA graph of both draws anew with each
-    replay.
+    torch.nn.functional.scaled_dot_product_attention: torch still chooses among its own implementations first. When it
+    chooses its flash attention, attend runs instead. On the CPU this applies to every call without dropout and without
+    a mask that requires grad. On CUDA, torch may prefer cuDNN.
+    ``torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`` makes it choose flash attention. A call that attend
+    does not support raises attend.Error; there is no silent fallback. With dropout on CUDA the seed is in GPU memory,
+    as in torch, for forward and backward. A CUDA graph of both passes draws new numbers in each replay.
 
-    torch.nn.attention.flex_attention.flex_attention: also for whoever has imported or compiled it before. What attend
-    refuses when it is called, torch's own function computes, and a warning says so, once for each reason.
-    docs/custom_scores.md says what is not reached.
+    torch.nn.attention.flex_attention.flex_attention: also applies to code that imported or compiled the function
+    before. A call that attend refuses is computed by torch's own function, with one warning for each reason.
+    docs/custom_scores.md lists the calls that are not replaced.
 
-    In torch's own registry (torch.nn.attention.register_flash_attention_impl, where torch has it) the name is "attend".
+    In torch's own registry (torch.nn.attention.register_flash_attention_impl, in versions of torch that have it) the
+    name is "attend".
     """
     from attend.torch import _activate
 
@@ -25,7 +27,7 @@ def activate() -> None:
 
 
 def restore() -> None:
-    """Puts torch's own implementation back; nothing where attend is not active."""
+    """Restores torch's own implementation. Does nothing if attend is not active."""
     from attend.torch import _activate
 
     _activate.restore()

@@ -1,4 +1,4 @@
-"""The public functions: they resolve the options, and hand over to the front end of the tensors' framework."""
+"""The public functions. They resolve the options and call the front end of the tensors' framework."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def attention(
 ) -> Any:
     """Exact attention, ``o = softmax(scale * q k^T + bias) v``, in one pass and without a seqlen_q x seqlen_k buffer.
 
-    With ``off = seqlen_k - seqlen_q``, row i, key j, and every option at its default switched off::
+    With ``off = seqlen_k - seqlen_q``, query row i and key j compute the following. Options at their defaults have no
+    effect::
 
         s = scale * <q[i], k[j]>
         s = softcap * tanh(s / softcap)
@@ -64,75 +65,81 @@ def attention(
         s = -inf where masked
         o[i] = sum_j dropout(softmax(s)[j]) * v[j]
 
-    Masks align bottom right. seqlen_q = 2, seqlen_k = 5 (1 = kept)::
+    Masks align bottom right. With seqlen_q = 2 and seqlen_k = 5 (1 = kept)::
 
         causal:  1 1 1 1 0    window=(1, 0):  0 0 1 1 0
                  1 1 1 1 1                    0 0 0 1 1
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q, heads_q,
-            head_dim). NumPy array, torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy, JAX);
-            all of a call are of one framework. head_dim 1 to 512. f64 runs on the CPU in the `reference` backend; bf16
-            in NumPy needs ml_dtypes.
-        k: like q (batch, heads_k, seqlen_k, head_dim). heads_q is a multiple of heads_k, and query head h reads head
-            h // (heads_q // heads_k). seqlen_q and seqlen_k are independent and may be 0.
-        v: like k (batch, heads_k, seqlen_k, head_dim_v).
+            head_dim). A NumPy array, a torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA (CuPy,
+            JAX). All arrays of a call belong to one framework. head_dim is 1 to 512. f64 runs on the CPU in the
+            `reference` backend. bf16 in NumPy needs ml_dtypes.
+        k: like q, (batch, heads_k, seqlen_k, head_dim). heads_q is a multiple of heads_k, and query head h reads key
+            head h // (heads_q // heads_k). seqlen_q and seqlen_k are independent and may be 0.
+        v: like k, (batch, heads_k, seqlen_k, head_dim_v).
         layout: "bhsd" or "bshd": the order of the dimensions of q, k, v and o.
-        causal: keep j <= i + off.
-        window: (left, right): keep i + off - left <= j <= i + off + right; -1 or None leaves a side open.
-        scale: None: 1 / sqrt(head_dim). Any finite number. Not differentiable.
-        softcap: >= 0; 0: off.
-        bias: float (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k), leading dimensions may be missing.
-            Differentiable. One column for all keys is not repeated: it takes memory for its rows alone.
-        mask: bool, broadcasts like bias; True keeps.
+        causal: keeps the keys j <= i + off.
+        window: (left, right): keeps the keys i + off - left <= j <= i + off + right. -1 or None leaves a side open.
+        scale: any finite number. None means 1 / sqrt(head_dim). Not differentiable.
+        softcap: >= 0. 0 disables it.
+        bias: float (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k). Leading dimensions may be missing.
+            Differentiable. A bias whose last dimension is 1 is not expanded over the keys, so it needs memory for its
+            rows only.
+        mask: bool, broadcasts like bias. True keeps a score.
         alibi_slopes: f32 (heads_q) or (batch, heads_q). Not differentiable.
-        sinks: float (heads_q) or (batch, heads_q): a score that belongs to no key. It adds exp(sink) to the sum
-            of the row's softmax, once, and nothing to o. Scale, softcap, masks and dropout leave it alone.
-            Differentiable. gpt-oss has one for each head. Not with a bias or mask of one column for all keys.
-        dropout_p: probability of dropping an entry of the softmax, 0 <= dropout_p < 1; kept ones grow by
-            1 / (1 - dropout_p).
-        seed: None: each call that drops draws anew, for torch tensors from torch's default generator of their device
-            (under torch.compile and in a CUDA graph at each run), for others from `attend.manual_seed`'s. Or a number
-            from 0 to 2^64 - 1: the dropped entries are a pure function of seed, offset and (batch, head, i, j), the
-            same on every device, forward and backward. Also a tensor of one element: what is in one on the GPU of q
-            the kernels read. The call does not wait for it, and a CUDA graph drops at each replay what it says.
-        offset: like seed, and given with one only: another pattern of the same seed. None given: 0.
-        return_lse: give (o, lse).
-        deterministic: bit-equal results from run to run, on a GPU too. On a CPU they always are.
-        compute: a backend by name (see `attend.backends()`), or "auto": the best one for the tensors' device.
-        score: a function of scores after bias, before masks, as text: "score - rate * abs(q - k)". With dropout_p it
-            needs a seed. docs/custom_scores.md has the language.
-        captures: {"rate": array, ...}, what `score` reads: 0 to 4 dimensions, or numbers. Floats are differentiable.
-        block_mask: of `make_block_mask`: keeps the pairs of rows and keys that it sees, of those that the other masks
-            keep. On the CPU, outside of torch.compile; with dropout_p and a seed.
+        sinks: float (heads_q) or (batch, heads_q): one extra score per row that belongs to no key. It adds exp(sink)
+            once to the softmax sum of the row, and nothing to o. Scale, softcap, masks and dropout do not apply to it.
+            Differentiable. gpt-oss has one sink for each head. Cannot be combined with a bias or mask whose last
+            dimension is 1.
+        dropout_p: probability of dropping a softmax entry, 0 <= dropout_p < 1. Kept entries are scaled by 1 / (1 -
+            dropout_p).
+        seed: a number from 0 to 2^64 - 1, a tensor of one element, or None. With a seed, the dropped entries are a pure
+            function of seed, offset and (batch, head, i, j): they are the same on every device, in forward and in
+            backward. A tensor on the GPU of q is read by the kernels when they run. The call does not wait for it, and
+            each replay of a CUDA graph uses its current value. With None, each call with dropout draws a new seed: for
+            torch tensors from torch's default generator of their device (under torch.compile and in a CUDA graph at
+            each run), for other arrays from the generator of `attend.manual_seed`.
+        offset: like seed, and allowed only with one. Selects another dropout pattern of the same seed. Default 0.
+        return_lse: return (o, lse).
+        deterministic: results are bit-equal from run to run on a GPU as well. On a CPU they always are.
+        compute: the name of a backend (see `attend.backends()`), or "auto": the best backend for the tensors' device.
+        score: a function of the score as text, applied after bias and before masks: "score - rate * abs(q - k)". With
+            dropout_p it requires a seed. docs/custom_scores.md describes the language.
+        captures: {"rate": array, ...}: the numbers and arrays (0 to 4 dimensions) that `score` reads. Float captures
+            are differentiable.
+        block_mask: a result of `make_block_mask`. A score is kept if this mask and all other masks keep it.
+            torch.compile leaves such a call out of its graph. With dropout_p it requires a seed.
 
     Returns:
         o: like q, (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout`, in the framework of q. Or (o, lse).
-        lse: f32 (f64 if q is) (batch, heads_q, seqlen_q): natural log of sum_j exp(s), with exp(sink) in the sum if
-            there are sinks. Dropout does not change it.
+        lse: f32 (f64 if q is) (batch, heads_q, seqlen_q): the natural logarithm of sum_j exp(s), which includes
+            exp(sink) if there are sinks. Dropout does not change it.
         A row that sees no key gives o = 0, lse = -inf (or its sink) and zero gradients, never NaN.
 
-    Inputs are read in place, whatever their strides; one whose last stride is not 1 (or, in NumPy, one with negative
-    strides) is copied first. On torch tensors this is differentiable (o, and lse if it is returned), and traceable by
-    torch.compile and torch.export; for JAX's transformations there is `attend.jax.attention`. GPU tensors of torch and
-    CuPy are worked on asynchronously, in the framework's current stream; on the CPU, and for other frameworks, the work
-    is done when the call returns. The GIL is released meanwhile. Thread-safe.
+    Inputs are read in place with any strides. An input is copied first if its last stride is not 1 or, in NumPy, if it
+    has negative strides. On torch tensors the function is differentiable (o, and lse if it is returned) and traceable
+    by torch.compile and torch.export. For JAX's transformations there is `attend.jax.attention`. Calls on GPU tensors
+    of torch and CuPy are asynchronous, in the framework's current stream. On the CPU, and for other frameworks, the
+    results are complete when the call returns. The call releases the GIL. Thread-safe.
 
     Raises:
-        attend.Error naming the argument, the value found and the allowed ones. It is also a ValueError if an argument
-        is wrong, a NotImplementedError if attend lacks something, and otherwise a RuntimeError.
-        KeyboardInterrupt soon after Ctrl-C during a call on the CPU from the main thread; its outputs are undefined.
+        attend.Error, whose message names the argument, the value found and the allowed values. It is also a ValueError
+        if an argument is wrong, a NotImplementedError if attend does not support the call, and otherwise a
+        RuntimeError.
+        KeyboardInterrupt soon after Ctrl-C during a call on the CPU from the main thread. Its outputs are then
+        undefined.
 
     Source: Dao, FlashAttention-2 (2023), Algorithms 1 and 2; Milakov & Gimelshein, Online normalizer calculation for
     softmax (2018).
     """
     if score is not None or captures is not None or block_mask is not None:
-        return attention_with_own(resolve, **locals())  # all arguments of this function
+        return attention_with_own(resolve, **locals())  # `locals()` holds exactly the arguments of this function
     module = type(q).__module__
     if module == "torch" or module.startswith("torch."):
-        import torch  # not from sys.modules: tracers walk over it, and other threads import meanwhile
+        import torch  # not from sys.modules: tracers iterate over it while other threads may import
 
-        if not torch.compiler.is_dynamo_compiling():  # which cannot trace the library
+        if not torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace the extension module
             options = (
                 layout, causal, window, scale, softcap, bias, mask, alibi_slopes, sinks, dropout_p, seed, offset,
                 deterministic, compute,
@@ -185,22 +192,23 @@ def attention_qkvpacked(
     deterministic: bool = False,
     compute: str = "auto",
 ) -> Any:
-    """`attention` of q, k and v side by side in one tensor, as one projection of a transformer gives them.
+    """`attention` of q, k and v packed in one tensor, as one projection of a transformer produces them.
 
-    On torch tensors the gradient is one tensor too, which the kernels write. Of three tensors autograd copies the
-    gradients together: on an H200 a seventh of backward's time at 1024 tokens, a twentieth at 8192. It does so here too
-    for f64, with a last dimension that is not dense (of qkv, or of the gradient of o), with alibi_slopes, sinks or a
-    seed on the GPU, and if a compiler or another tool of torch's follows the call.
+    For torch tensors, the kernels write dq, dk and dv directly into one gradient tensor. With three separate tensors
+    autograd would concatenate the gradients, which on an H200 costs a seventh of backward's time at 1024 tokens and a
+    twentieth at 8192. The gradients are still concatenated for f64, if the last dimension of qkv or of the gradient of
+    o is not dense, with alibi_slopes, sinks or a seed on the GPU, and if a compiler or another torch tool traces the
+    call.
 
     Arguments:
-        qkv: (batch, seqlen, 3, heads, head_dim): q, k, v. dtype and kind as in `attention`.
-        alibi_slopes: f32 (heads) or (batch, heads). sinks: float, likewise.
-        The others as in `attention` with layout="bshd", which has bias and mask too.
+        qkv: (batch, seqlen, 3, heads, head_dim): q, k, v. dtype and framework as in `attention`.
+        alibi_slopes: f32 (heads) or (batch, heads). sinks: float, same shapes.
+        The others as in `attention` with layout="bshd". bias and mask are available in `attention` only.
 
     Returns:
         o: (batch, seqlen, heads, head_dim), or (o, lse) with lse f32 (f64 if qkv is) (batch, heads, seqlen).
 
-    Raises, determinism, streams and ownership as in `attention`. A refused part is named q, k or v.
+    Errors, determinism, streams and ownership as in `attention`. Error messages call the parts q, k and v.
     """
     module = type(qkv).__module__
     if module == "torch" or module.startswith("torch."):
@@ -268,21 +276,21 @@ def attention_varlen(
 ) -> Any:
     """`attention` of sequences of different lengths, packed one after another.
 
-    Sequence s owns the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1] and the keys cu_seqlens_k[s] to
-    cu_seqlens_k[s + 1]; rows of different sequences do not see each other. Masks align bottom right in each sequence.
+    Sequence s has the query rows cu_seqlens_q[s] to cu_seqlens_q[s + 1] and the keys cu_seqlens_k[s] to cu_seqlens_k[s
+    + 1]. Rows see the keys of their own sequence only. Masks align bottom right in each sequence.
 
     Arguments:
         q: (total_q, heads_q, head_dim). k: (total_k, heads_k, head_dim). v: (total_k, heads_k, head_dim_v).
-        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q: starts at 0, never decreases, ends at the
-            total number of tokens.
+        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q. They start at 0, never decrease, and end at
+            the total number of tokens.
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths.
-        alibi_slopes: f32 (heads_q) or (sequences, heads_q). sinks: float, likewise.
-        The others as in `attention`, which has neither bias nor mask here.
+        alibi_slopes: f32 (heads_q) or (sequences, heads_q). sinks: float, same shapes.
+        The others as in `attention`. There is no bias and no mask.
 
     Returns:
         o: (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 if q is) (heads_q, total_q).
 
-    Raises, determinism, streams and ownership as in `attention`.
+    Errors, determinism, streams and ownership as in `attention`.
     """
     left, right = window_of(window)
     if cu_seqlens_q is None:
@@ -308,14 +316,13 @@ def forward(
     q: ArrayT, k: ArrayT, v: ArrayT, *, score: str, captures: Optional[Captures] = None, **options: Unpack[PassOptions]
 ) -> tuple[ArrayT, ArrayT]: ...
 def forward(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, Any]:
-    """(o, lse) of `attention`, or of `attention_varlen` if `cu_seqlens_q` is among the options; no autograd.
+    """Computes (o, lse) of `attention`, or of `attention_varlen` if `cu_seqlens_q` is given, without autograd.
 
-    Options: those of `attention` but return_lse; for packed sequences cu_seqlens_q, cu_seqlens_k, max_seqlen_q and
-    max_seqlen_k in place of layout, bias and mask. With dropout_p > 0 a seed has to be among them: `backward` needs the
-    same.
+    Options: those of `attention` except return_lse. For packed sequences, cu_seqlens_q, cu_seqlens_k, max_seqlen_q and
+    max_seqlen_k replace layout, bias and mask. dropout_p > 0 requires a seed, because `backward` needs the same one.
 
     Raises:
-        attend.Error as `attention` does; TypeError for an option that does not exist.
+        attend.Error as `attention` does; TypeError for an unknown option.
     """
     own, options = taken_from(options)
     extras, settings = resolve("forward", q, options)
@@ -342,22 +349,23 @@ def backward(
 def backward(
     dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, dlse: Any = None, needs_dbias: bool = True, **options: Any
 ) -> tuple[Any, ...]:
-    """The gradients of `forward`: (dq, dk, dv), dbias if a bias is given and `needs_dbias`, dsinks if sinks are.
+    """Computes the gradients of `forward`: (dq, dk, dv), then dbias if a bias is given and `needs_dbias`, then dsinks
+    if sinks are.
 
     Arguments:
         dout: dL/do, dtype and shape of o.
-        q, k, v, o, lse: what `forward` took and gave.
-        dlse: dL/dlse, shaped like lse; None: zero.
-        needs_dbias: False leaves dbias out, which costs a pass over all scores.
+        q, k, v, o, lse: the inputs and results of `forward`.
+        dlse: dL/dlse, shape of lse. None means zero.
+        needs_dbias: False skips dbias, which costs a pass over all scores.
         options: as given to `forward`.
 
     Returns:
         dq, dk, dv, dbias, dsinks: dtype and shape of q, k, v, bias, sinks. dk and dv are summed over the query heads
-        that share them. Rows that see no key contribute nothing but their dlse, to dsinks. With a score, last: a
-        dictionary of the gradients of its captures of floats, f32 (f64 if q is). On a GPU, which has no gradients of
-        captures, those with requires_grad are refused, and the dictionary is empty.
+            that share a key head. Rows that see no key contribute nothing, except their dlse to dsinks. With a score,
+            the last result is a dictionary of the gradients of its float captures, f32 (f64 if q is). For torch tensors
+            on a GPU, the dictionary contains only captures with requires_grad.
 
-    Recomputes the softmax from lse tile by tile. Raises as `forward` does.
+    Recomputes the softmax from lse tile by tile. Errors as in `forward`.
     Source: Dao, FlashAttention-2 (2023), Algorithm 2.
     """
     own, options = taken_from(options)
@@ -376,7 +384,7 @@ def backward(
 
 
 def _forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool) -> tuple[Any, Any]:
-    """o and lse, which may be None if it is not asked for."""
+    """Returns o and lse. lse may be None without `return_lse`."""
     if is_torch(q):
         both: tuple[Any, Any] = torch_front().attention(q, k, v, extras, settings, return_lse)
         return both

@@ -1,4 +1,4 @@
-"""`attend.append` and `attend.merge`: what goes into a cache, and results over parts of one."""
+"""`attend.append`, which writes keys and values into a cache, and `attend.merge`, which merges partial results."""
 
 from __future__ import annotations
 
@@ -54,55 +54,61 @@ def append(
     k_descale: Any = None,
     v_descale: Any = None,
 ) -> Any:
-    """Writes new keys and values into a cache: normalised, rotated, then rounded to the dtype of the cache.
+    """Writes new keys and values into a cache. They are normalised, rotated, then rounded to the dtype of the cache.
 
-    New row i of sequence s becomes key seqlens_k[s] + i, or goes where slot_mapping says. Rows beyond the capacity, and
-    rows whose page does not exist, are dropped; with the environment variable ATTEND_CHECK=1 they are refused. Of a
-    dead sequence (`attend.decode` says what that is) nothing is read or written. No other byte of the cache is written.
-    seqlens_k does not change: whoever decodes next counts the new keys.
+    New row i of sequence s becomes key seqlens_k[s] + i, or is written to the slot that slot_mapping names. Rows beyond
+    the capacity, and rows whose page does not exist, are dropped. With the environment variable ATTEND_CHECK=1 they are
+    refused. Nothing of a dead sequence (defined in `attend.decode`) is read or written. No other byte of the cache
+    changes. seqlens_k does not change either: in the next `attend.decode` call, the caller passes lengths that include
+    the new keys.
 
     Arguments:
         k: f32, f16 or bf16 (sequences, heads_k, seqlen_new, head_dim), head_dim 1 to 1024; with layout="bshd"
-            (sequences, seqlen_new, heads_k, head_dim); packed, with cu_seqlens_new, (total_new, heads_k, head_dim).
-            Kinds of arrays as in `attend.decode`, on the CPU; torch tensors also on a CUDA device.
-        v: like k, with head_dim_v columns, 1 to 512. None: keys only, and no v_cache.
-        k_cache, v_cache: written in place, see `attend.decode`. f32, f16, bf16 or 8 bits, also another dtype than
-            that of k. They may overlap as long as no written row lies in both, and overlap nothing else of the call.
+            (sequences, seqlen_new, heads_k, head_dim); packed, with cu_seqlens_new, (total_new, heads_k, head_dim). The
+            kinds of arrays and devices are those of `attend.decode`.
+        v: like k, with head_dim_v columns, 1 to 512. None: only keys are written, and there is no v_cache.
+        k_cache, v_cache: written in place, see `attend.decode`. f32, f16, bf16 or 8 bits; the dtype may differ from
+            that of k. The two caches may overlap if no written row lies in both. They must not overlap other arrays of
+            the call.
         layout, page_table, cache_batch_idx: as in `attend.decode`.
-        seqlens_k: i32 (sequences), the keys in the cache before, or a number for all. Needed unless slot_mapping is
-            given.
-        cu_seqlens_new: i32 (sequences + 1): sequence s owns the rows cu_seqlens_new[s] to cu_seqlens_new[s + 1] of k
-            and v.
-        max_seqlen_new: with cu_seqlens_new only: an upper bound of the new rows of a sequence. None: total_new.
-        slot_mapping: i64, an entry for each new row, (sequences, seqlen_new), or in a row; packed (total_new). Slot n
-            is row n % page_size of page n // page_size; of a contiguous cache likewise with its capacity. A negative
-            slot is skipped, and so is one that does not exist, which ATTEND_CHECK=1 refuses.
-        positions: i32, likewise: the rows' positions, which the rotation takes. With q, each query row needs a new row
-            whose position it has. None: seqlens_k[s] + i, or rotary.seqlens[s] + i.
-        rotary: `attend.Rotary`, of k and q. None: nothing is rotated.
-        q: query rows, which are normalised and rotated too: dtype as k, (sequences, heads_q, seqlen_q, head_dim) in the
-            order of layout; packed, with cu_seqlens_q, (total_q, heads_q, head_dim).
-        q_out: the array for them, dtype and shape of q; may be q. None: a new one.
+        seqlens_k: i32 (sequences), the number of cached keys before the call, or one number for all sequences. Required
+            unless slot_mapping is given.
+        cu_seqlens_new: i32 (sequences + 1): sequence s has the rows cu_seqlens_new[s] to cu_seqlens_new[s + 1] of k and
+            v.
+        max_seqlen_new: allowed only with cu_seqlens_new: an upper bound of the new rows of a sequence. None means
+            total_new.
+        slot_mapping: i64 (sequences, seqlen_new), flattened or not; packed (total_new): one slot for each new row. In a
+            paged cache, slot n is row n % page_size of page n // page_size. In a contiguous cache, the capacity
+            replaces page_size. A negative slot is skipped. A slot beyond the cache is skipped too, and refused with
+            ATTEND_CHECK=1.
+        positions: i32, shaped like slot_mapping: the positions of the rows in the rotation. With q, each query row
+            needs a new row with the same position. None means seqlens_k[s] + i, or rotary.seqlens[s] + i.
+        rotary: `attend.Rotary`, applied to k and q. None means no rotation.
+        q: query rows, which are also normalised and rotated. dtype of k, (sequences, heads_q, seqlen_q, head_dim) in
+            the order of layout; packed, with cu_seqlens_q, (total_q, heads_q, head_dim).
+        q_out: the array for the processed query rows, dtype and shape of q. It may be q. None means a new array.
         cu_seqlens_q, max_seqlen_q: as in `attend.decode`.
         query_positions: "last": query row i has the position of new row i + seqlen_new - seqlen_q. "first": that of new
-            row i. "one": all have that of new row 0. The last two are flash-attn's rules, with a mask and without one.
-        q_norm, k_norm: float (head_dim), weights of an RMS norm over all columns, before the rotation:
-            x / sqrt(mean(x^2) + norm_eps) * weight.
+            row i. "one": all query rows have the position of new row 0. flash-attn uses "first" with a mask and "one"
+            without a mask.
+        q_norm, k_norm: float (head_dim), weights of an RMS norm over all columns, applied before the rotation: x /
+            sqrt(mean(x^2) + norm_eps) * weight.
         norm_eps: finite, >= 0.
-        k_descale, v_descale: of caches of 8 bits, see `attend.decode`; read, not chosen. A cache gets x / descale,
-            rounded to nearest even; what lies beyond the largest number becomes that (448 or -448; 127 or -128), and
-            NaN becomes NaN, in int8 0.
+        k_descale, v_descale: the given factors of 8-bit caches, see `attend.decode`. The cache stores x / descale,
+            rounded to nearest even. Values out of range become the nearest limit (448 or -448; 127 or -128). NaN stays
+            NaN, and becomes 0 in int8.
 
     Returns:
-        q_out, or None without q. Rows of dead sequences, and packed rows behind the last sequence's, are not written.
+        q_out, or None without q. Rows of dead sequences, and packed rows after the last sequence, are not written.
 
-    All is computed in float32, and a row that is only copied keeps its bits: the bits of a row depend on nothing but
-    the row, its position and the tables. Two new rows that go to one place leave either of them, or parts of both;
-    ATTEND_CHECK=1 refuses them. No gradients: a torch tensor that requires grad is refused outside of torch.no_grad().
-    The GIL is released. Thread-safe for calls that write different rows.
+    All arithmetic is in float32, and a row that is only copied keeps its bits. The bits of a row depend only on the
+    row, its position and the tables. If two new rows have the same destination, either row, or parts of both, may
+    remain; ATTEND_CHECK=1 refuses them. No gradients: a torch tensor that requires grad is refused outside of
+    torch.no_grad(). The call releases the GIL. Thread-safe for calls that write different rows.
 
     Raises:
-        attend.Error naming the argument, the value found and the allowed ones; nothing has been written then.
+        attend.Error, whose message names the argument, the value found and the allowed values. Nothing has been written
+        in that case.
     """
     if is_torch(k):
         import torch  # as in `attention`
@@ -166,33 +172,36 @@ def merge(
     lse_base2: bool = False,
     out: Any = None,
 ) -> Any:
-    """Attention over all keys from attention over parts of them that share no key.
+    """Merges attention over parts of the keys, which share no key, into attention over all keys.
 
     ::
 
         lse = log(sum_n exp(lse_n) + exp(sink)),   o = sum_n exp(lse_n - lse) o_n
 
     Arguments:
-        states: at least one (o, lse), as `attend.decode` or `attend.attention` gives them without sinks. o: f32, f16 or
-            bf16 (batch, heads_q, seqlen_q, head_dim_v), lse: f32 (batch, heads_q, seqlen_q). Packed: o (total_q,
-            heads_q, head_dim_v), lse (heads_q, total_q). head_dim_v 1 to 512. They may differ in dtype. NumPy arrays,
-            torch tensors, or any arrays with ``__dlpack__``, all of one framework, on the CPU; torch tensors also on a
-            CUDA device.
+        states: at least one (o, lse), as `attend.decode` or `attend.attention` returns them without sinks. o: f32, f16
+            or bf16 (batch, heads_q, seqlen_q, head_dim_v), lse: f32 (batch, heads_q, seqlen_q). Packed: o (total_q,
+            heads_q, head_dim_v), lse (heads_q, total_q). head_dim_v is 1 to 512. The states may differ in dtype. NumPy
+            arrays, torch tensors, or any arrays with ``__dlpack__``, on the CPU or on CUDA; all of one framework and
+            device.
         layout: "bhsd" or "bshd": the order of the dimensions of o.
-        sinks: float (heads_q) or (batch, heads_q): counts once in the sum of each row, so that no state has it.
-        return_lse: give (o, lse).
-        lse_base2: every lse, of states and result, is the logarithm to the base 2. Sinks stay natural.
-        out: the array for o, of its shape, f32, f16 or bf16; may be the o of a state. None: a new one, of the dtype of
-            the first state.
+        sinks: float (heads_q) or (batch, heads_q): added once to the sum of each row. Therefore no state may include
+            it.
+        return_lse: return (o, lse).
+        lse_base2: every lse, of states and result, is a logarithm to base 2. Sinks stay natural logarithms.
+        out: the array for o, with its shape, f32, f16 or bf16. It may be the o of a state. None means a new array with
+            the dtype of the first state.
 
     Returns:
-        o, or (o, lse). A state with an lse of -inf counts for nothing, whatever its o is. A row of which that is all
-        gives o = 0 and lse = -inf, or its sink. Another NaN or infinity reaches the row.
+        o, or (o, lse). A state with an lse of -inf has weight 0, whatever its o is. A row whose states all have an lse
+        of -inf gives o = 0 and lse = -inf, or its sink. Any other NaN or infinity propagates to the row.
 
-    Summed up in float64, in the order of the states: deterministic. No gradients, and thread-safe, as `attend.decode`.
+    Sums in float64, in the order of the states, so the result is deterministic. Gradients and thread safety as in
+    `attend.decode`.
 
     Raises:
-        attend.Error naming the argument, the value found and the allowed ones; nothing has been written then.
+        attend.Error, whose message names the argument, the value found and the allowed values. Nothing has been written
+        in that case.
     """
     pairs = []
     if not hasattr(states, "__iter__"):

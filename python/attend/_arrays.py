@@ -1,4 +1,4 @@
-"""The front end of NumPy arrays, and of any array that speaks DLPack, on the CPU or a GPU.
+"""The front end of NumPy arrays and of any array that supports DLPack, on the CPU or a GPU.
 
 The results belong to the framework of `q`.
 """
@@ -25,7 +25,7 @@ def forward(
     return_lse: bool = True,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, Any]:
-    """o, and lse or None, arrays of the framework of `q`. `call`: None, or what stands for _core.forward."""
+    """Returns o, and lse or None, as arrays of the framework of `q`. A given `call` replaces _core.forward."""
     space = space_of(q)
     viewed = tuple(space.view(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
     rest, columns = _split(space, extras, viewed, settings, call)
@@ -50,7 +50,7 @@ def _run_forward(
     wants_lse: bool,
     call: Optional[Callable[..., None]],
 ) -> list[Any]:
-    """o and, where it is wanted, lse, as the space allocates them. `extras` are views too."""
+    """Returns o and, if `wants_lse`, lse, as the space allocates them. `extras` are already views."""
     q, k, v = viewed
     o_shape, lse_shape = output_shapes(q.shape, v.shape, settings.layout)
     results = [space.empty("q", o_shape, q.dtype)]
@@ -75,7 +75,7 @@ def backward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
-    """(dq, dk, dv), and the gradients of options that are asked for."""
+    """Returns (dq, dk, dv) and the requested gradients of options."""
     space = space_of(q)
     named = (("q", q), ("k", k), ("v", v), ("o", o), ("lse", lse), ("dout", dout))
     q_in, k_in, v_in, o_in, lse_in, dout_in = [space.view(name, x) for name, x in named]
@@ -88,8 +88,9 @@ def backward(
     gradients = Gradients(dout_in, dlse_in, *[None if x is None else space.result_view(x) for x in results])
     of_column = None
     if columns is not None and columns.bias is not None:
-        # lse holds the bias, beside which what backward needs may have been rounded away; the caller's lse
-        # is not read then, nor is dlse by the library before numbers are made of it here.
+        # lse contains the bias, and rounding may have removed the part that backward needs. The caller's lse is
+        # therefore recomputed without the bias. This check covers lse and dlse, which the library would otherwise not
+        # see.
         _core.check(q_in, k_in, v_in, o_in, lse_in, gradients, rest, settings)
         raw = _run_forward(space, (q_in, k_in, v_in), rest, settings, True, call)[1]
         lse_in, of_column = _without_column(space, raw, dlse, columns)
@@ -103,7 +104,7 @@ def backward(
 
 
 def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tuple[_core.Array, Any]:
-    """What backward takes as lse, and the gradient of the bias's column."""
+    """Returns the lse that backward reads, and the gradient of the bias's column."""
     edited = []
 
     def edit(xp: Any, lse: Any) -> tuple[Any, ...]:
@@ -119,7 +120,9 @@ def _without_column(space: Space, lse: Any, dlse: Any, columns: Columns) -> tupl
 def _split(
     space: Space, extras: Extras, viewed: tuple[_core.Array, ...], settings: Settings, call: Any
 ) -> tuple[Extras, Optional[Columns]]:
-    """Views of the extras without columns, and the columns; parts of a ring have none. See attend._columns.split."""
+    """Returns views of the extras without one-column biases and masks, and the columns. See attend._columns.split.
+    Calls with their own `call`, such as those of a ring, have no columns.
+    """
     if extras is NO_EXTRAS:
         return extras, None
     views = Extras(*[None if x is None else space.view(name, x) for name, x in zip(Extras._fields, extras)])
@@ -143,7 +146,7 @@ def _check_scores_dtype(name: str, dtype: str) -> None:
 
 
 def space_of(q: Any) -> Space:
-    """The space that `q` is in: the other arrays of the call have to be there too."""
+    """Returns the space that contains `q`. The other arrays of the call must be in the same space."""
     refuse_tracer("q", q)
     if hasattr(q, "__dlpack_device__"):
         device_type, index = (int(x) for x in q.__dlpack_device__())

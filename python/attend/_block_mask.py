@@ -1,4 +1,4 @@
-"""Masks of the caller's own: a line of text becomes tiles. docs/custom_scores.md has the language."""
+"""Custom masks: compiles a condition, given as text, into tiles. docs/custom_scores.md describes the language."""
 
 from __future__ import annotations
 
@@ -27,34 +27,37 @@ def make_block_mask(
     captures: Optional[Captures] = None,
     device: Optional[Device] = None,
 ) -> BlockMask:
-    """Which keys each row sees, for `attention(..., block_mask=...)`, which skips tiles in which no row sees a key.
+    """Makes a mask for `attention(..., block_mask=...)`, which skips tiles in which no row sees a key.
 
         mask = attend.make_block_mask("k <= q && doc[q] == doc[k]", 8192, 8192, captures={"doc": doc})
 
     Arguments:
         mask: text of a condition on b (sequence), h (query head), q (row), k (key), q_len, k_len and captures. Rows and
-            keys count from the first one: row q is beside key q.
-        seqlen_q, seqlen_k: lengths of the calls that it is for, 0 to 2^31 - 1.
-        batch, num_heads: if the text asks for b (or h), the number of sequences (or query heads) of the calls. A text
-            that does not ask for them gives a mask for any number.
-        captures: {"doc": array, ...}, what the text reads: 0 to 4 dimensions, or numbers. They are read here, once. On
-            a CPU; where the mask is made on a GPU also there, all of one framework.
-        device: the place where the mask is made. None or "cpu": the CPU. "cuda", "cuda:N" or a torch.device: that GPU,
-            in the order of the stream that the captures' framework works in there, of torch's current one without
-            captures; the call returns when it is made. The mask is the same, bit for bit, and serves any device.
+            keys are counted from the first one: row q aligns with key q.
+        seqlen_q, seqlen_k: the lengths of the calls that use the mask, 0 to 2^31 - 1.
+        batch, num_heads: the number of sequences (or query heads) of the calls, if the text uses b (or h). A mask whose
+            text does not use b (or h) fits any number of them.
+        captures: {"doc": array, ...}: the numbers and arrays (0 to 4 dimensions) that the text reads. They are read
+            once, in this call. They are on the CPU or, if the mask is made on a GPU, on that GPU. All belong to one
+            framework.
+        device: the device that makes the mask. None or "cpu": the CPU. "cuda", "cuda:N" or a torch.device: that GPU.
+            The work runs in the current stream of the captures' framework, or in torch's current stream without
+            captures. The call waits until the mask is complete. The mask is bit-identical on every device, and can be
+            used on every device.
 
     Returns:
-        A `BlockMask`, which never changes. `shape`: (batch, num_heads, seqlen_q, seqlen_k). `tiles`: a dictionary of
-        the numbers of tiles of 64 rows and 64 keys: all, full, partial, and the number of different patterns of partial
-        ones. `density`: part of all pairs that are seen. `nbytes`. `sees(batch, head, row, key)`.
+        An immutable `BlockMask`. `shape`: (batch, num_heads, seqlen_q, seqlen_k). `tiles`: a dictionary of the number
+        of tiles of 64 rows and 64 keys: all, full, partial, and the number of distinct patterns of partial tiles.
+        `density`: the fraction of pairs that are seen. `nbytes`. `sees(batch, head, row, key)`.
 
-    Tiles that are decided by bounds of the condition are not evaluated: causal masks and sorted documents take time
-    that grows with the lengths, not with their product. The mask may be copied and shared between threads. On a GPU the
-    first mask of a text compiles small kernels, in a fraction of a second, which are kept on disk as attention's are.
+    Tiles that the bounds of the condition decide are not evaluated. The time for causal masks and sorted documents
+    therefore grows with the lengths, not with their product. The mask may be copied and shared between threads. On a
+    GPU the first mask of a text compiles small kernels, which takes a fraction of a second. They are stored in the
+    on-disk cache like all kernels.
 
     Raises:
         attend.ArgumentError naming the column of the text, the capture, the size or the device; attend.UnsupportedError
-        on a GPU for a text that asks for exp, log, sin and the like, whose last bits are other ones there.
+        on a GPU for a text that uses exp, log, sin and the like, because their last bits differ between GPU and CPU.
     """
     check_text("mask", mask)
     check_captures(captures)
@@ -70,11 +73,11 @@ def make_block_mask(
     return _core.make_block_mask(mask, tuple(given), views, *sizes, index, _stream(index, tuple(given.values())))
 
 
-_ON_CPU = -1  # in the place of a GPU's number
+_ON_CPU = -1  # represents the CPU as a GPU index
 
 
 def _gpu_of(device: Any, given: tuple[Any, ...]) -> Optional[int]:
-    """Its number; None: the CPU. "cuda" is the GPU of the captures there, or torch's current one."""
+    """Returns the GPU's index, or None for the CPU. "cuda" means the GPU of the captures or torch's current GPU."""
     name = "cpu" if device is None else str(device)
     kind, colon, number = name.partition(":")
     if name == "cpu":
@@ -97,7 +100,7 @@ def _is_on_gpu(x: Any) -> bool:
 
 
 def _stream(index: int, given: tuple[Any, ...]) -> int:
-    """That the frameworks of the captures work in."""
+    """Returns the current stream of the captures' framework."""
     on_gpu = [x for x in given if _is_on_gpu(x)]
     if on_gpu and not is_torch(on_gpu[0]):
         from attend._cuda_space import CudaSpace
@@ -110,7 +113,7 @@ def _stream(index: int, given: tuple[Any, ...]) -> int:
 
 
 def _view_near(name: str, x: Any, index: int) -> Any:
-    """Of a capture on that GPU or on the CPU."""
+    """Returns the view of a capture that is on that GPU or on the CPU."""
     if is_torch(x):
         from attend.torch._score import view_of_near_capture
 

@@ -1,4 +1,4 @@
-"""The folder of compiled GPU kernels: what it holds, and how to empty it."""
+"""The on-disk cache of compiled GPU kernels: its contents, and how to clear it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 def cache_info() -> CacheInfo:
-    """What the cache of compiled GPU kernels holds on disk. Reads the folder; needs no GPU.
+    """Describes the on-disk cache of compiled GPU kernels. Reads the folder; needs no GPU.
 
-    Kernels are compiled at their first use and kept in $ATTEND_CACHE_DIR, else $XDG_CACHE_HOME/attend, else
-    $HOME/.cache/attend. Beyond ATTEND_CACHE_LIMIT (1 GiB where it is not set) those that were not used for the longest
-    time are removed when a new one is stored.
+    Kernels are compiled at their first use and stored in $ATTEND_CACHE_DIR, otherwise $XDG_CACHE_HOME/attend, otherwise
+    $HOME/.cache/attend. If the cache exceeds ATTEND_CACHE_LIMIT (default 1 GiB) when a new kernel is stored, the least
+    recently used kernels are removed.
 
     Returns:
-        A dict: `folder`, or None where no variable names one; `limit_bytes`, or None for "unlimited"; `files` and
-        `bytes` of the whole; `kernels`, the largest first, each a dict of `name`, `arch` ("sm_90a"), `files`, `bytes`
-        and `last_used` (seconds since the epoch).
+        A dict: `folder`, or None if no variable names one; `limit_bytes`, or None for "unlimited"; `files` and `bytes`
+        in total; `kernels`, the largest first, each a dict of `name`, `arch` ("sm_90a"), `files`, `bytes` and
+        `last_used` (seconds since the epoch).
 
     Raises:
-        ArgumentError: ATTEND_CACHE_LIMIT is no size.
+        ArgumentError: ATTEND_CACHE_LIMIT is not a valid size.
     """
     return _core.cache_info()
 
 
 def cache_clear() -> CacheTotals:
-    """Removes every compiled GPU kernel from disk, and no other file. Kernels that are loaded go on working.
+    """Removes every compiled GPU kernel from disk, and no other file. Kernels that are already loaded keep working.
 
     Returns:
-        A dict: `files` and `bytes`, what was removed.
+        A dict: the removed `files` and `bytes`.
 
     Raises:
         RunError: a file cannot be removed.

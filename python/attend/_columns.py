@@ -1,8 +1,10 @@
-"""A bias or mask of one column, (..., 1): the same for all keys of a row. It is never repeated over them.
+"""A bias or mask with one column, (..., 1), which is the same for all keys of a row. It is never expanded over the
+keys.
 
-What is added to all scores of a row changes none of its weights: o is what it is without the column, and lse what it
-is without, plus the column. A row that the mask hides, or whose bias is -inf, sees no key: o = 0, lse = -inf. A bias of
-NaN or +inf makes the row NaN. The gradient of a column is dlse: through o there is none.
+A constant that is added to all scores of a row does not change the softmax weights. Therefore o equals the result
+without the column, and lse is the lse without the column plus the column. A row that the mask hides, or whose bias is
+-inf, sees no key: o = 0, lse = -inf. A bias of NaN or +inf makes the row NaN. The gradient of a column is dlse. o
+contributes nothing to it.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 
 
 class Columns(NamedTuple):
-    """Those of a call, (1 or batch, 1 or heads, 1 or seqlen_q, 1), leading dimensions may be missing."""
+    """The columns of a call, (1 or batch, 1 or heads, 1 or seqlen_q, 1). Leading dimensions may be missing."""
 
     bias: Any = None
     mask: Any = None
 
 
 def split(extras: Extras, q_shape: Any, k_shape: Any, layout: str) -> tuple[Extras, Optional[Columns]]:
-    """`extras` without its columns, and those; None where there is none. Refuses wrong shapes of columns."""
+    """Returns `extras` without its columns, and the columns, or None if there are none. Refuses wrong shapes."""
     if not (is_narrow(extras.bias) or is_narrow(extras.mask)):
         return extras, None
     if len(k_shape) != 4 or len(q_shape) != 4:  # refused elsewhere
         return extras, None
-    if k_shape[_KEYS_AXIS[layout]] == 1:  # of one key a column is all
+    if k_shape[_KEYS_AXIS[layout]] == 1:  # with one key, a column is an ordinary bias or mask
         return extras, None
     columns = Columns(*(x if is_narrow(x) else None for x in (extras.bias, extras.mask)))
     batch, first, second, _ = q_shape
@@ -62,12 +64,12 @@ def four_dims(x: Any) -> Any:
 
 
 def over_o(x: Any, layout: str, xp: Any) -> Any:
-    """(batch, heads, rows, 1) as it broadcasts to o."""
+    """Returns (batch, heads, rows, 1) in a form that broadcasts to o."""
     return xp.swapaxes(x, 1, 2) if layout == "bshd" else x
 
 
 def hidden_rows(columns: Columns) -> Any:
-    """bool, 4 dimensions as in Columns: rows that see no key by these."""
+    """Returns which rows the columns hide: bool, with 4 dimensions as in Columns."""
     hidden = None if columns.mask is None else ~four_dims(columns.mask)
     if columns.bias is None:
         return hidden
@@ -76,7 +78,7 @@ def hidden_rows(columns: Columns) -> Any:
 
 
 def unshifted(xp: Any, lse: Any, columns: Columns) -> Any:
-    """lse without a bias's column, NaN where that is NaN or +inf, and -inf of hidden rows: what backward takes."""
+    """Returns the lse that backward reads: without the bias, -inf in hidden rows, NaN if the bias is NaN or +inf."""
     lse = xp.where(hidden_rows(columns)[..., 0], -_INFINITY, lse).astype(lse.dtype)
     if columns.bias is None:
         return lse
@@ -86,7 +88,7 @@ def unshifted(xp: Any, lse: Any, columns: Columns) -> Any:
 
 
 def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[Any, Any]:
-    """o and lse, arrays of the module `xp`, from those without the columns. lse may be None where no bias is."""
+    """Applies the columns to o and lse, arrays of the module `xp`. lse may be None if there is no bias."""
     o = xp.where(over_o(hidden_rows(columns), layout, xp), 0.0, o).astype(o.dtype)
     if lse is None:
         return o, lse
@@ -99,7 +101,9 @@ def finished(xp: Any, o: Any, lse: Any, columns: Columns, layout: str) -> tuple[
 
 
 def gradient_of_bias(xp: Any, lse: Any, dlse: Any, bias: Any) -> Any:
-    """dbias of the column: dlse (None: zero), summed over what shares it. `lse` as `unshifted` gives it."""
+    """Returns dbias of the column: dlse (None means zero), summed over dimensions of size 1. `lse` is a result of
+    `unshifted`.
+    """
     by_row = xp.zeros_like(lse) if dlse is None else xp.where(lse == -_INFINITY, 0.0, dlse)
     by_row = xp.where(xp.isnan(lse), float("nan"), by_row)[..., None]
     shape = four_dims(bias).shape

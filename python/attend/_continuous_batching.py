@@ -1,4 +1,4 @@
-"""What transformers' continuous batching asks of an attention, and its tables of pages on a CPU."""
+"""The attention function for continuous batching in transformers, and its page tables on a CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attend._decode import decode
 from attend._drop_in import renamed
 from attend._errors import ArgumentError, Error
 
-# The function of transformers that gives up tables of pages where it finds no GPU.
+# The function of transformers that disables page tables if it finds no GPU.
 _TABLES = "ensure_decode_fast_path_is_available"
 # transformers' names of the arguments.
 _NAMES = {
@@ -22,7 +22,7 @@ _NAMES = {
 }  # fmt: skip
 
 _lock = threading.Lock()
-_open: list[Any] = []  # transformers' own function, once for each context that is open
+_open: list[Any] = []  # transformers' original function, once for each open context
 
 
 def packed_attention(
@@ -41,11 +41,12 @@ def packed_attention(
     softcap: Optional[float],
     s_aux: Any,
 ) -> Any:
-    """(batch, tokens / batch, heads, head_dim_v) of packed sequences, query (batch, heads, tokens / batch, head_dim).
+    """Computes packed sequences: query (batch, heads, tokens / batch, head_dim) to (batch, tokens / batch, heads,
+    head_dim_v).
 
-    `pages`: k_cache, v_cache (pages, page_size, heads_k, head_dim) and the table. Each sequence has one new key then,
-    which is appended, and the differences of cu_seq_lens_k count it. A sequence of no keys is padding, and its row 0.
-    None: key and value have all keys.
+    `pages`: k_cache, v_cache (pages, page_size, heads_k, head_dim) and the page table. With pages, each sequence has
+    one new key, which is appended. The differences of cu_seq_lens_k include the new key. A sequence of no keys is
+    padding, and its row is 0. With `pages` None, key and value contain all keys.
     """
     if cu_seq_lens_k is None:
         raise ArgumentError("cu_seq_lens_k: None with cu_seq_lens_q, allowed a tensor i32 (sequences + 1)")
@@ -73,7 +74,7 @@ def packed_attention(
 def _of_all_keys(
     q: Any, k: Any, v: Any, offsets_q: Any, offsets_k: Any, max_length_q: Any, max_length_k: Any, options: Any
 ) -> Any:
-    """(tokens, heads, head_dim_v), 0 in the rows behind the last sequence: transformers pads batches by some."""
+    """Returns (tokens, heads, head_dim_v). Padding rows after the last sequence are 0."""
     rows, keys = int(offsets_q[-1]), int(offsets_k[-1])
     o = attention_varlen(
         q[:rows], k[:keys], v[:keys], offsets_q, offsets_k, int(max_length_q), int(max_length_k), **options
@@ -87,9 +88,10 @@ def _of_all_keys(
 
 @contextlib.contextmanager
 def tables_of_pages(name: str) -> Iterator[None]:
-    """While it is open, transformers keeps tables of pages for models whose attention is called `name`.
+    """While it is open, transformers keeps page tables for models whose attention is called `name`.
 
-    Only if all layers have tables. Of other models, and of a transformers that has no such check, nothing changes.
+    This applies only to models all of whose layers have page tables. Other models, and versions of transformers without
+    the check, are not affected.
     """
     try:
         from transformers.generation.continuous_batching import initialization
@@ -114,7 +116,7 @@ def tables_of_pages(name: str) -> Iterator[None]:
 
 
 def _asking(plain: Any, name: str) -> Any:
-    """transformers' own check, for all but models that `name` serves and that have tables for each of their layers."""
+    """Wraps transformers' check. Skips it for models that use `name` and have page tables in all layers."""
 
     @functools.wraps(plain)
     def checked(config: Any, *rest: Any, **more: Any) -> Any:

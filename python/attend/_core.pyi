@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Optional, TypeAlias, TypedDict
 
-# The named tuples of attend._settings, which takes their fields from here.
+# The named tuples are defined in attend._settings, which takes their fields from this module.
 Extras: TypeAlias = tuple[Any, ...]
 Settings: TypeAlias = tuple[Any, ...]
 Gradients: TypeAlias = tuple[Any, ...]
@@ -9,7 +9,7 @@ Gradients: TypeAlias = tuple[Any, ...]
 __version__: str
 
 class Array:
-    """A strided block of memory, as the library sees it."""
+    """A strided block of memory as the library sees it."""
 
     @staticmethod
     def of(object: Any, dtype: str = "") -> Array: ...
@@ -32,14 +32,14 @@ class Backend(TypedDict):
     aliases: list[str]
 
 class TensorOption(TypedDict):
-    """An option that is a tensor."""
+    """An option that takes a tensor."""
 
     name: str
     shape: str  # "scores": an entry for each row and key; "heads": (heads_q) or (batch, heads_q)
-    dtype: Optional[str]  # the only one that is allowed; None: any float
+    dtype: Optional[str]  # the only allowed dtype; None: any float
     gradient: Optional[str]  # its name among GRADIENTS_FIELDS; None: the option has none
     flag: str  # of the command `attend info --explain`
-    of_single_scores: bool  # acts on each score, whatever the rest of its row is
+    of_single_scores: bool  # acts on each score independently of the rest of its row
 
 class Gpu(TypedDict):
     name: str
@@ -72,11 +72,11 @@ class CacheInfo(CacheTotals):
 EXTRAS_FIELDS: tuple[str, ...]
 SETTINGS_FIELDS: tuple[str, ...]
 GRADIENTS_FIELDS: tuple[str, ...]
-TENSOR_OPTIONS: tuple[TensorOption, ...]  # in the order of EXTRAS_FIELDS, which begin with them
+TENSOR_OPTIONS: tuple[TensorOption, ...]  # in the order of EXTRAS_FIELDS, which begin with these
 
 def has_exchange_table(object: Any, /) -> bool: ...
 
-# q, k, v, o, lse: Array, or a tensor whose type has DLPack's C exchange table; likewise in the named tuples.
+# q, k, v, o and lse are Arrays, or tensors whose type has DLPack's C exchange table; so are those in the named tuples.
 def forward(q: Any, k: Any, v: Any, o: Any, lse: Any, extras: Extras, settings: Settings, stream: int, /) -> None: ...
 def backward(
     q: Any,
@@ -91,7 +91,7 @@ def backward(
     /,
 ) -> None: ...
 
-# Scores and masks of the caller's own.
+# Custom scores and masks.
 class ScoreFunction:
     def __init__(self, text: str, names: tuple[str, ...], arrays: tuple[Any, ...], /) -> None: ...
     def with_arrays(self, names: tuple[str, ...], arrays: tuple[Any, ...], /) -> ScoreFunction: ...
@@ -127,7 +127,8 @@ def prepare_backward_with_own(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Gradients, extras: Extras, settings: Settings, /,
 ) -> None: ...  # fmt: skip
 
-# Serving. The named tuples are those of attend._serving; Arrays, or tensors with the table, likewise.
+# Serving. The named tuples are defined in attend._serving; their tensors are Arrays, or tensors with the exchange
+# table.
 SERVING_TENSORS: tuple[str, ...]
 SERVING_NUMBERS: tuple[str, ...]
 
@@ -159,12 +160,15 @@ def workspace_bytes(
     settings: Settings,
     /,
 ) -> int: ...
-def xla_handlers() -> dict[str, dict[str, Any]]: ...  # {"forward": {platform: a capsule, or one for each stage}, ...}
+
+# {"forward": {platform: one capsule, or one for each stage}, ...}
+def xla_handlers() -> dict[str, dict[str, Any]]: ...
 def prepare(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings, /
 ) -> None: ...
 
-# Tensors of torch. None from one of the calls: it is not for the direct route (python/src/torch_route.hpp).
+# torch tensors. A call that returns None does not support the arguments on the direct route
+# (python/src/torch_route.hpp).
 def learn_defaults(defaults: dict[str, Any], /) -> None: ...
 def learn_torch(names: dict[str, Any], /) -> None: ...
 def route_of(heads: tuple[Any, ...], others: tuple[Any, ...], /) -> tuple[bool, bool, bool]: ...
@@ -177,7 +181,7 @@ def learn_append(defaults: dict[str, Any], /) -> None: ...
 def decode_of_options(q: Any, k_cache: Any, v_cache: Any, options: tuple[Any, ...]) -> Any: ...
 def append_of_options(k: Any, v: Any, k_cache: Any, v_cache: Any, options: tuple[Any, ...]) -> Optional[tuple[Any]]: ...
 
-# The passes of attend.torch._autograd's functions.
+# The passes of the functions in attend.torch._autograd.
 def attention_forward(
     context: Any, q: Any, k: Any, v: Any, settings: Settings, return_lse: bool, extras: Any = None, *options: Any
 ) -> Any: ...
@@ -220,7 +224,7 @@ def make_nccl_ring(
     id: bytes, rank: int, size: int, device: int, timeout_s: float, copy_engines: bool
 ) -> RingContext: ...
 
-# send and receive take (rank, channel, memory) and give a function that waits; all_gather takes (mine, everybody's).
+# send and receive take (rank, channel, memory) and return a function that waits; all_gather takes (mine, everybody's).
 def make_callback_ring(
     rank: int,
     size: int,
@@ -230,14 +234,14 @@ def make_callback_ring(
     fail: Callable[[str], object],
 ) -> RingContext: ...
 
-RING_INTERRUPTED: str  # why a rank fails whose call a signal has ended
+RING_INTERRUPTED: str  # the error text of a rank whose call a signal has ended
 
-# Rendezvous that take the place of a call, and count as one.
+# These replace a collective call, and the other ranks count them as one.
 def ring_refuse(context: RingContext, kind: str, text: str) -> NoReturn: ...
 def ring_agree(context: RingContext, name: str, value: str) -> None: ...
 def ring_fail(context: RingContext, why: str) -> None: ...
 
-# spread: the names of the sharding and of the algorithm, and whether the seed is that of rank 0.
+# spread: the names of the sharding and of the algorithm, and whether the seed of rank 0 is used.
 def ring_forward(
     context: RingContext,
     spread: tuple[str, str, bool],

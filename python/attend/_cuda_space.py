@@ -1,4 +1,4 @@
-"""GPU memory: arrays of any framework with DLPack. Results are allocated in the library's pool."""
+"""GPU memory: arrays of any framework with DLPack. Results are allocated in the library's memory pool."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from attend._errors import ArgumentError, UnsupportedError
 from attend._spaces import KDL_CUDA, kind_of, namespace_of, refuse_other_kind, refuse_tracer
 
 _ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-_READ_ONLY = ("jax", "jaxlib")  # frameworks whose arrays never change
+_READ_ONLY = ("jax", "jaxlib")  # frameworks with immutable arrays
 _DEFAULT_STREAM = 1  # CUDA's legacy default stream, in DLPack's numbering and as a handle
 
 
 class CudaSpace:
     """See attend._spaces.Space. CuPy works in its current stream, JAX and others in the default stream.
 
-    CuPy gives memory back in the order of its streams, and so do we, in the order of the stream that a result was made
-    in. Of other frameworks' streams nothing is known: there a call is done when it returns, and a result's memory is
-    given back once the GPU has done everything.
+    CuPy frees memory in stream order. For CuPy, the result's memory is also freed in the order of the stream that
+    produced it. The streams of other frameworks are unknown. For them a call waits until the GPU has finished, and a
+    result's memory is freed after the whole GPU is idle.
     """
 
     def __init__(self, q: Any, index: int, owner: str = "q") -> None:
-        """`owner`: what q is called in messages."""
+        """`owner`: the name of q in error messages."""
         self._q, self._index, self._owner = q, index, owner
         self._namespace = namespace_of(q)
         if not hasattr(self._namespace, "from_dlpack"):
@@ -36,7 +36,7 @@ class CudaSpace:
             self.stream = int(self._stream_owner.ptr) or _DEFAULT_STREAM
 
     def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
-        """A copy is made only of an array whose last dimension is not contiguous; with `is_dense` of one with gaps."""
+        """Copies only arrays whose last dimension is not contiguous or, with `is_dense`, that have gaps."""
         self._check(name, x)
         strides = getattr(x, "strides", None)
         if strides and x.ndim and (is_dense or (x.shape[-1] > 1 and strides[-1] != x.dtype.itemsize)):
@@ -58,7 +58,7 @@ class CudaSpace:
         return self.view("seqlens_k", self._namespace.full((count,), length, dtype=self._namespace.int32))
 
     def _check(self, name: str, x: Any) -> None:
-        """Refuses what is no array of the framework and device of q."""
+        """Refuses a value that is not an array of the framework and device of q."""
         refuse_tracer(name, x)
         if not hasattr(x, "__dlpack__"):
             raise ArgumentError(f"{name}: {kind_of(x)}, allowed a GPU array with __dlpack__, as {self._owner} is one")
@@ -78,7 +78,7 @@ class CudaSpace:
         return _core.cuda_empty(shape, dtype, count, self._index, self.stream, self._stream_owner)
 
     def result_view(self, result: Any) -> _core.Array:
-        if isinstance(result, type(self._q)):  # an array of the framework: its stream may be another
+        if isinstance(result, type(self._q)):  # an array of the framework, whose stream may differ
             return self.view("lse", result)
         return _core.Array.of(result)
 
@@ -94,7 +94,7 @@ class CudaSpace:
 
 
 class _Result:
-    """A result on its way into a framework, whose stream waits for ours."""
+    """A result that is being passed to a framework, whose stream waits for the library's stream."""
 
     def __init__(self, array: Any, index: int, stream: int) -> None:
         self._array, self._index, self._stream = array, index, stream
@@ -105,6 +105,6 @@ class _Result:
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
         options.pop("dl_device", None)
         options.pop("copy", None)
-        if stream != -1:  # -1: the consumer looks after the order itself
+        if stream != -1:  # -1: the consumer orders the streams itself
             _core.order_streams(self._index, self._stream, int(stream or _DEFAULT_STREAM))
         return self._array.__dlpack__(**options)

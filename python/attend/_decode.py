@@ -1,4 +1,4 @@
-"""`attend.decode`: a few query rows of each sequence against a cache of keys and values."""
+"""`attend.decode`: attention of a few query rows of each sequence with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -71,90 +71,92 @@ def decode(
     v_descale: Any = None,
     compute: str = "auto",
 ) -> Any:
-    """o = softmax(scale * q k^T + options) v over the cached keys of each sequence.
+    """Computes o = softmax(scale * q k^T + options) v over the cached keys of each sequence.
 
-    Decoding, verification of drafts, chunked prefill, and any mixture of them in one call, on a CPU or an NVIDIA GPU
-    of compute capability 8.0 or higher.
+    One call handles decoding, verification of drafts, chunked prefill, and any mixture of them, on a CPU or an NVIDIA
+    GPU of compute capability 8.0 or higher.
 
-    Where the keys of a sequence lie, with layout="bhsd":
+    The keys of a sequence are stored in one of two forms. With layout="bhsd":
 
     - contiguous: k_cache is (cache rows, heads_k, capacity, head_dim). Key j of a sequence is row j of its cache row.
-    - paged: k_cache is (pages, heads_k, page_size, head_dim). Key j is row j % page_size of the page that entry
-      j // page_size of the sequence's row of page_table names. The capacity is pages_per_row * page_size. page_size is
-      any number from 1 on. Sequences may share pages.
+    - paged: k_cache is (pages, heads_k, page_size, head_dim). Each sequence has a row of page_table. Key j is row j %
+      page_size of the page in entry j // page_size of that row. The capacity is pages_per_row * page_size. page_size is
+      any number >= 1. Sequences may share pages.
 
-    A sequence with a negative length is dead: nothing of it is read, and its rows of o are 0 and of lse -inf. So is one
-    whose cache row, or table row, does not exist. A length above the capacity counts as the capacity. A key whose page
-    does not exist (-1, say) is not seen. Nothing beyond a length, in a page that does not exist, or left of the window
-    of all rows is read: it may be NaN. With the environment variable ATTEND_CHECK=1 a row, length or page that does not
-    exist is refused, by its entry.
+    A sequence is dead if its length is negative, or if its cache row or table row does not exist. Nothing of a dead
+    sequence is read, and its rows have o = 0 and lse = -inf. A length above the capacity is reduced to the capacity. A
+    key whose page does not exist (for example -1) is not seen. Memory beyond a length, in a page that does not exist,
+    or left of the window of all rows is not read, so it may contain NaN. With the environment variable ATTEND_CHECK=1,
+    a row, length or page that does not exist is refused, and the message names its entry.
 
-    Masks align bottom right in each sequence, with off = seqlen_k - seqlen_q: as in `attend.attention`, which draws
-    them.
+    Masks align bottom right in each sequence, with off = seqlen_k - seqlen_q, as in `attend.attention`.
 
     Arguments:
-        q: f32, f16, bf16 (or f64: `reference`, slow) (sequences, heads_q, seqlen_q, head_dim), head_dim 1 to 1024; with
-            layout="bshd" (sequences, seqlen_q, heads_q, head_dim); packed, with cu_seqlens_q, (total_q, heads_q,
-            head_dim). NumPy array, torch tensor, or any array with ``__dlpack__`` on the CPU; all of a call are of one
-            framework and on one device.
-        k_cache: dtype of q, or one of 8 bits (float8_e4m3fn of torch or ml_dtypes, int8), see above; with layout="bshd"
-            (cache rows or pages, keys, heads_k, head_dim). heads_q is a multiple of heads_k, and query head h reads
-            head h // (heads_q // heads_k). Any strides that are not negative, the last one 1: a cache is read in place,
-            and refused if it would have to be copied. k_cache and v_cache may share memory.
-        v_cache: like k_cache, of its dtype, with head_dim_v columns, 1 to 512. None: the values are the first
+        q: f32, f16, bf16 (or f64, in the slow `reference` backend) (sequences, heads_q, seqlen_q, head_dim), head_dim 1
+            to 1024; with layout="bshd" (sequences, seqlen_q, heads_q, head_dim); packed, with cu_seqlens_q, (total_q,
+            heads_q, head_dim). A NumPy array, a torch tensor, or any array with ``__dlpack__``, on the CPU or on CUDA.
+            All arrays of a call belong to one framework and one device.
+        k_cache: dtype of q, or an 8-bit dtype (float8_e4m3fn of torch or ml_dtypes, int8). The shape is given above;
+            with layout="bshd" it is (cache rows or pages, keys, heads_k, head_dim). heads_q is a multiple of heads_k,
+            and query head h reads key head h // (heads_q // heads_k). The last stride is 1, and the others are not
+            negative. A cache is read in place; one that would need a copy is refused. k_cache and v_cache may share
+            memory.
+        v_cache: like k_cache, with its dtype and with head_dim_v columns, 1 to 512. None: the values are the first
             head_dim_v columns of the keys (multi-head latent attention).
-        layout: "bhsd" or "bshd": the order of the dimensions of the caches, and of q, k, v and o where these are not
-            packed.
-        seqlens_k: i32 (sequences), the keys in the cache, or a number for all sequences. None: all are at capacity.
+        layout: "bhsd" or "bshd": the order of the dimensions of the caches and of unpacked q, k, v and o.
+        seqlens_k: i32 (sequences), the number of cached keys, or one number for all sequences. None: every sequence has
+            length capacity.
         page_table: i32 (rows, pages_per_row), any stride between rows. None: the cache is contiguous.
-        cache_batch_idx: i32 (sequences): the sequence's cache row, or its row of the table. None: sequence s has row s.
-        cache_leftpad: i32 (sequences): keys before it are not seen. None: 0.
-        cu_seqlens_q: i32 (sequences + 1), starts at 0, never decreases: sequence s owns the rows cu_seqlens_q[s] to
-            cu_seqlens_q[s + 1] of q. Rows behind the last are not written.
-        max_seqlen_q: with cu_seqlens_q only: an upper bound of the rows of a sequence. None: total_q.
-        causal: keep j <= i + off.
-        window: (left, right): keep i + off - left <= j <= i + off + right; -1 or None leaves a side open.
-        scale: None: 1 / sqrt(head_dim). Any finite number.
-        softcap: >= 0; 0: off.
+        cache_batch_idx: i32 (sequences): the cache row, or table row, of each sequence. None: sequence s has row s.
+        cache_leftpad: i32 (sequences): keys before this index are not seen. None means 0.
+        cu_seqlens_q: i32 (sequences + 1), starts at 0, never decreases: sequence s has the rows cu_seqlens_q[s] to
+            cu_seqlens_q[s + 1] of q. Rows after the last sequence are not written.
+        max_seqlen_q: allowed only with cu_seqlens_q: an upper bound of the rows of a sequence. None means total_q.
+        causal: keeps the keys j <= i + off.
+        window: (left, right): keeps the keys i + off - left <= j <= i + off + right. -1 or None leaves a side open.
+        scale: any finite number. None means 1 / sqrt(head_dim).
+        softcap: >= 0. 0 disables it.
         alibi_slopes: f32 (heads_q) or (sequences, heads_q).
-        sinks: float (heads_q) or (sequences, heads_q): adds exp(sink) to the sum of each row's softmax.
-        tree_mask: u64 or i64, a word for each query row, (sequences, seqlen_q), packed (total_q): a tree of drafts. Row
-            i of a sequence sees key off + j where bit j of its word is 1, and all keys before off. It takes the place
-            of `causal`; at most 64 rows a sequence.
-        head_dim_v: the columns of the values if v_cache is None.
-        k, v, and the arguments behind them: new keys and values, which go into the cache before it is read, as
-            `attend.append` puts them there. seqlens_k are the lengths before, and is needed unless slot_mapping is
-            given. q is normalised and rotated as append does it, in memory of the call.
-        return_lse: give (o, lse).
-        lse_base2: lse is the logarithm to the base 2.
-        out: the array for o, of dtype and shape of o. It is written and returned, and shares memory with nothing else
-            of the call. None: a new one.
-        k_descale, v_descale: with caches of 8 bits only, whose element x stands for the number x * descale: f32, (),
-            (heads_k), (sequences, heads_k), or for each row of the cache, of its dimensions but for head_dim, in the
-            order of layout. None: 1. Factors of rows that are not read may be NaN. Without v_cache the values have the
-            factors of the keys.
-        compute: "cpu", "reference" (float64 on one thread), or "auto". On a GPU "auto" (on Hopper sequences with many
-            rows are computed by the kernel for training, where it takes them: with more than 64 rows, or more where
-            there are fewer than 16 query heads), "decode" (all rows by the kernel for few rows) or "sm90_forward" (as
-            "auto", from 65 rows on).
+        sinks: float (heads_q) or (sequences, heads_q): adds exp(sink) to the softmax sum of each row.
+        tree_mask: u64 or i64, one word for each query row, (sequences, seqlen_q), packed (total_q): a tree of drafts.
+            Row i of a sequence sees key off + j if bit j of its word is 1, and all keys before off. It replaces
+            `causal`. A sequence has at most 64 rows.
+        head_dim_v: the number of columns of the values if v_cache is None.
+        k, v, and the arguments after them: new keys and values, which are written into the cache as in `attend.append`
+            before it is read. seqlens_k are the lengths before the append, required unless slot_mapping is given. q is
+            normalised and rotated as in append, in memory of the call.
+        return_lse: return (o, lse).
+        lse_base2: lse is a logarithm to base 2.
+        out: the array for o, with its dtype and shape. It is written and returned, and shares memory with no other
+            array of the call. None means a new array.
+        k_descale, v_descale: allowed only with 8-bit caches, whose element x represents the number x * descale: f32,
+            (), (heads_k), (sequences, heads_k), or one factor for each row of the cache, with the cache's dimensions
+            except head_dim, in the order of layout. None means 1. Factors of rows that are not read may be NaN. Without
+            v_cache the values use the factors of the keys.
+        compute: on a CPU "cpu", "reference" (float64 on one thread), or "auto". On a GPU "auto", "decode" or
+            "sm90_forward". "decode" computes all rows with the kernel for few rows. On Hopper, "auto" computes
+            sequences with many rows with the training kernel, if that kernel supports the call. "Many" means more than
+            64 rows, and a higher number with fewer than 16 query heads. "sm90_forward" is "auto" with a threshold of 64
+            rows in all cases.
 
     Returns:
         o: like q with head_dim_v columns, or (o, lse).
-        lse: f32 (sequences, heads_q, seqlen_q), packed (heads_q, total_q): natural log of sum_j exp(s), with exp(sink)
-            in the sum if there are sinks.
-        A row that sees no key gives o = 0 and lse = -inf, or its sink. NaN and infinity reach the rows that see them,
-        and no others; where the kernel for training computes a sequence, those of a value may reach rows of the same
-        tile of 64.
+        lse: f32 (sequences, heads_q, seqlen_q), packed (heads_q, total_q): the natural logarithm of sum_j exp(s), which
+            includes exp(sink) if there are sinks.
+        A row that sees no key gives o = 0 and lse = -inf, or its sink. NaN and infinity affect only the rows that see
+        them. If the training kernel computes a sequence, a NaN or infinity in a value may also affect other rows of the
+        same tile of 64.
 
-    Deterministic and batch-invariant: the bits of a row are the same alone and in any batch, for any page size and any
-    number of threads, and whichever other rows of its sequence the call has. On Hopper the last holds with compute
-    "decode"; with "auto" it holds among all calls in which the kernel for training computes the sequence, and among all
-    others. No gradients: a torch tensor that requires grad is refused outside of torch.no_grad(). The GIL is released.
-    Thread-safe, also with new keys as long as no two calls write the same rows of a cache.
+    Deterministic and batch-invariant: the bits of a row do not depend on the batch, the page size, the number of
+    threads, or the other rows of its sequence in the call. On Hopper, independence from the other rows holds with
+    compute "decode". With "auto" it holds among all calls that compute the sequence with the training kernel, and among
+    all other calls. No gradients: a torch tensor that requires grad is refused outside of torch.no_grad(). The call
+    releases the GIL. Thread-safe. Calls with new keys are thread-safe if no two calls write the same rows of a cache.
 
     Raises:
-        attend.Error naming the argument, the value found and the allowed ones; nothing has been written then. It is
-        also a ValueError if an argument is wrong, and a NotImplementedError if attend lacks something.
+        attend.Error, whose message names the argument, the value found and the allowed values. Nothing has been written
+        in that case. It is also a ValueError if an argument is wrong, and a NotImplementedError if attend does not
+        support the call.
 
     Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023).
     """
@@ -189,7 +191,7 @@ _core.learn_decode(decode.__kwdefaults__ or {})
 
 
 def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> Any:
-    """o, or (o, lse), by the front end of the framework of q."""
+    """Returns o, or (o, lse), from the front end of q's framework."""
     try:
         if is_torch(tensors.q):
             from attend.torch import _serving
@@ -201,6 +203,6 @@ def _run(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_l
             o, lse = _serving_arrays.decode(tensors, numbers, head_dim_v, return_lse)
         return (o, lse) if return_lse else o
     except Error as error:
-        # What the library calls o is `out`, or has the width of the values.
+        # The library's name "o" means `out` if it is given. Otherwise the error is about the width of the values.
         width = "head_dim_v" if tensors.v_cache is None else "v_cache"
         raise renamed(error, {"o": width if tensors.out is None else "out"}) from None

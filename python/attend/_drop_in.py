@@ -1,4 +1,4 @@
-"""Code that the functions by other packages' names share."""
+"""Shared code of the functions that use other packages' names."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FLASH_NAMES = {"scale": "softmax_scale", "window": "window_size"}
 
 
 def renamed(error: Error, names: dict[str, str]) -> Error:
-    """The same refusal, with the name that the caller knows in front."""
+    """Returns the same error with the caller's argument name in front."""
     name, colon, rest = str(error).partition(": ")
     return type(error)(names[name] + colon + rest) if name in names else error
 
 
 def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
-    """Refuses a value that is not allowed: nothing that a caller asks for is silently ignored."""
+    """Refuses a value that is not in `allowed`, so that no option is silently ignored."""
     for x in allowed:
         if value is x or (type(value) is type(x) and value == x):
             return
@@ -27,27 +27,30 @@ def refuse_unless(value: Any, allowed: tuple[Any, ...], name: str) -> None:
 
 
 class StandIn:
-    """A name of another package for which attend has no function yet: it can be imported, and refuses to be called."""
+    """A name of another package that attend does not implement yet. It can be imported, and raises an error when
+    called.
+    """
 
     def __init__(self, name: str, instead: str = "") -> None:
         self.__name__ = self.__qualname__ = name
         self._instead = instead
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """NotImplementedError with the name."""
+        """Raises NotImplementedError with the name."""
         raise UnsupportedError(f"{self.__name__}: attend has none yet{self._instead and f'; {self._instead}'}")
 
-    apply = __call__  # of a torch.autograd.Function
+    apply = __call__  # the method of a torch.autograd.Function
 
     def __repr__(self) -> str:
         return f"<{self.__name__}, which attend has not yet>"
 
 
 def dropout_seed(dropout_p: float) -> Any:
-    """A seed from torch's default generator, so that torch.manual_seed repeats a run; 0 if nothing is dropped.
+    """Returns a seed from torch's default generator, so that torch.manual_seed repeats a run, or 0 if nothing is
+    dropped.
 
-    A number. Or a tensor, which is drawn anew at every run: under torch.compile, and on the GPU while a CUDA graph is
-    captured.
+    The seed is a number. Under torch.compile, and on the GPU while a CUDA graph is captured, it is a tensor, which is
+    drawn again in every run.
     """
     if dropout_p == 0.0:
         return 0
@@ -61,8 +64,10 @@ def dropout_seed(dropout_p: float) -> Any:
 
 
 def top_left(q: Any, k: Any, v: Any) -> tuple[Any, Any, tuple[int, int]]:
-    """k, v and the window with which a mask aligned bottom right keeps j <= i. All (batch, heads, seqlen, head_dim)."""
+    """Returns k, v and the window with which the bottom-right alignment keeps j <= i. All are (batch, heads, seqlen,
+    head_dim).
+    """
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
-    if seqlen_k > seqlen_q:  # no row sees a key behind the last row's
+    if seqlen_k > seqlen_q:  # no row sees a key after the last row's index
         return k[:, :, :seqlen_q], v[:, :, :seqlen_q], (-1, 0)
     return k, v, (-1, seqlen_q - seqlen_k)

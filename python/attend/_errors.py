@@ -1,16 +1,16 @@
-"""The exceptions of attend. Their message is one line: the argument, the value found, what is allowed."""
+"""The exceptions of attend. The message is one line: the argument, the value found, and the allowed values."""
 
 
 class Error(Exception):
-    """What every function of attend raises when it refuses or fails. No result has been written then."""
+    """The base class of all errors that functions of attend raise. No result has been written in that case."""
 
 
 class ArgumentError(Error, ValueError):
-    """A shape, stride, dtype or parameter that attention does not define."""
+    """An argument has a shape, stride, dtype or value that is not valid."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """Well defined, but attend, or the backend asked for, does not do it."""
+    """The call is valid, but attend or the selected backend does not support it."""
 
 
 class RunError(Error, RuntimeError):

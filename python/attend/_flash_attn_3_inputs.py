@@ -1,4 +1,4 @@
-"""Arguments of flash-attn 3 that attend takes by rearranging the others."""
+"""Arguments of flash-attn 3 that attend supports by rearranging other arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_HEAD_DIM = 512
 
 
 def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
-    """q beside qv and k beside v, copies: <q, k> + <qv, v> is one product, and the default of scale follows it."""
+    """Concatenates copies of q and qv, and of k and v. <q, k> + <qv, v> becomes one product, with its default scale."""
     if qv is None:
         return q, k
     for name, x in (("q", q), ("k", k), ("v", v), ("qv", qv)):
@@ -31,7 +31,7 @@ def joined(q: Any, k: Any, v: Any, qv: Optional[Any]) -> tuple[Any, Any]:
 
 
 def _check_like_q(name: str, x: Any, q: Any) -> None:
-    """An array of the framework, dtype and device of q: others cannot be put side by side."""
+    """Checks that x has the framework, dtype and device of q, which concatenation requires."""
     if getattr(x, "shape", None) is None or not hasattr(x, "dtype"):
         raise ArgumentError(f"{name}: {type(x).__name__}, allowed an array")
     if is_torch(x) != is_torch(q):
@@ -45,10 +45,10 @@ def _check_like_q(name: str, x: Any, q: Any) -> None:
 
 
 def without_unused(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused_k: Any) -> tuple[Any, Any]:
-    """Offsets of sequences in which the first seqused tokens see each other, and no other token sees any.
+    """Returns offsets of sequences in which the first seqused tokens see each other, and no other token sees any.
 
-    Sequence s becomes three: its used rows and keys; its unused rows, without keys; its unused keys, without rows. The
-    numbers stay on the device that they are on.
+    Each sequence becomes three sequences: its used rows and keys; its unused rows, without keys; its unused keys,
+    without rows. The numbers stay on their device.
     """
     if seqused_q is None and seqused_k is None:
         return cu_seqlens_q, cu_seqlens_k
@@ -73,9 +73,9 @@ def without_unused(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused
 
 
 def rows_cut_in_two(cu_seqlens_q: Any, seqused_q: Any, lengths_name: str, lengths: Any) -> tuple[Any, Any, Any]:
-    """Offsets of twice as many sequences: the first seqused_q rows of each with its keys, and the others with none.
+    """Splits each sequence in two: its first seqused_q rows with its keys, and its other rows without keys.
 
-    Also the lengths of their keys, and the sequence that each was cut from, i32.
+    Returns the offsets, the numbers of keys, and the index of the original sequence for each half, i32.
     """
     _check_used("seqused_q", seqused_q, "cu_seqlens_q", cu_seqlens_q)
     begin, wanted = cu_seqlens_q[:-1], (cu_seqlens_q.shape[0] - 1,)
@@ -110,7 +110,7 @@ def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
 
         if used.device != offsets.device:
             raise ArgumentError(f"{name}: on {used.device}, allowed the device of {offsets_name}, {offsets.device}")
-        # What is on a GPU, or has no values yet, is not waited for.
+        # Values on a GPU, or under a compiler, are not checked, because that would wait for them.
         if torch.compiler.is_compiling() or type(used) is not torch.Tensor or used.device.type != "cpu":
             return
     elif type(used).__module__ != "numpy":
@@ -121,11 +121,11 @@ def _check_used(name: str, used: Any, offsets_name: str, offsets: Any) -> None:
 
 
 def module_of(x: Any) -> Any:
-    """torch or NumPy, by the array."""
+    """Returns torch or NumPy, depending on the array."""
     if is_torch(x):
         import torch
 
         return torch
-    import numpy  # and what dispatches from it
+    import numpy  # NumPy functions dispatch to other frameworks
 
     return numpy

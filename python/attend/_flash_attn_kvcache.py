@@ -1,4 +1,4 @@
-"""flash-attn's attention to a cache of keys and values, computed by `attend.decode`."""
+"""flash-attn's attention with a cache of keys and values, computed by `attend.decode`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attend._errors import ArgumentError, Error
 from attend._serving import Rotary
 from attend._settings import window_of
 
-# attend's names of the arguments.
+# flash-attn's names of attend's arguments.
 _NAMES = {
     **FLASH_NAMES, "seqlens_k": "cache_seqlens", "cu_seqlens_new": "cu_seqlens_k_new", "rotary.cos": "rotary_cos",
     "rotary.sin": "rotary_sin", "rotary.seqlens": "rotary_seqlens", "rotary.interleaved": "rotary_interleaved",
@@ -33,10 +33,11 @@ def with_kvcache(
     names: dict[str, str],
     **options: Any,
 ) -> tuple[Any, Any]:
-    """(out, softmax_lse or None), with flash-attn's rules: `cache_seqlens` are the lengths before k and v are appended.
+    """Returns (out, softmax_lse or None) with flash-attn's rule: `cache_seqlens` are the lengths before k and v are
+    appended.
 
-    `rotary`: rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens. `names`: of more arguments. `options`: more of
-    decode's.
+    `rotary`: rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens. `names`: flash-attn's names of additional
+    arguments. `options`: additional options of decode.
     """
     if v_cache is None:
         raise ArgumentError("v_cache: None, allowed an array")
@@ -45,7 +46,7 @@ def with_kvcache(
     if k is not None and cache_seqlens is None:
         raise ArgumentError("cache_seqlens: None with k and v, allowed a whole number or an array i32 (batch)")
     if k is not None:
-        # Where nothing is masked flash-attn takes all query rows to be at the position of the first new key.
+        # Without a mask, flash-attn rotates all query rows at the position of the first new key.
         is_masked = causal or window_of(window_size) != (-1, -1)
         options |= {"k": k, "v": v, "rotary": _rotary_of(*rotary), "query_positions": "first" if is_masked else "one"}
     else:

@@ -1,4 +1,4 @@
-"""flash-attn's attention of packed rows to keys and values in pages, computed by `attend.decode`."""
+"""flash-attn's attention of packed rows with paged keys and values, computed by `attend.decode`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attend._errors import ArgumentError, Error
 from attend._flash_attn_3_inputs import rows_cut_in_two
 from attend._frameworks import framework_of, is_torch
 
-# attend's names of the arguments.
+# flash-attn's names of attend's arguments.
 _NAMES = {**FLASH_NAMES, "k_cache": "k", "v_cache": "v"}
 
 
@@ -30,11 +30,11 @@ def varlen_with_pages(
     names: Optional[dict[str, str]] = None,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """(out, softmax_lse) of q (total_q, heads_q, head_dim), k and v (pages, page_size, heads_k, head_dim).
+    """Returns (out, softmax_lse) for q (total_q, heads_q, head_dim) and k, v (pages, page_size, heads_k, head_dim).
 
-    `page_table`: its name in the function that was called, and the table; None: k and v are (sequences, capacity,
-    heads_k, head_dim). `seqused_k` are the lengths of the keys, or the differences of `cu_seqlens_k`. `names`: of more
-    arguments. `options`: more of decode's.
+    `page_table`: the argument's name in the calling function, and the table. If the table is None, k and v are
+    (sequences, capacity, heads_k, head_dim). `seqused_k` are the numbers of keys; without it they are the differences
+    of `cu_seqlens_k`. `names`: flash-attn's names of additional arguments. `options`: additional options of decode.
     """
     for name, x in (("k", k), ("v", v)):
         if x is None:
@@ -59,7 +59,7 @@ def varlen_with_pages(
 
 
 def no_metadata(cache_seqlens: Any) -> Any:
-    """An i32 array of no entries, like `cache_seqlens`: what get_scheduler_metadata of attend knows in advance."""
+    """Returns an empty i32 array like `cache_seqlens`, because attend needs no scheduler metadata."""
     if is_torch(cache_seqlens):
         import torch
 
@@ -72,7 +72,7 @@ def no_metadata(cache_seqlens: Any) -> Any:
 
 
 def _differences(cu_seqlens_k: Any, cu_seqlens_q: Any, table_name: str) -> Any:
-    """The lengths of the sequences that begin at the offsets."""
+    """Returns the sequence lengths that the offsets describe."""
     if cu_seqlens_k is None:
         raise ArgumentError(f"cu_seqlens_k: None with {table_name}, allowed an array i32 (sequences + 1)")
     if not hasattr(cu_seqlens_k, "shape"):

@@ -1,7 +1,8 @@
-"""flash-attn 2's two passes by their private names, which other packages call (ring-flash-attention, for one).
+"""flash-attn 2's forward and backward under their private names, which other packages call (such as
+ring-flash-attention).
 
-For torch tensors, without autograd. Reached as `attend.flash_attn._flash_attn_forward` and so on, in the positional
-orders of flash-attn 2.7 and later.
+For torch tensors, without autograd. Available as `attend.flash_attn._flash_attn_forward` and so on, with the argument
+order of flash-attn 2.7 and later.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ def flash_attn_forward(
     alibi_slopes: Any = None,
     return_softmax: bool = False,
 ) -> tuple[Any, Any, None, Any]:
-    """(out, softmax_lse, None, rng_state) of q (batch, seqlen_q, heads_q, head_dim).
+    """Returns (out, softmax_lse, None, rng_state) for q (batch, seqlen_q, heads_q, head_dim).
 
-    softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state is i64 (2): what `flash_attn_backward` drops by. It is on
-    the CPU, or on the device of q where the call is recorded.
+    softmax_lse is f32 (batch, heads_q, seqlen_q). rng_state is i64 (2), the dropout state for `flash_attn_backward`. It
+    is on the CPU, or on the device of q while a CUDA graph is captured.
     """
     window = (window_size_left, window_size_right)
     return _forward(
@@ -60,7 +61,7 @@ def flash_attn_varlen_forward(
     seqused_k: Any = None,
     zero_tensors: bool = False,
 ) -> tuple[Any, Any, None, Any]:
-    """The same of packed q (total_q, heads_q, head_dim); softmax_lse is (heads_q, total_q)."""
+    """`flash_attn_forward` of packed q (total_q, heads_q, head_dim). softmax_lse is (heads_q, total_q)."""
     refuse_unless(block_table, (None,), "block_table")
     refuse_unless(leftpad_k, (None,), "leftpad_k")
     refuse_unless(seqused_k, (None,), "seqused_k")
@@ -92,7 +93,7 @@ def flash_attn_backward(
     deterministic: bool = False,
     rng_state: Any = None,
 ) -> Any:
-    """Writes dq, dk, dv; gives softmax_d, the sums of dout * out over head_dim, f32 (batch, heads_q, seqlen_q)."""
+    """Writes dq, dk, dv. Returns softmax_d, the sums of dout * out over head_dim, f32 (batch, heads_q, seqlen_q)."""
     window = (window_size_left, window_size_right)
     _backward(
         (dout, q, k, v, out, softmax_lse), (dq, dk, dv), dropout_p, rng_state, layout="bshd", scale=softmax_scale,
@@ -126,7 +127,7 @@ def flash_attn_varlen_backward(
     rng_state: Any = None,
     zero_tensors: bool = False,
 ) -> Any:
-    """The same of packed tensors; softmax_d is (heads_q, total_q)."""
+    """`flash_attn_backward` of packed tensors. softmax_d is (heads_q, total_q)."""
     window = (window_size_left, window_size_right)
     _backward(
         (dout, q, k, v, out, softmax_lse), (dq, dk, dv), dropout_p, rng_state, cu_seqlens_q=cu_seqlens_q,
@@ -165,7 +166,7 @@ def _backward(inputs: Any, results: Any, dropout_p: float, rng_state: Any, **opt
 
 
 def _numbers_of(rng_state: Any) -> Any:
-    """seed and offset of what a forward pass that dropped gave."""
+    """Returns seed and offset of the forward pass with dropout that returned `rng_state`."""
     if tuple(getattr(rng_state, "shape", ())) != (2,) or str(getattr(rng_state, "dtype", "")) != "torch.int64":
         shape = f" {tuple(rng_state.shape)}" if hasattr(rng_state, "shape") else ""
         found = "None" if rng_state is None else f"{type(rng_state).__name__}{shape}"

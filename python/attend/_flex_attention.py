@@ -1,4 +1,4 @@
-"""torch.nn.attention.flex_attention's functions by torch's names and conventions, computed by attend."""
+"""The functions of torch.nn.attention.flex_attention with torch's names and conventions, computed by attend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from attend._types import Device
 
-Mod = Callable[..., "Tensor"]  # a score_mod or mask_mod; what it gets are tensors without dimensions
+Mod = Callable[..., "Tensor"]  # a score_mod or mask_mod; its arguments are tensors without dimensions
 
 
 @overload
@@ -61,26 +61,29 @@ def flex_attention(
 
     Arguments:
         query: torch tensor (B, heads_q, seqlen_q, head_dim), f32, f64, f16 or bf16, on a CPU or an NVIDIA GPU.
-        key, value: (B, heads_k, seqlen_k, head_dim) and (B, heads_k, seqlen_k, head_dim_v); B of 1 serves all of query.
-        score_mod: a function of the score, a float without dimensions, and of b, h, q_idx and kv_idx, integers of 32
-            bits without dimensions, which count from 0; gives the new score. h is the head of query. It is traced: see
-            docs/custom_scores.md for what it may do, and when it is traced again. Tensors that it captures are
-            arguments of each call, and on a CPU they get gradients.
-        block_mask: of `create_block_mask`, attend's or torch's, for these lengths. It hides pairs after score_mod.
-        scale: None: 1 / sqrt(head_dim).
+        key, value: (B, heads_k, seqlen_k, head_dim) and (B, heads_k, seqlen_k, head_dim_v). B may be 1 for any B of
+            query.
+        score_mod: a function that returns the new score. Its arguments are the score, a float without dimensions, and
+            b, h, q_idx and kv_idx, 32-bit integers without dimensions, which count from 0. h is the head of query. The
+            function is traced. docs/custom_scores.md describes the supported operations and when it is traced again.
+            Captured tensors are arguments of each call, and they receive gradients within the limits given there.
+        block_mask: a result of `create_block_mask`, attend's or torch's, for these lengths. It is applied after
+            score_mod.
+        scale: None means 1 / sqrt(head_dim).
         enable_gqa: allows fewer heads in key and value than in query.
-        return_lse: give (o, lse).
-        kernel_options: torch's options are taken and have no effect; unknown names are refused.
-        return_aux: an AuxRequest: give (o, AuxOutput). max_scores is refused.
+        return_lse: return (o, lse).
+        kernel_options: torch's options are accepted and have no effect. Unknown names are refused.
+        return_aux: an AuxRequest: return (o, AuxOutput). max_scores is refused.
 
     Returns:
-        o: (B, heads_q, seqlen_q, head_dim_v). lse: f32 (f64 if query is) (B, heads_q, seqlen_q): natural log of the sum
-        of exp(score), differentiable. A row that sees no key gives o = 0, lse = -inf and zero gradients.
+        o: (B, heads_q, seqlen_q, head_dim_v). lse: f32 (f64 if query is) (B, heads_q, seqlen_q): the natural logarithm
+            of the sum of exp(score), differentiable. A row that sees no key gives o = 0, lse = -inf and zero gradients.
 
-    Under torch.compile a call is a part of the graph: see docs/custom_scores.md. A second derivative is refused.
+    torch.compile keeps the call in its graph: see docs/custom_scores.md. A second derivative is refused.
 
     Raises:
-        attend.Error naming the argument; for a function that attend cannot say, the operator, the file and the line.
+        attend.Error naming the argument. For a function that attend cannot translate, it names the operator, the file
+        and the line.
 
     Source: Dong et al., Flex Attention (2024).
     """
@@ -107,23 +110,25 @@ def create_block_mask(
     """``torch.nn.attention.flex_attention.create_block_mask`` with the same arguments.
 
     Arguments:
-        mask_mod: a function of b, h, q_idx and kv_idx, integers without dimensions; gives a bool: the row sees the key.
-            It is traced here, and the tensors that it captures are read here; a mask never changes.
-        B, H: numbers of sequences and query heads. None: 1, for masks that are alike for all.
+        mask_mod: a function of b, h, q_idx and kv_idx, integers without dimensions. It returns a bool: whether the row
+            sees the key. It is traced in this call, and captured tensors are read in this call. The mask never changes
+            afterwards.
+        B, H: numbers of sequences and query heads. None means 1, for a mask that is the same for all of them.
         Q_LEN, KV_LEN: the lengths of query and key.
-        device: of the mask's lists, when they are asked for. None: the accelerator if there is one.
-        BLOCK_SIZE: of those lists: rows and keys of a block, or (rows, keys). attend's tiles are 64 x 64 in any case.
+        device: the device of the mask's lists, which are made on request. None means the accelerator if there is one.
+        BLOCK_SIZE: of those lists: rows and keys of a block, or (rows, keys). attend's own tiles are always 64 x 64.
         separate_full_blocks: False: the lists count full blocks among the partial ones.
         _compile, compute_dq_write_order, dq_kv_order: have no effect.
 
     Returns:
-        attend.torch.flex_attention.BlockMask, a subclass of torch's. No mask of all pairs is made, and where bounds
-        decide a tile none of its pairs is evaluated: see make_block_mask. That is done on the GPU where the captured
-        tensors are, for masks of 2^24 pairs and more. Its lists are evaluated pair by pair. In what
-        torch.compile compiles it is of torch's class, and its lists have all blocks.
+        attend.torch.flex_attention.BlockMask, a subclass of torch's. attend never stores a mask of all pairs. If bounds
+        decide a tile, none of its pairs is evaluated: see make_block_mask. Masks of at least 2^24 pairs are made on the
+        GPU if the captured tensors are there. The mask's lists are evaluated pair by pair. In a compiled function the
+        result has torch's class, and its lists contain all blocks.
 
     Raises:
-        attend.Error naming the argument; for a function that attend cannot say, the operator, the file and the line.
+        attend.Error naming the argument. For a function that attend cannot translate, it names the operator, the file
+        and the line.
     """
     from attend._flex import calls
 
@@ -139,13 +144,13 @@ def create_mask(
     KV_LEN: int,  # noqa: N803
     device: Optional[Device] = None,
 ) -> Tensor:
-    """The pairs that a mask_mod keeps, or that a score_mod leaves above -inf: bool (B, H, Q_LEN, KV_LEN).
+    """Returns the pairs that a mask_mod keeps, or that a score_mod leaves above -inf: bool (B, H, Q_LEN, KV_LEN).
 
     Arguments:
-        mod_fn: a mask_mod (four arguments) or a score_mod (five), evaluated by torch.vmap, with any of its operators.
-        B, H: None: 1.
+        mod_fn: a mask_mod (four arguments) or a score_mod (five). torch.vmap evaluates it, so it may use any operator.
+        B, H: None means 1.
         Q_LEN, KV_LEN: numbers of rows and keys.
-        device: None: the accelerator if there is one.
+        device: None means the accelerator if there is one.
     """
     from attend._flex import calls
 
@@ -153,7 +158,7 @@ def create_mask(
 
 
 def and_masks(*mask_mods: Mod) -> Mod:
-    """The mask_mod of the pairs that all of them keep; of none, of every pair."""
+    """Returns a mask_mod that keeps the pairs that all `mask_mods` keep. Without arguments it keeps every pair."""
     _check_functions(mask_mods)
 
     def kept_by_all(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -166,7 +171,9 @@ def and_masks(*mask_mods: Mod) -> Mod:
 
 
 def or_masks(*mask_mods: Mod) -> Mod:
-    """The mask_mod of the pairs that one of them keeps; of none, of no pair."""
+    """Returns a mask_mod that keeps the pairs that at least one of `mask_mods` keeps. Without arguments it keeps no
+    pair.
+    """
     _check_functions(mask_mods)
 
     def kept_by_one(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -179,7 +186,7 @@ def or_masks(*mask_mods: Mod) -> Mod:
 
 
 def noop_mask(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-    """The mask_mod of every pair."""
+    """A mask_mod that keeps every pair."""
     import torch
 
     return b.new_ones((), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Whose array is it?"""
+"""Detects the framework of an array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_torch(x: Any) -> bool:
-    # By name first: tracers of torch can follow that, and it needs no torch.
+    # Checks the name first: tracers of torch can follow that, and torch need not be imported.
     module = type(x).__module__
     if module == "torch":
         return True
@@ -19,7 +19,7 @@ def is_torch(x: Any) -> bool:
 
 
 def framework_of(x: Any) -> str:
-    """The name of the package that an array belongs to."""
+    """Returns the name of the package of an array's type."""
     if is_torch(x):
         return "torch"
     numpy = sys.modules.get("numpy")

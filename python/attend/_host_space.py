@@ -1,6 +1,6 @@
-"""CPU memory: NumPy arrays, and any CPU array that speaks DLPack.
+"""CPU memory: NumPy arrays, and any CPU array that supports DLPack.
 
-Results are allocated as NumPy arrays and handed over through DLPack where q is something else.
+Results are allocated as NumPy arrays. If q is another kind of array, they are converted to it through DLPack.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class HostSpace:
     stream = 0
 
     def __init__(self, q: Any, owner: str = "q") -> None:
-        """`owner`: what q is called in messages."""
+        """`owner`: the name of q in error messages."""
         self._q = q
         self._owner = owner
 
     def view(self, name: str, x: Any, is_dense: bool = False) -> _core.Array:
-        """A copy is made only of an array whose last dimension is not contiguous or that runs backwards.
+        """Copies only arrays whose last dimension is not contiguous or that have negative strides.
 
-        With `is_dense` also of one with gaps.
+        With `is_dense` it also copies arrays with gaps.
         """
         array = self._numpy_of(name, x)
         if array is None:
@@ -42,7 +42,9 @@ class HostSpace:
         return self._view_of_numpy(name, np.ascontiguousarray(array) if is_dense else _rows(array))
 
     def view_in_place(self, name: str, x: Any, is_written: bool) -> _core.Array:
-        """The memory of `x` itself. What would have to be copied is refused, and to be written what is read-only."""
+        """Returns a view of the memory of `x`. Refuses an array that would need a copy, and read-only arrays if
+        `is_written`.
+        """
         array = self._numpy_of(name, x)
         if is_written and (array is None or not array.flags.writeable):
             raise ArgumentError(f"{name}: read-only, allowed an array that can be written through NumPy")
@@ -57,11 +59,11 @@ class HostSpace:
         return self._view_of_numpy(name, array)
 
     def lengths(self, count: int, length: int) -> _core.Array:
-        """i32 (count), all of them `length`."""
+        """Returns i32 (count), filled with `length`."""
         return _core.Array.of(np.full(count, length, np.int32))
 
     def _numpy_of(self, name: str, x: Any) -> Any:
-        """The same memory as a NumPy array; None where NumPy has no such element type."""
+        """Returns a NumPy array of the same memory, or None if NumPy does not have the element type."""
         if isinstance(x, np.ma.MaskedArray):
             raise UnsupportedError(f"{name}: numpy.ma.MaskedArray, attend knows no masked elements; give `mask`")
         if isinstance(x, np.ndarray):
@@ -83,7 +85,7 @@ class HostSpace:
             raise ArgumentError(f"{name}: dtype {x.dtype.str} of foreign byte order, allowed the machine's own")
         try:
             return self.result_view(x)
-        except ArgumentError as error:  # of no type that a buffer can have
+        except ArgumentError as error:  # the dtype does not exist in the buffer protocol
             raise ArgumentError(f"{name}: dtype {x.dtype}, allowed {_ALLOWED}") from error
 
     def plain(self, name: str, x: Any) -> Any:
@@ -96,14 +98,15 @@ class HostSpace:
         return np.empty(shape, _numpy_dtype(name, dtype))
 
     def result_view(self, result: Any) -> _core.Array:
-        if _is_bfloat16(result.dtype):  # NumPy exports no types of other packages
+        if _is_bfloat16(result.dtype):  # NumPy does not export types of other packages
             return _core.Array.of(result.view(np.uint16), "bf16")
-        if result.dtype.isbuiltin == 2 and result.dtype.itemsize == 1:  # of another package: named where it is refused
+        # a type of another package: passed by name for the error message
+        if result.dtype.isbuiltin == 2 and result.dtype.itemsize == 1:
             return _core.Array.of(result.view(np.uint8), result.dtype.name)
         return _core.Array.of(result)
 
     def finish(self) -> None:
-        pass  # the work is done
+        pass  # the work is already complete
 
     def hand_over(self, result: Any) -> Any:
         if isinstance(self._q, np.ndarray):
@@ -120,12 +123,14 @@ class HostSpace:
 
 
 def _is_bfloat16(dtype: np.dtype) -> bool:
-    """NumPy makes up the name of a dtype at each question. It is not asked for of NumPy's own types."""
+    """Returns whether dtype is ml_dtypes' bfloat16. Skips NumPy's own types, because NumPy rebuilds the name in each
+    access.
+    """
     return dtype.isbuiltin != 1 and dtype.name == "bfloat16"
 
 
 def _as_numpy(x: Any) -> Any:
-    """The same memory as a NumPy array; None where NumPy has no such element type (bfloat16)."""
+    """Returns a NumPy array of the same memory, or None if NumPy does not have the element type (bfloat16)."""
     if isinstance(x, np.ndarray):
         return x
     try:

@@ -1,4 +1,4 @@
-"""What this build and this machine can do."""
+"""Describes the capabilities of this build and this machine."""
 
 from __future__ import annotations
 
@@ -13,39 +13,42 @@ if TYPE_CHECKING:
 
 
 def backends() -> list[Backend]:
-    """Every value of `compute` beside "auto", best first for each device.
+    """Returns every value of `compute` except "auto", best first for each device.
 
-    Each has name, description, device, has_backward and aliases: names that other projects use for it, which `compute`
-    takes too.
+    Each entry has name, description, device, has_backward and aliases. Aliases are the backend's names in other
+    projects, which `compute` accepts too.
     """
     return _core.backends()
 
 
 def gpus() -> list[Gpu]:
-    """The NVIDIA GPUs of this machine; empty where there is no driver. Loads the driver and NVRTC.
+    """Returns the NVIDIA GPUs of this machine, or an empty list without a driver. Loads the driver and NVRTC.
 
-    `lack` says in one line why attend cannot compute on one: None where it can. `backends` are the values of `compute`
-    that it takes beside "auto".
+    `lack` is a one-line reason why attend does not support the GPU, or None if it does. `backends` are the values of
+    `compute` that the GPU supports, except "auto".
     """
     return _core.gpus()
 
 
 def memory(device: str = "cuda", *, reset_peak: bool = False) -> Memory:
-    """What attend's own pool of memory on a GPU holds, in bytes, counted by the driver, without waiting for the GPU.
+    """Returns the state of attend's own memory pool on a GPU, in bytes. The driver counts it, without waiting for the
+    GPU.
 
-    Scratch of calls comes from it, and the results of calls on arrays that are not torch's: torch's come from torch's
-    own allocator. Memory of captured CUDA graphs is not counted. All 0 before attend's first call there.
+    The pool contains the workspace of calls, and the results of calls on arrays that are not torch tensors. Results for
+    torch come from torch's allocator. Memory of captured CUDA graphs is not counted. All values are 0 before attend's
+    first call on the GPU.
 
     Args:
         device: "cuda" (the first GPU) or "cuda:N".
-        reset_peak: the peaks start anew after this call.
+        reset_peak: resets the peaks after this call.
 
     Returns:
-        A dict: `used`, handed out now; `peak`, the most that was, since the last reset; `reserved` and
-        `reserved_peak`, what the pool holds of the GPU's memory, at least `used`, in steps of the driver's own.
+        A dict: `used`, the bytes currently allocated; `peak`, the maximum of `used` since the last reset; `reserved`
+        and `reserved_peak`, the GPU memory that the pool occupies, which is at least `used` and grows in steps of the
+        driver.
 
     Raises:
-        ArgumentError: another device, or one that is not there.
+        ArgumentError: another kind of device, or a GPU that does not exist.
         RunError: there is no driver.
     """
     name, _, index = str(device).partition(":")
@@ -55,19 +58,19 @@ def memory(device: str = "cuda", *, reset_peak: bool = False) -> Memory:
 
 
 def cpu_threads() -> int:
-    """Threads that a call made now on the CPU would use."""
+    """Returns the number of threads that a CPU call would use now."""
     return _core.cpu_threads()
 
 
 def set_cpu_threads(threads: int) -> None:
-    """Set the number of threads that calls on the CPU use from now on, in the whole process.
+    """Sets the number of threads of all later CPU calls in this process.
 
-    Without it: OMP_NUM_THREADS, else the cores that the process may use. torch's and other users' own settings change
-    nothing here, nor does this there. The smallest problems take one thread whatever is set. Results are the same bits
-    with every number.
+    The default is OMP_NUM_THREADS, otherwise the number of cores that the process may use. This setting and those of
+    torch and other libraries do not affect each other. The smallest problems always use one thread. Results are
+    bit-identical with every number of threads.
 
     Arguments:
-        threads: at least 1, or 0: back to the default.
+        threads: at least 1, or 0 to restore the default.
 
     Raises:
         ArgumentError: another value.
@@ -82,20 +85,23 @@ def set_cpu_threads(threads: int) -> None:
 
 
 def cpu_simd_target() -> str:
-    """The SIMD instruction set of the `cpu` backend on this machine, for example "AVX3"."""
+    """Returns the SIMD instruction set of the `cpu` backend on this machine, for example "AVX3"."""
     return _core.cpu_simd_target()
 
 
 def cpu_bf16_unit() -> str:
-    """What the `cpu` backend multiplies bfloat16 tensors by on this machine: "AMX", "AVX512_BF16" or "float32".
+    """Returns the unit with which the `cpu` backend multiplies bfloat16 on this machine: "AMX", "AVX512_BF16" or
+    "float32".
 
-    (Or "emulated AMX", which only the environment variable ATTEND_CPU_BF16_DOT makes it, for tests.)
+    Tests can also set "emulated AMX" with the environment variable ATTEND_CPU_BF16_DOT.
     """
     return _core.cpu_bf16_unit()
 
 
 def _libraries() -> dict[str, Any]:
-    """The version and path of libcuda and NVRTC, or `lack`, in Python's words: it has no option --compute."""
+    """Returns version and path of libcuda and NVRTC, or `lack`, the reason why one is missing, in terms of the Python
+    API.
+    """
     found: dict[str, Any] = _core.libraries()
     for library in found.values():
         if "lack" in library:
@@ -104,7 +110,7 @@ def _libraries() -> dict[str, Any]:
 
 
 def report() -> dict[str, Any]:
-    """What `python -m attend info --json` prints."""
+    """Returns the data of `python -m attend info --json`."""
     return {
         "version": _core.__version__,
         "simd": cpu_simd_target(),
@@ -118,7 +124,7 @@ def report() -> dict[str, Any]:
 
 
 def text() -> str:
-    """What `python -m attend info` prints."""
+    """Returns the text of `python -m attend info`."""
     gpu_list = gpus()
     lines = [
         f"attend    {_core.__version__}",

@@ -1,4 +1,4 @@
-"""What a call would do, and getting ready for it, from its sizes alone: no tensor is needed."""
+"""Explains or prepares a call from its sizes alone, without tensors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import OPTION_GRADIENTS, Extras, Gradients, Settings, dense_layout, window_of
 
-_MOST = 2**31 - 1  # of any size: the library's own bound
+_MOST = 2**31 - 1  # the library's upper bound of every size
 _DTYPES = ("f32", "f16", "bf16", "f64")
-_FAR = 1 << 62  # a stride that the library refuses for what it spans
-_APART = 1 << 44  # bytes between the places of tensors, beyond the size of any
-# The keyword, True or False, by which an option that is a tensor is given, and its row.
+_FAR = 1 << 62  # a stride so large that the library refuses the extent
+_APART = 1 << 44  # bytes between the addresses of tensors, more than any tensor has
+# The boolean keyword of each tensor option, and the option's row.
 _TENSOR_FLAGS = {row["flag"].removeprefix("--"): row for row in _core.TENSOR_OPTIONS}
 
 
 class Places:
-    """Tensors that have addresses, but no memory: nothing looks into them."""
+    """Makes tensors that have addresses but no memory. Nothing reads their contents."""
 
     def __init__(self, cuda_index: int) -> None:
         self._cuda_index = cuda_index
@@ -37,7 +37,7 @@ class Places:
 
 
 def _cuda_index(device: Optional[str]) -> int:
-    """-1 for the CPU, which None means where the first GPU cannot be used."""
+    """Returns the CUDA index, or -1 for the CPU. None means the first GPU, or the CPU if that GPU is unusable."""
     if device is None:
         gpus = _core.gpus()
         return 0 if gpus and gpus[0]["lack"] is None else -1
@@ -66,14 +66,14 @@ def _dtype(value: Any) -> str:
 
 
 def _flag(name: str, value: Any) -> bool:
-    """Whether there is such a tensor: its sizes follow from the others'. NumPy's bool has two names."""
+    """Returns whether the tensor exists. Its sizes follow from those of q, k and v. NumPy's bool has two type names."""
     if value is None or isinstance(value, int) or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
     raise ArgumentError(f"{name}: {type(value).__name__}, allowed True or False")
 
 
 def _arguments(function: str, sizes: tuple[int, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-    """What `_call` makes of them, once all have names that it knows."""
+    """Checks the option names and returns the result of `_call`."""
     for name in options:
         if name not in (_call.__kwdefaults__ or {}) and name not in _TENSOR_FLAGS:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
@@ -102,7 +102,7 @@ def _call(
     compute: str = "auto",
     **flags: Any,
 ) -> tuple[Any, ...]:
-    """The arguments of `_core.explain` and `_core.prepare`. `flags`: those of _TENSOR_FLAGS."""
+    """Returns the arguments of `_core.explain` and `_core.prepare`. `flags` are keywords of _TENSOR_FLAGS."""
     batch, heads, seqlen = _size("batch", batch), _size("heads", heads), _size("seqlen", seqlen)
     head_dim = _size("head_dim", head_dim)
     keys = seqlen if seqlen_k is None else _size("seqlen_k", seqlen_k)
@@ -140,36 +140,38 @@ def _call(
 
 
 def explain(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) -> list[dict[str, Any]]:
-    """What each backend makes of a call, without computing, compiling or allocating anything.
+    """Reports for each backend whether and how it would compute a call. Does not compute, compile or allocate anything.
 
     Arguments:
-        batch, heads, seqlen, head_dim: of q.
+        batch, heads, seqlen, head_dim: sizes of q.
         dtype: "f32", "f16", "bf16" or "f64"; default "bf16".
-        heads_kv, seqlen_k, head_dim_v: where k and v differ from q.
-        layout, causal, window, scale, softcap, dropout_p, deterministic, compute: as `attention` takes them.
-        bias, mask, alibi, sinks: True: given, of every head.
-        backward: True: the call for the gradients.
-        device: None (a GPU where there is one), "cpu", "cuda" or "cuda:N".
-        Tensors are contiguous and aligned.
+        heads_kv, seqlen_k, head_dim_v: sizes of k and v if they differ from those of q.
+        layout, causal, window, scale, softcap, dropout_p, deterministic, compute: as in `attention`.
+        bias, mask, alibi, sinks: True: the call has this tensor, with an entry for every head.
+        backward: True: the call computes gradients.
+        device: None (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+        Tensors are assumed to be contiguous and aligned.
 
     Returns:
-        A list of dicts, those first that "auto" would rather take: compute (the backend's name), chosen, lack (why it
-        cannot, one line, or ""), why, variant, steps (a line for each kernel: grid, threads, shared memory),
-        estimated_us (what "auto" compares; inf: it never takes this one) and workspace_bytes.
+        A list of dicts in the order of preference of "auto": compute (the backend's name), chosen, lack (the one-line
+        reason why the backend does not support the call, or ""), why, variant, steps (a line for each kernel: grid,
+        threads, shared memory), estimated_us (the estimate that "auto" compares; inf: "auto" never chooses this
+        backend) and workspace_bytes.
 
     Raises:
-        attend.Error where the arguments are refused whatever the backend; TypeError for an option that does not exist.
+        attend.Error if the arguments are invalid for every backend; TypeError for an unknown option.
     """
     return _core.explain(*_arguments("explain", (batch, heads, seqlen, head_dim), options))
 
 
 def prepare(batch: int, heads: int, seqlen: int, head_dim: int, **options: Any) -> None:
-    """Compile and load the kernels of a call, before a graph is captured or a server takes its first request.
+    """Compiles and loads the kernels of a call, before a graph is captured or a server handles its first request.
 
-    Arguments are those of `explain`. Kernels are kept for each combination of: the kernels chosen and their tiles
-    (which follow from the sizes), dtypes, head_dims, kind of mask (none, causal, window), which options are on, sign of
-    the scale, and whether all tensors are aligned to 16 bytes. A call whose combination is new compiles (seconds) or
-    finds the machine code on disk (milliseconds), also while its stream is being captured. On a CPU nothing is to do.
+    Arguments are those of `explain`. Compiled kernels are kept for each combination of: the chosen kernels and their
+    tiles (which follow from the sizes), dtypes, head_dims, kind of mask (none, causal, window), enabled options, sign
+    of the scale, and whether all tensors are aligned to 16 bytes. A call with a new combination compiles (seconds) or
+    loads machine code from disk (milliseconds), even while its stream is being captured. On a CPU this function does
+    nothing.
 
     Raises:
         attend.Error as the call would.

@@ -1,4 +1,4 @@
-"""Seeds of dropout that the caller does not name, for arrays that are not torch's: a generator of this module."""
+"""The generator of dropout seeds for arrays that are not torch tensors, used if the caller gives no seed."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ if TYPE_CHECKING:
     import random
 
 _made: dict[str, random.Random] = {}
-_lineage: list[int] = []  # manual_seed's number, then which fork since then led here; empty: seeded by the system
-_forks = 0  # of this process, since it was seeded or began
+_lineage: list[int] = []  # manual_seed's number and the index of each fork since then; empty: seeded by the system
+_forks = 0  # number of forks of this process since it was seeded or started
 
 
 def _generator() -> random.Random:
-    """One for all threads: drawing and seeding are each one function of C, which lets no other thread in between."""
+    """Returns the generator, shared by all threads. Drawing and seeding are each one C function, so they are atomic."""
     found = _made.get("generator")
     if found is None:
-        import random  # not before somebody drops: it loads hashes
+        import random  # imported on first use, because it loads hash modules
 
         found = _made.setdefault("generator", random.Random())
     return found
 
 
 def manual_seed(seed: SupportsIndex) -> None:
-    """Set the generator that dropout on NumPy arrays, and on others that are not torch's, draws its seeds from.
+    """Sets the generator of dropout seeds for NumPy arrays and other arrays that are not torch tensors.
 
-    The calls that follow drop what they dropped after the same `manual_seed`, in their order. The generator is one for
-    all threads, and starts from the operating system's random numbers. torch tensors ask torch's generators, which
-    `torch.manual_seed` sets. An explicit `seed=` of a call asks neither.
+    After the same `manual_seed`, the same sequence of calls drops the same entries. All threads share the generator,
+    whose initial seed comes from the operating system. torch tensors use torch's generators, which `torch.manual_seed`
+    sets. A call with an explicit `seed=` uses no generator.
 
-    A forked child draws other numbers than its parent and than every other child: without `manual_seed` from the
-    operating system's, after it from the seed and the number of the fork since then (1 for the first). So the workers
-    of a data loader and of its next epoch drop differently, and a program that forks in the same order repeats them.
+    A forked child draws other numbers than its parent and than every other child. Without `manual_seed` its seed comes
+    from the operating system. After `manual_seed` it is derived from the seed and the number of the fork since then (1
+    for the first). Therefore the workers of a data loader drop different entries in each epoch, and a program that
+    forks in the same order reproduces them.
 
     Arguments:
-        seed: a whole number from 0 to 2^64 - 1.
+        seed: an integer from 0 to 2^64 - 1.
 
     Raises:
         ArgumentError: another value.
     """
     global _forks
-    number = as_int64("seed", seed) % 2**64  # of a negative number Python takes the magnitude
+    # made non-negative, because Python would use the magnitude of a negative seed
+    number = as_int64("seed", seed) % 2**64
     _generator().seed(number)
     _lineage[:] = [number]
     _forks = 0
 
 
 def drawn_seed() -> int:
-    """64 random bits as a signed number, others at each call."""
+    """Returns 64 random bits as a signed number, different in each call."""
     return _generator().getrandbits(64) - 2**63
 
 
@@ -60,7 +62,7 @@ def _before_a_fork() -> None:
 
 
 def _in_a_child() -> None:
-    """The child has a copy of the generator, whose numbers the parent draws too."""
+    """Reseeds the child's copy of the generator, which would otherwise draw the parent's numbers."""
     global _forks
     _made.clear()
     if _lineage:

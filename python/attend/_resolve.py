@@ -1,4 +1,4 @@
-"""The options of a call become the named tuples of attend._settings."""
+"""Converts the options of a call into the named tuples of attend._settings."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from attend._frameworks import is_torch
 from attend._random import drawn_seed
 from attend._settings import NO_EXTRAS, Extras, Settings, as_int64, dense_layout, drops, window_of
 
-# attend.torch, once a call has needed it: an import statement costs time even if the module is there.
+# attend.torch, cached after its first use, because even a repeated import statement costs time.
 _front_of_torch: Any = None
-# Defaults. They are compared by identity, which is quick, and asks no tensor or symbol for its value.
+# Defaults. They are compared by identity, which is fast and does not read the value of a tensor or symbol.
 NO_OFFSET, OPEN, NO_SOFTCAP = 0, (-1, -1), 0.0
 _TENSORS = tuple(name for name in Extras._fields if name != "philox_state")
-# The options of `forward` that Settings takes as they are.
+# The options of `forward` that Settings accepts unchanged.
 _OPTIONS = frozenset(Settings._fields) - {"window_left", "window_right", "seed", "offset"}
 
 
 def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings]:
-    """The options of `function`, which is `forward`, `backward` or one that takes the same."""
+    """Resolves the options of `function`, which is `forward`, `backward` or a function with the same options."""
     rest = dict(options)
     seed, dropout_p = rest.pop("seed", None), rest.get("dropout_p", 0.0)
     if seed is None and drops(dropout_p):
@@ -50,14 +50,14 @@ def resolve(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Set
 
 
 def number(name: str, x: Any) -> Any:
-    """The value of a tensor; everything else as it is."""
+    """Returns the value of a one-element tensor. Returns everything else unchanged."""
     if x is None or isinstance(x, (int, float)) or not is_torch(x):
         return x
     return torch_front().number_of(name, x)
 
 
 def random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int, int, Any]:
-    """seed and offset as numbers, or 0, 0 and the tensor of both if their values are not to be asked for."""
+    """Returns seed, offset and None. If the values must not be read, returns 0, 0 and a tensor of both."""
     if seed is None:
         if offset is not NO_OFFSET:
             raise ArgumentError("offset: given without seed, allowed with it only")
@@ -74,11 +74,11 @@ def random_numbers(q: Any, seed: Any, offset: Any, dropout_p: Any) -> tuple[int,
 
 
 def torch_front() -> Any:
-    """attend.torch."""
+    """Returns attend.torch."""
     global _front_of_torch
     import torch
 
-    if torch.compiler.is_dynamo_compiling():  # a global that it has read must not change
+    if torch.compiler.is_dynamo_compiling():  # Dynamo guards globals that it reads, so this one must not change
         from attend import torch as front
 
         return front

@@ -1,4 +1,4 @@
-"""Scores and masks of the caller's own in calls: a line of text and the arrays that it reads, and a BlockMask."""
+"""Custom scores and masks of a call: a text with the arrays that it reads, and a BlockMask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_KNOWN = 64
 
 
 class Own:
-    """What `score`, `captures` and `block_mask` of a call are: a text, a mask, or both."""
+    """The `score`, `captures` and `block_mask` of a call: a text, a mask, or both."""
 
     def __init__(
         self, text: Optional[str], captures: Mapping[str, Any], block_mask: Optional[_core.BlockMask] = None
@@ -30,11 +30,11 @@ class Own:
 
     @property
     def what(self) -> str:
-        """The argument that refusals name."""
+        """The argument that error messages name."""
         return "block_mask" if self.text is None else "score"
 
     def function(self, views: tuple[_core.Array, ...]) -> Optional[_core.ScoreFunction]:
-        """Of these views of the captures, which it holds. A text is parsed once for the same shapes and dtypes."""
+        """Returns the function with these views of its captures. A text is parsed once for given shapes and dtypes."""
         if self.text is None:
             return None
         key = (self.text, self.names, tuple((view.dtype, view.shape) for view in views))
@@ -48,13 +48,13 @@ class Own:
         return function
 
     def of_floats(self, views: tuple[_core.Array, ...]) -> tuple[int, ...]:
-        """The positions of captures that have a gradient."""
+        """Returns the positions of captures that have a gradient."""
         return tuple(i for i, view in enumerate(views) if view.dtype in _FLOATS)
 
     def forward(
         self, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, with_autograd: bool
     ) -> tuple[Any, Any]:
-        """(o, lse)."""
+        """Returns (o, lse)."""
         if is_torch(q):
             from attend.torch import _score
 
@@ -70,7 +70,7 @@ class Own:
         self, dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs: Needs, extras: Extras,
         settings: Settings,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """(dq, dk, dv, gradients of options, a dictionary of gradients of captures)."""
+        """Returns (dq, dk, dv, gradients of options), and with a text a dictionary of gradients of captures."""
         if is_torch(q):
             from attend.torch import _score
 
@@ -94,7 +94,7 @@ class Own:
         return self._with_captures(of_inputs, {name: space.hand_over(x) for name, x in zip(names, results)})
 
     def _with_captures(self, of_inputs: tuple[Any, ...], of_captures: dict[str, Any]) -> tuple[Any, ...]:
-        """A score's gradients end with those of its captures."""
+        """Appends the gradients of captures if there is a score."""
         return of_inputs if self.text is None else (*of_inputs, of_captures)
 
     def _views(self, q: Any) -> tuple[_core.Array, ...]:
@@ -105,7 +105,7 @@ class Own:
 
 
 _known: dict[Any, _core.ScoreFunction] = {}
-atexit.register(_known.clear)  # torch's operators may outlive the extension module, and with them these
+atexit.register(_known.clear)  # torch's operators may outlive the extension module, and the cached functions with them
 
 
 def check_text(argument: str, text: Any) -> None:
@@ -128,7 +128,7 @@ def check_captures(captures: Any) -> None:
 
 
 def own_of(score: Any, captures: Any, block_mask: Any) -> Optional[Own]:
-    """None: there is none."""
+    """Returns the custom score and mask of a call, or None if neither is given."""
     if score is None and captures is not None:
         raise ArgumentError("captures: given without score, allowed with it only")
     if block_mask is not None and not isinstance(block_mask, _core.BlockMask):
@@ -151,7 +151,7 @@ def attention_with_own(
     return_lse: bool,
     **options: Any,
 ) -> Any:
-    """`attend.attention` where one is given. `resolve`: of attend._api."""
+    """`attend.attention` with a score or block mask. `resolve` is that of attend._api."""
     given = own_of(score, captures, block_mask)
     assert given is not None
     extras, settings = resolve("attention", q, options)
@@ -163,7 +163,7 @@ _OWN = ("score", "captures", "block_mask")
 
 
 def taken_from(options: dict[str, Any]) -> tuple[Optional[Own], dict[str, Any]]:
-    """What is the caller's own among the options, and the other options."""
+    """Splits the options into the custom score and mask, and all other options."""
     if not any(name in options for name in _OWN):
         return None, options
     rest = dict(options)
@@ -171,7 +171,7 @@ def taken_from(options: dict[str, Any]) -> tuple[Optional[Own], dict[str, Any]]:
 
 
 def view_of_capture(space: Any, name: str, x: Any) -> _core.Array:
-    """space: None: the host's."""
+    """Returns the view of a capture. `space` None means CPU memory."""
     what = f"captures: '{name}'"
     x = _as_array(x)
     dtype = getattr(x, "dtype", None)
@@ -193,7 +193,7 @@ def view_of_capture(space: Any, name: str, x: Any) -> _core.Array:
 
 
 def _as_array(x: Any) -> Any:
-    """A number, Python's or NumPy's, as an array without dimensions."""
+    """Converts a number of Python or NumPy to an array without dimensions."""
     if isinstance(x, (bool, int, float)) or type(x).__module__ == "numpy":
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention by its own conventions, computed by attend."""
+"""torch's scaled_dot_product_attention with torch's conventions, computed by attend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TwoMasksError(ArgumentError, RuntimeError):
-    """A RuntimeError too, as torch raises."""
+    """Two masks were given. Also a RuntimeError, as in torch."""
 
 
 def sdpa(
@@ -30,17 +30,19 @@ def sdpa(
     """``torch.nn.functional.scaled_dot_product_attention`` with the same arguments.
 
     Arguments:
-        query: torch tensor (..., heads_q, seqlen_q, head_dim); any number of leading dimensions, also none. Or nested,
-            in jagged layout, (batch, heads, ragged seqlen, head_dim): then key and value too, and no attn_mask.
+        query: torch tensor (..., heads_q, seqlen_q, head_dim) with any number of leading dimensions, including none.
+            Alternatively a nested tensor in jagged layout, (batch, heads, ragged seqlen, head_dim). Then key and value
+            are nested too, and there is no attn_mask.
         key, value: (..., heads_k, seqlen_k, head_dim). Leading dimensions and heads broadcast.
         attn_mask: bool (True keeps) or float (added to the scores), broadcasts to (..., heads_q, seqlen_q, seqlen_k);
-            or of torch.nn.attention.bias. A float mask is differentiable. Not together with is_causal.
+            or a mask of torch.nn.attention.bias. A float mask is differentiable. Not allowed together with is_causal.
         dropout_p: the seed comes from torch's default generator of the tensors' device.
-        is_causal: keep j <= i: aligned **top left**, unlike everything else in attend. seqlen_q = 2, seqlen_k = 5::
+        is_causal: keeps j <= i, aligned **top left**, unlike all other functions of attend. With seqlen_q = 2, seqlen_k
+            = 5::
 
             1 0 0 0 0
             1 1 0 0 0
-        scale: None: 1 / sqrt(head_dim).
+        scale: None means 1 / sqrt(head_dim).
         enable_gqa: allows fewer heads in key and value than in query.
 
     Returns:
@@ -87,14 +89,14 @@ def _check_mask(mask: Any, is_causal: bool) -> None:
 
     if not isinstance(mask, torch.Tensor):
         raise ArgumentError(f"attn_mask: {type(mask).__name__}, allowed a torch.Tensor")
-    if is_causal:  # in torch's words
+    if is_causal:  # with torch's error messages
         if type(mask).__name__ == "CausalBias":
             raise TwoMasksError("attn_mask: CausalBias should not be used with causal=True")
         raise TwoMasksError("attn_mask: Explicit attn_mask should not be set when is_causal=True")
 
 
 def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:
-    """UPPER_LEFT or LOWER_RIGHT of a CausalBias, whose memory holds nothing; None of another mask."""
+    """Returns UPPER_LEFT or LOWER_RIGHT for a CausalBias, which contains no data, and None for other masks."""
     variant = getattr(mask, "variant", None)
     if variant is None or type(mask).__name__ != "CausalBias":
         return None
@@ -105,9 +107,9 @@ def _alignment(mask: Any, seqlen_q: int, seqlen_k: int) -> Optional[str]:
 
 
 def same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
-    """Without `enable_gqa` one head stands for any number."""
+    """Makes the numbers of heads equal. Without `enable_gqa` a single head broadcasts to any number."""
     heads = [x.shape[1] for x in tensors]
-    if enable_gqa or heads[1] == heads[2] and heads[1] in (1, heads[0]):  # the library lets query heads share one
+    if enable_gqa or heads[1] == heads[2] and heads[1] in (1, heads[0]):  # the library shares key heads itself
         return tensors
     most = max(heads)
     for name, count in zip(("query", "key", "value"), heads):
@@ -119,7 +121,7 @@ def same_heads(tensors: list[Any], enable_gqa: bool) -> list[Any]:
 
 
 def leading(query: Any, key: Any, value: Any) -> tuple[int, ...]:
-    """The dimensions before the heads, broadcast."""
+    """Returns the broadcast dimensions before the heads."""
     import torch
 
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -148,7 +150,7 @@ def four_dims(x: Any, lead: tuple[int, ...]) -> Any:
 
 
 def _mask_dims(mask: Any, lead: tuple[int, ...]) -> Any:
-    """The mask with all leading dimensions as one."""
+    """Flattens all leading dimensions of the mask into one."""
     if mask.dim() <= 3 or len(lead) == 1:
         return mask
     if mask.requires_grad:

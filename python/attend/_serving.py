@@ -1,4 +1,4 @@
-"""What decode, append and merge hand to the front ends: their arguments by name, and the shapes of results."""
+"""The arguments of decode, append and merge by name, as the front ends receive them, and the shapes of the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attend import _core
 from attend._errors import ArgumentError
 from attend._settings import DIMENSIONS, dense_layout, output_shapes
 
-# Of Numbers. What is not here is off at 0.
+# Defaults of Numbers. A field that is missing here defaults to 0, which disables it.
 _DEFAULTS = {
     "layout": "bhsd", "max_seqlen_q": 0, "scale": None, "causal": True, "window_left": -1, "window_right": -1,
     "lse_base2": False, "max_seqlen_new": 0, "rotary_interleaved": False, "rotary_first_column": 0,
@@ -24,40 +24,41 @@ if TYPE_CHECKING:
     Tensors = _Fields
     Numbers = _Fields
 else:
-    # The arrays of a call of decode or append; None: not given. `out` is q_out of append.
+    # The arrays of a decode or append call, None if not given. For append, `out` is q_out.
     Tensors = namedtuple("Tensors", _core.SERVING_TENSORS, defaults=[None] * len(_core.SERVING_TENSORS))
-    # Everything else, in the order of the torch operators' schemas.
+    # All other arguments, in the order of the torch operators' schemas.
     Numbers = namedtuple(
         "Numbers", _core.SERVING_NUMBERS, defaults=[_DEFAULTS.get(x, 0.0) for x in _core.SERVING_NUMBERS]
     )
 
-# What a field of Tensors is called in messages, where it is not an argument of its own.
+# Names in error messages of those fields of Tensors that are not arguments themselves.
 _NAMES = {"rotary_cos": "rotary.cos", "rotary_sin": "rotary.sin", "rotary_seqlens": "rotary.seqlens"}
 NAMES = tuple(_NAMES.get(field, field) for field in Tensors._fields)
-# Fields that are never copied: a copy of a cache would be a silent cost, and a result that is copied is lost.
+# Fields that are never copied: copying a cache would be a hidden cost, and a result written to a copy would be lost.
 CACHES = ("k_cache", "v_cache")
 IN_PLACE = (*CACHES, "out", "lse")
-# Fields of one or two dimensions that the library takes without gaps.
+# Fields of one or two dimensions that the library requires without gaps.
 DENSE = ("tree_mask", "slot_mapping", "positions")
 _LEAST_INT32, _MOST_INT32 = -(2**31), 2**31 - 1
 
 
 class Rotary(NamedTuple):
-    """Rotary position embedding, for `append` and `decode`: columns of a row at position t are rotated in pairs (a, b).
+    """Rotary position embedding for `append` and `decode`. Rotates pairs (a, b) of columns of a row at position t.
 
     For 0 <= c < rotary_dim / 2::
 
         x[a]' = x[a] cos[t, c] - x[b] sin[t, c],   x[b]' = x[b] cos[t, c] + x[a] sin[t, c]
 
-    with a = c and b = c + rotary_dim / 2, or, interleaved, a = 2c and b = 2c + 1, both counted from first_column. Other
-    columns stay as they are. A position outside the tables counts as the nearest one inside; with the environment
-    variable ATTEND_CHECK=1 it is refused.
+    with a = c and b = c + rotary_dim / 2 or, if interleaved, a = 2c and b = 2c + 1. Both are counted from first_column.
+    Other columns do not change. A position outside the tables is clamped to the nearest position inside. With the
+    environment variable ATTEND_CHECK=1 it is refused.
 
     Fields:
-        cos, sin: float (max_positions, rotary_dim / 2), max_positions >= 1, arrays like those of the call.
+        cos, sin: float (max_positions, rotary_dim / 2), max_positions >= 1, arrays of the same kind as those of the
+            call.
         interleaved: see above.
-        first_column: first_column + rotary_dim <= head_dim.
-        seqlens: i32 (sequences): in the place of seqlens_k in a row's position.
+        first_column: the first rotated column; first_column + rotary_dim <= head_dim.
+        seqlens: i32 (sequences): replaces seqlens_k in the position of a row.
 
     Source: Su et al., RoFormer (2021), section 3.2.
     """
@@ -70,7 +71,7 @@ class Rotary(NamedTuple):
 
 
 class CacheOptions(TypedDict, total=False):
-    """What `append` and `decode` are told of a cache and of new keys."""
+    """The options of `append` and `decode` that describe the cache and the new keys."""
 
     layout: Layout
     seqlens_k: Optional[WholeNumber]
@@ -123,7 +124,9 @@ def appended(
     k_norm: Any,
     norm_eps: float,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of Tensors and of Numbers that say which keys are new and what is done with them. None without k."""
+    """Returns the fields of Tensors and of Numbers that describe the new keys and their processing. Both are empty
+    without k.
+    """
     if k is None:
         refuse_given(
             "k", v=v, cu_seqlens_new=cu_seqlens_new, max_seqlen_new=max_seqlen_new, slot_mapping=slot_mapping,
@@ -151,7 +154,9 @@ def appended(
 
 
 def most(name: str, rows: Any, offsets: Any, bound: Optional[int]) -> Any:
-    """An upper bound of the rows of a sequence; 0 where they are not packed. None stands for all rows, as one does."""
+    """Returns an upper bound of the rows of a sequence, or 0 if the rows are not packed. Without `bound` it is the
+    total.
+    """
     if bound is not None or offsets is None:
         return 0 if bound is None else bound
     if not hasattr(rows, "shape") or len(rows.shape) != 3:
@@ -167,18 +172,19 @@ def require(**arrays: Any) -> None:
 
 
 def refuse_given(without: str, **options: Any) -> None:
-    """Refuses options that mean nothing in a call that has no `without`."""
+    """Refuses options that have no meaning in a call without the argument `without`."""
     for name, value in options.items():
         if value is not None:
             raise ArgumentError(f"{name}: given without {without}, allowed with it only")
 
 
 def whole_number(name: str, value: Any) -> Optional[int]:
-    """The value of a number of 32 bits; None if it is an array."""
+    """Returns the value of a 32-bit number, or None if `value` is an array."""
     if not isinstance(value, int) and getattr(value, "shape", ()) != ():
         return None
     try:
-        number = value if isinstance(value, int) else operator.index(value)  # a compiler's symbol is an int
+        # a symbolic integer of a compiler is an int
+        number = value if isinstance(value, int) else operator.index(value)
     except TypeError:
         if hasattr(value, "shape"):
             return None
@@ -189,7 +195,7 @@ def whole_number(name: str, value: Any) -> Optional[int]:
 
 
 def sequences_of(rows_shape: Any, offsets_shape: Any) -> Any:
-    """How many sequences there are, where one number stands for the lengths of all."""
+    """Returns the number of sequences, for calls that give one length for all of them."""
     if offsets_shape is None:
         return rows_shape[0] if len(rows_shape) > 0 else 0
     return max(offsets_shape[0] - 1, 0) if len(offsets_shape) > 0 else 0
@@ -198,7 +204,7 @@ def sequences_of(rows_shape: Any, offsets_shape: Any) -> Any:
 def result_shapes(
     q: Any, k_cache: Any, v_cache: Any, head_dim_v: Optional[int], layout: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of o and lse from those of q, of layout "thd" if it is packed, and the caches. v_cache may be None."""
+    """Returns the shapes of o and lse. A packed q has layout "thd". `v_cache` may be None."""
     for name, shape in (("k_cache", k_cache), ("v_cache", v_cache)):
         if shape is not None and len(shape) != 4:
             raise ArgumentError(f"{name}: {len(shape)} dimensions, allowed 4 (rows or pages, heads, keys, head_dim)")
@@ -225,5 +231,5 @@ def layout_of_q(tensors: Tensors, numbers: Numbers) -> str:
 
 
 def layout_of_state(o: Any, layout: str) -> str:
-    """Of a partial result: rows of three dimensions are packed."""
+    """Returns the layout of a partial result. Rows of three dimensions are packed."""
     return "thd" if len(o.shape) == 3 else dense_layout(layout)

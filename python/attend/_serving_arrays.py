@@ -1,4 +1,4 @@
-"""decode, append and merge of NumPy arrays, and of any array that speaks DLPack, on a CPU or a GPU."""
+"""decode, append and merge of NumPy arrays and of any array that supports DLPack, on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from attend._spaces import KDL_CPU, KDL_CUDA, ServingSpace, refuse_tracer
 
 
 def decode(tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool) -> tuple[Any, Any]:
-    """o, and lse or None."""
+    """Returns o, and lse or None."""
     space = _space_of("q", tensors.q, "decode")
     written = () if tensors.k is None else CACHES
     views = _views(space, tensors, written, "q", "cu_seqlens_q")
@@ -57,7 +57,7 @@ def append(tensors: Tensors, numbers: Numbers) -> Any:
 def merge(
     states: list[tuple[Any, Any]], sinks: Any, out: Any, layout: str, lse_base2: bool, return_lse: bool
 ) -> tuple[Any, Any]:
-    """o, and lse or None."""
+    """Returns o, and lse or None."""
     space = _space_of("states[0].o", states[0][0], "merge")
     named = [(f"states[{n}]", o, lse) for n, (o, lse) in enumerate(states)]
     views = [(space.view(f"{name}.o", o), space.view(f"{name}.lse", lse)) for name, o, lse in named]
@@ -87,7 +87,7 @@ def _space_of(name: str, x: Any, call: str) -> ServingSpace:
 
 
 def _views(space: ServingSpace, tensors: Tensors, written: tuple[str, ...], rows: str, offsets: str) -> Tensors:
-    """The library's views of all but the results. One length for all sequences becomes an array: see `lengths`."""
+    """Returns the library's views of all arrays except the results. A single length becomes an array: see `lengths`."""
     views: dict[str, Any] = {}
     for field, name, x in zip(Tensors._fields, NAMES, tensors):
         if x is None or field in ("out", "lse", "seqlens_k"):
@@ -107,7 +107,7 @@ def _views(space: ServingSpace, tensors: Tensors, written: tuple[str, ...], rows
 
 
 def _result(space: ServingSpace, name: str, out: Any, like: str, shape: tuple[int, ...], dtype: str) -> Any:
-    """`out`, or a new array of the space."""
+    """Returns `out`, or a new array of the space."""
     if out is None:
         return space.empty(like, shape, dtype)
     check_out(name, space.view_in_place(name, out, True), shape)

@@ -1,4 +1,4 @@
-"""The arguments of a call besides q, k and v. They are resolved once, and every layer hands them on unchanged."""
+"""The arguments of a call other than q, k and v. They are resolved once, and every layer passes them on unchanged."""
 
 from __future__ import annotations
 
@@ -36,48 +36,50 @@ if TYPE_CHECKING:
     Settings = _Fields
     Gradients = _Fields
 else:
-    # The optional tensors of a call; None: not given. First those that modify scores, as the library lists them, then
-    # cu_seqlens_q, cu_seqlens_k, and philox_state, i64 (2): seed and offset, which replace those of Settings.
+    # The optional tensors of a call; None: not given. First the tensors that modify scores, in the library's order,
+    # then cu_seqlens_q, cu_seqlens_k, and philox_state, i64 (2): seed and offset, which replace those of Settings.
     Extras = namedtuple("Extras", _core.EXTRAS_FIELDS, defaults=[None] * len(_core.EXTRAS_FIELDS))
-    # The numbers and names of a call, in the order of the torch operators' schemas. Those without a default above are
-    # the numbers that modify scores, as the library lists them; 0.0 turns one off.
+    # The numbers and names of a call, in the order of the torch operators' schemas. Fields without a default above are
+    # the numbers that modify scores, in the library's order. 0.0 disables one.
     Settings = namedtuple(
         "Settings", _core.SETTINGS_FIELDS, defaults=[_DEFAULTS.get(name, 0.0) for name in _core.SETTINGS_FIELDS]
     )
-    # The arguments and results of backward that forward has not: dout, dlse, dq, dk, dv, and a gradient for each of
-    # OPTION_GRADIENTS; None: not asked for.
+    # The additional arguments and results of backward: dout, dlse, dq, dk, dv, and a gradient for each of
+    # OPTION_GRADIENTS; None: not requested.
     _num_gradients = sum(row["gradient"] is not None for row in _core.TENSOR_OPTIONS)
     Gradients = namedtuple("Gradients", _core.GRADIENTS_FIELDS, defaults=[None] * _num_gradients)
 
 NO_EXTRAS = Extras()
 
-# The options that are tensors, by what they have an entry for: each row and key, or each query head.
+# The tensor options that have an entry for each row and key, and those that have one for each query head.
 SCORE_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"] == "scores")
 HEAD_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["shape"] == "heads")
 # (name of an option, name of its gradient), in the order of Gradients.
 OPTION_GRADIENTS = tuple((row["name"], row["gradient"]) for row in _core.TENSOR_OPTIONS if row["gradient"] is not None)
-GRADIENT_POSITIONS = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)  # of those options, in Extras
-OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")  # of which the front ends make that of one column
-# Options that act on a row as a whole. A bias or mask of one column cannot come with them (_columns.py). Rings refuse
-# them, since they compute rows in parts.
+# positions of those options in Extras
+GRADIENT_POSITIONS = tuple(Extras._fields.index(name) for name, _ in OPTION_GRADIENTS)
+# the bias gradient, which the front ends compute for a bias of one column
+OF_BIAS = [name for name, _ in OPTION_GRADIENTS].index("bias")
+# Options that depend on an entire row. They cannot be combined with a bias or mask of one column (_columns.py). Rings
+# refuse them, because a ring computes rows in parts.
 ROW_OPTIONS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if not row["of_single_scores"])
 NO_GRADIENT_TENSORS = tuple(row["name"] for row in _core.TENSOR_OPTIONS if row["gradient"] is None)
 
-# Which of OPTION_GRADIENTS a backward pass is to compute, a flag for each.
+# One flag for each of OPTION_GRADIENTS: whether the backward pass computes the gradient.
 Needs = tuple[bool, ...]
 NEEDS_NONE: Needs = (False,) * len(OPTION_GRADIENTS)
 _GRADIENTS = tuple(zip(GRADIENT_POSITIONS, [gradient for _, gradient in OPTION_GRADIENTS]))
 
 
 def needs_of(extras: Extras, **asked: Any) -> Needs:
-    """The gradients of all options that are given, but for those that `asked` names as False."""
+    """Returns the flags of all given options, except those for which `asked` is False."""
     if extras is NO_EXTRAS:
         return NEEDS_NONE
     return tuple([extras[i] is not None and bool(asked.get(gradient, True)) for i, gradient in _GRADIENTS])
 
 
 def as_int64(name: str, value: Any) -> int:
-    """The int64 that has the 64 bits of the unsigned `value`: frameworks have no unsigned scalars."""
+    """Returns the int64 with the 64 bits of the unsigned `value`, because frameworks have no unsigned scalars."""
     if type(value) is not int:
         try:
             value = int(operator.index(value))
@@ -89,7 +91,7 @@ def as_int64(name: str, value: Any) -> int:
 
 
 def drops(dropout_p: Any) -> bool:
-    """Whether it is not 0. Anything but a single number is refused. The library checks the value."""
+    """Returns whether dropout_p is not 0. Refuses anything but a single number. The library checks the value."""
     if type(dropout_p) is not float:
         shape = getattr(dropout_p, "shape", ())
         if math.prod(shape) != 1:
@@ -98,7 +100,7 @@ def drops(dropout_p: Any) -> bool:
 
 
 def window_of(window: Sequence[Optional[int]]) -> tuple[int, int]:
-    """(left, right) with -1 for open."""
+    """Returns (left, right), with -1 for an open side."""
     try:
         left, right = window
     except (TypeError, ValueError) as error:
@@ -108,14 +110,14 @@ def window_of(window: Sequence[Optional[int]]) -> tuple[int, int]:
 
 
 def dense_layout(layout: str) -> str:
-    """`layout`, which has to be one of the two of unpacked tensors."""
+    """Returns `layout`, which must be a layout of unpacked tensors."""
     if layout != "bhsd" and layout != "bshd":
         raise ArgumentError(f"layout: {layout!r}, allowed 'bhsd', 'bshd'")
     return layout
 
 
 def output_shapes(q_shape: Any, v_shape: Any, layout: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of o and lse. The library checks all else about the shapes."""
+    """Returns the shapes of o and lse. The library performs all other shape checks."""
     wanted = 3 if layout == "thd" else 4
     if len(q_shape) != wanted or len(v_shape) != wanted:
         name, found = ("q", len(q_shape)) if len(q_shape) != wanted else ("v", len(v_shape))

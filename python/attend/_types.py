@@ -1,4 +1,4 @@
-"""The types of public signatures. Nothing is imported for them when a program runs: no framework has to be there."""
+"""The types of public signatures. They import no framework at run time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attend._core import BlockMask
 
 
 class Array(Protocol):
-    """An array of any framework: NumPy's, torch's, JAX's, or another's with ``__dlpack__``."""
+    """An array of any framework: NumPy, torch, JAX, or another one with ``__dlpack__``."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -17,7 +17,7 @@ class Array(Protocol):
     def dtype(self) -> object: ...
 
 
-# The kind of array of a call: results are of it. Arrays of two frameworks in one call have no kind in common.
+# The array type of a call and of its results. Arrays of two frameworks in one call have no common type.
 ArrayT = TypeVar("ArrayT", bound=Array)
 
 
@@ -33,13 +33,13 @@ class TorchDevice(Protocol):
 Device = Union[str, TorchDevice]
 Layout = Literal["bhsd", "bshd"]
 Window = Sequence[Optional[int]]  # (left, right); -1 or None leaves a side open
-Number = Union[float, Array]  # a tensor of one element counts as its number
+Number = Union[float, Array]  # a tensor of one element is accepted as a number
 WholeNumber = Union[int, Array]
 Captures = Mapping[str, Union[Array, float]]
 
 
 class VarlenOptions(TypedDict, total=False):
-    """The options of `attention_varlen`, and those that all calls of attention have."""
+    """The options of `attention_varlen`, which all attention calls share."""
 
     causal: bool
     window: Window

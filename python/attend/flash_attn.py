@@ -1,15 +1,16 @@
-"""The functions of flash-attn 2, by their names and with their positional orders, computed by attend.
+"""The functions of flash-attn 2 under their names and with their argument order, computed by attend.
 
     from attend.flash_attn import flash_attn_func
 
-Tensors are (batch, seqlen, heads, head_dim), packed ones (tokens, heads, head_dim). Beyond flash-attn: CPU tensors,
-float32, head_dim up to 512, another head_dim of v. An option that attend lacks raises NotImplementedError naming the
-argument. A function that attend lacks can be imported, and raises it when called. With dropout_p > 0 the seed comes
-from torch's default generator of the tensors' device.
+Tensors are (batch, seqlen, heads, head_dim); packed tensors are (tokens, heads, head_dim). In addition to flash-attn's
+inputs, these functions accept CPU tensors, float32, head_dim up to 512, and v with a different head_dim. An option that
+attend does not support raises NotImplementedError, which names the argument. A function that attend does not support
+can be imported, and raises NotImplementedError when called. With dropout_p > 0 the seed comes from torch's default
+generator of the tensors' device.
 
-Each function gives out, or with return_attn_probs (out, softmax_lse, None): softmax_lse is f32 (batch, heads,
-seqlen_q), packed (heads, tokens). The third value of flash-attn is the dropout pattern, for its tests. With dropout_p
-> 0 return_attn_probs is refused.
+Each function returns out, or with return_attn_probs (out, softmax_lse, None). softmax_lse is f32 (batch, heads,
+seqlen_q), or (heads, tokens) for packed tensors. In flash-attn the third value is the dropout pattern, which only its
+tests use. return_attn_probs is refused with dropout_p > 0.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
+    """Attention of q (batch, seqlen_q, heads_q, head_dim) with k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. The options are those of `attend.attention`: softmax_scale is scale, and
-    window_size is window.
+    Masks align bottom right. The options are those of `attend.attention`: softmax_scale is its scale, and window_size
+    is its window.
     """
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return _attend(attention, (q, k, v), *rest, layout="bshd")
@@ -94,7 +95,7 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`."""
+    """`flash_attn_func` of a packed qkv (batch, seqlen, 3, heads, head_dim). See `attend.attention_qkvpacked`."""
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return _attend(attention_qkvpacked, (qkv,), *rest)
 
@@ -111,7 +112,7 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_func` of q and kv (batch, seqlen_k, 2, heads_k, head_dim); nothing is copied."""
+    """`flash_attn_func` of q and a packed kv (batch, seqlen_k, 2, heads_k, head_dim). Does not copy kv."""
     k, v = parts(kv, 2, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_func(q, k, v, *rest)
@@ -135,12 +136,12 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Optional[Array] = None,
 ) -> Any:
-    """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
+    """Attention of packed sequences, q (total_q, heads_q, head_dim). See `attend.attention_varlen`.
 
-    block_table: i32 (sequences, pages of a sequence). Then k and v are (pages, page_size, heads_k, head_dim), and
-    `attend.decode` computes, on a CPU: sequence s has cu_seqlens_k[s + 1] - cu_seqlens_k[s] keys, max_seqlen_k is
-    ignored, nothing is dropped, and there are no gradients: a tensor that requires grad is refused outside of
-    torch.no_grad().
+    block_table: i32 (sequences, pages of a sequence). With a block_table, k and v are (pages, page_size, heads_k,
+    head_dim), and `attend.decode` computes the result. Sequence s then has cu_seqlens_k[s + 1] - cu_seqlens_k[s] keys,
+    max_seqlen_k is ignored, dropout is refused, and there are no gradients: a tensor that requires grad is refused
+    outside of torch.no_grad().
     """
     if block_table is not None:
         refuse_unless(dropout_p, (0.0, 0), "dropout_p with block_table")
@@ -168,7 +169,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_varlen_func` of qkv (tokens, 3, heads, head_dim); nothing is copied."""
+    """`flash_attn_varlen_func` of a packed qkv (tokens, 3, heads, head_dim). Does not copy qkv."""
     q, k, v = parts(qkv, 1, 3, "qkv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *rest)
@@ -190,7 +191,7 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_varlen_func` of q and kv (total_k, 2, heads_k, head_dim); nothing is copied."""
+    """`flash_attn_varlen_func` of q and a packed kv (total_k, 2, heads_k, head_dim). Does not copy kv."""
     k, v = parts(kv, 1, 2, "kv")
     rest = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *rest)
@@ -217,30 +218,31 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """Attention of q (batch, seqlen_q, heads_q, head_dim) to a cache, on a CPU: see `attend.decode`.
+    """Attention of q (batch, seqlen_q, heads_q, head_dim) with a cache of keys and values. See `attend.decode`.
 
     Arguments:
         k_cache: (batch_cache, capacity, heads_k, head_dim), or with block_table (pages, page_size, heads_k, head_dim).
-            v_cache likewise. Both are changed in place where k and v are given.
-        k, v: (batch, seqlen_new, heads_k, head_dim), appended to the cache before it is read: see `attend.append`.
-        rotary_cos, rotary_sin: (positions, rotary_dim / 2), with k and v only. New keys are rotated at the positions
-            cache_seqlens, cache_seqlens + 1 and so on. q too with `causal` or a window, however wide, else all of it
-            at cache_seqlens.
-        cache_seqlens: i32 (batch), or a number for all: the keys in the cache before k and v are appended. None,
-            without k and v: the whole capacity.
+            v_cache has the same form. If k and v are given, both caches change in place.
+        k, v: (batch, seqlen_new, heads_k, head_dim), appended to the cache before it is read. See `attend.append`.
+        rotary_cos, rotary_sin: (positions, rotary_dim / 2), allowed only with k and v. New keys are rotated at the
+            positions cache_seqlens, cache_seqlens + 1 and so on. With `causal` or a window of any width, the rows of q
+            have the same positions. Otherwise all rows of q are rotated at cache_seqlens.
+        cache_seqlens: i32 (batch), or one number for all sequences: the number of cached keys before k and v are
+            appended. None, allowed only without k and v, means the full capacity.
         cache_batch_idx, cache_leftpad: i32 (batch). block_table: i32 (batch, pages of a sequence).
-        num_splits: ignored: it says how the work is to be divided, and changes no result.
+        num_splits: ignored. In flash-attn it only divides the work and does not change results.
         The others as in `flash_attn_func`.
 
     Returns:
         out, or with return_softmax_lse (out, softmax_lse) with softmax_lse f32 (batch, heads_q, seqlen_q).
 
-    Beyond flash-attn: float32, any page size and rotary_dim, block_table with cache_batch_idx and cache_leftpad,
-    another head_dim of v. No gradients: a tensor that requires grad is refused outside of torch.no_grad().
+    In addition to flash-attn's inputs, this function accepts float32, any page size and rotary_dim, block_table with
+    cache_batch_idx and cache_leftpad, and v with a different head_dim. It has no gradients: a tensor that requires grad
+    is refused outside of torch.no_grad().
 
     Raises:
-        attend.Error with flash-attn's name of the argument, the value found and the allowed ones; nothing has been
-        written then.
+        attend.Error, whose message has flash-attn's name of the argument, the value found and the allowed values.
+        Nothing has been written in that case.
     """
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary=(rotary_cos, rotary_sin, rotary_interleaved, None),
@@ -265,7 +267,7 @@ def _attend(
     return_attn_probs: bool,
     **layout: str,
 ) -> Any:
-    """The results of attend's `function` in flash-attn's form, its refusals with flash-attn's names."""
+    """Calls attend's `function` and returns flash-attn's results. Errors use flash-attn's argument names."""
     refuse_pattern(return_attn_probs, dropout_p)
     try:
         results = function(
@@ -286,6 +288,6 @@ def _attend(
 
 
 def refuse_pattern(return_attn_probs: bool, dropout_p: float) -> None:
-    """The dropout pattern is a (seqlen_q, seqlen_k) matrix, which attend never has."""
+    """Refuses the dropout pattern, a (seqlen_q, seqlen_k) matrix that attend never stores."""
     if drops(dropout_p):
         refuse_unless(bool(return_attn_probs), (False,), "return_attn_probs with dropout_p > 0")

@@ -1,10 +1,10 @@
-"""The functions of flash-attn 3, by their names and with their positional orders, computed by attend.
+"""The functions of flash-attn 3 under their names and with their argument order, computed by attend.
 
     from attend.flash_attn_3 import flash_attn_func
 
-As `attend.flash_attn`, with flash-attn 3's options: no dropout, no ALiBi. Each function gives out, or with
-return_attn_probs (out, softmax_lse). An option that attend lacks raises NotImplementedError naming the argument. A
-function that attend lacks can be imported, and raises it when called.
+Like `attend.flash_attn`, but with flash-attn 3's options: no dropout and no ALiBi. Each function returns out, or with
+return_attn_probs (out, softmax_lse). An option that attend does not support raises NotImplementedError, which names the
+argument. A function that attend does not support can be imported, and raises NotImplementedError when called.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ def flash_attn_func(
     s_aux: Optional[Array] = None,
     learnable_sink: Optional[Array] = None,
 ) -> Any:
-    """Attention of q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, head_dim).
+    """Attention of q (batch, seqlen_q, heads_q, head_dim) with k and v (batch, seqlen_k, heads_k, head_dim).
 
-    Masks align bottom right. num_splits, pack_gqa and sm_margin are ignored: they say how the work is to be divided,
-    which attend decides itself, and change no result.
+    Masks align bottom right. num_splits, pack_gqa and sm_margin are ignored. In flash-attn they only divide the work
+    and do not change results.
 
-    qv: like q (batch, seqlen_q, heads_q, head_dim of v): the scores are softmax_scale * (q k^T + qv v^T), and
-    softmax_scale is 1 / sqrt(head_dim + head_dim of v) by default. The two are at most 512 together. q and qv are
-    copied side by side, k and v too. Unlike flash-attn's, differentiable.
+    qv: like q (batch, seqlen_q, heads_q, head_dim of v). The scores become softmax_scale * (q k^T + qv v^T), and
+    softmax_scale defaults to 1 / sqrt(head_dim + head_dim of v). The sum of the two head dimensions is at most 512. The
+    call concatenates copies of q and qv, and of k and v. Differentiable, unlike in flash-attn.
 
-    s_aux, or learnable_sink as flash-attn 4 calls it: float (heads_q), a score that belongs to no key: `sinks` of
-    `attend.attention`. Differentiable.
+    s_aux, or flash-attn 4's name learnable_sink: float (heads_q), one extra score per row that belongs to no key. Same
+    as `sinks` of `attend.attention`. Differentiable.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     q, k = joined(q, k, v, qv)
@@ -119,19 +119,19 @@ def flash_attn_varlen_func(
     block_table: Optional[Array] = None,
     scheduler_metadata: Optional[Array] = None,
 ) -> Any:
-    """Attention of packed sequences, q (total_q, heads_q, head_dim): see `attend.attention_varlen`.
+    """Attention of packed sequences, q (total_q, heads_q, head_dim). See `attend.attention_varlen`.
 
-    seqused_q, seqused_k: i32 (sequences): of each sequence only so many rows and keys count, its first ones; masks
-    align by these numbers. flash-attn leaves the results of other rows open: here out is 0, softmax_lse is -inf (or
-    s_aux), and the gradients of other rows and keys are 0. max_seqlen_q and max_seqlen_k bound the lengths that
-    cu_seqlens_q and cu_seqlens_k give, unused tokens included.
+    seqused_q, seqused_k: i32 (sequences): the number of rows and keys, counted from the start of each sequence, that
+    are used. Masks align by these numbers. flash-attn leaves the results of unused rows undefined. Here they have out =
+    0 and softmax_lse = -inf (or s_aux), and the gradients of unused rows and keys are 0. max_seqlen_q and max_seqlen_k
+    bound the lengths that cu_seqlens_q and cu_seqlens_k give, unused tokens included.
 
-    qv: (total_q, heads_q, head_dim of v), s_aux and learnable_sink: as in `flash_attn_func`.
+    qv: (total_q, heads_q, head_dim of v). qv, s_aux and learnable_sink: as in `flash_attn_func`.
 
-    page_table, as flash-attn 4 calls it, or block_table: i32 (sequences, pages of a sequence). Then k and v are (pages,
-    page_size, heads_k, head_dim), and `attend.decode` computes, on a CPU and without gradients: a tensor that requires
-    grad is refused outside of torch.no_grad(). The keys of a sequence are seqused_k, or without it the differences of
-    cu_seqlens_k. max_seqlen_k is ignored. qv is refused. scheduler_metadata is ignored.
+    page_table (flash-attn 4's name) or block_table: i32 (sequences, pages of a sequence). With one of them, k and v are
+    (pages, page_size, heads_k, head_dim), and `attend.decode` computes the result without gradients: a tensor that
+    requires grad is refused outside of torch.no_grad(). The numbers of keys are seqused_k or, without it, the
+    differences of cu_seqlens_k. max_seqlen_k and scheduler_metadata are ignored, and qv is refused.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     if page_table is not None and block_table is not None:
@@ -172,10 +172,10 @@ def flash_attn_qkvpacked_func(
     s_aux: Optional[Array] = None,
     learnable_sink: Optional[Array] = None,
 ) -> Any:
-    """`flash_attn_func` of qkv (batch, seqlen, 3, heads, head_dim): see `attend.attention_qkvpacked`.
+    """`flash_attn_func` of a packed qkv (batch, seqlen, 3, heads, head_dim). See `attend.attention_qkvpacked`.
 
-    With num_heads_q qkv is (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim): the heads of q, of k, of v;
-    nothing is copied, but autograd puts the three gradients side by side.
+    With num_heads_q, qkv is (batch, seqlen, num_heads_q + 2 * num_heads_k, head_dim): first the heads of q, then those
+    of k, then those of v. The call does not copy them, but autograd concatenates the three gradients.
     """
     _refuse(q_descale, k_descale, v_descale, attention_chunk)
     sinks = _sinks(s_aux, learnable_sink)
@@ -192,11 +192,11 @@ def flash_attn_combine(
     out_dtype: Optional[dtype] = None,
     return_lse: bool = True,
 ) -> Any:
-    """Attention to all keys, from that to each of several parts of them.
+    """Merges attention over parts of the keys into attention over all keys.
 
     Arguments:
         out_partial: torch (parts, batch, seqlen, heads, head_dim). lse_partial: f32 (parts, batch, seqlen, heads).
-        out: the tensor for the result; None: a new one. out_dtype: its dtype; None: that of out_partial.
+        out: the tensor for the result. None means a new one. out_dtype: its dtype. None means that of out_partial.
 
     Returns:
         (out, lse) or out: (batch, seqlen, heads, head_dim), f32 (batch, seqlen, heads). Rows that see no key in any
@@ -248,21 +248,21 @@ def flash_attn_with_kvcache(
     s_aux: Optional[Array] = None,
     learnable_sink: Optional[Array] = None,
 ) -> Any:
-    """`attend.flash_attn.flash_attn_with_kvcache` with flash-attn 3's options, on a CPU.
+    """`attend.flash_attn.flash_attn_with_kvcache` with flash-attn 3's options.
 
     Arguments:
         page_table: flash-attn 2's block_table.
-        cu_seqlens_q: i32 (batch + 1): q is packed then, (total_q, heads_q, head_dim), of at most max_seqlen_q rows a
-            sequence. cu_seqlens_k_new: likewise of k and v; without them it is ignored.
-        rotary_seqlens: i32 (batch): in the place of cache_seqlens in the positions of the rotation.
+        cu_seqlens_q: i32 (batch + 1). With it, q is packed, (total_q, heads_q, head_dim), and no sequence has more than
+            max_seqlen_q rows. cu_seqlens_k_new: the same for k and v; ignored without them.
+        rotary_seqlens: i32 (batch): replaces cache_seqlens in the positions of the rotation.
         s_aux, learnable_sink: as in `flash_attn_func`.
-        scheduler_metadata, num_splits, pack_gqa, sm_margin: ignored, as there.
-        k_descale, v_descale: f32 (batch, heads_k), with caches of 8 bits, beside which q, k and v have 16 or 32.
+        scheduler_metadata, num_splits, pack_gqa, sm_margin: ignored, as in `flash_attn_func`.
+        k_descale, v_descale: f32 (batch, heads_k), for 8-bit caches. q, k and v then have 16 or 32 bits.
         qv, q_descale, attention_chunk: refused.
 
     Returns:
-        out, or with return_softmax_lse (out, softmax_lse, None, None): softmax_lse f32 (batch, heads_q, seqlen_q), or
-        packed (heads_q, total_q). The last two are flash-attn's results of parts of the keys.
+        out, or with return_softmax_lse (out, softmax_lse, None, None): softmax_lse is f32 (batch, heads_q, seqlen_q),
+        or (heads_q, total_q) if q is packed. In flash-attn the last two values are partial results of its splits.
     """
     refuse_unless(qv, (None,), "qv")
     refuse_unless(q_descale, (None,), "q_descale")
@@ -304,9 +304,10 @@ def get_scheduler_metadata(
     pack_gqa: Optional[bool] = None,
     sm_margin: int = 0,
 ) -> Any:
-    """An i32 array of no entries, on the device of cache_seqlens: attend divides its work without being told.
+    """Returns an empty i32 array on the device of cache_seqlens, because attend needs no scheduler metadata.
 
-    Nothing is computed. The functions here take it as scheduler_metadata and ignore it, whatever their batch is.
+    Computes nothing. The functions of this module accept the array as scheduler_metadata and ignore it, whatever the
+    batch.
     """
     return no_metadata(cache_seqlens)
 
@@ -323,7 +324,7 @@ def _attend(
     sinks: tuple[str, Any],
     **layout: str,
 ) -> Any:
-    """The results of attend's `function`, its refusals with flash-attn's names."""
+    """Calls attend's `function` and returns its results. Errors use flash-attn's argument names."""
     try:
         return function(
             *arguments,
@@ -341,7 +342,7 @@ def _attend(
 
 
 def _sinks(s_aux: Any, learnable_sink: Any) -> tuple[str, Any]:
-    """The name and value of the one that is given, or None."""
+    """Returns the name and value of the argument that is given. The value is None if neither is."""
     if s_aux is not None and learnable_sink is not None:
         raise ArgumentError("learnable_sink: given with s_aux, allowed one of the two")
     return ("s_aux", s_aux) if learnable_sink is None else ("learnable_sink", learnable_sink)

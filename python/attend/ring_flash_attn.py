@@ -1,16 +1,17 @@
-"""The functions of ring-flash-attention, by their names and with their positional orders, computed by attend.
+"""The functions of ring-flash-attention, with the same names and the same order of arguments, computed by attend.
 
     from attend.ring_flash_attn import zigzag_ring_flash_attn_func
 
-A prefix stands for how tokens are dealt out over the ranks of `group`: `ring_` in one piece a rank, `zigzag_ring_` in
-two, `stripe_` one by one (`attend.ring.shard`: "contiguous", "zigzag", "striped"); `llama3_` gathers keys and values
-instead of sending them round, and cuts packed sequences as they lie. Tensors are (batch, rows, heads, head_dim), packed
-ones (rows, heads, head_dim), with the rank's rows.
+The prefix says how the tokens are distributed over the ranks of `group`: `ring_` gives each rank one piece,
+`zigzag_ring_` two pieces, and `stripe_` single tokens in turn (`attend.ring.shard`: "contiguous", "zigzag", "striped").
+`llama3_` gathers keys and values instead of passing them around the ring, and cuts packed sequences into consecutive
+parts. Tensors are (batch, rows, heads, head_dim), packed ones (rows, heads, head_dim), with the rank's rows.
 
-Beyond ring-flash-attention: exact with every window, ALiBi, and dropout (whose mask is that of one device), any mask
-with every prefix, partial results in float32, CPU tensors over gloo, float32 and float64, torch.compile.
+In addition to ring-flash-attention: exact results with every window, ALiBi and dropout (whose mask is the same as on
+one device), every mask with every prefix, partial results in float32, CPU tensors over gloo, float32 and float64, and
+torch.compile.
 
-Names behind which there is nothing yet can be imported, and raise NotImplementedError when called.
+Names that are not implemented can be imported, and raise NotImplementedError when called.
 """
 
 from attend._drop_in import StandIn

@@ -1,10 +1,9 @@
 """attend in Hugging Face's transformers.
 
-import attend.transformers
-attend.transformers.register()
-model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attend")
+import attend.transformers attend.transformers.register() model = AutoModelForCausalLM.from_pretrained(...,
+attn_implementation="attend")
 
-docs/hugging_face.md lists the architectures with which it was tried. Continuous batching:
+docs/hugging_face.md lists the architectures that were tested. For continuous batching:
 
 with attend.transformers.continuous_batching(model):
     outputs = model.generate_batch(prompts, generation_config=...)
@@ -33,30 +32,30 @@ if TYPE_CHECKING:
 
 ModelT = TypeVar("ModelT", bound="Module")
 
-# Arguments that a model may pass, and attend has not. None and False ask for nothing.
+# Arguments that a model may pass and that attend does not support. None and False mean that they are not used.
 _LACKING = ("qv_latents", "indices", "cache", "cu_seq_lens_q", "cu_seq_lens_k", "head_mask")
 
-_CHECK, _SUPPORTS = "get_correct_attn_implementation", "_supports_attention_backend"  # transformers' names
+_CHECK, _SUPPORTS = "get_correct_attn_implementation", "_supports_attention_backend"  # names in transformers
 
-# Continuous batching takes only implementations with "flash" in their names; those with a 2 or 3 behind it have to be a
-# package that transformers imports by itself.
+# Continuous batching accepts only implementations whose names contain "flash". If a 2 or 3 follows, transformers
+# imports a package of that name itself.
 _BATCHED = "attend_flash"
 
-_names: set[str] = set()  # what register() was given
+_names: set[str] = set()  # names that register() was given
 _by_mask_alone: set[str] = set()  # model types that were not made for sdpa
 
 
 def register(name: str = "attend") -> None:
-    """Makes attend known to transformers as the attention implementation `name`, with its mask function.
+    """Registers attend in transformers as the attention implementation `name`, with its mask function.
 
-    A model without transformers' attention interface, which would take the name and then compute by itself (with a mask
-    it cannot read), is refused from now on when it is made with it.
+    Afterwards, making a model with `name` raises an error if the model does not use transformers' attention interface:
+    it would accept the name, compute attention itself, and use a mask that it cannot read.
     """
     from transformers import AttentionInterface, PreTrainedModel
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(name, attention_forward)
-    # Without one models pass no mask, and padding and causality are lost.
+    # Without a mask function models pass no mask, and padding and causality are lost.
     AttentionMaskInterface.register(name, mask_of)
     if not _names and hasattr(PreTrainedModel, _CHECK):
         setattr(PreTrainedModel, _CHECK, _checking(getattr(PreTrainedModel, _CHECK)))
@@ -64,7 +63,7 @@ def register(name: str = "attend") -> None:
 
 
 def _checking(plain: Any) -> Any:
-    """transformers' own check of a model's attention, after ours if it asks for a name of ours."""
+    """Returns transformers' check of a model's attention with our check before it for registered names."""
 
     @functools.wraps(plain)
     def checked(model: Any, requested_attention: Any, *rest: Any, **more: Any) -> Any:
@@ -78,9 +77,9 @@ def _checking(plain: Any) -> Any:
 
 
 def refuse_without_interface(kind: type, name: str) -> None:
-    """UnsupportedError if models of this class do not call the attention that they are asked to use."""
+    """Raises UnsupportedError if models of this class do not call the attention implementation that they are given."""
     said = [base.__dict__[_SUPPORTS] for base in kind.__mro__ if _SUPPORTS in base.__dict__]
-    # The base class says False of all models. If no other class says anything, the source tells.
+    # The base class says False for all models. If no other class says anything, the source code decides.
     able = any(said[:1]) or (len(said) < 2 and getattr(kind, "_can_set_attn_implementation", lambda: True)())
     if not able or _has_table(kind):
         raise UnsupportedError(
@@ -89,9 +88,10 @@ def refuse_without_interface(kind: type, name: str) -> None:
 
 
 def mask_of(*arguments: Any, config: Any = None, **options: Any) -> Any:
-    """transformers' mask for sdpa: bool, or None if the flag is_causal is enough.
+    """Returns transformers' mask for sdpa: bool, or None if the flag is_causal is enough.
 
-    A model that was not made for sdpa has no such flag, and may add to the mask: it gets what it would give to eager.
+    A model that was not made for sdpa has no such flag and may add numbers to the mask. For such a model this returns
+    the mask that eager would get.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 
@@ -101,7 +101,7 @@ def mask_of(*arguments: Any, config: Any = None, **options: Any) -> Any:
 
 
 def _has_table(kind: type) -> bool:
-    """Whether the layers of the class are looked up by the implementation's name in a table of the model's own."""
+    """Returns whether the model looks up the layers of the class in a table by the name of the implementation."""
     module = sys.modules.get(kind.__module__)
     try:
         source = inspect.getsource(module) if module is not None else ""
@@ -125,21 +125,23 @@ def attention_forward(
     s_aux: Optional[Tensor] = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Optional[Tensor]]:
-    """The function that transformers calls: query (batch, heads, seqlen_q, head_dim), key and value with their heads.
+    """Computes attention as transformers calls it: query (batch, heads, seqlen_q, head_dim); key and value have their
+    own heads.
 
     Arguments:
-        attention_mask: None, bool (True keeps) or float (added), (batch, 1 or heads, seqlen_q, seqlen_k).
-        sliding_window: keys that a row sees, itself included; used without a mask.
-        is_causal: None: module.is_causal. Used without a mask and with more than one row; aligned top left.
-        s_aux: (heads) attention sinks: the score of a key more that has no value.
-        kwargs: output_attentions=True asks for the weights.
+        attention_mask: None, bool (True keeps a pair) or float (added to the scores), (batch, 1 or heads, seqlen_q,
+            seqlen_k).
+        sliding_window: number of keys that a row sees, including its own; used if there is no mask.
+        is_causal: None means module.is_causal. Used if there is no mask and more than one row; aligned top left.
+        s_aux: attention sinks (heads): the score of an additional key that has no value.
+        kwargs: output_attentions=True also returns the weights.
 
     Returns:
-        ((batch, seqlen_q, heads, head_dim), None). The weights (batch, heads, seqlen_q, seqlen_k) replace None if they
-        are asked for: torch computes them once more, and they take the memory that attend saves.
+        ((batch, seqlen_q, heads, head_dim), None). With output_attentions=True the weights (batch, heads, seqlen_q,
+        seqlen_k) replace None. torch computes them separately, so they need the memory that attend saves.
 
     Raises:
-        NotImplementedError naming an argument that asks for what attend lacks.
+        NotImplementedError that names an argument which needs something that attend does not support.
     """
     for name in _LACKING:
         refuse_unless(kwargs.get(name), (None, False), name)
@@ -155,7 +157,7 @@ def attention_forward(
         mask = attention_mask
     else:
         bias = attention_mask if bias is None else bias + attention_mask
-    if s_aux is not None:  # with sinks a column is no constant of its row: it is repeated over the keys
+    if s_aux is not None:  # with sinks a column is not constant over its row, so it is expanded over the keys
         bias, mask = (None if x is None else x.expand(*x.shape[:-1], key.shape[2]) for x in (bias, mask))
     try:
         o = attention(
@@ -172,28 +174,28 @@ def attention_forward(
 
 @contextlib.contextmanager
 def continuous_batching(model: ModelT) -> Iterator[ModelT]:
-    """While it is open, `model` computes with attend, also in transformers' continuous batching.
+    """Makes `model` compute with attend inside the context, also in transformers' continuous batching.
 
     ::
 
         with attend.transformers.continuous_batching(model):
             outputs = model.generate_batch(prompts, generation_config=..., continuous_batching_config=...)
 
-    A context of `model`, which it gives: on a CPU, of a class that calls transformers' attention interface. Managers of
-    `init_continuous_batching` belong inside, until they have stopped. `generate` and calls of the model work inside as
-    with attn_implementation="attend". At the end the model has the implementation back that it had.
+    The context returns `model`, which must be on a CPU and of a class that uses transformers' attention interface. Use
+    managers from `init_continuous_batching` inside the context until they have stopped. `generate` and calls of the
+    model work as with attn_implementation="attend". At the end the model gets its previous implementation back.
 
-    Prompts, and batches of them with other requests, go to `attend.attention_varlen`. A batch of which each request
-    decodes one token goes to `attend.decode`, which appends to transformers' pages and reads them in place, where all
-    layers attend to all tokens. Of layers with a sliding window transformers has no tables of pages: it copies their
-    keys and values out at each step.
+    Prompts, and batches that combine them with other requests, go to `attend.attention_varlen`. If each request of a
+    batch decodes one token and all layers attend to all tokens, the batch goes to `attend.decode`, which appends to
+    transformers' pages and reads them in place. transformers keeps no block tables for layers with a sliding window: it
+    copies their keys and values at each step.
 
-    Other models keep their attention, also those that generate at the same time. What changes for all of them while a
-    context is open: transformers asks whether attend is the implementation before it gives up tables of pages, because
-    it finds no GPU.
+    Other models keep their attention, even if they generate at the same time. Only one thing changes for all models
+    while a context is open: transformers would give up block tables because it finds no GPU, and now first checks
+    whether attend is the implementation.
 
     Raises:
-        attend.Error if the model computes attention by itself or is on a GPU.
+        attend.Error if the model computes attention itself or is on a GPU.
     """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
@@ -211,12 +213,14 @@ def continuous_batching(model: ModelT) -> Iterator[ModelT]:
                 config._attn_implementation = _BATCHED
             yield model
         finally:
-            for config, implementation in before:  # a config sets those inside of it too, which come behind it
+            for config, implementation in before:  # setting a config also sets its sub-configs, which come after it
                 config._attn_implementation = implementation
 
 
 def _configs_of(model: Any) -> list[Any]:
-    """The configurations that the model and its parts ask for their attention, each behind the one it is inside of."""
+    """Returns the configurations in which the model and its parts look up their attention, each after the one that
+    contains it.
+    """
     found: list[Any] = []
 
     def walk(config: Any) -> None:
@@ -251,18 +255,20 @@ def batched_attention_forward(
     v_cache: Any = None,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """The function that transformers calls inside of `continuous_batching`; without cu_seq_lens_q `attention_forward`.
+    """Computes attention as transformers calls it in `continuous_batching`; without cu_seq_lens_q like
+    `attention_forward`.
 
-    With it sequences are packed: query (1, heads, tokens, head_dim), key and value likewise. cu_seq_lens_q and
-    cu_seq_lens_k, i32 (sequences + 1), say where they begin. There is no mask: rows see the keys of their sequence,
-    aligned bottom right. With block_table, i32 (sequences, pages), key and value have one new token of each sequence,
-    and k_cache and v_cache (pages, page_size, heads_k, head_dim) all before it; they are changed in place.
+    With cu_seq_lens_q, sequences are packed: query (1, heads, tokens, head_dim), key and value likewise. cu_seq_lens_q
+    and cu_seq_lens_k, i32 (sequences + 1), say where the sequences begin. There is no mask: rows see the keys of their
+    own sequence, aligned bottom right. With block_table, i32 (sequences, pages), key and value hold one new token per
+    sequence. k_cache and v_cache (pages, page_size, heads_k, head_dim) hold all earlier tokens and are changed in
+    place.
 
     Returns:
         ((1, tokens, heads, head_dim), None).
 
     Raises:
-        NotImplementedError naming an argument that asks for what attend lacks.
+        NotImplementedError that names an argument which needs something that attend does not support.
     """
     if cu_seq_lens_q is None:
         return attention_forward(
@@ -285,7 +291,9 @@ def batched_attention_forward(
 def _weights(
     query: Any, key: Any, window: Any, scaling: Any, softcap: Any, bias: Any, mask: Any, s_aux: Any, num_keys: int
 ) -> Any:
-    """The softmax, (batch, heads, seqlen_q, num_keys) in float32, without dropout; 0 for keys behind those of `key`."""
+    """Returns the softmax (batch, heads, seqlen_q, num_keys) in float32, without dropout; 0 for keys beyond those of
+    `key`.
+    """
     import torch
 
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -310,13 +318,13 @@ def _weights(
 
 
 def _without_mask(query: Any, key: Any, value: Any, causal: bool, sliding_window: Optional[int]) -> Any:
-    """The keys and values that are seen at all, and the window."""
+    """Returns the keys and values that any row sees, and the window."""
     window = (-1, -1)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
     if causal and seqlen_q > 1:
         key, value, window = top_left(query, key, value)
     if causal and sliding_window is not None:
-        if seqlen_q > seqlen_k:  # aligned top left, the left side would lie to the right of every row's last key
+        if seqlen_q > seqlen_k:  # aligned top left, the window's left side would be right of every row's last key
             raise UnsupportedError(
                 f"sliding_window: with {seqlen_q} rows on {seqlen_k} keys and no mask, attend needs the mask"
             )

@@ -1,11 +1,12 @@
-"""The functions of vLLM's fork of flash-attn, and of vLLM beside it, by their names and with their orders.
+"""The functions of vLLM's fork of flash-attn, and related functions of vLLM, under their names and with their argument
+order.
 
     from attend.vllm_flash_attn import flash_attn_varlen_func, reshape_and_cache_flash
 
-They take the place of those of `vllm.vllm_flash_attn`, `vllm._custom_ops` and vLLM's `merge_attn_states`. Queries are
-packed, (tokens, heads, head_dim). Caches are (pages, page_size, heads_k, head_dim) with any strides, so that heads may
-come before the keys of a page in memory. On a CPU. An option that attend lacks raises NotImplementedError naming the
-argument.
+They replace functions of `vllm.vllm_flash_attn`, functions of `vllm._custom_ops`, and vLLM's `merge_attn_states`, for
+tensors on a CPU. Queries are packed, (tokens, heads, head_dim). Caches are (pages, page_size, heads_k, head_dim) with
+any strides, so the heads of a page may precede its keys in memory. An option that attend does not support raises
+NotImplementedError, which names the argument.
 """
 
 from __future__ import annotations
@@ -79,34 +80,34 @@ def flash_attn_varlen_func(
     aux_tensor_leading_dims: object = None,
     dynamic_causal: object = None,
 ) -> Any:
-    """Attention of q (total_q, heads_q, head_dim), packed by cu_seqlens_q, to a cache or to packed keys.
+    """Attention of q (total_q, heads_q, head_dim), packed by cu_seqlens_q, with a cache or with packed keys.
 
     Arguments:
-        k, v: with block_table (pages, page_size, heads_k, head_dim). With seqused_k alone (sequences, capacity,
-            heads_k, head_dim). With cu_seqlens_k (total_k, heads_k, head_dim): see `attend.attention_varlen`.
-        cu_seqlens_q: i32 (sequences + 1). max_seqlen_q: at least the rows of each sequence. max_seqlen_k: likewise of
-            keys, with cu_seqlens_k; else ignored.
-        cu_seqlens_k: i32 (sequences + 1). seqused_k: i32 (sequences), the keys of each. One of the two; block_table
-            needs the latter.
+        k, v: with block_table (pages, page_size, heads_k, head_dim). With seqused_k but no block_table (sequences,
+            capacity, heads_k, head_dim). With cu_seqlens_k (total_k, heads_k, head_dim), see `attend.attention_varlen`.
+        cu_seqlens_q: i32 (sequences + 1). max_seqlen_q: at least the number of rows of each sequence. max_seqlen_k: the
+            same for keys, used only with cu_seqlens_k.
+        cu_seqlens_k: i32 (sequences + 1). seqused_k: i32 (sequences), the number of keys of each sequence. Exactly one
+            of the two is given. block_table requires seqused_k.
         block_table: i32 (sequences, pages of a sequence).
         window_size: (left, right), or None.
-        out: the array for the result, which is written and returned. With cu_seqlens_k by a copy.
+        out: the array for the result, which is written and returned. With cu_seqlens_k the result is copied into it.
         s_aux: float (heads_q): `sinks` of `attend.decode`.
-        q_descale, k_descale, v_descale: ignored, as flash-attn does where q, k and v have more than 8 bits.
-        scheduler_metadata, num_splits, deterministic, fa_version (2, 3 or 4): ignored, they change no result. cp_rank
-            and cp_tot_seqused_k: ignored, as they mean nothing on one rank.
-        Refused: tensors of 8 bits, q_v, dropout_p > 0, return_attn_probs, cp_world_size > 1, and the arguments of
-            flash-attn 4, output_scale, mask_mod and those behind it.
+        q_descale, k_descale, v_descale: ignored, as in flash-attn if q, k and v have more than 8 bits.
+        scheduler_metadata, num_splits, deterministic, fa_version (2, 3 or 4): ignored, because they do not change
+            results. cp_rank and cp_tot_seqused_k: ignored, because they have no meaning on one rank.
+        Refused: 8-bit tensors, q_v, dropout_p > 0, return_attn_probs, cp_world_size > 1, output_scale, mask_mod and the
+            arguments of flash-attn 4 that follow it.
 
     Returns:
-        out, or with return_softmax_lse (out, softmax_lse) with softmax_lse f32 (heads_q, total_q): natural, -inf for a
-        row without keys.
+        out, or with return_softmax_lse (out, softmax_lse) with softmax_lse f32 (heads_q, total_q): natural logarithms,
+        -inf for a row without keys.
 
     With a cache there are no gradients: a tensor that requires grad is refused outside of torch.no_grad().
 
     Raises:
-        attend.Error with vLLM's name of the argument, the value found and the allowed ones; nothing has been written
-        then.
+        attend.Error, whose message has vLLM's name of the argument, the value found and the allowed values. Nothing has
+        been written in that case.
     """
     refused = {
         "q_v": q_v, "output_scale": output_scale, "mask_mod": mask_mod, "block_sparse_tensors": block_sparse_tensors,
@@ -142,14 +143,15 @@ def reshape_and_cache_flash(
     k_scale: Optional[Tensor] = None,
     v_scale: Optional[Tensor] = None,
 ) -> None:
-    """Writes row i of key and value into slot slot_mapping[i] of the caches: see `attend.append`.
+    """Writes row i of key and value into slot slot_mapping[i] of the caches. See `attend.append`.
 
     Arguments:
-        key, value: (tokens, heads_k, head_dim). Rows behind those of slot_mapping are padding, and stay.
+        key, value: (tokens, heads_k, head_dim). Rows after the last entry of slot_mapping are padding and are not
+            written.
         key_cache, value_cache: (pages, page_size, heads_k, head_dim), changed in place.
-        slot_mapping: i64 (tokens): slot n is row n % page_size of page n // page_size. A negative one is skipped.
-        kv_cache_dtype: "auto", or the name of a type of more than 8 bits. The dtype of the caches is what counts.
-        k_scale, v_scale: ignored, as vLLM does where a cache has more than 8 bits.
+        slot_mapping: i64 (tokens): slot n is row n % page_size of page n // page_size. A negative slot is skipped.
+        kv_cache_dtype: "auto", or the name of a type of more than 8 bits. The dtype of the caches decides.
+        k_scale, v_scale: ignored, as in vLLM if a cache has more than 8 bits.
     """
     refuse_unless(kv_cache_dtype, _CACHE_DTYPES, "kv_cache_dtype")
     require(key=key, value=value, key_cache=key_cache, value_cache=value_cache, slot_mapping=slot_mapping)
@@ -176,15 +178,15 @@ def merge_attn_states(
     prefill_tokens_with_context: Optional[int] = None,
     output_scale: Optional[Tensor] = None,
 ) -> None:
-    """Attention over all keys from that over a prefix and that over the other keys: see `attend.merge`.
+    """Merges attention over a prefix with attention over the remaining keys. See `attend.merge`.
 
     Arguments:
         output: (tokens, heads, head_dim), written. It may be prefix_output or suffix_output.
-        prefix_output, suffix_output: (tokens, heads, head_dim). prefix_lse, suffix_lse: f32 (heads, tokens), natural.
-            An lse of -inf, or of inf as flash-attn 2 has it, says that the row saw no key of its part.
+        prefix_output, suffix_output: (tokens, heads, head_dim). prefix_lse, suffix_lse: f32 (heads, tokens), natural
+            logarithms. An lse of -inf, or of inf as in flash-attn 2, means that the row saw no key of that part.
         output_lse: f32 (heads, tokens), written; or None.
-        prefill_tokens_with_context: only so many tokens, the first ones, have a prefix. The others get what the suffix
-            has, and nothing of the prefix is read for them. None: all have one.
+        prefill_tokens_with_context: the number of leading tokens that have a prefix. The remaining tokens get the
+            result of the suffix, and their prefix is not read. None means all tokens.
         output_scale: refused.
     """
     refuse_unless(output_scale, (None,), "output_scale")
@@ -244,17 +246,17 @@ def get_scheduler_metadata(
     pack_gqa: Optional[bool] = None,
     sm_margin: int = 0,
 ) -> Any:
-    """`attend.flash_attn_3.get_scheduler_metadata` in vLLM's order: an i32 array of no entries."""
+    """`attend.flash_attn_3.get_scheduler_metadata` with vLLM's argument order. Returns an empty i32 array."""
     return no_metadata(cache_seqlens)
 
 
 def is_fa_version_supported(fa_version: int) -> bool:
-    """Whether fa_version is a generation of flash-attn, 2, 3 or 4: attend computes the same for all."""
+    """Returns whether fa_version is a version of flash-attn: 2, 3 or 4. attend computes the same for each."""
     return fa_version in _VERSIONS
 
 
 def fa_version_unsupported_reason(fa_version: int) -> Optional[str]:
-    """None if `is_fa_version_supported`."""
+    """Returns None if `is_fa_version_supported`, otherwise the reason."""
     return None if is_fa_version_supported(fa_version) else f"fa_version: {fa_version!r}, allowed 2, 3 or 4"
 
 
@@ -281,7 +283,7 @@ def _check_lengths(cu_seqlens_k: Any, seqused_k: Any, block_table: Any) -> None:
 
 
 def _packed(arguments: tuple[Any, ...], out: Any, **options: Any) -> tuple[Any, Any]:
-    """(out, softmax_lse) of packed keys."""
+    """Returns (out, softmax_lse) for packed keys."""
     if out is not None:
         require(q=arguments[0], v=arguments[2])
         check_out("out", out, (*arguments[0].shape[:-1], arguments[2].shape[-1]))
@@ -311,5 +313,5 @@ def _count(value: Any, tokens: int) -> int:
 
 
 def _without_inf(lse: Any) -> Any:
-    """-inf in the place of inf: attend's sign of a row without keys in that of flash-attn 2."""
+    """Replaces inf, which marks a row without keys in flash-attn 2, by attend's -inf."""
     return module_of(lse).where(lse == float("inf"), float("-inf"), lse)

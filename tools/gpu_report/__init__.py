@@ -1,1 +1,1 @@
-"""The parts of the report that tools/gpu_test.py writes."""
+"""The parts of tools/gpu_test.py, which write its report."""

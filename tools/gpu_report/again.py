@@ -1,4 +1,4 @@
-"""Tests of a filter: those that run before all others, and those that run once more, into a report that is whole."""
+"""Runs the tests of a filter before all others, or runs tests of a complete report again."""
 
 import concurrent.futures
 import fnmatch
@@ -7,12 +7,12 @@ import json
 from gpu_report.pieces import RING, RINGS, beyond, gtest_results, names_of, run_part
 from gpu_report.process import say
 
-SOME = 24  # processes at once
+SOME = 24  # number of concurrent processes
 DID_NOT_END = " did not end"
 
 
 def jobs_of(names, num_gpus):
-    """(piece, shard, shards, filter, GPUs) of the processes that run these tests."""
+    """Returns (piece, shard, shards, filter, GPUs) of the processes that run these tests."""
     of_ring = [n for n in names if any(fnmatch.fnmatchcase(n, p) for p in RING.split(":"))]
     others = [n for n in names if n not in set(of_ring)]
     every = ",".join(map(str, range(num_gpus)))
@@ -21,7 +21,7 @@ def jobs_of(names, num_gpus):
 
 
 def results_of(pieces, folder):
-    """({test: (result, failures)}, cases) of processes that have ended."""
+    """Returns ({test: (result, failures)}, cases) of processes that have ended."""
     results, cases = {}, []
     for piece in pieces:
         gtest, found = folder / f"gtest-{piece}.json", folder / f"report-{piece}.json"
@@ -31,7 +31,7 @@ def results_of(pieces, folder):
 
 
 def run_named(tests, names, folder, num_gpus):
-    """Runs these tests: ({test: (result, failures)}, cases)."""
+    """Runs these tests. Returns ({test: (result, failures)}, cases)."""
     jobs = jobs_of(names, num_gpus)
     with concurrent.futures.ThreadPoolExecutor(len(jobs) or 1) as pool:
         list(pool.map(lambda job: run_part(tests, *job[:4], folder, job[4]), jobs))
@@ -39,12 +39,12 @@ def run_named(tests, names, folder, num_gpus):
 
 
 def names_here(tests, chosen, num_gpus):
-    """The tests of a filter that run on so many GPUs."""
+    """Returns the tests of a filter that can run on this number of GPUs."""
     return names_of(tests, chosen + ("-" + ":".join(beyond(num_gpus)) if beyond(num_gpus) else ""))
 
 
 def run_first(report, tests, chosen, folder, num_gpus):
-    """Runs the tests of a filter, in which one is most interested, before the pieces, which leave out what passed."""
+    """Runs the tests of a filter before the pieces, which then omit the tests that passed."""
     names = names_here(tests, chosen, num_gpus)
     results, cases = run_named(tests, names, folder, num_gpus)
     bad = {name: why for name, (result, why) in results.items() if why or result not in ("COMPLETED", "SKIPPED")}
@@ -59,7 +59,7 @@ def run_first(report, tests, chosen, folder, num_gpus):
 
 
 def passed_first(report, tests, num_gpus):
-    """The tests that --first ran and that passed."""
+    """Returns the tests that --first ran and that passed."""
     first = report.get("first")
     if first is None:
         return frozenset()
@@ -68,12 +68,13 @@ def passed_first(report, tests, num_gpus):
 
 
 def replace(report, names, results, cases):
-    """Puts results in the place of earlier ones. `names`: the tests that were to run. The number that failed."""
+    """Replaces earlier results. `names`: the tests that were requested. Returns the number of failures."""
     counts = report["tests"]
     bad = {name: why for name, (result, why) in results.items() if why or result != "COMPLETED"}
     for name, why in bad.items():
         say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
-    counts["failures"] = [n for n in counts["failures"] if n not in results] + list(bad)  # without a result: kept
+    # failures without a new result are kept
+    counts["failures"] = [n for n in counts["failures"] if n not in results] + list(bad)
     silent = [name for name in names if name not in results and name not in counts["failures"]]
     counts["failures"] += [name + DID_NOT_END for name in silent]
     counts["failed"] = len(counts["failures"])

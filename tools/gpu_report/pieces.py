@@ -1,7 +1,7 @@
-"""The pieces of the tests: which process runs what, on which GPUs, and how its results get into the report.
+"""The pieces of the tests: the tests, GPUs and results of each process.
 
-Tests are told apart by filters of GoogleTest: those that compile kernels ahead of the others, those that want the
-machine for themselves, those that may hang, and those of a ring, which want several GPUs.
+GoogleTest filters separate four kinds of tests: those that first compile kernels for the others, those that need the
+machine for themselves, those that may hang, and those of a ring, which need several GPUs.
 """
 
 import functools
@@ -15,15 +15,15 @@ ALONE = "Alone.*"
 AHEAD = "Ahead*"
 LAST = "Last*"  # may hang
 LAST_LIMIT_S = 60
-PIECES = 96  # of the tests: processes, one after another
-AHEADS = 5  # processes that compile at once, each with all cores; one alone leaves most of them idle
-RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"  # wants two GPUs
-MORE_GPUS = {3: "*ThreeGpus*", 4: "*FourGpus*"}  # of the ring's tests, those that want so many
-RINGS = 8  # processes of those at once: a rank of the ring waits more than it computes
+PIECES = 96  # processes of the tests, which run one after another
+AHEADS = 5  # processes that compile concurrently, each on all cores, because a single one leaves most cores idle
+RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMessages*:SeveralGpus*"  # needs two GPUs
+MORE_GPUS = {3: "*ThreeGpus*", 4: "*FourGpus*"}  # tests of the ring that need this number of GPUs
+RINGS = 8  # concurrent processes of ring tests: a rank waits more than it computes
 
 
 def run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s=LIMIT_S):
-    """Runs a process of the tests, whose files have the name of the piece. Its exit status."""
+    """Runs a process of the tests and returns its exit status. Its files are named by the piece."""
     environment = {
         "CUDA_VISIBLE_DEVICES": gpus,
         "GTEST_TOTAL_SHARDS": str(shards),
@@ -36,7 +36,7 @@ def run_part(tests, piece, shard, shards, chosen, folder, gpus, limit_s=LIMIT_S)
 
 
 def gtest_results(path):
-    """(name, result, failures) of every test that ran."""
+    """Yields (name, result, failures) of every test that ran."""
     for suite in json.loads(path.read_text())["testsuites"]:
         for test in suite["testsuite"]:
             if test.get("result") == "SUPPRESSED":  # for processes that another test starts
@@ -46,13 +46,13 @@ def gtest_results(path):
 
 
 def beyond(num_gpus):
-    """The tests that want more GPUs than there are."""
+    """Returns the tests that need more GPUs than there are."""
     return [RING] if num_gpus < 2 else [name for wanted, name in MORE_GPUS.items() if wanted > num_gpus]
 
 
 @functools.cache
 def names_of(tests, chosen):
-    """The tests of a filter, in the order in which GoogleTest deals them out to shards."""
+    """Returns the tests of a filter, in the order in which GoogleTest assigns them to shards."""
     listed = subprocess.run([tests, "--gtest_list_tests", f"--gtest_filter={chosen}"], check=True, capture_output=True,
                             text=True).stdout  # fmt: skip
     names, suite = [], ""
@@ -66,12 +66,12 @@ def names_of(tests, chosen):
 
 
 def digest_of_names(tests):
-    """Of the names of all tests, in order. They decide which piece has which tests."""
+    """Returns a digest of all test names in order, which determine the tests of each piece."""
     return hashlib.sha256("\n".join(names_of(tests, "*")).encode()).hexdigest()[:16]
 
 
 def empty_report(num_gpus, digest, tests):
-    """A report that nothing has been added to yet."""
+    """Returns a report without results."""
     pieces = [*(f"ahead{index}" for index in range(AHEADS)), *(str(index) for index in range(PIECES)), "alone"]
     pieces += [*(f"ring{index}" for index in range(RINGS)), "last"] if num_gpus > 1 else []
     there = "one GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
@@ -89,10 +89,10 @@ def empty_report(num_gpus, digest, tests):
 
 
 def run_piece(tests, piece, folder, num_gpus, passed):
-    """Runs one process: its piece and its exit status, None if nothing is left of the piece.
+    """Runs one process. Returns its piece and its exit status, or None if no test of the piece is left.
 
-    passed: tests to leave out. It sees one GPU, since memory that host and GPU share is slow in a process that sees
-    several. Processes of the ring, and the last one, see all.
+    passed: tests to omit. The process sees one GPU, because memory shared by host and GPU is slow in a process that
+    sees several. The ring's processes and the last one see all GPUs.
     """
     every, one = ",".join(map(str, range(num_gpus))), "0"
     shard, shards, limit_s = 0, 1, LIMIT_S
@@ -116,12 +116,12 @@ def run_piece(tests, piece, folder, num_gpus, passed):
 
 
 def take(report, piece, status, folder):
-    """Puts the results of a piece into the report."""
+    """Adds the results of a piece to the report."""
     counts, gtest = report["tests"], folder / f"gtest-{piece}.json"
     counts["missing"] = [other for other in counts["missing"] if other != piece]
     if status is None:
         return
-    if not gtest.exists():  # the process died
+    if not gtest.exists():  # the process crashed
         counts["failed"] += 1
         counts["failures"].append(f"piece {piece} ended with status {status}")
         say((folder / f"tests-{piece}.log").read_text()[-1500:])
@@ -134,7 +134,7 @@ def take(report, piece, status, folder):
             counts["failures"].append(name)
             say(f"FAILED {name}\n{chr(10).join(why)[:1500]}")
     cases = folder / f"report-{piece}.json"
-    if cases.exists():  # not of a process that got no tests
+    if cases.exists():  # absent if the process had no tests
         found = json.loads(cases.read_text())
         report["cases"].extend(found.pop("cases"))
         report.update(found)

@@ -1,11 +1,12 @@
-"""Processes whose output goes to files."""
+"""Processes whose output is written to files."""
 
 import os
 import subprocess
 
-# All tests together compile more than the cache holds by default: what was compiled ahead would be gone before its use.
+# The tests compile more kernels than the cache holds by default. Kernels compiled ahead would be removed before their
+# use.
 KEPT = {"ATTEND_CACHE_LIMIT": "unlimited"}
-LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", "600"))  # of one process: a kernel may hang
+LIMIT_S = float(os.environ.get("GPU_TEST_LIMIT_S", "600"))  # of one process, because a kernel may hang
 
 
 def say(text):
@@ -13,7 +14,7 @@ def say(text):
 
 
 def run(command, environment, log, limit_s=LIMIT_S):
-    """Exit status of a command whose output goes to the file `log`; 124 if it took longer than limit_s."""
+    """Runs a command with its output in the file `log`. Returns its exit status, or 124 if it exceeded limit_s."""
     with open(log, "w") as out:
         try:
             return subprocess.run(

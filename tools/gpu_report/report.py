@@ -1,4 +1,4 @@
-"""The report as a file: written with its verdict, and read to go on with it."""
+"""Writes the report with its verdict, and reads an earlier report to continue it."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from gpu_report.sanitizers import TOOLS
 
 
 def rounded(value):
-    """The value with three digits of every float, enough to compare an error with its budget."""
+    """Returns the value with floats rounded to three digits, enough to compare an error with its budget."""
     if isinstance(value, float):
         return float(f"{value:.3g}")
     if isinstance(value, dict):
@@ -16,7 +16,7 @@ def rounded(value):
 
 
 def verdict(report):
-    """Have all parts passed, and is none missing?"""
+    """Returns whether all parts have passed and none is missing."""
     counts, sanitizers = report["tests"], report["sanitizers"]
     if report.get("first", {}).get("failed"):
         return False
@@ -30,7 +30,7 @@ def verdict(report):
 
 
 def write(report, target):
-    """The report with its verdict."""
+    """Writes the report with its verdict."""
     report["passed"] = verdict(report)
     cases = sorted(report["cases"], key=lambda case: (case["case"], case["compute"]))
     entries = ",\n".join("    " + json.dumps(rounded(case), separators=(",", ":")) for case in cases)
@@ -40,7 +40,7 @@ def write(report, target):
 
 
 def earlier_report(target, digest, names_digest):
-    """The report that parts are added to. It has to be of the same kernels and tests."""
+    """Returns the report to which parts are added. It must be of the same kernels and tests."""
     if not target.exists():
         sys.exit(f"gpu-test: {target} is not there: --only tests makes it")
     report = json.loads(target.read_text())

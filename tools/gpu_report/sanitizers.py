@@ -1,4 +1,4 @@
-"""The tools of compute-sanitizer over the tests of the slice, one small case of each kind for every kernel."""
+"""Runs the tools of compute-sanitizer on the slice of the tests: one small case of each kind for every kernel."""
 
 import concurrent.futures
 import pathlib
@@ -12,16 +12,16 @@ from gpu_report.process import run, say
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SLICE = "Slice*"
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
-# synccheck fails a kernel with more barriers in shared memory than it has room for. With five times as much it finds no
-# memory for itself.
+# synccheck fails for a kernel with more shared-memory barriers than its table has entries. With a table five times as
+# large, it runs out of memory.
 OPTIONS = {"synccheck": ["--num-cuda-barriers", "20000"]}
 
 
 def racecheck_kernels(folder):
-    """The environment with a copy of the kernels in which every lane of a warp arrives at a barrier, not one for all.
+    """Returns the environment with a copy of the kernels in which every lane of a warp arrives at a barrier.
 
-    racecheck does not follow that __syncwarp orders the other lanes' work before the one arrival, and would report each
-    such hand-over.
+    In the original one lane arrives for all. racecheck does not recognise that __syncwarp orders the other lanes'
+    accesses before this arrival, and would report every such barrier.
     """
     copy = folder / "racecheck-kernels"
     shutil.copytree(ROOT / "kernels", copy)
@@ -34,7 +34,7 @@ def racecheck_kernels(folder):
 
 
 def sanitize(tests, tool, folder, gpu):
-    """One tool: its entry in the report."""
+    """Runs one tool and returns its entry in the report."""
     log = folder / f"{tool}.log"
     environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu, "ATTEND_LINE_INFO": "1"}
     if tool == "racecheck":
@@ -70,7 +70,7 @@ def sanitize(tests, tool, folder, gpu):
 
 
 def sanitizers_part(tests, folder, gpu):
-    """All tools at once: their entries, none if compute-sanitizer is not installed."""
+    """Runs all tools concurrently. Returns their entries, or none if compute-sanitizer is not installed."""
     if not shutil.which("compute-sanitizer"):
         say("gpu-test: no compute-sanitizer in PATH, its part is left out")
         return []

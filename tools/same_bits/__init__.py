@@ -1,4 +1,4 @@
-"""Parts of tools/same_results.py. They make problems as python/tests does, with its modules."""
+"""Parts of tools/same_results.py. They generate problems with the modules of python/tests."""
 
 import pathlib
 import sys

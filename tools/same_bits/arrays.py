@@ -1,4 +1,4 @@
-"""Where the inputs lie: NumPy on the CPU; on a GPU torch, or CuPy where torch is not installed."""
+"""The arrays of the inputs: NumPy on the CPU; on a GPU torch, or CuPy if torch is not installed."""
 
 import contextlib
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 class Numpy:
-    """NumPy arrays, in memory that is NaN before a result is written to it."""
+    """NumPy arrays. Memory of results is NaN before it is written."""
 
     name = "NumPy"
     dtypes = ("f32", "f16", "bf16")
 
     def put(self, x):
-        """`x` with its strides."""
+        """Returns `x` with its strides."""
         return x
 
     def get(self, x):
@@ -20,7 +20,7 @@ class Numpy:
 
     @contextlib.contextmanager
     def poisoned(self, *_):
-        """Results that a call makes meanwhile are NaN where it does not write them."""
+        """Fills results that a call allocates with NaN, which stays in every element that the call does not write."""
         plain_empty = np.empty
 
         def empty(shape, dtype=float, *args, **kwargs):
@@ -37,7 +37,7 @@ class Numpy:
 
 
 class Torch:
-    """Tensors of torch, which takes the memory of those that went last for the next of their sizes."""
+    """Tensors of torch, which reuses the most recently freed memory for new tensors of the same size."""
 
     name = "torch"
     dtypes = ("f32", "f16", "bf16")
@@ -52,7 +52,7 @@ class Torch:
         return self._moved(whole).as_strided(x.shape, strides, offset)
 
     def _moved(self, x):
-        if x.dtype.name == "bfloat16":  # which from_numpy does not know
+        if x.dtype.name == "bfloat16":  # from_numpy does not support it
             return self._torch.from_numpy(x.view(np.int16)).to(self._device).view(self._torch.bfloat16)
         return self._torch.from_numpy(x).to(self._device)
 
@@ -66,17 +66,17 @@ class Torch:
 
     @contextlib.contextmanager
     def poisoned(self, *like):
-        """Memory as that of `like` is NaN and free."""
+        """Fills memory with the sizes of `like` with NaN and frees it."""
         freed = [self._torch.full_like(x, float("nan")) for x in like]
         del freed
         yield
 
 
 class Cupy:
-    """CuPy's arrays. attend makes their results in memory of its own, which nobody else can fill."""
+    """CuPy arrays. attend allocates their results in its own memory, which this tool cannot fill."""
 
     name = "CuPy"
-    dtypes = ("f32", "f16")  # earlier ones have no bfloat16
+    dtypes = ("f32", "f16")  # earlier versions have no bfloat16
 
     def __init__(self):
         import cupy
@@ -98,14 +98,14 @@ class Cupy:
 
 
 def memory_of(x):
-    """The contiguous array that `x` is a view of, where it begins there, and its strides, in elements."""
+    """Returns the contiguous array of which `x` is a view, the view's offset, and its strides, in elements."""
     whole = x if x.base is None else x.base
     offset = (x.ctypes.data - whole.ctypes.data) // x.itemsize if x.size else 0
     return whole, offset, [stride // x.itemsize for stride in x.strides]
 
 
 def arrays_of(device):
-    """device: cpu, cuda, or `torch on cpu`, with which the tests try the way of GPUs."""
+    """Returns the arrays of a device: cpu, cuda, or `torch on cpu`, with which the tests try the GPU's code path."""
     if device == "cpu":
         return Numpy()
     if device == "torch on cpu":

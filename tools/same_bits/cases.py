@@ -1,14 +1,14 @@
-"""Random cases: every pair of values of two options occurs together, as far as both may be given together.
+"""Random cases: every allowed pair of values of two options occurs together.
 
-A GPU compiles kernels for some options and takes the others as numbers. Compiling costs a second a kernel, so the
-cases come in groups that share the first kind (KERNEL_OPTIONS) and differ in the second (call_options).
+A GPU compiles kernels for some options and receives the others as arguments. Compiling takes a second per kernel. The
+cases therefore come in groups that share the compiled options (KERNEL_OPTIONS) and differ in the others (call_options).
 """
 
 import covering
 
-# The names are those of python/tests/problems.py, but for `plain`, `varlen` and `deterministic`. Of random rows few
-# would have no option: `plain` makes some without modifications of scores, which the fastest kernels are for, and some
-# simple ones, which every backend takes.
+# The names are those of python/tests/problems.py, except `plain`, `varlen` and `deterministic`. Random rows rarely have
+# no option at all. `plain` therefore makes some cases without score modifications, for the fastest kernels, and some
+# simple cases, which every backend supports.
 KERNEL_OPTIONS = {
     "dtype": ["f32", "f16", "bf16"],
     "head_dims": [
@@ -36,11 +36,13 @@ KERNEL_OPTIONS = {
     "dropout_p": [0.0, 0.3],
 }
 MODIFICATIONS = ("softcap", "bias", "mask", "alibi", "sinks", "dropout_p")
-KEYWORDS = {"alibi": "alibi_slopes"}  # options that have another name in calls of attend
+KEYWORDS = {"alibi": "alibi_slopes"}  # options with another name in calls of attend
 
 
 def call_options(device):
-    """What no kernel is compiled for. Negative strides are NumPy's alone; many rows are slow in float64 on a CPU."""
+    """Returns options for which no kernel is compiled. Negative strides are NumPy's only; many rows are slow in float64
+    on a CPU.
+    """
     on_cpu = device == "cpu"
     return {
         "seqlens": [(1, 1), (1, 150), (17, 33), (130, 257), (200, 131) if on_cpu else (700, 1100), (0, 5), (5, 0)],
@@ -58,7 +60,7 @@ def is_off(value):
 
 
 def excludes(pair):
-    """Options that no call may have together, or that `plain` leaves out."""
+    """Returns whether a call must not combine these options, or `plain` excludes them."""
     on = {name for name, value in pair.items() if not is_off(value)}
     if pair.get("plain") == "simple" and ("varlen" in on or "window" in pair.get("visible", {})):
         return True
@@ -70,9 +72,10 @@ def excludes(pair):
 
 
 def groups(num_cases, seed, device, dtypes, known):
-    """Lists of cases that share their kernels, `num_cases` in all, numbered; and how many cases have every pair.
+    """Returns lists of numbered cases that share kernels, `num_cases` in total; and the number of cases that cover
+    every pair.
 
-    dtypes: those that can be had on the device. known: names of the options that both builds have.
+    dtypes: those that the device supports. known: names of the options that both builds have.
     """
     kernels = {
         name: values
@@ -95,7 +98,7 @@ def groups(num_cases, seed, device, dtypes, known):
 
 
 def text(case):
-    """The case in one line, without the options that are off."""
+    """Returns the case in one line, without disabled options."""
     left_out = ("number", "plain", "visible", *(["values"] if case["values"] == "normal" else []))
     shown = {k: v for k, v in case.items() if k not in left_out and not is_off(v)} | case["visible"]
     return f"case {case['number']}: " + " ".join(f"{k}={v}" for k, v in shown.items()).replace(", ", ",")

@@ -1,4 +1,4 @@
-"""What differs between two arrays of bits, and between two builds' answers to a case."""
+"""Compares two arrays bit by bit, and the answers of two builds to a case."""
 
 import base64
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Result:
-    """An array as its bytes and what they mean."""
+    """An array as bytes with its dtype and shape."""
 
     def __init__(self, dtype, shape, content):
         self.dtype, self.shape, self.content = dtype, tuple(shape), content
@@ -20,17 +20,17 @@ class Result:
         return np.frombuffer(self.content, f"u{size}")
 
     def values(self):
-        """float64."""
+        """Returns the values as float64."""
         if self.dtype == "bfloat16":
             return (self.bits().astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return np.frombuffer(self.content, self.dtype).astype(np.float64)
 
 
 def difference(base, new):
-    """None if two Results are the same bits. Two NaNs of the same bits are the same; 0 and -0 are not.
+    """Returns None if two Results have the same bits. NaNs with the same bits are equal; 0 and -0 are not.
 
-    Else a dict: elements that differ, `of` how many, the largest difference of two of them (NaN if there is one), the
-    largest magnitude of base's finite values, and the first element that differs.
+    Otherwise returns a dict: the number of differing elements, `of` the total, the largest difference of two elements
+    (NaN if one is NaN), the largest magnitude of base's finite values, and the first differing element.
     """
     if (base.dtype, base.shape) != (new.dtype, new.shape):
         return {"kind": f"{base.dtype} {base.shape} became {new.dtype} {new.shape}"}
@@ -43,14 +43,14 @@ def difference(base, new):
     return {
         "elements": int(differs.sum()),
         "of": differs.size,
-        "largest_difference": float(apart.max()),  # NaN wins
+        "largest_difference": float(apart.max()),  # NaN if one is NaN
         "largest_value": float(np.abs(before[np.isfinite(before)]).max(initial=0.0)),
         "first": [int(i) for i in np.unravel_index(int(differs.argmax()), base.shape)],
     }
 
 
 def words(found):
-    """A difference in a line."""
+    """Returns a difference as one line."""
     if "refused" in found:
         return f"{found['refused']} refused: base {found['base']!r}, new {found['new']!r}"
     if "kind" in found:
@@ -62,14 +62,14 @@ def words(found):
 
 
 class Outcome:
-    """What became of a case.
+    """The outcome of a case.
 
-    kind: "same", "refused" (both refused forward), "backward refused" (both refused backward alone; what forward gave
-        is the same), or "differs".
-    differences: dicts. Of a result: `result` and what `difference` says. Of a pass that one build refused: its name as
-        `refused`, and the lines of `base` and `new`, one of them None.
-    varying: results that differ from run to run of one build, so that nothing can be said of them.
-    lines: what base and new said of a pass that both refused, usually the same.
+    kind: "same", "refused" (both builds refused forward), "backward refused" (both refused only backward; forward's
+    results are the same), or "differs".
+    differences: dicts. For a result: `result` and the fields of `difference`. For a pass that one build refused: its
+    name as `refused`, and the messages of `base` and `new`, one of them None.
+    varying: results that vary between runs of one build, so they cannot be compared.
+    lines: the messages of base and new for a pass that both refused, usually the same.
     """
 
     def __init__(self, base_refused, new_refused):
@@ -88,14 +88,14 @@ class Outcome:
 
 
 KINDS = ("same", "backward refused", "refused", "differs")
-REPEATS = 4  # of a call whose results may differ from run to run
+REPEATS = 4  # of a call whose results may vary between runs
 
 
 def compare(sides, message, may_vary):
-    """Runs a case in both builds.
+    """Runs a case in both builds and compares the results.
 
-    sides: has ask_both, as same_bits.sides.Sides. message: of Worker.run. may_vary: results need not be the same bits
-    in each run of a build.
+    sides: an object with ask_both, such as same_bits.sides.Sides. message: of Worker.run. may_vary: results may have
+    different bits in each run of a build.
     """
     base, new = sides.ask_both(*message)
     outcome = Outcome(base["refused"], new["refused"])
@@ -108,7 +108,7 @@ def compare(sides, message, may_vary):
 
 
 def varying_results(sides, message, first):
-    """Results that are not the same bits in each run of a build."""
+    """Returns the results whose bits vary between runs of a build."""
     found = set()
     for _ in range(REPEATS):
         for before, now in zip(first, sides.ask_both(*message)):

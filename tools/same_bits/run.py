@@ -1,4 +1,4 @@
-"""Groups of cases, spread over pairs of processes, and what became of them."""
+"""Distributes groups of cases over pairs of processes and collects their outcomes."""
 
 import collections
 import concurrent.futures
@@ -16,7 +16,7 @@ from same_bits.sides import Sides
 
 
 def describe(settings, sides):
-    """What the two builds say of themselves. Ends the program if one of them is not that of its folder."""
+    """Returns the descriptions of the two builds. Ends the program if one of them was not loaded from its folder."""
     builds = sides.ask_both("describe")
     for name, folder, build in zip(("base", "new"), (settings.base, settings.new), builds):
         if not pathlib.Path(build["file"]).resolve().is_relative_to(folder.resolve()):
@@ -25,7 +25,7 @@ def describe(settings, sides):
 
 
 def passes_of(compute, builds, error):
-    """(compute of forward, compute of backward or None) that a name of --compute stands for."""
+    """Returns (compute of forward, compute of backward or None) for a name of --compute."""
     if compute == "auto":
         return compute, compute
     names = [name for name in builds[0]["backends"] if name in builds[1]["backends"]]
@@ -38,24 +38,24 @@ def passes_of(compute, builds, error):
 
 
 class Run:
-    """The cases of a run, each by every backend that was asked for.
+    """The cases of a run, each computed by every requested backend.
 
-    settings: the words on the command line. passes: by name of --compute, what passes_of says.
+    settings: the command-line options. passes: the results of passes_of by name of --compute.
     """
 
     def __init__(self, settings, passes):
         self._settings, self._passes = settings, passes
         self._stops = False  # a process has ended early
-        self._lock = threading.Lock()  # of all below, which several threads change
+        self._lock = threading.Lock()  # protects the fields below, which several threads change
         self.counts = {name: collections.Counter() for name in passes}
         self.varying = {name: collections.Counter() for name in passes}  # by result
-        self.lines = {name: collections.Counter() for name in passes}  # of refusals: base's and new's
+        self.lines = {name: collections.Counter() for name in passes}  # messages of refusals: base's and new's
         self.differing = []
 
     def all_of(self, groups, first):
-        """Runs the groups, several at a time. Raises SystemExit if a process ends early; no case begins then.
+        """Runs the groups, several at a time. Raises SystemExit if a process ends early; no further case starts then.
 
-        first: a pair of processes; more are started if more are wanted.
+        first: a pair of processes. More pairs are started if needed.
         """
         s = self._settings
         num_pairs = max(1, min(s.jobs, len(groups)))
@@ -81,7 +81,7 @@ class Run:
     def _group(self, group, pairs, bar):
         if time.monotonic() > self._settings.deadline:
             return
-        sides = pairs.get()  # there is a pair for each thread
+        sides = pairs.get()  # there is one pair for each thread
         try:
             for compute, passes in self._passes.items():
                 for case in group:
@@ -115,7 +115,7 @@ class Run:
         sys.stdout.flush()
 
     def summary(self):
-        """A line for each backend, for each line of a refusal that became another, and for missing cases."""
+        """Yields a line for each backend, for each refusal whose message changed, and for missing cases."""
         for compute, counts in self.counts.items():
             line = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS)
             more = ", ".join(f"{count} of {name}" for name, count in sorted(self.varying[compute].items()))
@@ -130,7 +130,7 @@ class Run:
             yield f"{missing} of {self._total} runs are missing: {why}"
 
     def report(self):
-        """For the JSON file."""
+        """Returns the data of the JSON file."""
         return {
             "computes": {
                 name: {

@@ -1,4 +1,4 @@
-"""Processes of the two builds, as the parent sees them."""
+"""The processes of the two builds, as seen by the parent."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ class Side:
 
     def __init__(self, folder, device):
         self._folder = folder
-        # Two processes share the cores: threads that wait must not spin.
+        # Two processes share the cores, so waiting threads must not spin.
         environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "PYTHONPATH": str(folder)}
         command = [sys.executable, str(TOOL), "--worker", device]
         self._process = subprocess.Popen(
@@ -23,7 +23,7 @@ class Side:
         )
 
     def tell(self, *message):
-        with contextlib.suppress(BrokenPipeError):  # it has ended, as `answer` will say
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; `answer` reports that
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
@@ -40,7 +40,7 @@ class Side:
 
 
 class Sides:
-    """Two processes, which work at the same time."""
+    """Two processes that work at the same time."""
 
     def __init__(self, base, new, device):
         self.both = (Side(base, device), Side(new, device))

@@ -1,4 +1,4 @@
-"""One build's side: makes a case's inputs, calls attend, and says digests of the results, in a process of its own."""
+"""The process of one build: makes the inputs of cases, calls attend, and reports digests of the results."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ import problems
 
 from same_bits.arrays import arrays_of
 
-MORE_SEQUENCES = ((3, 5), (0, 4), (6, 0))  # rows and keys, beside those of a case with packed sequences
+MORE_SEQUENCES = ((3, 5), (0, 4), (6, 0))  # rows and keys of additional sequences in packed cases
 
 
 class Inputs:
@@ -44,7 +44,7 @@ class Inputs:
 
     @staticmethod
     def _of_sequences(lengths, options, rng):
-        """The offsets, and slopes and sinks of each sequence where problems.make gave one for each entry of a batch."""
+        """Returns offsets. Slopes and sinks with an entry per batch element in problems.make get one per sequence."""
         rows, keys = zip(*lengths)
         found = {"max_seqlen_q": max(rows), "max_seqlen_k": max(keys)}
         for name, counts in (("cu_seqlens_q", rows), ("cu_seqlens_k", keys)):
@@ -57,9 +57,10 @@ class Inputs:
 
 
 def change_values(p, values, rng):
-    """Makes scores that are nearly equal, or thousands apart with a bias that hides keys, or some that are not finite.
+    """Makes scores that are nearly equal, or that differ by thousands with a bias that hides keys, or that are not
+    finite.
 
-    values: of a case.
+    values: the option of a case.
     """
     factor = {"small": 2.0**-6, "large": 2.0**6}.get(values, 1.0)
     p.q, p.k = ((x.astype(np.float32) * factor).astype(x.dtype) for x in (p.q, p.k))
@@ -72,7 +73,7 @@ def change_values(p, values, rng):
 
 
 class Worker:
-    """Answers the messages of same_bits.sides.Side."""
+    """Handles the messages of same_bits.sides.Side."""
 
     def __init__(self, device):
         self.arrays = arrays_of(device)
@@ -81,7 +82,7 @@ class Worker:
         self.results = {}
 
     def describe(self):
-        """Where this build lies, and what it can do."""
+        """Returns this build's location and features."""
         return {
             "file": attend.__file__,
             "options": list(inspect.signature(attend.attention).parameters),
@@ -93,9 +94,9 @@ class Worker:
         }
 
     def run(self, case, seed, forward, backward):
-        """Digests of a case's results by name, and the line with which a pass was refused.
+        """Returns digests of a case's results by name, and the message with which a pass was refused.
 
-        forward, backward: values of `compute`; backward None: that pass is left out.
+        forward, backward: values of `compute`. backward None skips that pass.
         """
         number, x = self.inputs
         if number != case["number"]:
@@ -127,13 +128,13 @@ class Worker:
         self.results |= dict(zip(x.gradients, found, strict=True))
 
     def fetch(self, name):
-        """A result of the last run."""
+        """Returns a result of the last run."""
         x = self.results[name]
         return {"dtype": x.dtype.name, "shape": list(x.shape), "bytes": base64.b64encode(x.tobytes()).decode()}
 
     def serve(self):
         answers = sys.stdout
-        sys.stdout = sys.stderr  # a print on the way must not look like an answer
+        sys.stdout = sys.stderr  # printed text must not be mistaken for an answer
         for line in sys.stdin:
             method, *arguments = json.loads(line)
             print(json.dumps(getattr(self, method)(*arguments)), file=answers, flush=True)

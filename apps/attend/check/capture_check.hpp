@@ -1,4 +1,4 @@
-// The check of gradients of tensors that a score function reads.
+// The check of the gradients of tensors that a score function reads.
 #pragma once
 
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace attend::cli {
 
-/// Of each gradient. reference: the float64 reference's workload, with its results; noise: the same with o as w has it.
-/// Gradients are as exact as their terms: what rounding does to each score's gradient is allowed for, however little is
-/// left of the sum.
+/// Checks each capture gradient. reference: the float64 reference's workload, with its results; noise: the same with o
+/// as stored in w. A gradient can only be as accurate as its terms. The tolerance therefore includes the rounding of
+/// each score's gradient, even if the terms cancel.
 [[nodiscard]] std::vector<TensorError> check_captures(const Workload& w, const Workload& reference,
                                                       const Workload& noise);
 

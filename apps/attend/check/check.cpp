@@ -27,8 +27,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kF64Tolerance = 1e-12;
 constexpr double kF32ForwardTolerance = 1e-5;
-constexpr double kF32GradientTolerance = 1e-4;  // of the largest magnitude
-constexpr double kHalfFloor = 1e-5;             // of the largest magnitude
+constexpr double kF32GradientTolerance = 1e-4;  // relative to the largest magnitude
+constexpr double kHalfFloor = 1e-5;             // relative to the largest magnitude
 constexpr double kStandardFactor = 2.0;
 
 /// Calls task(0) .. task(count - 1) on the threads of the CPU backend. Rethrows the first exception.
@@ -64,7 +64,7 @@ void reference_forward_head(const core::Problem& p, const core::Sequence& s, std
   cpu::reference_forward_rows(p, s, head, 0, s.seqlen_q);
 }
 
-/// Fills o and lse, and with a backward mode dq, dk, dv, head by head.
+/// Computes o and lse, and with a backward mode dq, dk, dv, head by head.
 void compute_by_head(Workload& w, Mode mode, const char* label, ForwardHead forward_head, ForwardHead backward_group) {
   w.allocate_forward();
   const core::Problem forward = w.forward_problem();
@@ -92,7 +92,7 @@ double largest_finite(const Tensor& t) {
   return largest;
 }
 
-/// The reference and, once asked for, the plain algorithm and the noise of gradients, on the inputs of a workload.
+/// The reference and, on request, the standard algorithm and the noise of gradients, on the inputs of a workload.
 class Truth {
  public:
   Truth(const Workload& w, Mode mode) : inputs_(w), mode_(mode), reference_(w.inputs_as(DType::kF64)) {
@@ -112,8 +112,8 @@ class Truth {
     return *standard_;
   }
 
-  /// gradient_noise_group of every key head, in dq, dk and dv: that of float32 sums alone, or also of O's rounding to
-  /// the type in which it is stored.
+  /// Returns gradient_noise_group of every key head, in dq, dk and dv. It covers float32 sums and, if `with_rounded_o`,
+  /// also the rounding of O to its storage type.
   [[nodiscard]] const Workload& noise(bool with_rounded_o) {
     std::optional<Workload>& noise = with_rounded_o ? noise_ : noise_of_sums_;
     if (noise) return *noise;
@@ -126,7 +126,7 @@ class Truth {
     return *noise;
   }
 
-  /// output_noise_head of every query head.
+  /// Returns output_noise_head of every query head.
   [[nodiscard]] const Tensor& output_noise() {
     if (!noise_of_o_) {
       make_noise(noise_of_o_, DType::kF32);
@@ -139,7 +139,7 @@ class Truth {
     return noise_of_o_->o.view();
   }
 
-  /// Of the gradient of the option in a row of core::kScoreTensors.
+  /// Returns the largest noise of an option's gradient. `row`: of core::kScoreTensors.
   [[nodiscard]] double largest_option_noise(std::size_t row) {
     std::optional<Workload> noise;
     make_noise(noise, inputs_.o.dtype());
@@ -155,7 +155,7 @@ class Truth {
   }
 
  private:
-  /// The reference's inputs and results, and places for the noise.
+  /// Copies the reference's inputs and results, and allocates memory for the noise.
   void make_noise(std::optional<Workload>& noise, DType o_dtype) const {
     noise.emplace(inputs_.inputs_as(DType::kF64));
     noise->o = reference_.o.converted(o_dtype);
@@ -171,7 +171,7 @@ class Truth {
 
 using Member = io::HostTensor Workload::*;
 
-/// Of a result that was computed in float32.
+/// Returns the unit roundoff of a result that was computed in float32.
 double unit_roundoff(DType dtype) {
   return std::max(core::dtype_traits(dtype).unit_roundoff, core::dtype_traits(DType::kF32).unit_roundoff);
 }
@@ -180,7 +180,7 @@ double smallest_normal(DType dtype) {
 }
 
 void set_passed(TensorError& error) {
-  // An infinite tolerance (the plain algorithm overflowed) must not excuse a NaN or a misplaced infinity.
+  // If the standard algorithm overflowed, the tolerance is infinite. It must not excuse a NaN or a misplaced infinity.
   error.passed = error.max_abs <= error.tolerance && error.max_abs < kInfinity && error.fault.empty();
 }
 
@@ -201,23 +201,24 @@ double mean_square(const Tensor& t) {
   return t.numel() == 0 ? 0 : sum / static_cast<double>(t.numel());
 }
 
-/// |got - want|: 0 where both are the same infinity or both NaN, infinite where only one of them is finite.
+/// Returns |got - want|: 0 if both are the same infinity or both NaN, infinity if only one of them is finite.
 double distance(double got, double want) {
   const bool same = got == want || (std::isnan(got) && std::isnan(want));
   return same ? 0 : std::isfinite(got) && std::isfinite(want) ? std::abs(got - want) : kInfinity;
 }
 
-/// Largest error of some entries, and what it may be.
+/// The largest error of some entries, and its tolerance.
 struct Block {
   double error = 0, tolerance = 0;
 };
 
-/// Judges every 64 rows of a head by themselves: where a few rows are large, a wrong one of the others would hide.
-/// block_of(begin, end): of these entries.
+/// Judges every 64 rows of a head separately, because otherwise large rows would hide a wrong small row.
+/// block_of(begin, end) returns the Block of these entries.
 template <class BlockOf>
 void judge_by_blocks(TensorError& error, const Tensor& reference, BlockOf block_of) {
   constexpr std::int64_t kRows = 64;
-  constexpr std::int64_t kFewRows = 8;  // so few at the end belong to the ones before: their errors are luck
+  constexpr std::int64_t kFewRows = 8;  // a shorter remainder joins the preceding rows, because the errors of so few
+                                        // rows are random
   const std::int64_t rows = reference.shape[2];
   const std::int64_t cols = reference.shape[3];
   double worst = 1;
@@ -240,12 +241,12 @@ double largest_of(const Tensor& t, std::int64_t begin, std::int64_t end) {
   return std::isfinite(largest) ? largest : 0;
 }
 
-/// A result of 16 bits, or one that was computed from such, with all that it is held against.
+/// A 16-bit result, or one computed from 16-bit inputs, with the tensors for its comparison.
 struct HalfResult {
   const Tensor& result;
   const Tensor& reference;
   const Tensor& standard;
-  std::function<const Tensor&()> noise;  // none: forward
+  std::function<const Tensor&()> noise;  // empty for forward
 
   [[nodiscard]] Block block(std::int64_t begin, std::int64_t end) const {
     const double smallest = smallest_normal(result.dtype);
@@ -270,9 +271,9 @@ struct HalfResult {
   }
 };
 
-/// What the mean square of the errors of a 16-bit result may be.
+/// Returns the tolerance of the mean squared error of a 16-bit result.
 double allowed_mse(const TensorError& standard, const Tensor& reference, DType result) {
-  constexpr std::int64_t kMinRows = 64;  // the entries of a row share what its delta is off by
+  constexpr std::int64_t kMinRows = 64;  // the entries of a row share the error of its delta
   constexpr std::int64_t kMinEntries = 512;
   const std::int64_t entries = reference.numel();
   if (!core::is_narrow(result) || entries < kMinEntries || entries / reference.shape[3] < kMinRows) return kInfinity;
@@ -303,7 +304,7 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   const Tensor& reference = (truth.reference().*member).view();
   TensorError error = compare(name, (w.*member).view(), reference);
   const double magnitude = largest_finite(reference);
-  // Of Q, in which the plain algorithm rounds, and the result, as which it is stored, the one with fewer bits.
+  // The type with fewer bits: that of Q, in which the standard algorithm rounds, or that of the stored result.
   const DType result_dtype = (w.*member).dtype();
   const DType dtype = dtype_bytes(result_dtype) < dtype_bytes(w.q.dtype()) ? result_dtype : w.q.dtype();
   if (dtype == DType::kF64) {
@@ -334,9 +335,9 @@ TensorError judge(const char* name, const Workload& w, Truth& truth, Member memb
   return error;
 }
 
-/// The gradient of the option in a row of core::kScoreTensors. It is summed by the reference only: its tolerance is
-/// that of float32, or of its own type's rounding. More of it: what roundings do, and the smallest normal float32,
-/// below which GPUs compute with 0.
+/// Judges the gradient of an option (`row` of core::kScoreTensors). Only the reference sums it, so its tolerance is
+/// that of float32 or of its own type. If this is not enough, two terms are added: the noise of roundings, and the
+/// smallest normal float32, below which GPUs flush to 0.
 TensorError judge_option(const Workload& w, Truth& truth, std::size_t row) {
   const Tensor& reference = truth.reference().score_gradients[row]->view();
   const io::HostTensor& result = *w.score_gradients[row];

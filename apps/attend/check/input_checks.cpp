@@ -38,22 +38,22 @@ struct Row {
   double lse = 0;
 };
 
-/// By the reference.
+/// Computes a row with the reference.
 Row computed_row(core::Problem p, const core::Sequence& s, std::int64_t head, std::int64_t row) {
   Row result = {.o = std::vector<double>(static_cast<std::size_t>(p.head_dim_v))};
-  const Shape same_for_all = {0, 0, 0, 1};  // strides: every row lies in the one place that is looked at
+  const Shape same_for_all = {0, 0, 0, 1};  // zero strides: every row has the same memory
   p.o = {result.o.data(), DType::kF64, {}, p.o.shape, same_for_all};
   p.lse = Tensor{&result.lse, DType::kF64, {}, p.lse->shape, same_for_all};
   cpu::reference_forward_rows(p, s, head, row, row + 1);
   return result;
 }
 
-/// How far a row may be off by rounding, whichever backend wrote it.
+/// Returns whether a row agrees within the rounding errors of any backend.
 bool near(const Row& computed, const Row& read, bool half) {
   double largest = 1e-6;
   double error = 0;
   for (std::size_t c = 0; c < computed.o.size(); ++c) {
-    if (!std::isfinite(computed.o[c])) return true;  // says nothing
+    if (!std::isfinite(computed.o[c])) return true;  // cannot be compared
     largest = std::max(largest, std::abs(computed.o[c]));
     const double off = std::abs(computed.o[c] - read.o[c]);
     error = std::isfinite(off) ? std::max(error, off) : largest * 1e9;
@@ -63,7 +63,7 @@ bool near(const Row& computed, const Row& read, bool half) {
   return lse_near && error <= (half ? 0.05 : 2e-3) * largest;
 }
 
-/// ", --bias, ...": the flags of all modifications of scores.
+/// Returns ", --bias, ...": the flags of all score modifications.
 std::string score_flags() {
   std::string flags;
   for (const core::ScoreNumber& row : core::kScoreNumbers) flags += fmt::format(", --{}", row.name);
@@ -91,7 +91,8 @@ void check_earlier_results(const Workload& w, const std::string& o_name) {
   const std::int64_t heads = p.num_sequences * p.num_heads_q;
   if (heads == 0 || p.max_seqlen_q == 0) return;
   const bool half = core::is_narrow(p.q.dtype) || core::is_narrow(p.o.dtype);
-  // Of the first, a middle and the last head the first row, which sees least under most masks, a middle and the last.
+  // Checks three rows of the first, the middle and the last head: the first row, which sees the fewest keys under most
+  // masks, the middle row and the last row.
   for (const std::int64_t index : {std::int64_t{0}, heads / 2, heads - 1}) {
     const core::Sequence s = p.sequence(index / p.num_heads_q);
     const std::int64_t head = index % p.num_heads_q;

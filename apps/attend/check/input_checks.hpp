@@ -1,4 +1,4 @@
-// What run looks at in its input files before it trusts them.
+// Checks of the input files of the run command.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace attend::cli {
 
-/// "Q has 3 NaN and 1 infinity; V has 1 NaN", or nothing where every number of Q, K, V, dO and the bias is finite. A
-/// bias of -inf hides a key and is not counted.
+/// Returns a note such as "Q has 3 NaN and 1 infinity; V has 1 NaN", or an empty text if all numbers of Q, K, V, dO and
+/// the bias are finite. A bias of -inf hides a key and is not counted.
 [[nodiscard]] std::string nonfinite_note(const Workload& w);
 
-/// Computes a few rows again and compares them with O and logsumexp as they were read, for backward alone.
-/// @throws Error (kIo) naming `o_name` and the row where they are not what these options give: gradients would be of
-/// something else, and nobody would see it.
+/// Recomputes a few rows and compares them with O and logsumexp from the input files, for a run of backward alone.
+/// @throws Error (kIo) naming `o_name` and the row if they do not match these options, because the gradients would
+///     silently be wrong.
 void check_earlier_results(const Workload& w, const std::string& o_name);
 
 }  // namespace attend::cli

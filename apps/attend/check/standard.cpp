@@ -93,7 +93,7 @@ Score score_of(const Problem& p, const Sequence& s, std::int64_t head, const Fun
   return score;
 }
 
-/// 0 for a dropped entry, 1/(1-p) for a kept one.
+/// Returns 0 for a dropped entry, 1/(1-p) for a kept one.
 float dropout_factor(const Problem& p, const DropMask& dropout, std::int64_t i, std::int64_t j) {
   if (p.dropout_p == 0) return 1;
   return dropout.keeps(i, j) ? static_cast<float>(1 / (1 - p.dropout_p)) : 0;
@@ -137,8 +137,8 @@ void standard_forward_head(const Problem& p, const Sequence& s, std::int64_t hea
 
 namespace {
 
-/// visit(i, j, p_ij, dropout's factor, derivative of a transform and of a score function) of every entry that one query
-/// head sees.
+/// Calls visit(i, j, p_ij, dropout factor, derivative of a transform and of a score function) for every visible entry
+/// of a query head.
 template <class Visit>
 void for_each_probability(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q, const Rows& k,
                           Visit visit) {
@@ -191,32 +191,34 @@ void standard_backward_group(const Problem& p, const Sequence& s, std::int64_t k
 
 namespace {
 
-/// Half the distance between neighbouring numbers, relative to their size, of results that were computed in float32.
+/// Returns the unit roundoff of results that were computed in float32: half the relative distance of neighbouring
+/// numbers.
 float unit_roundoff(DType dtype) {
   const double least = core::dtype_traits(DType::kF32).unit_roundoff;
   return static_cast<float>(std::max(core::dtype_traits(dtype).unit_roundoff, least));
 }
 
-/// sqrt(sum (a b)^2): how far a product of two vectors strays when one has independent roundings.
+/// Returns sqrt(sum (a b)^2): the expected error of a dot product in which one vector has independent rounding errors.
 float root_of_squares(const float* a, const float* b, std::int64_t n) {
   float sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i] * a[i] * b[i];
   return std::sqrt(sum);
 }
 
-constexpr float kSum = 4 * 0x1p-24F;  // of a sum's terms: a few roundings of float32, in any order of summation
-constexpr float kLeast = std::numeric_limits<float>::min();  // of a probability: a smaller one may have become 0
+constexpr float kSum = 4 * 0x1p-24F;  // relative error of a sum: a few float32 roundings, in any order of summation
+constexpr float kLeast = std::numeric_limits<float>::min();  // absolute error of a probability, because a smaller one
+                                                             // may have become 0
 
-/// e_ij: how far off s_ij - lse_i may be, s_ij by the sum of its products, lse_i by about as much; as what it does to
-/// exp of it, relative.
+/// Returns e_ij: the relative effect on the exponential of the possible error of s_ij - lse_i. The error of s_ij is
+/// that of the sum of its products, and lse_i has about the same error.
 float score_noise(const Problem& p, const float* q, const float* k, float slope) {
-  constexpr float kMost = 1;  // beyond, any p is as right as any other
+  constexpr float kMost = 1;  // with a larger error, every value of p is acceptable
   float sum = 0;
   for (std::int64_t c = 0; c < p.head_dim; ++c) sum += std::abs(q[c] * k[c]);
   return std::expm1(std::min(kMost, 2 * kSum * static_cast<float>(std::abs(p.scale)) * std::abs(slope) * sum));
 }
 
-/// sum_j p_ij e_ij of every row of a head.
+/// Returns sum_j p_ij e_ij of every row of a head.
 std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::int64_t head, const Rows& q,
                                     const Rows& k) {
   std::vector<float> mean(static_cast<std::size_t>(s.seqlen_q));
@@ -227,15 +229,15 @@ std::vector<float> mean_score_noise(const Problem& p, const Sequence& s, std::in
   return mean;
 }
 
-/// How far off ds_ij and z_ij, the probability after dropout, may be: by the arithmetic that leads to them, and by
-/// their rounding to 16 bits as factors of products.
+/// Possible errors of ds_ij and of z_ij, the probability after dropout: from the preceding arithmetic, and from their
+/// rounding to 16 bits as factors of products.
 struct EntryNoise {
-  float ds_behind_slope;  // of the gradient of the finished score
+  float ds_behind_slope;  // error of the gradient of the finished score
   float ds, z;
   float rounding_of_ds, rounding_of_z;
 };
 
-/// visit(i, j, EntryNoise).
+/// Calls visit(i, j, EntryNoise) for every visible entry of a query head.
 template <class Visit>
 void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visit visit) {
   const std::int64_t key_head = head / p.heads_per_group();
@@ -253,7 +255,8 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
     const float difference =
         factor * dot(dout.row(i), v.row(j), p.head_dim_v) - dot(dout.row(i), o.row(i), p.head_dim_v);
     const float rounded_o = unit * root_of_squares(dout.row(i), o.row(i), p.head_dim_v);
-    // p_ij = z_ij / sum_l z_il follows its own score by (1 - p_ij), and those of others by their p.
+    // The derivative of p_ij = z_ij / sum_l z_il is proportional to (1 - p_ij) for its own score, and to p_il for other
+    // scores.
     const float own = score_noise(p, q.row(i), k.row(j), slope);
     const float relative = kSum + (1 - probability) * own + std::max(0.0F, mean[i] - probability * own);
     const float of_score = probability * (relative * terms + rounded_o) + kLeast * terms;
@@ -266,13 +269,12 @@ void for_each_noise(const Problem& p, const Sequence& s, std::int64_t head, Visi
   });
 }
 
-/// Sums of terms of noise for some rows: of what adds up, and of independent roundings, whose sum strays as a random
-/// walk.
+/// Sums noise terms for some rows: correlated errors add up, and independent roundings add up like a random walk.
 class NoiseSums {
  public:
   NoiseSums(std::int64_t rows, std::int64_t cols) : sums_(rows, cols), squares_(rows, cols) {}
 
-  /// Row r += (noise, rounding) * |x|.
+  /// Adds (noise, rounding) * |x| to row r.
   void add(std::int64_t r, float noise, float rounding, const float* x) {
     for (std::int64_t c = 0; c < sums_.cols; ++c) {
       const float magnitude = std::abs(x[c]);
@@ -347,7 +349,7 @@ void dbias_noise(const Problem& p) {
   }
 }
 
-/// What roundings of o, lse and the sums do to exp(sink - lse) (dlse - <dout, o>), summed over rows.
+/// Computes the effect of roundings of o, lse and the sums on exp(sink - lse) (dlse - <dout, o>), summed over rows.
 void dsinks_noise(const Problem& p) {
   const Tensor& dsinks = *p.dsinks;
   const auto least = static_cast<float>(core::dtype_traits(p.o.dtype).smallest_normal);
@@ -357,7 +359,7 @@ void dsinks_noise(const Problem& p) {
     for (std::int64_t head = 0; head < p.num_heads_q; ++head) {
       const double sink = core::load(*p.sinks, s.index, head, 0, 0);
       Rows o = magnitudes(core::q_matrix(p.o, s, head));
-      for (float& x : o.values) x = std::max(x, least);  // the rounding of smaller ones is as large
+      for (float& x : o.values) x = std::max(x, least);  // smaller numbers have the same absolute rounding error
       const Rows dout = magnitudes(core::q_matrix(p.dout, s, head));
       double& sum = sums[(dsinks.shape[0] == 1 ? 0 : index) * p.num_heads_q + head];
       for (std::int64_t i = 0; i < s.seqlen_q; ++i) {

@@ -1,4 +1,4 @@
-// attend cache: what the folder of compiled kernels holds, and how to make it smaller.
+// attend cache: shows the folder of compiled kernels, and clears it.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

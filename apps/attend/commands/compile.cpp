@@ -1,4 +1,4 @@
-// attend compile: kernels to machine code for named architectures, without a GPU.
+// attend compile: compiles kernels to machine code for named architectures, without a GPU.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -28,11 +28,11 @@ using cuda::KernelSpec;
 
 /// One line of the table.
 struct Row {
-  const char* compute;  ///< the family, or who else runs the kernel
+  const char* compute;  ///< the family, or another component that runs the kernel
   KernelSpec spec;
   std::shared_ptr<const CompiledKernel> code;
 
-  /// Spills, a stack frame, or products that the compiler serialises are defects of any kernel.
+  /// Register spills, a stack frame, or products that the compiler serialises are defects of any kernel.
   [[nodiscard]] bool is_clean() const {
     const cuda::Resources& r = code->resources;
     return r.spill_store_bytes == 0 && r.spill_load_bytes == 0 && r.stack_bytes == 0 && r.warnings.empty();
@@ -82,7 +82,7 @@ void print_row(const Row& row) {
   for (const std::string& warning : r.warnings) fmt::print("  {}\n", warning);
 }
 
-/// What is to be compiled, in the order of the table; kernels that are not for an architecture are told.
+/// Returns the kernels to compile, in the order of the table. Prints a line for each unsupported architecture.
 std::vector<Row> rows_for(const CompileOptions& options) {
   std::vector<Row> rows;
   for (const Family* family : cuda::families()) {
@@ -100,7 +100,7 @@ std::vector<Row> rows_for(const CompileOptions& options) {
     for (KernelSpec& spec : specs) rows.push_back({family->name, std::move(spec), nullptr});
   }
   if (options.compute != "all") return rows;
-  for (const std::string& target : options.archs) {  // of no family
+  for (const std::string& target : options.archs) {  // kernels without a family
     const auto add = [&](const char* compute, std::vector<KernelSpec> specs) {
       for (KernelSpec& spec : specs) rows.push_back({compute, std::move(spec), nullptr});
     };
@@ -112,7 +112,7 @@ std::vector<Row> rows_for(const CompileOptions& options) {
   return rows;
 }
 
-/// The machine code of every row, made by all cores, each as soon as it is there.
+/// Starts to compile every row on all cores. Each result is available as soon as its kernel is compiled.
 std::vector<std::future<std::shared_ptr<const CompiledKernel>>> start(const std::vector<Row>& rows,
                                                                       std::vector<std::jthread>& workers) {
   using Task = std::packaged_task<std::shared_ptr<const CompiledKernel>()>;
@@ -134,14 +134,14 @@ std::vector<std::future<std::shared_ptr<const CompiledKernel>>> start(const std:
 }  // namespace
 
 int compile(const CompileOptions& options) {
-  (void)cuda::Nvrtc::instance();  // where there is none, nothing is printed and no file begun
+  (void)cuda::Nvrtc::instance();  // throws before anything is printed or a file is created
   io::FileTransaction files;
   std::optional<io::FileTransaction::Handle> json;
   if (!options.json.empty()) json = files.create(options.json);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   bool all_pass = true;
   std::vector<Row> rows = rows_for(options);
-  std::vector<std::jthread> workers;  // joined before the rows go, also where a compile fails
+  std::vector<std::jthread> workers;  // joined before the rows are destroyed, even if a compilation fails
   auto results = start(rows, workers);
   print_header();
   Progress progress("compile", static_cast<std::int64_t>(rows.size()));

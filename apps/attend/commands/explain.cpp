@@ -1,4 +1,4 @@
-// attend info --explain: what each backend makes of a problem, without computing it.
+// attend info --explain: reports for each backend whether and how it would compute a problem.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,13 +11,13 @@
 namespace attend::cli {
 namespace {
 
-/// Tensors that have a place, but no memory: nothing looks into them.
+/// Makes tensors that have addresses but no memory. Nothing reads their contents.
 class Addresses {
  public:
   explicit Addresses(Device device) : device_(device) {}
 
   Tensor tensor(DType dtype, const Shape& shape) {
-    next_ += std::uintptr_t{1} << 44;                // beyond the size of any tensor that fits a GPU
+    next_ += std::uintptr_t{1} << 44;                // larger than any tensor on a GPU
     return {.data = reinterpret_cast<void*>(next_),  // NOLINT(performance-no-int-to-ptr)
             .dtype = dtype,
             .device = device_,

@@ -1,4 +1,4 @@
-// attend info: what this machine and this build can do.
+// attend info: describes the capabilities of this machine and this build.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,13 +19,13 @@ const char* device_type_name(DeviceType type) {
   return type == DeviceType::kCPU ? "cpu" : "cuda";
 }
 
-/// The GPUs of this machine; none where there is no driver.
+/// Returns the GPUs of this machine, or an empty list without a driver.
 std::vector<cuda::DeviceInfo> gpus() {
   std::vector<cuda::DeviceInfo> list;
   try {
     for (int index = 0; index < cuda::device_count(); ++index) list.push_back(cuda::device_info(index));
   } catch (const Error&) {
-    // That there is no GPU is what info says then.
+    // Without a driver, info reports that there is no GPU.
   }
   return list;
 }
@@ -94,7 +94,7 @@ int info(const InfoOptions& options) {
     return kExitDone;
   }
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const std::string simd = fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());  // may refuse
+  const std::string simd = fmt::format("{}, bfloat16 by {}", cpu_simd_target(), cpu_bf16_unit());  // may throw
   fmt::print("attend    {}\n", version());
   fmt::print("CPU       {}\n", cpu_model());
   fmt::print("SIMD      {}\n", simd);

@@ -1,4 +1,5 @@
-// attend ring: a random problem on the ranks of a ring; what each step computes, what travels, and what of that shows.
+// attend ring: runs a random problem on the ranks of a ring, and reports the computation, transfers and exposed
+// transfer time of each step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kColumns = 72;  // of the drawing
+constexpr int kColumns = 72;  // width of the drawing
 
 RingProblem problem_of(const RingOptions& options, int num_ranks, DeviceType device, Mode pass) {
   const io::FolderSpec& spec = options.spec;
@@ -81,7 +82,7 @@ std::string title(const RingOptions& options, int num_ranks) {
                      num_ranks, sharding_name(options.ring.sharding));
 }
 
-/// --explain: no rank is made.
+/// Prints the output of --explain. Makes no rank.
 Json explained(const RingOptions& options, int num_ranks, DeviceType device) {
   Json passes = Json::object();
   for (const Mode pass : ring_passes(options.mode)) {
@@ -100,7 +101,7 @@ double median(std::vector<double> samples) {
   return samples[samples.size() / 2];
 }
 
-/// Median of the samples, of each the slowest rank's.
+/// Returns the median of the samples, each of which is the slowest rank's.
 double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass,
                     std::vector<double> PassTimes::*samples = &PassTimes::samples) {
   std::vector<double> slowest = ranks.front()[pass].*samples;
@@ -110,7 +111,7 @@ double milliseconds(const std::vector<std::vector<PassTimes>>& ranks, std::size_
   return median(std::move(slowest));
 }
 
-/// Of each rank, the median of some samples.
+/// Returns the median of the samples of each rank.
 std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass,
                                     std::vector<double> PassTimes::*samples) {
   std::vector<double> medians;
@@ -118,7 +119,8 @@ std::vector<double> medians_by_rank(const std::vector<std::vector<PassTimes>>& r
   return medians;
 }
 
-/// The same share without a mask: a harder measure, since near a diagonal no kernel is as quick.
+/// Prints the share relative to a call without a mask. This is a stricter measure, because kernels are slower near a
+/// diagonal.
 void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass, double ms, Json& object) {
   const std::vector<double> by_rank = medians_by_rank(ranks, pass, &PassTimes::unmasked);
   const double slowest = *std::max_element(by_rank.begin(), by_rank.end());
@@ -128,7 +130,8 @@ void show_unmasked(const std::vector<std::vector<PassTimes>>& ranks, std::size_t
              100 * slowest / ms);
 }
 
-/// What each rank's steps compute, in milliseconds: beside its share alone, what pieces and merging cost.
+/// Returns the computation time of each rank's steps in milliseconds. The difference to its share alone is the cost of
+/// splitting and merging.
 std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
   std::vector<double> sums;
   for (const std::vector<PassTimes>& rank : ranks) {
@@ -139,7 +142,7 @@ std::vector<double> computed_by_rank(const std::vector<std::vector<PassTimes>>& 
   return sums;
 }
 
-/// What each rank clears, copies, adds up and rounds beside its products, in milliseconds.
+/// Returns the milliseconds that each rank spends on clearing, copies, additions and rounding outside of its products.
 std::vector<double> copied_by_rank(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pass) {
   std::vector<double> sums;
   for (const std::vector<PassTimes>& rank : ranks) {
@@ -194,7 +197,7 @@ void show_steps(const std::vector<std::vector<PassTimes>>& ranks, std::size_t pa
   }
 }
 
-/// The keys that say which problem a row is about; measured() adds what came of it.
+/// Returns the keys that identify the problem of a row. measured() adds the results.
 Json problem_json(const RingOptions& options, const RingParty& party, Mode pass, RingAlgorithm algorithm) {
   const io::FolderSpec& spec = options.spec;
   return {{"ranks", party.num_ranks()},
@@ -213,7 +216,7 @@ Json problem_json(const RingOptions& options, const RingParty& party, Mode pass,
           {"window_right", options.attention.window_right}};
 }
 
-/// Prints pass `i` and what of it nothing hid. @return the same as JSON
+/// Prints pass `i` and its exposed transfer time. @return the same as JSON
 Json measured_pass(const RingOptions& options, const RingParty& party, const std::vector<std::vector<PassTimes>>& ranks,
                    Mode pass, std::size_t i) {
   const DeviceType device = party.first_device().type;
@@ -264,7 +267,7 @@ Json measured(const RingOptions& options, const RingParty& party, const std::vec
   return list;
 }
 
-/// --explain with --ranks asks for no rank to be there, and for no GPU.
+/// --explain with --ranks needs no rank and no GPU.
 int explain_without_ranks(const RingOptions& options) {
   const bool gpu = options.device ? *options.device == DeviceType::kCUDA : !cuda::unusable_gpu(0);
   io::FileTransaction files;

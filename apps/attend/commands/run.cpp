@@ -1,4 +1,4 @@
-// attend run: files in, attention, files out, and the check.
+// attend run: reads files, computes attention, writes files, and checks the results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kNoLimit = 1e9;  // seconds: --repeat alone says how often
+constexpr double kNoLimit = 1e9;  // seconds; only --repeat limits the number of runs
 
 bool has_forward(Mode mode) {
   return mode != Mode::kBackward;
@@ -28,22 +28,22 @@ bool has_backward(Mode mode) {
   return mode != Mode::kForward;
 }
 
-/// What the library calls an argument, and what the user calls it.
+/// The library's name and the user's name of each argument.
 using Names = std::vector<std::pair<std::string, std::string>>;
 
-/// A result and the file it becomes.
+/// A result and its file.
 struct Output {
   fs::path file;
   const io::HostTensor* tensor;
   bool npy;
-  std::size_t sizes;  // of the shape to the user; others, at its end, are 1. logsumexp is (B, H, S)
+  std::size_t sizes;  // number of dimensions shown to the user; trailing ones are 1. logsumexp is (B, H, S)
 };
 
 struct Job {
   Workload work;
   Names names;
   std::vector<Output> outputs;
-  std::string o_name;  // the file that backward alone reads O from
+  std::string o_name;  // the file from which a run of backward alone reads O
 };
 
 io::HostTensor read_lse_like(const fs::path& path) {
@@ -52,7 +52,7 @@ io::HostTensor read_lse_like(const fs::path& path) {
 
 void read_folder(const RunOptions& options, Job& job) {
   const fs::path& folder = options.data;
-  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);  // O and logsumexp of one run, not of two
+  const io::FolderLock lock(folder, io::FolderLock::Kind::kShared);  // O and logsumexp must be from the same run
   const io::FolderSpec spec = io::parse_folder_path(folder);
   Workload& w = job.work;
   w.q = io::read_bin(folder, "Q.bin", spec.dtype, spec.q_shape());
@@ -107,7 +107,7 @@ void read_optional(Job& job, std::optional<io::HostTensor>& tensor, const char* 
   job.names.emplace_back(name, path.string());
 }
 
-/// The caller's own score and mask. Both may read all tensors.
+/// Reads the custom score and mask. Both may read all captured tensors.
 void read_own(const RunOptions& options, Job& job) {
   std::vector<UserScore::Capture> captures;
   for (const auto& [name, path] : options.captures) captures.push_back({name, io::read_npy_array(path)});
@@ -171,7 +171,7 @@ void load(const RunOptions& options, Job& job) {
   plan_outputs(options, job);
 }
 
-/// The library's refusal in the user's words: "k: num_heads_k 3, ..." becomes "K.npy: num_heads_k 3, ...".
+/// Replaces the library's argument name: "k: num_heads_k 3, ..." becomes "K.npy: num_heads_k 3, ...".
 Error renamed(const Error& error, const Names& names) {
   const std::string message = error.what();
   for (const auto& [inside, outside] : names) {
@@ -186,7 +186,7 @@ std::string output_header(const Output& output) {
   return io::npy_header(output.tensor->dtype(), std::span(shape).first(output.sizes));
 }
 
-/// No output may take an input's place, nor by a link that of another tensor.
+/// Ensures that no output replaces an input, or another tensor through a link.
 void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   for (const fs::path& file : {options.q, options.k, options.v, options.dout, options.o, options.lse}) {
     if (!file.empty()) files.keep_input(file);
@@ -200,7 +200,7 @@ void keep_inputs(const RunOptions& options, io::FileTransaction& files) {
   for (const std::string& name : io::tensor_files()) files.keep_from_links(options.data / name);
 }
 
-/// What has to be there before the work: inputs, places for the outputs, and who computes.
+/// Everything that must exist before the computation: inputs, output files, and the backend.
 struct Prepared {
   Job job;
   Choice choice;
@@ -210,8 +210,7 @@ struct Prepared {
   std::optional<ResultFiles> result_files;
 };
 
-/// Everything that can refuse does so here: first the arguments, then the places to write to, which only one rank of a
-/// ring has.
+/// Performs every step that can fail: first the arguments, then the output files, which only one rank of a ring has.
 void prepare(const RunOptions& options, bool writes, Prepared& prepared) {
   Job& job = prepared.job;
   load(options, job);
@@ -252,7 +251,8 @@ std::vector<Result> compute(const RunOptions& options, const Prepared& prepared,
   return results;
 }
 
-/// "fa2 (chosen by auto), NVIDIA H200"; "wgmma_specialized forward, simt backward (chosen by auto), NVIDIA H200"
+/// Returns for example "fa2 (chosen by auto), NVIDIA H200" or "wgmma_specialized forward, simt backward (chosen by
+/// auto), NVIDIA H200".
 std::string backend_text(const RunOptions& options, const Choice& choice, const Result& result) {
   const bool differ = !choice.forward.empty() && !choice.backward.empty() && choice.forward != choice.backward;
   std::string text = differ ? fmt::format("{} forward, {} backward", choice.forward, choice.backward) : result.compute;
@@ -285,7 +285,7 @@ void print_outputs(const std::vector<Output>& outputs) {
   fmt::print("\nwrote {} to {}\n", names, outputs.front().file.parent_path().string());
 }
 
-/// Fills in the checks and prints them. True if all passed.
+/// Adds the checks to the results and prints them. Returns true if all passed.
 bool check_results(const RunOptions& options, const Workload& w, std::vector<Result>& results) {
   const CheckReport report = check(w, options.mode);
   bool passed = true;
@@ -297,7 +297,7 @@ bool check_results(const RunOptions& options, const Workload& w, std::vector<Res
   return passed;
 }
 
-/// Of one process, or of the first rank of a ring.
+/// Prints and writes the results, in a single process or on the first rank of a ring.
 int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& results) {
   const Job& job = prepared.job;
   print_times(options, prepared.choice, results);
@@ -306,7 +306,7 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
   for (std::size_t i = 0; i < prepared.handles.size(); ++i) {
     prepared.files.append(prepared.handles[i], output_header(job.outputs[i]));
     for (auto rest = job.outputs[i].tensor->bytes(); !rest.empty();) {
-      constexpr std::size_t kPiece = 1 << 26;  // bytes: written in less time than a user waits
+      constexpr std::size_t kPiece = 1 << 26;  // bytes; small enough to react to an interrupt between pieces
       stop_if_interrupted();
       const auto piece = rest.first(std::min(rest.size(), kPiece));
       prepared.files.append(prepared.handles[i], piece);
@@ -321,12 +321,12 @@ int finish(const RunOptions& options, Prepared& prepared, std::vector<Result>& r
   return passed ? kExitDone : kExitCheckFailed;
 }
 
-/// The cores of this machine are shared by its ranks.
+/// Divides the cores of this machine between its ranks.
 void set_threads_of_rank(const RunOptions& options, int ranks_here) {
   set_threads(options.threads > 0 ? options.threads : std::max(1, cpu_threads() / ranks_here));
 }
 
-/// The whole command on one rank, or without a ring.
+/// Runs the entire command on one rank, or without a ring.
 int run_rank(const RunOptions& options, RingSession* ring) {
   const bool is_first = ring == nullptr || ring->is_first();
   Prepared prepared;

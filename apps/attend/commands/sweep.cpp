@@ -1,4 +1,4 @@
-// attend sweep: many variants of one family on one problem, timed in turns in one process.
+// attend sweep: times many variants of one family on one problem, in alternation in one process.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,9 +26,9 @@ using cuda::Family;
 struct Point {
   cuda::Choice choice;
   std::string settings = {};  // "block_n=64 stages=2"; empty: the family's own choice
-  std::string error = {};     // why it cannot run
+  std::string error = {};     // the reason why it cannot run
   int registers = 0, spill_bytes = 0;
-  double difference = 0;  // of the result from that of the family's own choice, largest magnitude
+  double difference = 0;  // largest difference from the result of the family's own choice
   Timing timing = {};
 };
 
@@ -40,7 +40,7 @@ std::string settings_text(const std::vector<SweepOptions::Setting>& settings, co
   return text;
 }
 
-/// The choice itself first, then every combination of the settings.
+/// Returns the family's own choice first, then every combination of the settings.
 std::vector<Point> make_points(const SweepOptions& options, const Family& family, const core::Problem& p) {
   const cuda::DeviceInfo& device = cuda::device_info(p.q.device.index);
   const cuda::Choice own = family.choose(p, device);
@@ -76,7 +76,7 @@ std::vector<Point> make_points(const SweepOptions& options, const Family& family
   return points;
 }
 
-/// Compiles every point's kernels, on all cores, and lays its grid out.
+/// Compiles every point's kernels on all cores, and computes its grid.
 void compile_all(std::vector<Point>& points, const Family& family, const core::Problem& p) {
   const cuda::DeviceInfo& device = cuda::device_info(p.q.device.index);
   std::atomic<std::size_t> next = 0;
@@ -106,7 +106,7 @@ void compile_all(std::vector<Point>& points, const Family& family, const core::P
   for (int i = 0; i < usable_cores(); ++i) workers.emplace_back(work);
 }
 
-/// The largest difference of two results; infinity where one has a NaN that the other has not.
+/// Returns the largest difference of two results, or infinity if only one of them has a NaN at some position.
 double largest_difference(const io::HostTensor& a, const io::HostTensor& b) {
   const auto numbers = [](const io::HostTensor& t) { return static_cast<const float*>(t.view().data); };
   double largest = 0;
@@ -133,7 +133,7 @@ nlohmann::ordered_json to_json(const Point& point, double tflops) {
   return object;
 }
 
-/// Times the points that run, in turns. Those that do not get an error, and all are put in order: the fastest first.
+/// Times the points that run, in alternation. Other points get an error. Sorts all points, the fastest first.
 void time_points(std::vector<Point>& points, const SweepOptions& options, const Family& family, const Workload& w,
                  DeviceWorkload& device) {
   const io::HostTensor& result = options.mode == Mode::kForward ? w.o : w.dk;

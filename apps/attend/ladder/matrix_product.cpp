@@ -13,7 +13,7 @@
 namespace attend::cli {
 namespace {
 
-// The part of cuBLAS' binary interface that is used: cublas_api.h and library_types.h of CUDA 12 and 13.
+// The constants of cuBLAS's binary interface in use here, from cublas_api.h and library_types.h of CUDA 12 and 13.
 constexpr int kOpN = 0;
 constexpr int kCompute32F = 68;
 constexpr int kDefaultAlgorithm = -1;

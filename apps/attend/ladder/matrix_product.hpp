@@ -1,4 +1,4 @@
-// The fastest matrix product that this machine has at hand: what kernels are held against.
+// The matrix product of cuBLAS, with which the kernels' speed is compared.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace attend::cli {
 
-/// A square matrix product by cuBLAS on random numbers. Products of f32 are true float32, not TF32.
+/// A square matrix product by cuBLAS of random numbers. Products of f32 compute in true float32, not TF32.
 class MatrixProduct {
  public:
   static constexpr int kSize = 8192;  // rows and columns
 
-  /// A product on GPU 0, whose context is current; null where cuBLAS is not installed.
+  /// Returns a product on GPU 0, whose context must be current, or null if cuBLAS is not installed.
   /// @param dtype  f32, f16 or bf16
   [[nodiscard]] static std::unique_ptr<MatrixProduct> make(DType dtype);
 
@@ -22,10 +22,10 @@ class MatrixProduct {
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
-  /// Times one product by events.
+  /// Returns a sampler that times one product with events.
   [[nodiscard]] Sampler sampler();
 
-  /// 10^12 operations a second for a product of `ms`.
+  /// Returns the 10^12 operations per second of a product that takes `ms`.
   [[nodiscard]] static double tflops(double ms);
 
  private:

@@ -11,7 +11,8 @@ namespace {
 
 using cuda::Family;
 
-/// What `auto` takes on tensor cores and no rung is. `simt`, which takes float32 too, is no step up.
+/// Returns the families for tensor cores that `auto` may choose and that are not rungs. `simt`, which also takes
+/// float32, is not among them.
 std::vector<const Family*> products() {
   const std::span<const Family* const> all = cuda::families();
   std::vector<const Family*> found;
@@ -25,7 +26,7 @@ auto architectures_of(const Family& family) {
   return std::count_if(archs.begin(), archs.end(), [&](const cuda::Arch& arch) { return family.supports(arch); });
 }
 
-/// Null where there is none.
+/// Returns the product that supports the architecture, the pass and the fewest other architectures, or null.
 const Family* product_for(const cuda::Arch& arch, bool Family::*has_pass) {
   const Family* best = nullptr;
   for (const Family* family : products()) {

@@ -1,4 +1,4 @@
-// What stands on the ladder: the rungs, and where they lead, the products for half precision.
+// The steps of the ladder: the rungs, and after them the product kernels for half precision.
 #pragma once
 
 #include <string_view>
@@ -9,17 +9,17 @@
 
 namespace attend::cli {
 
-/// A rung, or a product: those share one number, the last.
+/// A rung or a product. All products have the same number, which is the last.
 struct LadderStep {
   int number = 0;
   const cuda::Family* family = nullptr;
 };
 
-/// The rungs in their order, also those that the architecture has no instructions for; then, for each pass, the product
-/// that is made for it and for the fewest others, once where it does both.
+/// Returns all rungs in order, including those whose instructions the architecture does not have. Then, for each pass,
+/// the product that supports this architecture and the fewest others. A product for both passes appears once.
 [[nodiscard]] std::vector<LadderStep> ladder_steps(const cuda::Arch& arch);
 
-/// The names of all rungs and products, of any architecture.
+/// Returns the names of all rungs and of all products, for any architecture.
 [[nodiscard]] std::vector<std::string_view> ladder_names();
 
 }  // namespace attend::cli

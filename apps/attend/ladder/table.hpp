@@ -1,4 +1,4 @@
-// What a climb of the ladder measured, as JSON; bench/ladder_table.py makes the table of docs/ladder.md of it.
+// The results of `attend ladder` as JSON. bench/ladder_table.py makes the table of docs/ladder.md from it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,20 +9,20 @@
 
 namespace attend::cli {
 
-/// The matrix product that one group of rungs is held against.
+/// The matrix product with which a group of rungs is compared.
 struct Yardstick {
   DType dtype = DType::kF32;
-  Mode beside = Mode::kForward;  ///< the pass that it was timed in turns with
+  Mode beside = Mode::kForward;  ///< the pass that it was timed in alternation with
   Timing timing;
   double tflops = 0;  ///< 0: not measured
 };
 
-/// One timed rung.
+/// One rung with its times.
 struct LadderRow {
   int number = 0;
   Result result;
   double share = 0;     ///< of the yardstick's TFLOP/s; 0: not measured
-  double speed_up = 0;  ///< on the rung before it in its group; 0: there is none
+  double speed_up = 0;  ///< over the previous rung of its group; 0: it is the first
 };
 
 struct LadderReport {
@@ -31,9 +31,9 @@ struct LadderReport {
   std::vector<LadderRow> rows;
 };
 
-/// An object with device_name, kernel_digest, sources (core::source_digests()), date, matrix_products (dtype, beside,
-/// size, ms, tflops, sm_mhz) and rungs: the keys of to_json(Result) with rung, share_of_matrix_product and speed_up;
-/// null where not measured.
+/// Returns an object with device_name, kernel_digest, sources (core::source_digests()), date, matrix_products (dtype,
+/// beside, size, ms, tflops, sm_mhz) and rungs. A rung has the keys of to_json(Result) and rung,
+/// share_of_matrix_product and speed_up, which are null if not measured.
 [[nodiscard]] nlohmann::ordered_json to_json(const LadderReport& report);
 
 }  // namespace attend::cli

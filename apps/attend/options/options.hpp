@@ -1,4 +1,4 @@
-// The options of each command, as plain structs. parser/ fills them, commands/ reads them.
+// The options of each command as plain structs. parser/ fills them and commands/ reads them.
 #pragma once
 
 #include <array>
@@ -39,11 +39,11 @@ struct AttentionOptions {
   std::uint64_t seed = 42;                                            ///< of dropout
   std::uint64_t offset = 0;
 
-  /// The library's parameters. `compute` has to outlive them.
+  /// Returns the library's parameters. `compute` must outlive them.
   [[nodiscard]] Params params(std::string_view compute) const;
 };
 
-/// `attend run`: either a folder, or .npy files and an output folder.
+/// `attend run`: its input is a folder, or .npy files together with an output folder.
 struct RunOptions {
   std::string compute = "auto";
   Mode mode = Mode::kForward;
@@ -53,10 +53,10 @@ struct RunOptions {
   std::array<std::filesystem::path, core::kScoreTensors.size()> score_tensors;  ///< in the order of their rows
   std::optional<std::string> score;                                             ///< text of a score function
   std::optional<std::string> block_mask;                                        ///< text of a mask function
-  std::vector<std::pair<std::string, std::filesystem::path>> captures;  ///< what they read: names and .npy files
+  std::vector<std::pair<std::string, std::filesystem::path>> captures;  ///< of both functions: names, .npy files
   std::filesystem::path output_dir;
   std::optional<RingParams> ring;  ///< over several ranks; none: this process alone
-  std::int64_t ranks = 0;          ///< of a ring, threads of this process; 0: the processes of an mpirun
+  std::int64_t ranks = 0;          ///< threads of this process as ranks; 0: the processes of an mpirun
   bool check = false;
   std::int64_t repeat = 1;
   std::int64_t threads = 0;  ///< 0: the library's choice
@@ -66,8 +66,8 @@ struct RunOptions {
 /// `attend bench`
 struct BenchOptions {
   std::string grid = "seed";              ///< seed, paper, gpt3, masks or a file
-  std::optional<io::FolderSpec> problem;  ///< instead of the grid, or the sizes of masks
-  std::optional<DeviceType> device;       ///< none: that of the backends
+  std::optional<io::FolderSpec> problem;  ///< replaces the grid; with masks, the sizes of every entry
+  std::optional<DeviceType> device;       ///< none: the device of the backends
   std::vector<std::string> computes;      ///< never empty
   Mode mode = Mode::kBoth;
   DType dtype = DType::kF32;
@@ -81,15 +81,15 @@ struct BenchOptions {
 
 /// `attend compile`
 struct CompileOptions {
-  std::vector<std::string> archs;  ///< never empty, each one known
+  std::vector<std::string> archs;  ///< never empty; all names are known
   std::string compute = "all";     ///< a kernel's name, or all
-  bool cover = false;              ///< only variants that together have everything once (cuda::covering_specs)
+  bool cover = false;              ///< only as many variants as cover every value once (cuda::covering_specs)
   std::filesystem::path json;
 };
 
 /// `attend ladder`
 struct LadderOptions {
-  std::vector<std::string> computes;  ///< rungs and products by name; empty: all
+  std::vector<std::string> computes;  ///< names of rungs and products; empty: all
   std::int64_t repeat = 10;
   double max_seconds = 4;  ///< for one step
   std::filesystem::path json;
@@ -98,7 +98,7 @@ struct LadderOptions {
 /// `attend sweep`
 struct SweepOptions {
   struct Setting {
-    std::string name;  ///< of a tunable
+    std::string name;  ///< of a tunable parameter
     std::vector<std::int32_t> values;
   };
   std::string compute;  ///< a family's name
@@ -120,23 +120,23 @@ struct InfoOptions {
 struct ExplainOptions {
   io::FolderSpec spec;
   AttentionOptions attention;
-  std::array<bool, core::kScoreTensors.size()> score_tensors = {};  ///< given, of every head
-  std::optional<DeviceType> device;                                 ///< none: a GPU where there is one
+  std::array<bool, core::kScoreTensors.size()> score_tensors = {};  ///< whether each is given, for every head
+  std::optional<DeviceType> device;                                 ///< none: a GPU if there is one
   bool json = false;
 };
 
 /// `attend ring`
 struct RingOptions {
   enum class Over { kAutomatic, kThreads, kNccl, kMpi };
-  io::FolderSpec spec;  ///< of the whole
+  io::FolderSpec spec;  ///< of the complete sequence
   AttentionOptions attention;
   RingParams ring;
   Mode mode = Mode::kBoth;
   Over over = Over::kAutomatic;
-  bool copy_engines = true;          ///< between GPUs over NCCL
-  std::optional<DeviceType> device;  ///< none: GPUs where there are any
-  std::int64_t ranks = 0;            ///< 0: of mpirun, or one for each GPU, but two at least
-  std::int64_t threads = 0;          ///< of a rank; 0: its share of the cores
+  bool copy_engines = true;          ///< for transfers between GPUs over NCCL
+  std::optional<DeviceType> device;  ///< none: GPUs if there are any
+  std::int64_t ranks = 0;            ///< 0: those of mpirun, or one for each GPU, but at least two
+  std::int64_t threads = 0;          ///< for each rank; 0: an equal share of the cores
   std::int64_t repeat = 5;
   bool explain = false;
   std::filesystem::path json;

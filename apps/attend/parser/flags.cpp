@@ -19,7 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
   throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}', allowed {}", flag, text, allowed));
 }
 
-/// The whole of `text` as a number, or nothing.
+/// Returns `text` as a number, or nothing unless all of it is one.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value = 0;

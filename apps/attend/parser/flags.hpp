@@ -1,4 +1,4 @@
-// Flags with values that are checked as they are read, so that every refusal reads alike:
+// Flags whose values are checked as they are read, so that all errors have the same form:
 //   --batch_size: 'many', allowed integers from 1 to 2147483647
 #pragma once
 
@@ -17,25 +17,25 @@ constexpr std::int64_t kMaxRepeat = 1'000'000;
 constexpr std::int64_t kMaxThreads = 4096;
 constexpr std::int64_t kMaxRanks = 4096;
 
-/// @throws Error (kInvalidArgument) naming `flag` unless `text` is an integer in [smallest, largest].
+/// @throws Error (kInvalidArgument) that names `flag`, unless `text` is an integer in [smallest, largest].
 [[nodiscard]] std::int64_t parse_integer(std::string_view flag, std::string_view text, std::int64_t smallest,
                                          std::int64_t largest);
 
 CLI::Option* add_integer(CLI::App& app, const std::string& flag, std::int64_t& target, std::int64_t smallest,
                          std::int64_t largest, const char* description);
 
-/// Any of 0 .. 2^64 - 1.
+/// Takes any integer from 0 to 2^64 - 1.
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, std::uint64_t& target, const char* description);
 
-/// A finite number in [smallest, largest], or [smallest, largest) with `open_end`.
+/// Takes a finite number in [smallest, largest], or in [smallest, largest) if `open_end` is true.
 CLI::Option* add_real(CLI::App& app, const std::string& flag, std::optional<double>& target, double smallest,
                       double largest, bool open_end, const char* description);
 
-/// One of `allowed`; `index` becomes its position.
+/// Takes one of `allowed` and stores its position in `index`.
 CLI::Option* add_choice(CLI::App& app, const std::string& flag, std::size_t& index, std::vector<std::string> allowed,
                         const char* description);
 
-/// A path; an empty one is refused.
+/// Takes a path that is not empty.
 CLI::Option* add_path(CLI::App& app, const std::string& flag, std::filesystem::path& target, const char* description);
 
 }  // namespace attend::cli

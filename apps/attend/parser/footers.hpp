@@ -1,4 +1,4 @@
-// What --help says below the flags of the program and of each command.
+// The texts that --help prints below the flags of the program and of each command.
 #pragma once
 
 namespace attend::cli {

@@ -13,7 +13,7 @@
 namespace attend::cli {
 namespace {
 
-/// _ for every - but those at the beginning.
+/// Replaces every - by _, except at the beginning.
 std::string with_underscores(std::string_view text) {
   std::string out(text);
   const std::size_t begin = std::min(out.find_first_not_of('-'), out.size());
@@ -21,7 +21,7 @@ std::string with_underscores(std::string_view text) {
   return out;
 }
 
-/// Letters to insert, remove or replace to make b of a (Levenshtein).
+/// Returns how many letters must be inserted, removed or replaced to turn a into b (Levenshtein distance).
 std::size_t edits(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

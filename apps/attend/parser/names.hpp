@@ -1,4 +1,4 @@
-// Names that a user types: spellings and aliases that are taken, and what may have been meant by one that is not.
+// Names that the user types: the accepted spellings and aliases, and suggestions for unknown names.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace attend::cli {
 
-/// Which of `allowed` a backend's or kernel's name stands for: itself, with - for _, or by an alias (docs/names.md has
-/// the table). Abbreviations stand for nothing.
+/// Returns the entry of `allowed` that is meant by the name of a backend or a kernel: the same name, the name with -
+/// for _, or an alias (see docs/names.md). Abbreviations are not accepted.
 /// @throws Error (kInvalidArgument): "FLAG: 'NAME', allowed A, B, ...; did you mean A?"
 [[nodiscard]] std::string known_name(std::string_view flag, std::string_view name,
                                      const std::vector<std::string>& allowed);
 
-/// "; did you mean X?" where one of `candidates` is nearly `text`, else nothing.
+/// Returns "; did you mean X?" if one of `candidates` is similar to `text`, and an empty text otherwise.
 [[nodiscard]] std::string did_you_mean(std::string_view text, const std::vector<std::string>& candidates);
 
-/// `arguments` with _ for every - inside of the name of a --flag.
+/// Returns `arguments` with _ for every - inside the names of flags (--flag).
 [[nodiscard]] std::vector<std::string> with_plain_flags(std::vector<std::string> arguments);
 
 }  // namespace attend::cli

@@ -35,13 +35,13 @@ std::vector<std::string> compute_names() {
   return names;
 }
 
-/// Values that are turned into the options once everything has been read.
+/// Values that become options after everything has been read.
 struct Raw {
   std::string compute = "auto";
   std::size_t mode = 0;
   std::size_t dtype = 0;
   std::size_t device = 0;
-  std::size_t ring = 0;  // off, then the shardings
+  std::size_t ring = 0;  // 0: off; then the shardings in order
   std::size_t algorithm = 0;
   std::size_t cache_action = 0;
   bool grid_given = false;
@@ -52,7 +52,7 @@ struct Raw {
   ScoreFlags score;
   std::optional<double> max_seconds;
   std::array<bool, core::kScoreTensors.size()> explain_tensors = {};
-  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
+  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as its counterpart
   std::string computes = "auto";
   std::string archs = "sm_80,sm_90a,sm_120";
 };
@@ -281,7 +281,7 @@ Command finish(const InfoOptions& options, const Raw& raw, AttentionOptions atte
   return explain;
 }
 
-/// Refuses flags that the command does not have; CLI11 would name them, but not what was meant.
+/// Throws if the command does not have a flag. CLI11 would name the flag too, but not suggest another.
 void check_flags(const CLI::App& command, const std::vector<std::string>& arguments) {
   std::vector<std::string> known = {"--help"};
   for (const CLI::Option* option : command.get_options()) {
@@ -296,7 +296,7 @@ void check_flags(const CLI::App& command, const std::vector<std::string>& argume
   }
 }
 
-/// The first word has to be a command, or a flag such as --help.
+/// Throws unless the first word is a command, or a flag such as --help.
 void check_command(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 9> kCommands = {"generate", "run",  "bench", "compile", "ladder",
                                                          "sweep",    "ring", "cache", "info"};
@@ -310,7 +310,7 @@ void check_command(const std::vector<std::string>& arguments) {
   }
 }
 
-/// Everything that one command line may fill: the commands with their options and flags.
+/// Everything that a command line may fill: the commands with their options and flags.
 struct CommandLine {
   CLI::App app{"Exact attention, forward and backward: O = softmax(scale Q K^T + bias) V", "attend"};
   Raw raw;
@@ -325,7 +325,7 @@ struct CommandLine {
   InfoOptions info;
   AttentionOptions explained;
 
-  /// Names every command, for --help.
+  /// Adds all commands by name, for --help.
   CommandLine() {
     app.set_version_flag("--version", std::string("attend ") + version());
     app.require_subcommand(1);
@@ -341,7 +341,7 @@ struct CommandLine {
     app.add_subcommand("info", "Say what this machine and this build can do");
   }
 
-  /// Adds the flags of one command: those of the others will not be needed.
+  /// Adds the flags of one command; those of the others are not needed.
   void add_flags(const std::string& command) {
     const auto sub = [&]() -> CLI::App& { return *app.get_subcommand(command); };
     if (command == "generate") add_generate(sub(), generate, raw);
@@ -355,7 +355,7 @@ struct CommandLine {
     if (command == "info") add_info(sub(), info, raw, explained);
   }
 
-  /// The options of the command that was parsed.
+  /// Returns the options of the command that was parsed.
   [[nodiscard]] Command finished() {
     if (app.got_subcommand("generate")) return finish(std::move(generate), raw);
     if (app.got_subcommand("run")) return finish(std::move(run), raw);
@@ -379,7 +379,7 @@ Command parse(const std::vector<std::string>& given) {
   check_command(arguments);
   if (!command.starts_with('-')) check_flags(*line.app.get_subcommand(command), arguments);
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 wants
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // CLI11 expects this order
     line.app.parse(reversed);
   } catch (const CLI::CallForVersion& version_text) {
     return Message{std::string(version_text.what()) + "\n"};

@@ -1,4 +1,5 @@
-// Flags that say a problem, shared by the commands that take one: the options of attention, and its sizes in one line.
+// Flags that describe a problem, shared by the commands that take one: the options of attention, and the sizes in one
+// flag.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,14 +13,14 @@
 
 namespace attend::cli {
 
-/// The element types that commands take, and their names, in one order.
+/// Return the element types that commands take, and their names in the same order.
 [[nodiscard]] const std::vector<DType>& flag_dtypes();
 [[nodiscard]] std::vector<std::string> dtype_names();
 
-/// The pieces of `text` between commas.
+/// Returns the parts of `text` between commas.
 [[nodiscard]] std::vector<std::string> split_at_commas(std::string_view text);
 
-/// The options of attention. Values that are absent until read are put where they belong by finish().
+/// The options of attention. finish() stores the values that may be absent.
 struct AttentionFlags {
   std::array<std::optional<double>, core::kScoreNumbers.size()> score_numbers;
 
@@ -27,17 +28,17 @@ struct AttentionFlags {
   void finish(AttentionOptions& options) const;
 };
 
-/// --problem B,H,S,D (or another flag) and what it leaves open.
+/// --problem B,H,S,D (or a flag of another name) and the flags for the remaining sizes.
 struct ProblemFlags {
   AttentionFlags attention;
   std::string sizes;
-  std::size_t dtype = 2;                                    // bf16, if the command has no other before add()
-  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as the other one
+  std::size_t dtype = 2;                                    // bf16, unless the command sets another before add()
+  std::int64_t heads_kv = 0, seqlen_k = 0, head_dim_v = 0;  // 0: as its counterpart
 
   void add(CLI::App& app, const char* flag, AttentionOptions& options);
-  /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.
+  /// @throws Error (kInvalidArgument) that names the flag, the given value and the allowed values.
   [[nodiscard]] io::FolderSpec finish(const char* flag, AttentionOptions& options) const;
-  /// Where the command goes without `flag`: refuses what only a problem has.
+  /// For a command without `flag`: throws if a flag is given that needs it.
   void finish_without_sizes(const char* flag, AttentionOptions& options) const;
 };
 

@@ -1,4 +1,4 @@
-// The flags of `attend ring`, and those that `attend run --ring` has of them.
+// The flags of `attend ring`, and those that `attend run --ring` shares with it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,11 +9,11 @@
 
 namespace attend::cli {
 
-/// --algorithm: the value of a RingAlgorithm.
+/// Adds --algorithm, whose value is that of a RingAlgorithm.
 void add_algorithm(CLI::App& app, std::size_t& algorithm);
 
-/// Refuses what `attend run` has and a ring has not.
-/// @throws Error (kInvalidArgument) naming the flag and what is allowed.
+/// Checks for options of `attend run` that a ring does not support.
+/// @throws Error (kInvalidArgument) that names the flag and the allowed values.
 void check_run_on_ring(const RunOptions& options);
 
 struct RingFlags {
@@ -21,7 +21,7 @@ struct RingFlags {
   std::size_t sharding = 0, algorithm = 0, mode = 0, over = 0, copy_engines = 0, device = 0;
 
   void add(CLI::App& app, RingOptions& options);
-  /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.
+  /// @throws Error (kInvalidArgument) that names the flag, the given value and the allowed values.
   [[nodiscard]] RingOptions finish(RingOptions options) const;
 };
 

@@ -1,4 +1,4 @@
-// The flags of what is the caller's own: --score TEXT, --block_mask TEXT and --tensor NAME=FILE.
+// The flags for custom scores and masks: --score TEXT, --block_mask TEXT and --tensor NAME=FILE.
 #pragma once
 
 #include <CLI/CLI.hpp>

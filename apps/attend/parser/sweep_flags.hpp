@@ -19,7 +19,7 @@ struct SweepFlags {
   std::vector<std::string> settings;  // "block_n=64,96"
 
   void add(CLI::App& app, SweepOptions& options);
-  /// @throws Error (kInvalidArgument) naming the flag, the value found and what is allowed.
+  /// @throws Error (kInvalidArgument) that names the flag, the given value and the allowed values.
   [[nodiscard]] SweepOptions finish(SweepOptions options) const;
 };
 

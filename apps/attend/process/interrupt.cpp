@@ -19,7 +19,7 @@ namespace {
 
 std::atomic<int> signal_number = 0;
 
-/// Never destroyed: the waiting thread lives until the process ends.
+/// Never destroyed, because the waiting thread runs until the process ends.
 struct Results {
   std::mutex mutex;
   std::string text = "nothing was written";
@@ -34,7 +34,7 @@ const char* signal_name(int number) {
   return number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP";
 }
 
-/// Says once what is left of the results.
+/// Reports once what happened to the results.
 void report() {
   const int number = signal_number.load(std::memory_order_relaxed);
   Results& all = results();
@@ -44,7 +44,7 @@ void report() {
   (void)!::write(STDERR_FILENO, line.data(), line.size());
 }
 
-/// Ends the process by the signal itself: a shell then sees that it was interrupted, and ends its loop too.
+/// Ends the process by the signal itself: then a shell knows that it was interrupted and ends its loop too.
 [[noreturn]] void end_by_signal() {
   const int number = signal_number.load(std::memory_order_relaxed);
   ::signal(number, SIG_DFL);
@@ -62,8 +62,8 @@ void report() {
   while (sigwait(&signals, &number) != 0) {
   }
   signal_number.store(number, std::memory_order_relaxed);
-  sigtimedwait(&signals, nullptr, &kGrace);  // main() ends the process meanwhile, or a second signal comes
-  io::abandon_unfinished_files();            // waits for a commit that is under way: that takes milliseconds
+  sigtimedwait(&signals, nullptr, &kGrace);  // until then main() may end the process, or a second signal comes
+  io::abandon_unfinished_files();            // waits milliseconds for a commit that is in progress
   report();
   end_by_signal();
 }
@@ -78,7 +78,7 @@ void watch_for_interrupts() {
     const bool is_ignored = sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
     if (!is_ignored) sigaddset(&signals, number);
   }
-  // Blocked in every thread, as threads inherit it: the signals are only for the thread that waits for them.
+  // Blocks the signals in every thread, since threads inherit the mask: only the thread that waits for them gets them.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals] { wait_and_end(signals); }).detach();
   cpu::set_interrupt_check([] { return signal_number.load(std::memory_order_relaxed) != 0; });

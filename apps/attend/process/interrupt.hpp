@@ -1,24 +1,24 @@
-// SIGINT, SIGTERM and SIGHUP: the program ends soon, says so, and leaves no unfinished file.
+// SIGINT, SIGTERM and SIGHUP: the program ends soon, prints a message, and leaves no unfinished file.
 #pragma once
 
 #include <string>
 
 namespace attend::cli {
 
-/// For main(), before any other thread starts. From here on a thread waits for the signals (those that the parent told
-/// this process to ignore stay ignored). At the first one stop_if_interrupted() throws, in this program and in the
-/// library's loops on the CPU. Where that does not end the program within a second (a GPU's driver, a compiler and MPI
-/// ask nobody), and at a second signal, the thread removes all unfinished files and ends the process itself.
+/// Starts a thread that waits for the signals; main() must call it before it starts any other thread. Signals that the
+/// parent made this process ignore stay ignored. After the first signal stop_if_interrupted() throws, both in this
+/// program and in the library's loops on the CPU. If the program has not ended after a second (the driver of a GPU, a
+/// compiler and MPI do not check), or at a second signal, the thread removes all unfinished files and ends the process.
 void watch_for_interrupts();
 
 /// Throws cpu::Interrupted after a signal.
 void stop_if_interrupted();
 
-/// Says on stderr, once, which signal came and what became of the results, and ends the process by that signal: a shell
-/// shows 128 and its number as the status, and knows that the user interrupted it.
+/// Reports on stderr, once, which signal came and what happened to the results, and ends the process by that signal. A
+/// shell then shows 128 plus the number of the signal as the status, and knows that the user interrupted it.
 [[noreturn]] void end_interrupted();
 
-/// What that line says of the results; "nothing was written" at first.
+/// Sets what that message says about the results; at first "nothing was written".
 void set_interrupted_results(std::string text);
 
 }  // namespace attend::cli

@@ -8,8 +8,8 @@
 namespace attend::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{500};  // shorter work shows nothing
-constexpr std::chrono::milliseconds kInterval{100};  // between two drawings
+constexpr std::chrono::milliseconds kPatience{500};  // shorter work shows no bar
+constexpr std::chrono::milliseconds kInterval{100};  // between two updates
 constexpr std::int64_t kWidth = 30;                  // characters
 
 }  // namespace

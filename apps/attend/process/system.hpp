@@ -1,4 +1,4 @@
-// What is known about the machine.
+// Properties of the machine.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,13 @@
 
 namespace attend::cli {
 
-/// The processor's name as it gives it, "unknown CPU" where the system does not say.
+/// Returns the name of the processor, or "unknown CPU" if the system does not give one.
 [[nodiscard]] std::string cpu_model();
 
-/// Bytes of physical memory.
+/// Returns the bytes of physical memory.
 [[nodiscard]] std::int64_t memory_bytes();
 
-/// Cores that this process may run on.
+/// Returns the number of cores that this process may use.
 [[nodiscard]] int usable_cores();
 
 }  // namespace attend::cli

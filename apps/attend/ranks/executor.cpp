@@ -66,7 +66,7 @@ class RingExecutor : public Executor {
     return rows;
   }
 
-  /// Of a bias or mask, which may be the same for all rows.
+  /// Returns this rank's rows of a bias or mask, which may be the same for all rows.
   Tensor rows_of_scores(const io::HostTensor& whole, std::optional<io::HostTensor>& mine) const {
     if (whole.shape()[2] == 1) return whole.view();
     mine = rows_of(whole.view());
@@ -76,15 +76,15 @@ class RingExecutor : public Executor {
   void prepare_backward() {
     if (work_.dout) mine_.dout = rows_of(work_.dout->view());
     mine_.allocate_backward();
-    for (auto& gradient : mine_.score_gradients) gradient.reset();  // there is none over a ring
-    if (!has_forward_) {                                            // those of an earlier run
+    for (auto& gradient : mine_.score_gradients) gradient.reset();  // a ring computes no gradients of score tensors
+    if (!has_forward_) {                                            // then they come from an earlier run
       mine_.o = rows_of(work_.o.view());
       mine_.lse = rows_of(work_.lse.view());
     }
     has_gradients_ = true;
   }
 
-  /// The rows of all ranks to their places in `whole`, on rank 0.
+  /// Copies the rows of all ranks to their places in `whole`, on rank 0.
   void bring(io::HostTensor& rows, const io::HostTensor& whole) {
     const RingContext& context = ring_.context();
     if (!ring_.is_first()) return ring_.bring_to_first(context.rank(), rows.bytes());

@@ -1,4 +1,4 @@
-// A workload computed by the ranks of a ring: each has all inputs, works on its rows, and rank 0 gets the results.
+// Computes a workload on the ranks of a ring: each rank has all inputs and computes its rows; rank 0 gets the results.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace attend::cli {
 
-/// run() and samples are collective: the time is that of the slowest rank, the same on every rank, so that all repeat a
-/// pass as often. fetch() fills the outputs of `w` on rank 0. No gradient of a bias.
+/// run() and the samplers are collective. A sample is the time of the slowest rank and is the same on every rank, so
+/// that all repeat a pass equally often. fetch() fills the outputs of `w` on rank 0. There is no gradient of a bias.
 [[nodiscard]] std::unique_ptr<Executor> make_ring_executor(const Workload& w, const Choice& choice,
                                                            const RingParams& ring_params, RingSession& ring);
 

@@ -52,7 +52,7 @@ class ThreadParty : public RingParty {
         } catch (...) {
           failures[at] = std::current_exception();
         }
-        barrier.arrive_and_drop();  // nobody waits for a rank that has gone
+        barrier.arrive_and_drop();  // nobody waits for a rank that has ended
       });
     }
     threads.clear();  // joins
@@ -108,7 +108,7 @@ class MpiParty : public RingParty {
 
 }  // namespace
 
-// By what Open MPI, and what MPICH and its kin, tell it.
+// Checks the variables that Open MPI sets, and those that MPICH and related libraries set.
 bool is_of_mpirun() {
   return core::environment("OMPI_COMM_WORLD_SIZE") != nullptr || core::environment("PMI_SIZE") != nullptr;
 }

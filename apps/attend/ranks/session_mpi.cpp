@@ -8,10 +8,10 @@
 namespace attend::cli {
 namespace {
 
-/// MPI counts in int: more bytes than this go in pieces, which keep their order.
+/// MPI counts in int: more bytes than this are sent in several pieces, which arrive in order.
 constexpr std::size_t kMaxPieceBytes = std::size_t{1} << 30;
 
-/// MPI's own handler ends all processes where a call fails: none of them returns an error here.
+/// MPI's default handler ends all processes if a call fails, so no call here returns an error.
 class MpiSession : public RingSession {
  public:
   MpiSession() {
@@ -27,7 +27,7 @@ class MpiSession : public RingSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
   ~MpiSession() override {
-    context_.reset();  // its communicator has to go before MPI ends
+    context_.reset();  // its communicator must be freed before MPI_Finalize
     MPI_Finalize();
   }
 

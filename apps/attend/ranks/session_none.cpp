@@ -1,4 +1,4 @@
-// What the program is built with where there is no MPI.
+// Used when the program is built without MPI.
 #include "attend/error.hpp"
 #include "ranks/session.hpp"
 

@@ -13,7 +13,7 @@
 namespace attend::cli {
 namespace {
 
-/// What the threads lay before each other.
+/// Data that the threads share.
 struct Table {
   explicit Table(int num_ranks)
       : barrier(num_ranks),
@@ -27,8 +27,8 @@ struct Table {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::span<std::byte>> sent;  // by each rank to rank 0; empty: nothing, or taken already
-  bool failed = false;                     // some rank: nobody waits for bytes any more
+  std::vector<std::span<std::byte>> sent;  // from each rank to rank 0; empty: nothing, or already taken
+  bool failed = false;                     // on any rank; then nobody waits for bytes any more
 };
 
 class ThreadSession : public RingSession {
@@ -45,13 +45,13 @@ class ThreadSession : public RingSession {
       table_.failed = true;
       table_.changed.notify_all();
     }
-    table_.barrier.arrive_and_wait();  // all have said theirs
+    table_.barrier.arrive_and_wait();  // all failures are written
     std::string text;
     for (std::size_t rank = 0; rank < table_.failures.size() && text.empty(); ++rank) {
       text = table_.failures[rank];
       if (!text.empty() && rank > 0) text += " (on rank " + std::to_string(rank) + ")";
     }
-    table_.barrier.arrive_and_wait();  // all have read: the table may be written again
+    table_.barrier.arrive_and_wait();  // all failures are read: the table may be written again
     return text;
   }
 
@@ -70,7 +70,8 @@ class ThreadSession : public RingSession {
     if (context_.rank() == rank) {
       place = bytes;
       table_.changed.notify_all();
-      table_.changed.wait(lock, [&] { return place.empty() || table_.failed; });  // the bytes are the caller's again
+      // Then the caller may use the bytes again.
+      table_.changed.wait(lock, [&] { return place.empty() || table_.failed; });
       place = {};
     } else {
       table_.changed.wait(lock, [&] { return !place.empty() || table_.failed; });
@@ -104,7 +105,7 @@ int on_threads(int num_ranks, const std::function<int(RingSession&)>& work) {
       } catch (...) {
         failures[rank] = std::current_exception();
       }
-      table.barrier.arrive_and_drop();  // nobody waits for a rank that has gone
+      table.barrier.arrive_and_drop();  // nobody waits for a rank that has ended
     });
   }
   threads.clear();  // joins

@@ -1,4 +1,4 @@
-// A rank's share of the work as one device does it, without a ring: what `attend ring` holds a ring's time against.
+// A rank's share of the work as one device computes it without a ring. `attend ring` compares the ring's time with it.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,31 @@
 
 namespace attend::cli {
 
-/// Consecutive rows of a rank, and the keys that they see: a call of its own, whose mask aligns bottom right.
+/// Consecutive rows of a rank and the keys that they see, as a separate call whose mask aligns bottom right.
 struct SharePiece {
-  std::int64_t row = 0, num_rows = 0;  ///< from the rank's row on
-  std::int64_t key = 0, num_keys = 0;  ///< of the whole sequence
+  std::int64_t row = 0, num_rows = 0;  ///< within the rank's rows
+  std::int64_t key = 0, num_keys = 0;  ///< within the complete sequence
   std::int64_t window_left = -1, window_right = -1;
 };
 
-/// Whether each rank's work is a call for each of a few pieces: not where tokens are dealt out in stripes.
+/// Returns whether each rank's work is a call for each of a few pieces. It is not for a striped sharding.
 [[nodiscard]] bool has_pieces(const RingOptions& options);
 
-/// The rank's rows against the keys that they see. A piece without keys is left out. For options with has_pieces().
+/// Returns the rank's rows with the keys that they see, without pieces that see no key. Only for options with
+/// has_pieces().
 [[nodiscard]] std::vector<SharePiece> share_pieces(const RingOptions& options, int rank, int num_ranks);
 
-/// Visible pairs of rows and keys that a rank has in the mean, over those of this rank: 1 where the work is balanced.
-/// Infinite for a rank without any.
+/// Returns the average number of visible pairs per rank over that of this rank: 1 if the work is balanced, infinite for
+/// a rank without any pair.
 [[nodiscard]] double mean_over_own(const RingOptions& options, int rank, int num_ranks);
 
-/// Keys that a row of the whole sees in the mean.
+/// Returns the average number of keys that a row of the complete problem sees.
 [[nodiscard]] double mean_keys(const RingOptions& options);
 
-/// The options without causal mask and window.
+/// Returns the options without causal mask and window.
 [[nodiscard]] AttentionOptions unmasked(AttentionOptions attention);
 
-/// `count` rows (or keys) of a tensor from number `begin` on.
+/// Returns `count` rows (or keys) of a tensor, beginning with row `begin`.
 [[nodiscard]] Tensor rows_from(Tensor t, std::int64_t begin, std::int64_t count);
 
 }  // namespace attend::cli

@@ -13,7 +13,7 @@ using Interval = std::pair<double, double>;
 using ring::Activity;
 using ring::Span;
 
-/// The same time as intervals that do not touch.
+/// Merges intervals that overlap or touch.
 std::vector<Interval> joined(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end());
   std::vector<Interval> all;
@@ -33,7 +33,7 @@ double length(const std::vector<Interval>& intervals) {
   return sum;
 }
 
-/// How much of `intervals` is in `others`; both joined.
+/// Returns how much of `intervals` lies in `others`; both must be merged.
 double overlap(const std::vector<Interval>& intervals, const std::vector<Interval>& others) {
   double sum = 0;
   for (const Interval& a : intervals) {

@@ -1,4 +1,4 @@
-// What the ranks of a ring did when: times of each step, and bars that show them.
+// Times of each step of a ring's ranks, and bars that show them.
 #pragma once
 
 #include <string>
@@ -12,18 +12,18 @@ namespace attend::cli {
 struct StepTimes {
   int step = 0;
   double compute = 0;
-  double exchange = 0;  ///< from its beginning to its end, beside computation or not
-  double exposed = 0;   ///< of the exchange, while nothing was computed
+  double exchange = 0;  ///< from beginning to end, hidden behind computation or not
+  double exposed = 0;   ///< the part of the exchange during which nothing was computed
 };
 
-/// The steps of one rank, by number.
+/// Returns the steps of one rank, ordered by number.
 [[nodiscard]] std::vector<StepTimes> step_times(const std::vector<ring::Span>& spans);
 
-/// Of each step the largest times of any rank.
+/// Returns, for each step, the largest times of any rank.
 [[nodiscard]] std::vector<StepTimes> slowest(const std::vector<std::vector<StepTimes>>& ranks);
 
-/// Two bars a rank over one axis of time, `columns` wide: what was computed, by the step's last digit, and below it
-/// what travelled (-). Where bars touch, the later one shows.
+/// Draws two bars per rank over one time axis, `columns` wide: computation, shown by the last digit of the step's
+/// number, and below it transfers (-). If two parts overlap, the later one is visible.
 [[nodiscard]] std::string timeline_text(const std::vector<std::vector<ring::Span>>& ranks, int columns);
 
 }  // namespace attend::cli

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// logsumexp counts for `passed` only: its magnitude is another than O's, and would hide O's errors.
+/// logsumexp counts only for `passed`: its magnitude differs from that of O, and would hide the errors of O.
 TensorError worst_of(const std::vector<TensorError>& tensors) {
   TensorError worst;
   worst.passed = true;
@@ -203,7 +203,7 @@ void write_files(const std::vector<Result>& results, const std::filesystem::path
   files.commit();
 }
 
-/// The path where it can be replaced at any time, else none.
+/// Returns the path if the file can be replaced at any time, and an empty path otherwise.
 std::filesystem::path replaceable(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
@@ -214,7 +214,7 @@ std::filesystem::path replaceable(const std::filesystem::path& path) {
 
 GrowingResultFiles::GrowingResultFiles(std::filesystem::path json, std::filesystem::path csv)
     : json_(std::move(json)), csv_(std::move(csv)) {
-  io::FileTransaction files;  // without commit: only to see that it can be
+  io::FileTransaction files;  // without commit, only to check that the files can be written
   const ResultFiles trial(files, json_, csv_);
 }
 

@@ -1,4 +1,4 @@
-// Results as a person, a JSON reader and a spreadsheet want them.
+// Results as text for people, as JSON and as comma-separated values.
 #pragma once
 
 #include <cstdint>
@@ -27,27 +27,27 @@ struct Result {
   AttentionOptions options;
   int threads = 0;
   int ranks = 0;         ///< of a ring; 0: no ring
-  std::string sharding;  ///< likewise, empty
-  std::string function;  ///< a mask or score of the caller's own (GridEntry); empty: none
+  std::string sharding;  ///< of a ring; empty: no ring
+  std::string function;  ///< name of a custom mask or score (GridEntry); empty: none
   double seen = 1;       ///< part of the pairs of rows and keys that count
   Timing timing;
-  double tflops = 0;                 ///< 10^12 operations a second, see operations()
-  double gbps = 0;                   ///< 10^9 bytes a second, see traffic()
+  double tflops = 0;                 ///< 10^12 operations per second, see operations()
+  double gbps = 0;                   ///< 10^9 bytes per second, see traffic()
   std::vector<TensorError> tensors;  ///< empty: not checked
 };
 
 [[nodiscard]] Result make_result(const Workload& w, Mode mode, const Choice& choice, const Timing& timing);
 
-/// A list with one object for each result. Always: compute, mode, device, dtype, B, H, Hkv, Sq, Sk, D, Dv, causal,
-/// window_left, window_right, the numbers of core::kScoreNumbers by name, threads, runs, ms (median), ms_min, ms_p25,
-/// ms_p75, tflops, gbps, sm_mhz (the GPU's clock, 0 on a CPU), device_name. Of a ring: ranks, sharding. Of --grid
-/// masks: function, seen (part of the pairs that count in tflops). If checked:
-/// max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed (all of them) and `tensors`, a list
-/// of objects with name, the same five keys, tolerance and, where it is judged, mse_tolerance. An infinite error is
-/// null, as JSON has no infinity.
+/// Returns a list with one object for each result. An object always has compute, mode, device, dtype, B, H, Hkv, Sq,
+/// Sk, D, Dv, causal, window_left, window_right, the numbers of core::kScoreNumbers by name, threads, runs, ms
+/// (median), ms_min, ms_p25, ms_p75, tflops, gbps, sm_mhz (the clock of the GPU, 0 on a CPU) and device_name. Results
+/// of a ring also have ranks and sharding. Those of --grid masks have function and seen (part of the pairs that count
+/// in tflops). Checked results have max_abs_err, mean_abs_err, mse, max_rel_err (the largest of any tensor), passed
+/// (true if all tensors passed) and `tensors`: a list of objects with name, the same five keys, tolerance and, if the
+/// MSE is judged, mse_tolerance. An infinite error is null, because JSON has no infinity.
 [[nodiscard]] nlohmann::ordered_json to_json(const std::vector<Result>& results);
 
-/// The same without `tensors`: a line of names, and a line for each result.
+/// Returns the same without `tensors`, as a line of names followed by one line for each result.
 [[nodiscard]] std::string to_csv(const std::vector<Result>& results);
 
 /// "3.21 ms", "45.0 us", "1.23 s"
@@ -59,10 +59,11 @@ struct Result {
 /// "batch 2, heads 8 (2 key heads), ..., f32, causal"
 [[nodiscard]] std::string problem_text(const Result& result);
 
-/// The table of errors, with a column that says PASS or FAIL.
+/// Returns the table of errors. Its last column says PASS or FAIL.
 [[nodiscard]] std::string check_table(const std::vector<Result>& results);
 
-/// --json and --csv: files that are opened before the work, so that a bad path costs no time, and filled after it.
+/// The files of --json and --csv. They are opened before the work, so that a wrong path costs no time, and filled after
+/// it.
 class ResultFiles {
  public:
   ResultFiles(io::FileTransaction& transaction, const std::filesystem::path& json, const std::filesystem::path& csv);
@@ -73,17 +74,17 @@ class ResultFiles {
   std::optional<io::FileTransaction::Handle> json_, csv_;
 };
 
-/// --json and --csv of a long measurement: save() replaces both files by what there is so far, so that no end of the
-/// program costs what it had measured. Places that are written to and not replaced (a pipe, /dev/stdout) get the
-/// results once, from finish().
+/// The files of --json and --csv for a long measurement. save() replaces both with the results so far, so that they are
+/// not lost if the program ends early. Outputs that cannot be replaced (a pipe, /dev/stdout) get the results once, from
+/// finish().
 class GrowingResultFiles {
  public:
-  /// @throws Error where a file cannot be written; it has not changed then.
+  /// @throws Error if a file cannot be written; the file is then unchanged.
   GrowingResultFiles(std::filesystem::path json, std::filesystem::path csv);
   void save(const std::vector<Result>& results);
   void finish(const std::vector<Result>& results);
 
-  /// "what was measured is in b.json", or that it is nowhere.
+  /// Returns "what was measured is in b.json", or that nothing was written.
   [[nodiscard]] std::string text() const;
 
  private:

@@ -1,4 +1,4 @@
-// A workload's tensors on a GPU, and the passes over them.
+// The tensors of a workload on a GPU, and the passes that use them.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace attend::cli {
 
-/// All of it happens on one stream. The host's workload has to outlive it.
+/// All work happens on one stream. The host's workload must outlive this object.
 class DeviceWorkload : public Executor {
  public:
   DeviceWorkload(const Workload& host, const Choice& choice, bool rotate);
@@ -20,7 +20,7 @@ class DeviceWorkload : public Executor {
   void run(Mode pass) override;
   void fetch() override;
   Sampler sampler(Mode pass) override;
-  /// The same for calls that go another way than through the library's front door.
+  /// The same for calls that do not use the library's public functions.
   using Submit = std::function<void(const core::Problem&, Stream)>;
   [[nodiscard]] Sampler sampler(Mode pass, Submit submit);
   double clock_mhz() override;
@@ -52,7 +52,7 @@ class DeviceWorkload : public Executor {
   cuda::OwnStream stream_;
   std::vector<cuda::Scratch> memory_;
   std::optional<ScoreFunction> score_;
-  std::vector<TensorSet> sets_;  // the first one's results are fetched
+  std::vector<TensorSet> sets_;  // fetch() copies the results of the first
   std::size_t next_ = 0;
 };
 

@@ -18,7 +18,7 @@ bool wants(Mode mode, Mode pass) {
   return mode == Mode::kBoth || mode == pass;
 }
 
-/// The problems that the backend has to support, as if the tensors were on `device`.
+/// Returns the problems that the backend must support, as if the tensors were on `device`.
 std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device device) {
   std::vector<core::Problem> problems;
   if (wants(mode, Mode::kForward)) problems.push_back(w.forward_problem());
@@ -27,7 +27,7 @@ std::vector<core::Problem> problems_on(const Workload& w, Mode mode, Device devi
   return problems;
 }
 
-/// A backend for each problem, chosen as the library does.
+/// Chooses a backend for each problem as the library does.
 Choice choose_each(std::string_view compute, const std::vector<core::Problem>& problems, Device device) {
   Choice choice = {"", "", device, ""};
   for (const core::Problem& p : problems) {

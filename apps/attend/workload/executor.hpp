@@ -1,4 +1,4 @@
-// Who computes a workload, and where: the choice behind --compute and --device, and the two places, host and GPU.
+// Where and with what a workload is computed: the choice from --compute and --device, and executors for host and GPU.
 #pragma once
 
 #include <memory>
@@ -12,52 +12,55 @@
 
 namespace attend::cli {
 
-/// What --compute came to: a backend's name for each pass, as the library chooses them, and the place of the tensors.
+/// The result of --compute: the name of a backend for each pass, as the library chooses them, and the device of the
+/// tensors.
 struct Choice {
-  std::string forward, backward;  ///< empty for a pass that is not wanted
+  std::string forward, backward;  ///< empty for a pass that is not computed
   Device device;
-  std::string note;  ///< why auto did not take a GPU; empty where it did, or was not asked
+  std::string note;  ///< why auto did not choose a GPU; empty if it did, or if another backend was given
 
-  /// Of one pass, kForward or kBackward. Backward needs what forward gives: where only backward was asked for, its
-  /// backend does both, or auto the forward where it has none.
+  /// Returns the backend of one pass, kForward or kBackward. Backward needs the results of forward: if only backward is
+  /// computed, its backend does both, or auto chooses one for forward if that backend has none.
   [[nodiscard]] const std::string& compute(Mode pass) const {
     return (pass == Mode::kForward && !forward.empty()) || backward.empty() ? forward : backward;
   }
 };
 
-/// @param compute  "auto" or a backend's name
-/// @param device   what --device says, if anything. Auto without it takes the GPU where there is one that supports all
-///                 passes of `mode`, and otherwise the CPU
-/// @throws Error (kInvalidArgument) for a name that is none; (kMissingHardware) for a GPU that is not there or
-///         that the library cannot use; (kUnsupported) with what the backend lacks for this problem.
+/// @param compute  "auto" or the name of a backend
+/// @param device   what --device says, if given. Otherwise auto takes the GPU if there is one that supports all passes
+///     of `mode`, and the CPU if not
+/// @throws Error (kInvalidArgument) for an unknown name; (kMissingHardware) if there is no GPU or the library cannot
+///     use it; (kUnsupported) that says what the backend does not support.
 [[nodiscard]] Choice choose_compute(std::string_view compute, std::optional<DeviceType> device, const Workload& w,
                                     Mode mode);
 
-/// Where these backends compute, before there is a workload: a GPU if each of them does; auto takes one that is here.
+/// Returns where the backends compute, before there is a workload: on a GPU if all of them do. auto does if a usable
+/// GPU is here.
 [[nodiscard]] DeviceType device_of(const std::vector<std::string>& computes, std::optional<DeviceType> device);
 
-/// The processor's or the GPU's name.
+/// Returns the name of the processor or of the GPU.
 [[nodiscard]] std::string device_name(Device device);
 
-/// Computes the passes of one workload in one place.
+/// Computes the passes of one workload on one device.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// One pass, kForward or kBackward. Backward reads what forward gave. On a GPU the call only submits the work.
+  /// Computes one pass, kForward or kBackward. Backward reads the results of forward. On a GPU the call only submits
+  /// the work.
   virtual void run(Mode pass) = 0;
 
-  /// Waits for everything submitted, and brings the results into the workload.
+  /// Waits for all submitted work and copies the results into the workload.
   virtual void fetch() = 0;
 
-  /// A timer for one pass: see Sampler.
+  /// Returns a timer for one pass, see Sampler.
   [[nodiscard]] virtual Sampler sampler(Mode pass) = 0;
 
-  /// The GPU's clock at this moment, in MHz; 0 on a CPU.
+  /// Returns the current clock of the GPU in MHz; 0 on a CPU.
   [[nodiscard]] virtual double clock_mhz() = 0;
 };
 
-/// @param rotate  on a GPU: keep enough copies of the tensors that calls in a row do not find them in the L2 cache
+/// @param rotate  on a GPU: keep enough copies of the tensors that consecutive calls do not find them in the L2 cache
 [[nodiscard]] std::unique_ptr<Executor> make_executor(const Workload& w, const Choice& choice, bool rotate);
 
 }  // namespace attend::cli

@@ -32,7 +32,7 @@ std::vector<GridEntry> seed_grid(DType dtype) {
   return specs;
 }
 
-/// 16384 tokens, 2048 channels, full and causal, as in the tables of the FlashAttention papers.
+/// 16384 tokens and 2048 channels, full and causal, as in the tables of the FlashAttention papers.
 std::vector<GridEntry> paper_grid(DType dtype) {
   constexpr std::int64_t kTokens = 16384;
   constexpr std::int64_t kChannels = 2048;
@@ -61,7 +61,7 @@ std::vector<GridEntry> gpt3_grid(DType dtype) {
   return specs;
 }
 
-/// One entry of a grid file, and the keys that were asked for.
+/// One entry of a grid file, and the keys that have been read from it.
 class Entry {
  public:
   Entry(const Json& object, std::string where) : object_(object), where_(std::move(where)) {

@@ -28,12 +28,12 @@ Index heads_of(const Workload& w) {
   return w.q.shape()[1];
 }
 
-/// An eighth of the keys: how far windows, documents and prefixes reach.
+/// Returns an eighth of the keys, the size of windows, documents and prefixes.
 Index reach_of(const Workload& w) {
   return std::max<Index>(keys_of(w) / 8, 1);
 }
 
-/// A dense tensor whose element n is value(n).
+/// Returns a dense tensor whose element n is value(n).
 template <class T, class Value>
 UserScore::Capture capture(const char* name, DType dtype, const std::vector<Index>& shape, Value value) {
   Shape four = {1, 1, 1, 1};
@@ -61,16 +61,16 @@ void add_documents(Workload& w) {
   add_mask(w, "k <= q && doc[q] == doc[k]", captures);
 }
 
-/// Squares of 8 x 8 pixels, as many side by side as make the image about as wide as it is high.
+/// Returns how many squares of 8 x 8 pixels are in a row if the image is about as wide as it is high.
 Index squares_in_a_row(Index pixels) {
   const auto most = std::max<Index>(static_cast<Index>(std::sqrt(static_cast<double>(pixels))) / 8, 1);
   for (Index n = most; n > most / 2; --n) {
-    if (pixels % (64 * n) == 0) return n;  // the last row of squares is whole
+    if (pixels % (64 * n) == 0) return n;  // the last row of squares is complete
   }
   return most;
 }
 
-/// Pixels of an image in an order of squares: each sees the window around it, which stays inside of the image (NATTEN).
+/// Pixels of an image, ordered in squares. Each sees the window around it, which stays inside the image (NATTEN).
 void add_neighbours(Workload& w) {
   const Index pixels = std::max(rows_of(w), keys_of(w)), squares = squares_in_a_row(pixels);
   const Index columns = 8 * squares, lines = 8 * ((pixels + 64 * squares - 1) / (64 * squares));
@@ -85,7 +85,7 @@ void add_neighbours(Workload& w) {
                               reach / 2, lines - reach, columns - reach, reach));
 }
 
-/// Of the blocks of 128 rows and 128 keys about 12 % by chance, and the first one, so that no mask is empty.
+/// Keeps a random 12 % of the blocks of 128 rows and 128 keys, and the first block so that the mask is not empty.
 void add_blocks(Workload& w) {
   constexpr std::uint64_t kShare = 12;
   const Index rows = (rows_of(w) + 127) / 128, keys = (keys_of(w) + 127) / 128;
@@ -97,7 +97,7 @@ void add_blocks(Workload& w) {
   add_mask(w, "keep[q // 128][k // 128]", captures);
 }
 
-/// The option `mask`, of bools for each row and key: causal, too.
+/// The option `mask` with a bool for each row and key; it is causal too.
 void add_bools(Workload& w) {
   const auto row = std::find_if(core::kScoreTensors.begin(), core::kScoreTensors.end(),
                                 [](const core::ScoreTensor& tensor) { return tensor.dtype == DType::kBool; });
@@ -127,7 +127,7 @@ void add_table(Workload& w) {
   add_score(w, "score + table[h][clamp(q - k, -128, 127) + 128]", std::move(captures));
 }
 
-// First the option, then what says the same in a text.
+// First the option, then a text that does the same.
 constexpr OwnFunction kFunctions[] = {
     {"causal", [](Workload& w) { w.options.causal = true; }},
     {"causal-text", [](Workload& w) { add_mask(w, "k <= q"); }},

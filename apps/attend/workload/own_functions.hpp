@@ -1,4 +1,4 @@
-// Masks and scores of the caller's own, as docs/custom_scores.md has them, at sizes worth timing: bench --grid masks.
+// Custom masks and scores as in docs/custom_scores.md, at sizes large enough for timing: bench --grid masks.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace attend::cli {
 
-/// The problem of `spec` with each mask and score in turn.
+/// Returns the problem of `spec` once for each mask and score.
 [[nodiscard]] std::vector<GridEntry> masks_grid(const io::FolderSpec& spec);
 
-/// The sizes of the grid where nobody says others: of a GPU, or small ones of float32.
+/// Returns the default sizes of the grid: large ones for a GPU, small ones of float32 for a CPU.
 [[nodiscard]] io::FolderSpec masks_spec(DeviceType device);
 
-/// Gives a workload the mask or score of a GridEntry's name. Needs q and k.
-/// @throws Error (kInvalidArgument) for a name that is none.
+/// Adds the mask or score that a GridEntry names to a workload, which must have q and k.
+/// @throws Error (kInvalidArgument) for an unknown name.
 void add_own_function(const std::string& name, Workload& w);
 
 }  // namespace attend::cli

@@ -1,4 +1,4 @@
-// Problems of random numbers, for timing and for checking.
+// Random problems for timing and checking.
 #pragma once
 
 #include "workload/grid.hpp"
@@ -6,8 +6,8 @@
 
 namespace attend::cli {
 
-/// The problem of `entry` and its mask or score, with N(0,1) inputs, the same at every call, and poisoned outputs for
-/// the passes of `mode`. A tensor of more than four million elements repeats them.
+/// Returns the problem of `entry` with its mask or score, N(0,1) inputs that are the same at every call, and poisoned
+/// outputs for the passes of `mode`. Tensors of more than four million elements repeat them.
 [[nodiscard]] Workload random_workload(const GridEntry& entry, const AttentionOptions& options, Mode mode);
 
 }  // namespace attend::cli

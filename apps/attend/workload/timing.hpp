@@ -1,4 +1,4 @@
-// How long calls take.
+// Measures how long calls take.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,21 @@ namespace attend::cli {
 struct Timing {
   double median_ms = 0;
   double fastest_ms = 0;
-  double quartile_ms[2] = {0, 0};  ///< a quarter of the samples is below the first, above the second
-  std::int64_t runs = 0;           ///< samples
-  double sm_mhz = 0;               ///< clock of the GPU right after the last sample; 0: not a GPU's timing
+  double quartile_ms[2] = {0, 0};  ///< a quarter of the samples is below the first, a quarter above the second
+  std::int64_t runs = 0;           ///< number of samples
+  double sm_mhz = 0;               ///< clock of the GPU just after the last sample; 0 on a CPU
 };
 
-/// Does the work that is timed once, or often enough to be measured, and returns the milliseconds of one call.
+/// Does the timed work one or more times, as often as the measurement needs, and returns the milliseconds of one call.
 using Sampler = std::function<double()>;
 
-/// Times several computations in turns, so that whatever changes on the machine changes for all of them: `repeat`
-/// rounds of one sample each. Stops earlier, but not before one round, once they have taken `max_seconds` for each
-/// sampler. A first sample shorter than half a second only warms up the caches, the threads and the clocks, and is not
-/// counted.
+/// Times several computations in alternation, so that changes of the machine affect all of them alike: `repeat` rounds
+/// of one sample each. Stops earlier, but not before one round, once they have taken `max_seconds` for each sampler. A
+/// first sample shorter than half a second only warms up the caches, the threads and the clocks, and is not counted.
 [[nodiscard]] std::vector<Timing> time_in_turns(const std::vector<Sampler>& samplers, std::int64_t repeat,
                                                 double max_seconds);
 
-/// A sampler that makes one call and looks at the clock of the wall.
+/// Returns a sampler that makes one call and reads the wall clock.
 [[nodiscard]] Sampler wall_clock(std::function<void()> call);
 
 }  // namespace attend::cli

@@ -1,4 +1,4 @@
-// A score function of the user's with the tensors that it reads, in memory.
+// A custom score function with the tensors that it reads, in memory.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ class UserScore {
   struct Capture {
     std::string name;
     io::NpyArray array;
-    bool is_constant = false;  ///< nobody asks for its gradient
+    bool is_constant = false;  ///< its gradient is not computed
   };
 
   /// @throws Error as ScoreFunction does.
@@ -23,10 +23,10 @@ class UserScore {
 
   [[nodiscard]] const ScoreFunction& function() const { return function_; }
 
-  /// The same function of copies of the captures, which `copy` makes, each as dense as it is.
+  /// Returns the same function with copies of the captures, which `copy` makes; each must be as dense as the original.
   [[nodiscard]] ScoreFunction of_copies(const std::function<Tensor(const io::HostTensor&)>& copy) const;
 
-  /// Those that have a gradient: captures of floats that are no constants.
+  /// Returns the captures that have a gradient: those of floats that are not constant.
   [[nodiscard]] std::vector<const Capture*> learned_captures() const;
 
  private:
@@ -34,10 +34,10 @@ class UserScore {
   ScoreFunction function_;
 };
 
-/// As functions take them.
+/// Returns the captures in the form that score functions take.
 [[nodiscard]] std::vector<ScoreCapture> views_of(const std::vector<UserScore::Capture>& captures);
 
-/// A dense view of an array.
+/// Returns a dense view of an array.
 [[nodiscard]] StridedTensor strided_view(const io::HostTensor& tensor, const std::vector<std::int64_t>& shape);
 
 }  // namespace attend::cli

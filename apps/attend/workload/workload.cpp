@@ -11,7 +11,7 @@ io::HostTensor poisoned(DType dtype, const Shape& shape) {
   return tensor;
 }
 
-/// Scores that a head of one sequence computes, by the convention of operations().
+/// Returns the number of scores that a head of one sequence computes, counted as in operations().
 double scores(const core::Problem& p, const AttentionOptions& options) {
   const double all = static_cast<double>(p.max_seqlen_q) * static_cast<double>(p.max_seqlen_k);
   if (options.window_left < 0 && (options.causal || options.window_right < 0)) return options.causal ? all / 2 : all;
@@ -23,7 +23,7 @@ double scores(const core::Problem& p, const AttentionOptions& options) {
   return seen;
 }
 
-/// Part of the pairs that the option `mask` keeps: of its elements, however they are broadcast.
+/// Returns the part of the pairs that the option `mask` keeps: of its elements, whether or not they are broadcast.
 double share_kept(const ScoreTensors& tensors) {
   double share = 1;
   for (const auto& tensor : tensors) {

@@ -1,4 +1,4 @@
-// One attention problem with all its tensors in memory: what run and bench compute, and what the check looks at.
+// One attention problem with all its tensors in memory, for run, bench and the check.
 #pragma once
 
 #include <array>
@@ -17,47 +17,47 @@
 
 namespace attend::cli {
 
-/// A tensor for each option that is one, in the order of core::kScoreTensors.
+/// A tensor for each option that takes one, in the order of core::kScoreTensors.
 using ScoreTensors = std::array<std::optional<io::HostTensor>, core::kScoreTensors.size()>;
 
 struct Workload {
   AttentionOptions options;
 
-  // In. All (batch, heads, seqlen, head_dim).
+  // Inputs, all (batch, heads, seqlen, head_dim).
   io::HostTensor q, k, v;
   std::optional<io::HostTensor> dout;  // none: ones
   ScoreTensors score_tensors;          // broadcast as Params says
   std::shared_ptr<const UserScore> score;
   std::optional<BlockMask> block_mask;
 
-  // Out. Backward also reads o and lse.
+  // Outputs. Backward also reads o and lse.
   io::HostTensor o, lse, dq, dk, dv;
-  ScoreTensors score_gradients;                   // of the tensors above that are given and have one
-  std::vector<io::HostTensor> capture_gradients;  // of score->learned_captures(), with ones behind their sizes
+  ScoreTensors score_gradients;                   // for the tensors above that are given and have a gradient
+  std::vector<io::HostTensor> capture_gradients;  // of score->learned_captures(), their shapes padded with ones
 
-  /// Allocates o and lse, poisoned. The shapes of q and v have to be sound enough to multiply, not to agree.
+  /// Allocates o and lse, poisoned. The shapes of q and v must be valid, but need not agree.
   void allocate_forward();
 
-  /// Allocates dq, dk, dv, score_gradients and capture_gradients, poisoned, and the row of ones where there is no dout.
+  /// Allocates dq, dk, dv, score_gradients and capture_gradients, poisoned, and a row of ones if there is no dout.
   void allocate_backward();
 
-  /// The incoming gradient as backward takes it.
+  /// Returns the incoming gradient as backward takes it.
   [[nodiscard]] Tensor dout_view() const;
 
   [[nodiscard]] Params params(std::string_view compute) const;
 
-  /// attend::forward and attend::backward. @throws what they throw.
+  /// Call attend::forward and attend::backward. @throws what they throw.
   void forward(std::string_view compute) const;
   void backward(std::string_view compute) const;
 
-  /// The checked problem, for the implementations of the check. Needs allocate_forward (and _backward).
+  /// Return the checked problem, for the implementations in the check. They need allocate_forward (and _backward).
   [[nodiscard]] core::Problem forward_problem() const;
   [[nodiscard]] core::Problem backward_problem() const;
 
-  /// The same inputs with q, k, v and dout as `dtype` (and the bias, where that is f64), without results.
+  /// Returns the same inputs with q, k, v and dout as `dtype` (and the bias too if that is f64), without results.
   [[nodiscard]] Workload inputs_as(DType dtype) const;
 
-  /// (1, 1, 1, head_dim_v): what dout_view() shows in every row where there is no dout.
+  /// (1, 1, 1, head_dim_v): the row that dout_view() repeats if there is no dout.
   [[nodiscard]] const io::HostTensor& ones() const { return ones_; }
 
  private:
@@ -66,18 +66,18 @@ struct Workload {
   io::HostTensor ones_;
 };
 
-/// Makes attend::cpu_threads() return `threads`; 0 leaves it alone.
+/// Sets attend::cpu_threads() to `threads`; 0 changes nothing.
 void set_threads(std::int64_t threads);
 
-/// Part of all pairs of rows and keys that counts: half when causal, those inside of a window, and of a block mask or a
-/// mask of bools those that it sees, if that is less. Reads a whole mask of bools.
+/// Returns the part of all pairs of rows and keys that counts: half if causal, and those inside a window. For a block
+/// mask or a mask of bools it is the part that the mask keeps, if that is smaller. Reads the complete mask of bools.
 [[nodiscard]] double share_seen(const Workload& w);
 
-/// Floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head forward, 2.5 times as
-/// many backward; of these the part `seen`, which is share_seen().
+/// Returns the floating-point operations by the usual convention: 2 Sq Sk (D + Dv) for each sequence and head in
+/// forward, 2.5 times that in backward; multiplied by `seen`, which is share_seen().
 [[nodiscard]] double operations(const Workload& w, Mode mode, double seen);
 
-/// Bytes of all inputs and outputs of a call, each counted once: the least that has to move.
+/// Returns the bytes of all inputs and outputs of a call, each counted once: the least that must be transferred.
 [[nodiscard]] double traffic(const Workload& w, Mode mode);
 
 }  // namespace attend::cli

@@ -1,1 +1,3 @@
-"""torch's flex_attention: functions of scores and masks are traced, and become texts of docs/custom_scores.md."""
+"""torch's flex_attention: score and mask functions are traced and translated into the language of
+docs/custom_scores.md.
+"""

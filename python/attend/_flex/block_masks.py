@@ -1,4 +1,4 @@
-"""torch's BlockMask that makes its lists of blocks only when they are asked for, and what such masks are to attend."""
+"""A BlockMask that makes torch's lists of blocks only on request, and the conversion of masks into attend's tiles."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LISTS = (
     "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
 )  # fmt: skip
 _ORDERS = ("dq_write_order", "dq_write_order_full", "dq_kv_order", "dq_kv_order_spt")
-NO_BLOCKS = 1 << 30  # the block size of torch's mask that stands for none
-_MOST_AT_ONCE = 1 << 24  # pairs of a row and a key that are evaluated together
-_LEAST_ON_GPU = 1 << 24  # pairs of a mask: fewer take the CPU no longer than a GPU takes to be asked
+NO_BLOCKS = 1 << 30  # the block size of torch's mask that hides nothing
+_MOST_AT_ONCE = 1 << 24  # pairs of a row and a key that are evaluated at once
+_LEAST_ON_GPU = 1 << 24  # pairs of a mask; a smaller mask takes the CPU no longer than a GPU launch
 
 
 _masks: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
@@ -32,7 +32,9 @@ _numbers = itertools.count()
 
 
 def _new_token(mask: BlockMask) -> torch.Tensor:
-    """By which operators in graphs find the mask: a tensor, so that another mask asks for no other graph."""
+    """Returns a tensor by which operators in graphs find the mask. Another mask therefore does not cause a
+    recompilation.
+    """
     number = next(_numbers)
     _masks[number] = mask
     return torch.tensor(number)
@@ -45,16 +47,16 @@ def mask_of_token(token: torch.Tensor) -> BlockMask:
 class BlockMask(torchs.BlockMask):
     """Which keys each row sees: `mask_mod`, and lists of blocks of BLOCK_SIZE rows and keys.
 
-    A subclass of torch.nn.attention.flex_attention.BlockMask, with its attributes, methods and constructors, so that
-    torch's flex_attention takes it too. `create_block_mask` gives one whose lists are computed when they are first
-    read: attend needs none. `from_kv_blocks(kv_num_blocks, kv_indices, ...)` gives one of lists: listed blocks are seen
-    where mask_mod says so, full ones whole, others not. Batch and head count modulo the lists' extents, as in torch's
-    kernels; mask_mod gets those of the call.
+    A subclass of torch.nn.attention.flex_attention.BlockMask with its attributes, methods and constructors, so torch's
+    flex_attention accepts it too. `create_block_mask` returns a mask whose lists are computed when they are first read,
+    because attend does not need them. `from_kv_blocks(kv_num_blocks, kv_indices, ...)` makes a mask from lists: in a
+    listed block mask_mod decides, a full block is seen entirely, and other blocks are hidden. Batch and head index the
+    lists modulo the lists' extents, as in torch's kernels. mask_mod receives the batch and head of the call.
     """
 
-    _token: torch.Tensor  # its number in _masks
-    _asks_for_gradients = False  # known of a mask without lists: a captured tensor does
-    _unlisted: Optional[dict[str, Any]]  # what the lists are computed of; None: they are here
+    _token: torch.Tensor  # key of this mask in _masks
+    _asks_for_gradients = False  # of a mask without lists: whether a captured tensor requires grad
+    _unlisted: Optional[dict[str, Any]]  # the inputs from which the lists are computed; None: the lists exist
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._unlisted = None
@@ -75,13 +77,13 @@ class BlockMask(torchs.BlockMask):
 
     @classmethod
     def _like(cls, mask: torchs.BlockMask) -> BlockMask:
-        """The same lists and mask_mod."""
+        """Returns a mask with the same lists and mask_mod."""
         copy = cls.__new__(cls)
         copy.__setstate__({"_unlisted": None, **mask.__dict__})
         return copy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of copies too, which have a token of their own."""
+        """Also called for copies, each of which gets its own token."""
         self.__dict__.update({**state, "_token": _new_token(self)})
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +96,7 @@ class BlockMask(torchs.BlockMask):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_unlisted") and (name == "mask_mod" or name in _LISTS):
-            self._make_lists()  # those of the function that it was made of
+            self._make_lists()  # from the function with which the mask was made
             self._unlisted = None
         super().__setattr__(name, value)
 
@@ -122,7 +124,8 @@ class BlockMask(torchs.BlockMask):
     def __repr__(self) -> str:
         if "kv_num_blocks" in self.__dict__:
             return super().__repr__()
-        name = getattr(self.mask_mod, "__name__", self.mask_mod)  # lists of a long mask are not made for a debugger
+        # does not make the lists of a long mask for a debugger
+        name = getattr(self.mask_mod, "__name__", self.mask_mod)
         return f"BlockMask(shape={self.shape}, BLOCK_SIZE={self.BLOCK_SIZE}, mask_mod={name})"
 
     def __getitem__(self, index: Any) -> BlockMask:
@@ -138,7 +141,7 @@ class BlockMask(torchs.BlockMask):
         return mask
 
     def to(self, device: Union[torch.device, str]) -> BlockMask:
-        """The same mask with its lists on this device. The tensors that mask_mod captures stay where they are."""
+        """Returns the same mask with its lists on this device. The tensors that mask_mod captures are not moved."""
         moved = self._like(self)
         if moved._unlisted:
             moved.__dict__["_unlisted"] = {**moved._unlisted, "device": torch.device(device)}
@@ -146,12 +149,12 @@ class BlockMask(torchs.BlockMask):
             if isinstance(moved.__dict__.get(name), torch.Tensor):
                 moved.__dict__[name] = moved.__dict__[name].to(device)
         if moved._unlisted and self in _known:
-            _known[moved] = _known[self]  # with the values of captured tensors that it was made of
+            _known[moved] = _known[self]  # with the values of captured tensors at the time the mask was made
         return moved
 
 
 def _lists(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The number of listed blocks in each row, and their places; those that are not listed come behind."""
+    """Returns the number of listed blocks in each row, and block indices with the listed ones first."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1).to(torch.int32), order.to(torch.int32).contiguous()
 
@@ -159,8 +162,10 @@ def _lists(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _states_of_blocks(
     mask_mod: Callable[..., Any], shape: tuple[int, int, int, int], block_size: tuple[int, int], device: torch.device
 ) -> torch.Tensor:
-    """i8 (B, H, blocks of rows, blocks of keys): 0 nothing seen, 1 in part, 2 whole. A block at the end that is cut off
-    counts as one in part, as in torch."""
+    """Returns i8 (B, H, blocks of rows, blocks of keys): 0 if nothing is seen, 1 if a part, 2 if all.
+
+    A truncated block at the end counts as partial, as in torch.
+    """
     batch, heads, rows, keys = shape
     size_q, size_k = block_size
     num_q, num_k = -(-rows // size_q), -(-keys // size_k)
@@ -180,13 +185,14 @@ def _states_of_blocks(
     return states.expand(batch, heads, -1, -1)
 
 
-# What a mask is to attend
+# Conversion of masks for attend
 
 
 class _Known:
-    """What was made of a mask that had these `parts`.
+    """Data derived from a mask with these `parts`.
 
-    They are known by weak references: a mask_mod often reaches what has the mask, and no entry of _known may keep that.
+    The parts are held by weak references. A mask_mod often references an object that holds the mask, and an entry of
+    _known must not keep such an object alive.
     """
 
     def __init__(
@@ -197,7 +203,7 @@ class _Known:
         self.state = state
         self.traced = traced
         self.captured = captured
-        self.asks_for_gradients = False  # known when there are tiles
+        self.asks_for_gradients = False  # set when the tiles are made
         self.tiles: dict[tuple[int, int, int, int], Tiles] = {}
 
     def is_of(self, parts: tuple[Any, ...]) -> bool:
@@ -208,7 +214,7 @@ class _Known:
 def _reference(x: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(x)
-    except TypeError:  # a tuple, None, or an object without a place for it
+    except TypeError:  # a tuple, None, or an object that does not support weak references
         return lambda: x
 
 
@@ -216,7 +222,7 @@ _known: weakref.WeakKeyDictionary[torchs.BlockMask, _Known] = weakref.WeakKeyDic
 
 
 def tiles_of(mask: torchs.BlockMask, batch: int, heads: int, rows: int, keys: int) -> Optional[Tiles]:
-    """The mask of a call of this many sequences, query heads, rows and keys; None: it hides nothing."""
+    """Returns the tiles for a call with these sizes, or None if the mask hides nothing."""
     if tuple(mask.BLOCK_SIZE) == (NO_BLOCKS, NO_BLOCKS):
         return None
     check_lengths(mask, rows, keys)
@@ -255,9 +261,10 @@ def _look_up(mask: torchs.BlockMask) -> _Known:
 
 
 def _state(mask: torchs.BlockMask) -> Optional[tuple[Any, ...]]:
-    """What a mask of lists depends on beside them: torch evaluates its mask_mod at each call. None: nobody can tell.
+    """Returns the state that a mask of lists depends on besides the lists, or None if it cannot be determined.
 
-    attend's own mask without lists has read what its mask_mod captures.
+    torch evaluates the mask_mod of such a mask in each call. attend's own mask without lists has already read the
+    tensors that its mask_mod captures.
     """
     if getattr(mask, "_unlisted", None):
         return ()
@@ -284,7 +291,9 @@ def _tiles(known: _Known, size: tuple[int, int, int, int]) -> Tiles:
 
 
 def _made_near(captures: dict[str, torch.Tensor], text: str, size: tuple[int, int, int, int]) -> Tiles:
-    """On the GPU where the captures are, if the mask is large; on the CPU if not, or if its text is none for GPUs."""
+    """Makes a large mask on the GPU of its captures. Uses the CPU for a small mask or for a text that GPUs do not
+    support.
+    """
     batch, heads, rows, keys = size
     devices = {x.device for x in captures.values() if x.is_cuda}
     if len(devices) == 1 and batch * heads * rows * keys >= _LEAST_ON_GPU:
@@ -292,7 +301,7 @@ def _made_near(captures: dict[str, torch.Tensor], text: str, size: tuple[int, in
             return make_block_mask(
                 text, rows, keys, batch=batch, num_heads=heads, captures=captures, device=devices.pop()
             )
-        except Error:  # a text that is none for GPUs, no memory there, no compiler: the CPU makes it, or says why not
+        except Error:  # unsupported text, no GPU memory or no compiler: the CPU makes the mask or reports the error
             pass
     here = {name: x.cpu() for name, x in captures.items()}
     return make_block_mask(text, rows, keys, batch=batch, num_heads=heads, captures=here)
@@ -304,7 +313,7 @@ def _parts(mask: torchs.BlockMask) -> tuple[Any, ...]:
 
 
 def _versions(parts: tuple[Any, ...]) -> tuple[int, ...]:
-    """How often each tensor was changed in place."""
+    """Returns the number of in-place changes of each tensor."""
     return tuple(0 if x.is_inference() else x._version for x in parts if isinstance(x, torch.Tensor))
 
 
@@ -317,7 +326,7 @@ def _traced(mask: torchs.BlockMask) -> tuple[Traced, list[torch.Tensor]]:
 
 
 def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
-    """The mask_mod of what both see, a mask's lists, which `table` is made of, and its mask_mod."""
+    """Returns a mask_mod that combines the mask's lists, given as `table`, with its mask_mod."""
     batch, heads, *_ = table.shape
     block_size, mask_mod = mask.BLOCK_SIZE, mask.mask_mod
     if mask_mod is None:
@@ -336,7 +345,7 @@ def of_lists(table: torch.Tensor, mask: torchs.BlockMask) -> Callable[..., Any]:
 
 
 def table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
-    """i32 (B, H, blocks of rows, blocks of keys): 0 not listed, 1 listed, 2 listed as full."""
+    """Returns i32 (B, H, blocks of rows, blocks of keys): 0 not listed, 1 listed, 2 listed as full."""
     num_keys = -(-mask.seq_lengths[1] // mask.BLOCK_SIZE[1])
     num_rows = -(-mask.seq_lengths[0] // mask.BLOCK_SIZE[0])
     table: Any = None
@@ -346,7 +355,8 @@ def table_of_blocks(mask: torchs.BlockMask) -> torch.Tensor:
             continue
         num_blocks, indices = (x.detach().to(torch.int64) for x in (num_blocks, indices))
         is_listed = torch.arange(indices.shape[-1], device=indices.device) < num_blocks[..., None]
-        columns = torch.where(is_listed, indices, num_keys).clamp(0, num_keys)  # those behind the count mean nothing
+        # entries after the count have no meaning
+        columns = torch.where(is_listed, indices, num_keys).clamp(0, num_keys)
         found = torch.zeros(*indices.shape[:-1], num_keys + 1, dtype=torch.int32, device=indices.device)
         found = found.scatter(-1, columns, state)[..., :num_keys]
         table = found if table is None else torch.maximum(table, found)

@@ -1,4 +1,4 @@
-"""Bounds of integer expressions for positions within a call: which subscripts cannot be negative."""
+"""Bounds of integer expressions over the positions of a call. They show which subscripts cannot be negative."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Interval = tuple[int, int]
 
 
 def are_never_negative(roots: list[Expression], sizes: dict[str, int]) -> bool:
-    """`sizes`: the number of values of b, h, q and k, each from 0."""
+    """Returns whether no expression can be negative. `sizes`: the numbers of values of b, h, q and k, from 0."""
     known: dict[int, Optional[Interval]] = {}
     for root in roots:
         for x in reachable(root):
@@ -21,7 +21,7 @@ def are_never_negative(roots: list[Expression], sizes: dict[str, int]) -> bool:
 
 
 def _interval(x: Expression, operands: list[Optional[Interval]], sizes: dict[str, int]) -> Optional[Interval]:
-    """None: not known. Beyond 32 bits it is not known either: integers wrap."""
+    """Returns the bounds, or None if they are unknown or exceed 32 bits, because integers wrap."""
     if x.type != INT:
         return None
     if x.kind == "variable":
@@ -59,7 +59,7 @@ def _computed(x: Expression, operands: list[Optional[Interval]]) -> Optional[Int
 
 
 def _of_one(text: str, operands: list[Optional[Interval]]) -> Optional[Interval]:
-    """What a minimum or maximum is if one operand is not known."""
+    """Returns the bounds of a minimum or maximum with one unknown operand."""
     given = next((interval for interval in operands if interval is not None), None)
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""flex_attention, create_block_mask and create_mask: torch's arguments to attend's."""
+"""flex_attention, create_block_mask and create_mask: converts torch's arguments to attend's."""
 
 from __future__ import annotations
 
@@ -73,11 +73,13 @@ def _refusal_of_exporters() -> None:
     raise UnsupportedError(_OF_EXPORTERS)
 
 
-_refuse_exporters = outside_of_graphs(_refusal_of_exporters, _OF_EXPORTERS)  # Dynamo shows the reason
+_refuse_exporters = outside_of_graphs(_refusal_of_exporters, _OF_EXPORTERS)  # Dynamo reports the reason
 
 
 def _followed(*given: Any) -> Any:
-    """What compilers replace. One that gives up inside of the other function calls this one, and not parts of that."""
+    """The function that compilers substitute. A compiler that gives up inside the substitute calls all of this
+    function.
+    """
     return _run_outside_of_graphs(*given)
 
 
@@ -103,7 +105,8 @@ def _run(
         compute = _without_functions
     with_lse = _wants_lse(return_lse, return_aux)
     key, value = _broadcast(query, key, value, enable_gqa)
-    if torch.is_autocast_enabled(query.device.type):  # q, k and v are of its dtype; functions are as outside of it
+    # q, k and v are cast to autocast's dtype; score functions are evaluated without autocast
+    if torch.is_autocast_enabled(query.device.type):
         query, key, value = autocast(query, key, value)
         with torch.autocast(query.device.type, enabled=False):
             o, lse = compute(query, key, value, score_mod, block_mask, scale)
@@ -126,7 +129,7 @@ def _computed(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
     block_mask: Any, scale: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """(o, lse)."""
+    """Returns (o, lse)."""
     _score.refuse_tracers("score_mod or block_mask", (query, key, value))
     tiles = None if block_mask is None else _tiles_of(block_mask, query, key)
     if score_mod is None and tiles is None:
@@ -175,7 +178,7 @@ def _wants_lse(return_lse: bool, return_aux: Any) -> bool:
 def _broadcast(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """key and value with as many sequences as query."""
+    """Returns key and value with the batch size of query."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         check_tensor(name, x, "query")
         if x.dim() != 4:
@@ -226,7 +229,7 @@ def _mask_outside_of_graphs(
     both = _block_size(block_size)
     mask = BlockMask._of_function(mask_mod, shape, both, _device(device), has_full_blocks)
     with torch.no_grad():
-        tiles_of(mask, *shape)  # what cannot be said is refused here, and captured tensors are read
+        tiles_of(mask, *shape)  # refuses untranslatable functions here, and reads captured tensors
     return mask
 
 

@@ -1,4 +1,4 @@
-"""Scalar expressions and their text in the language of docs/custom_scores.md. Equal expressions are one object."""
+"""Scalar expressions and their text in the language of docs/custom_scores.md. Equal expressions are the same object."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Optional, TypeVar, Union
 
 BOOL, INT, FLOAT = "bool", "int", "float"
 MOST_INT = 2**31 - 1
-_DEEPEST = 12  # brackets within each other in one line of the text: the parser takes 200 levels, a bracket is up to 4
+_DEEPEST = 12  # maximum nesting depth in one line; a node adds up to 4 brackets, and the parser allows 200 levels
 
 Number = Union[bool, int, float]
 
 
 class NotSaidError(Exception):
-    """Why an operator with these arguments has no expression."""
+    """The reason why an operator with these arguments has no expression."""
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def registrar(table: dict[str, Function]) -> Callable[..., Callable[[Function], Function]]:
-    """A decorator of names, by which the function is then in the table."""
+    """Returns a decorator that enters a function into the table under the given names."""
 
     def names_of(*names: str) -> Callable[[Function], Function]:
         def register(function: Function) -> Function:
@@ -35,7 +35,7 @@ def registrar(table: dict[str, Function]) -> Callable[..., Callable[[Function], 
 
 
 class Expression:
-    """A node. `low`, `high`: bounds of an integer where they are known; None: not known."""
+    """A node. `low` and `high` are bounds of an integer, or None if unknown."""
 
     __slots__ = ("args", "high", "kind", "low", "place", "type", "value")
 
@@ -56,7 +56,7 @@ class Expression:
 
 
 class Builder:
-    """Makes expressions. An operand that is a number becomes a constant."""
+    """Makes expressions. A number as an operand becomes a constant."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Expression] = {}
@@ -65,7 +65,7 @@ class Builder:
         self, kind: str, value: Any, args: tuple[Expression, ...], type: str, low: Optional[int] = None,
         high: Optional[int] = None,
     ) -> Expression:  # fmt: skip
-        named = value.hex() if isinstance(value, float) else value  # so that -0.0 is not 0.0
+        named = value.hex() if isinstance(value, float) else value  # distinguishes -0.0 from 0.0
         key = (kind, named, type, *(id(x) for x in args))
         found = self._known.get(key)
         if found is None:
@@ -79,7 +79,7 @@ class Builder:
         if isinstance(x, bool):
             return self._add("constant", x, (), BOOL, int(x), int(x))
         if not isinstance(x, float) and hasattr(x, "__index__"):
-            n = operator.index(x)  # of a compiler's symbol too, which becomes a number for good
+            n = operator.index(x)  # specialises a compiler's symbol to a number
             return self._add("constant", n, (), INT, n, n)
         return self._add("constant", float(x), (), FLOAT)
 
@@ -91,7 +91,7 @@ class Builder:
         return self._add("load", source, subscripts, type)
 
     def wrap(self, subscript: Expression, extent: int) -> Expression:
-        """A subscript that counts from the end where it is negative."""
+        """Returns a subscript that counts from the end if it is negative."""
         if subscript.low is not None and subscript.low >= 0:
             return subscript
         return self._add("wrap", operator.index(extent), (subscript,), INT)
@@ -125,13 +125,13 @@ class Builder:
         return self.of(bool(x.value)) if x.is_constant else self.operation("({} != 0)", x, type=BOOL)
 
     def alike(self, *operands: Union[Expression, Number]) -> tuple[Expression, ...]:
-        """All as floats if one is, otherwise all as integers."""
+        """Converts all operands to floats if at least one is a float, otherwise to integers."""
         found = [self.of(x) for x in operands]
         if any(x.type == FLOAT for x in found):
             return tuple(self.as_float(x) for x in found)
         return tuple(_checked(self.as_int(x)) for x in found)
 
-    # Arithmetic. Integers of which both are constants are added here: subscripts of views are made of them.
+    # Arithmetic. Two integer constants are folded here, because subscripts of views consist of such sums.
 
     def add(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
         a, b = self.alike(a, b)
@@ -167,7 +167,7 @@ class Builder:
         return self.operation("({} / {})", a, b, type=FLOAT)
 
     def floor_divide(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
-        """Of integers."""
+        """Divides integers, rounding down."""
         a, b = self.as_int(a), self.as_int(b)
         if b.is_constant and b.value > 0:
             if a.is_constant:
@@ -177,7 +177,7 @@ class Builder:
         return self.operation("({} // {})", a, b, type=INT)
 
     def remainder(self, a: Union[Expression, Number], b: Union[Expression, Number]) -> Expression:
-        """Of the divisor's sign."""
+        """Returns the remainder with the sign of the divisor."""
         a, b = self.alike(a, b)
         is_positive = a.type == INT and b.is_constant and b.value > 0
         if is_positive and a.is_constant:
@@ -190,7 +190,7 @@ class Builder:
         return self.operation("(-{})", a, type=a.type)
 
     def call(self, name: str, *operands: Union[Expression, Number]) -> Expression:
-        """A function of floats."""
+        """Calls a function of floats."""
         floats = [self.as_float(x) for x in operands]
         return self.operation(f"{name}({', '.join('{}' for _ in floats)})", *floats, type=FLOAT)
 
@@ -250,7 +250,9 @@ def _checked(x: Expression) -> Expression:
 def _fitting(
     ends: list[tuple[Optional[int], Optional[int]]], compute: Callable[[int, int], int]
 ) -> tuple[Optional[int], Optional[int]]:
-    """The least and the largest result; none if an end is not known, or if one does not fit: integers wrap."""
+    """Returns the smallest and largest result, or None for both if an end is unknown or overflows, because integers
+    wrap.
+    """
     found = [compute(x, y) for x, y in ends if x is not None and y is not None]
     if len(found) < len(ends) or min(found) < -(2**31) or max(found) > MOST_INT:
         return None, None
@@ -258,7 +260,7 @@ def _fitting(
 
 
 def reachable(root: Expression) -> list[Expression]:
-    """Operands first."""
+    """Returns all nodes below `root`, operands first."""
     found: dict[int, Expression] = {}
     waiting = [root]
     while waiting:
@@ -270,7 +272,7 @@ def reachable(root: Expression) -> list[Expression]:
 
 
 def text_of(root: Expression, names: dict[Any, str], keeps_wraps: bool = True) -> str:
-    """The function's text. `names`: of the sources of its loads. `keeps_wraps`: subscripts may be negative."""
+    """Returns the function's text. `names` are those of the load sources. `keeps_wraps`: subscripts may be negative."""
     nodes = reachable(root)
     uses = dict.fromkeys((x.place for x in nodes), 0)
     for x in nodes:
@@ -304,7 +306,7 @@ def _line_of(x: Expression, operands: list[str], names: dict[Any, str], keeps_wr
 
 
 def _bare(text: str) -> str:
-    """Without brackets around the whole."""
+    """Removes the outermost brackets."""
     if not text.startswith("(") or not text.endswith(")"):
         return text
     depth = 0

@@ -1,4 +1,4 @@
-"""Traced functions by their keys, and torch's way to evaluate one on whole tensors."""
+"""Caches traced functions by key, and evaluates a function on whole tensors as torch does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attend._flex.subscripts import SubscriptMode
 from attend._flex.trace import VARIABLES, trace
 from attend._flex.traced import Traced
 
-NAMES = {**TORCH_NAMES, "score": "score_mod"}  # of arguments, in refusals
+NAMES = {**TORCH_NAMES, "score": "score_mod"}  # torch's argument names in error messages
 _MOST_KNOWN = 256
 _known: dict[Any, Traced] = {}
 _SIGNATURES = {
@@ -27,7 +27,7 @@ _SIGNATURES = {
 def outside_of_graphs(
     function: Callable[..., Any], reason: str = "attend traces score_mod and mask_mod itself"
 ) -> Callable[..., Any]:
-    """torch.compile breaks its graph there. Otherwise Dynamo would follow the trace, and find that it cannot."""
+    """Makes torch.compile break its graph at this function. Otherwise Dynamo would fail to trace the tracer."""
     options: dict[str, Any] = {"reason": reason}
     if "reason" not in inspect.signature(torch.compiler.disable).parameters:
         options = {}
@@ -38,7 +38,7 @@ def outside_of_graphs(
 def traced(
     argument: str, function: Callable[..., Any], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> tuple[Traced, list[torch.Tensor]]:
-    """What became of the function, and the tensors that it captures now. `argument`: "score_mod" or "mask_mod"."""
+    """Returns the traced function and the tensors that it captures now. `argument`: "score_mod" or "mask_mod"."""
     key, given = key_of(function)
     if key is None:
         check_signature(argument, function)
@@ -60,14 +60,14 @@ def dtype_of_scores(query: torch.Tensor) -> torch.dtype:
 
 
 def sizes_of(query: torch.Tensor, key: torch.Tensor) -> dict[str, int]:
-    """The number of values of each position."""
+    """Returns the number of values of each position."""
     return {"b": query.shape[0], "h": query.shape[1], "q": query.shape[2], "k": key.shape[2]}
 
 
 def text_and_captures(
     function: Traced, captured: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor
 ) -> tuple[str, dict[str, torch.Tensor]]:
-    """Of a score_mod in a call with `query` and `key`: the text and the tensors that it reads."""
+    """Returns the text of a score_mod in a call with `query` and `key`, and the tensors that it reads."""
     sizes = sizes_of(query, key)
     function.check_extents("score_mod", sizes)
     captures = function.captures(captured, query.device)
@@ -85,7 +85,7 @@ def check_signature(argument: str, function: Any) -> None:
 
 
 def number_of_arguments(argument: str, function: Any) -> int:
-    """Those without a default."""
+    """Returns the number of arguments without a default."""
     if not callable(function):
         raise ArgumentError(f"{argument}: {type(function).__name__}, allowed a function {_SIGNATURES[argument]}")
     try:
@@ -99,7 +99,7 @@ def number_of_arguments(argument: str, function: Any) -> int:
 
 
 def evaluated(function: Callable[..., Any], positions: list[torch.Tensor], score: Any = None) -> torch.Tensor:
-    """The function of every combination of b, h, q_idx and kv_idx (positions, each in one dimension), by torch.vmap."""
+    """Evaluates the function on every combination of b, h, q_idx and kv_idx (each 1-D) with torch.vmap."""
     lead = () if score is None else (0,)
     mapped = function
     for place in (3, 2, 1, 0):

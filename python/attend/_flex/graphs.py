@@ -1,9 +1,9 @@
-"""Functions of scores and masks inside of the graphs of torch.compile and torch.export.
+"""Score and mask functions inside the graphs of torch.compile and torch.export.
 
-A compiler follows the caller's function by itself, with all the tensors that it reaches. For the score and the
-positions it gets `Symbol`s, tensors without elements whose operators are noted as expressions. So the function's part
-of the graph says what the function does whenever the graph is run: while a compiler makes kernels of it, and not again
-afterwards. `_scored` makes a text of what was noted, and calls an operator of it and of the tensors that it reads.
+A compiler traces the caller's function itself, with all the tensors that the function reaches. The score and the
+positions are `Symbol`s, tensors without elements whose operators are recorded as expressions. The recording takes place
+whenever that part of the graph runs, which happens while a compiler makes kernels and not afterwards. `_scored`
+translates the recorded expressions into a text, and calls an operator with this text and the tensors that it reads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attend.torch import _flex_operators, _score
 
 
 class Symbol(torch.Tensor):
-    """Of `recorder`, which knows the expressions of its elements. `token`: by which compilers know its mode."""
+    """A tensor whose elements are expressions of `recorder`. `token` is the inner tensor that compilers see."""
 
     recorder: GraphRecorder
     token: torch.Tensor
@@ -52,7 +52,7 @@ class Symbol(torch.Tensor):
         return symbol.recorder.__torch_dispatch__(func, types, args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Symbol({tuple(self.shape)}, {self.dtype})"  # torch's would ask for the elements
+        return f"Symbol({tuple(self.shape)}, {self.dtype})"  # torch's version would read the elements
 
     def __tensor_flatten__(self) -> Any:
         return ["token"], (tuple(self.shape), self.dtype, self.recorder)
@@ -64,7 +64,9 @@ class Symbol(torch.Tensor):
 
 
 class GraphRecorder(Recorder):
-    """Called by Symbols. Operators on tensors alone are the graph's own, so it has no steps but its own reshapes."""
+    """The recorder that Symbols call. Operators on ordinary tensors stay in the graph; it records only its own
+    reshapes.
+    """
 
     def __init__(self, argument: str, token: torch.Tensor) -> None:
         super().__init__(argument, ())
@@ -77,7 +79,8 @@ class GraphRecorder(Recorder):
         return made
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.detach.default:  # autograd saves tensors by it; the function's own is `_detached`
+        # autograd saves tensors with detach; a detach in the user's function becomes `_detached`
+        if func is torch.ops.aten.detach.default:
             return self.symbol(self._lanes_of(args[0]))
         if self.asks_for_gradients and not torch.is_grad_enabled():
             self.stop_gradients()
@@ -90,7 +93,7 @@ class GraphRecorder(Recorder):
         return made
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A Symbol of one number, which is all that such a factory makes."""
+        """Returns a Symbol with one number, which is all that such a factory can make."""
         plain = lambda x: torch.empty((), dtype=x.dtype)
         with _disable_current_modes():
             shape = self._on_meta(func, args, kwargs).shape
@@ -100,11 +103,11 @@ class GraphRecorder(Recorder):
         return self.symbol(Lanes(shape, x.dtype, lambda _: number))
 
     def _on_meta(self, func: Any, args: Any, kwargs: Any) -> Any:
-        with _disable_current_modes():  # they would add the operator to the graph
+        with _disable_current_modes():  # active modes would add the operator to the graph
             return super()._on_meta(func, args, kwargs)
 
     def forget(self) -> None:
-        """Symbols and their recorder hold each other, and the captured tensors."""
+        """Breaks the reference cycle between Symbols and their recorder, and releases the captured tensors."""
         self._alive, self._lanes, self._views, self.captures = [], {}, {}, []
 
     def stopped(self, x: Symbol) -> Symbol:
@@ -112,8 +115,11 @@ class GraphRecorder(Recorder):
 
 
 def can_follow() -> bool:
-    """Whether calls can be in the graph. Exporters run the operators of a function above autograd, where they take no
-    tensors of other classes, and transforms of torch.func do not know the operators' derivatives."""
+    """Returns whether calls can be part of the graph.
+
+    Exporters run a function's operators above autograd, which accepts no tensor subclasses there. Transforms of
+    torch.func cannot derive the operators.
+    """
     return not is_exporting() and not _score.has_transforms()
 
 
@@ -125,7 +131,7 @@ def computed(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Optional[Callable[..., Any]],
     block_mask: Any, scale: Optional[float],
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """(o, lse). One of score_mod and block_mask is given."""
+    """Returns (o, lse). At least one of score_mod and block_mask is given."""
     mask, tiles = None, None
     if type(block_mask) is BlockMask and block_mask._unlisted:
         refuse_gradients(block_mask._asks_for_gradients)
@@ -140,7 +146,7 @@ def computed(
 
 
 def _tiles_inside(block_mask: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Of a mask of torch's, which may be made in the graph."""
+    """Makes the tiles of a torch mask, which may have been made in the graph."""
     check_lengths(block_mask, query.shape[2], key.shape[2])
     table = table_of_blocks(block_mask)
     variables = _variables("mask_mod", query)
@@ -154,7 +160,7 @@ def _followed(function: Callable[..., Any], variables: tuple[Symbol, ...]) -> An
 
 
 def make_block_mask(mask_mod: Callable[..., Any], shape: Any, block_size: Any, device: torch.device) -> Any:
-    """Torch's, inside of a graph. All blocks are listed as seen in part: mask_mod alone says what is seen."""
+    """Makes torch's mask inside a graph. All blocks are listed as partial, so mask_mod alone decides."""
     batch, heads, rows, keys = shape
     num_rows, num_keys = -(-rows // block_size[0]), -(-keys // block_size[1])
     count = torch.full((batch, heads, num_rows), num_keys, dtype=torch.int32, device=device)
@@ -164,7 +170,7 @@ def make_block_mask(mask_mod: Callable[..., Any], shape: Any, block_size: Any, d
     )
 
 
-# What compilers call without a look inside, each one node of Dynamo's graph.
+# Functions that compilers call without tracing them. Each is one node of Dynamo's graph.
 
 
 def _variables(argument: str, query: torch.Tensor) -> tuple[Symbol, ...]:
@@ -218,7 +224,7 @@ def _scored(
     function = _noted(score, result)
     try:
         text, captures = text_and_captures(function, (), query, key)
-    except ArgumentError as error:  # Dynamo leaves its graph for a NotImplementedError alone
+    except ArgumentError as error:  # Dynamo breaks its graph only on a NotImplementedError
         raise UnsupportedError(str(error)) from None
     _refuse_subclasses(query, key, value, *captures.values())
     o, lse, _ = _flex_operators.forward(query, key, value, list(captures.values()), text, mask, tiles, scale)
@@ -235,7 +241,7 @@ def _masked(
 
 
 def substitute(function: Callable[..., Any], inside: Callable[..., Any]) -> None:
-    """Compilers follow `inside` in the place of `function`. To be called before they look `function` up."""
+    """Makes compilers trace `inside` instead of `function`. Must be called before they look up `function`."""
     if function not in _substituted:
         _substituted.add(function)
         for node in (_variables, _detached, _tiled, _scored, _masked):
@@ -245,6 +251,7 @@ def substitute(function: Callable[..., Any], inside: Callable[..., Any]) -> None
 
 _substituted: set[Callable[..., Any]] = set()
 
-# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler calls it as it is.
+# The same as torch.compiler.assume_constant_result, which would import the compiler (seconds). A compiler calls these
+# functions instead of tracing them.
 can_follow._dynamo_marked_constant = True  # type: ignore[attr-defined]
 is_exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]

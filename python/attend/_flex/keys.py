@@ -1,9 +1,10 @@
-"""When a function has to be traced again.
+"""Determines when a function must be traced again.
 
-A key holds all that a trace can depend on: the code of the function and of the functions that it reaches, and what
-their cells, defaults and global names hold. Numbers, texts and containers of them count by value, tensors by dtype,
-shape, strides and device, not by identity: a later call hands in its own tensors. There is no key, and so a trace at
-each call, if a function reaches anything else, such as an object with attributes.
+A key contains everything that a trace can depend on: the code of the function and of the functions that it reaches, and
+the values of their cells, defaults and globals. Numbers, texts and containers of them are compared by value. Tensors
+are compared by dtype, shape, strides and device, not by identity, because a later call passes its own tensors. If a
+function reaches anything else, such as an object with attributes, there is no key, and the function is traced in each
+call.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ class _CannotTellError(Exception):
 
 
 class Names(NamedTuple):
-    """What a code asks for beside its arguments, cells and constants."""
+    """The names that a code object reads besides its arguments, cells and constants."""
 
     globals: tuple[str, ...]
-    is_open: bool  # there may be more: it imports, changes an object, or makes a class
+    is_open: bool  # the list may be incomplete: the code imports, changes an object, or makes a class
 
 
 _names_of: weakref.WeakKeyDictionary[types.CodeType, Names] = weakref.WeakKeyDictionary()
 
 
 def key_of(function: Any) -> tuple[Optional[Any], list[torch.Tensor]]:
-    """A key, or None, and the tensors that the function reaches, in an order that the key determines."""
+    """Returns a key or None, and the tensors that the function reaches, in an order that the key determines."""
     walk = _Walk()
     try:
         key = walk.value(function)
-    except (_CannotTellError, RecursionError):  # a list may hold itself
+    except (_CannotTellError, RecursionError):  # a list may contain itself
         return None, []
     return (key, torch.get_default_dtype(), torch.is_grad_enabled()), walk.tensors
 
@@ -98,7 +99,8 @@ class _Walk:
             return "again", self._functions[id(x)]
         self._functions[id(x)] = len(self._functions)
         module = x.__module__ or ""
-        if module.partition(".")[0] in _LASTING_MODULES and x.__closure__ is None:  # torch.nn.functional.softplus
+        # such as torch.nn.functional.softplus
+        if module.partition(".")[0] in _LASTING_MODULES and x.__closure__ is None:
             return types.FunctionType, x
         if x.__dict__:
             raise _CannotTellError

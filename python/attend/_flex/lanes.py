@@ -13,7 +13,7 @@ import torch
 from attend._flex.expressions import BOOL, FLOAT, INT, Builder, Expression, NotSaidError, registrar
 
 Subscripts = tuple[Expression, ...]
-MOST_TERMS = 256  # of what is written out, an operation for each element
+MOST_TERMS = 256  # maximum number of unrolled elements of an operation
 _NARROW = {torch.uint8: (255, 0), torch.int8: (255, 128), torch.int16: (65535, 32768)}
 _INTEGERS = (torch.int32, torch.int64, *_NARROW)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -30,7 +30,7 @@ def type_of(dtype: torch.dtype) -> str:
 
 
 def converted(b: Builder, x: Expression, dtype: torch.dtype) -> Expression:
-    """As an element of a tensor of this dtype: integers narrower than 32 bits wrap; floats are not rounded."""
+    """Converts to an element of this dtype: integers narrower than 32 bits wrap; floats are not rounded."""
     wanted = type_of(dtype)
     if wanted == BOOL:
         return b.as_bool(x)
@@ -49,7 +49,7 @@ def converted(b: Builder, x: Expression, dtype: torch.dtype) -> Expression:
 
 
 class Lanes:
-    """`at`: the expression of the element with these subscripts, as many as `shape` is long."""
+    """`at` returns the expression of the element with the given subscripts, one for each dimension of `shape`."""
 
     __slots__ = ("at", "dtype", "shape")
 
@@ -60,7 +60,7 @@ class Lanes:
 
 
 def elementwise(b: Builder, shape: Sequence[int], dtype: torch.dtype, compute: Any, operands: list[Any]) -> Lanes:
-    """`compute` of the elements of the operands, which are Lanes, numbers or None, and broadcast."""
+    """Applies `compute` to the elements of the operands, which are Lanes, numbers or None. Lanes broadcast."""
 
     def at(subscripts: Subscripts) -> Expression:
         elements = []
@@ -183,7 +183,7 @@ def reshaped(b: Builder, x: Lanes, size: Sequence[int], *_: Any) -> Lanes:
 
 
 def wrapped(b: Builder, i: Expression, size: int) -> Expression:
-    """torch counts negative subscripts from the end."""
+    """Converts a subscript that counts from the end if it is negative, as in torch."""
     if i.is_constant:
         if not -size <= i.value < size:
             raise IndexError(f"index {i.value} is out of bounds for dimension with size {size}")
@@ -192,7 +192,7 @@ def wrapped(b: Builder, i: Expression, size: int) -> Expression:
 
 
 def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:
-    """x[subscripts], where one is None for a whole dimension, or Lanes of integers; those broadcast."""
+    """Returns x[subscripts]. A subscript is None for an entire dimension, or Lanes of integers, which broadcast."""
     given = {d: s for d, s in enumerate(subscripts) if s is not None}
     for s in given.values():
         if type_of(s.dtype) != INT or s.dtype == torch.uint8:
@@ -200,7 +200,7 @@ def indexed(b: Builder, x: Lanes, subscripts: Sequence[Any]) -> Lanes:
     common = torch.broadcast_shapes(*(s.shape for s in given.values()))
     places = sorted(given)
     is_together = places[-1] - places[0] == len(places) - 1
-    front = places[0] if is_together else 0  # where torch puts the dimensions of the subscripts
+    front = places[0] if is_together else 0  # position at which torch inserts the dimensions of the subscripts
     whole = [d for d in range(len(x.shape)) if d not in given]
     rest = [x.shape[d] for d in whole]
     shape = (*rest[:front], *common, *rest[front:])
@@ -234,7 +234,7 @@ def embedding(b: Builder, weight: Lanes, index: Lanes) -> Lanes:
 
 
 def among(b: Builder, x: Lanes, tested: Lanes, assume_unique: bool = False, invert: bool = False) -> Lanes:
-    """Whether each element is one of the tested ones."""
+    """Returns for each element whether it equals one of the `tested` elements."""
     others = _each(b, tested)
 
     def compute(e: Expression) -> Expression:
@@ -255,7 +255,7 @@ def bucket(
     side: Any = None,
     sorter: Any = None,
 ) -> Lanes:
-    """The number of edges, which rise, below each element, or with `right` of those up to it."""
+    """Returns for each element the number of ascending edges below it, or with `right` at or below it."""
     if len(edges.shape) != 1 or sorter is not None:
         raise NotSaidError("other edges than one row that rises")
     sign = "<=" if right or side == "right" else "<"

@@ -1,7 +1,7 @@
-"""torch's operators on single elements as expressions. A handler takes the builder, then the operator's arguments.
+"""torch's element-wise operators as expressions. A handler takes the builder, then the operator's arguments.
 
-Where our language and torch differ, the expression follows torch: integer shifts and powers, floor division of floats,
-slopes of relu and clamp at their ends, remainders of fmod.
+If the language of docs/custom_scores.md and torch differ, the expression follows torch. This affects integer shifts and
+powers, floor division of floats, slopes of relu and clamp at their ends, and remainders of fmod.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _floor_divide(b: Builder, x: Any, y: Any) -> Expression:
     x, y = b.alike(x, y)
     if x.type == INT:
         return b.floor_divide(x, y)
-    # The quotient of two floats is rounded, and may be rounded up to a whole number: the remainder is exact.
+    # The rounded quotient of two floats may reach the next whole number. The remainder is exact.
     whole = b.call("round", b.divide(b.subtract(x, b.remainder(x, y)), y))
     if y.is_constant and y.value != 0:
         return whole
@@ -116,7 +116,7 @@ def _frac(b: Builder, x: Any) -> Expression:
 
 @handles("expm1")
 def expm1(b: Builder, x: Any) -> Expression:
-    """tanh(x / 2) (exp(x) + 1), which is exact to rounding near 0 too."""
+    """Returns tanh(x / 2) (exp(x) + 1), which is accurate near 0 as well."""
     return b.multiply(b.call("tanh", b.multiply(x, 0.5)), b.add(b.call("exp", x), 1.0))
 
 
@@ -138,7 +138,7 @@ def _sinh(b: Builder, x: Any) -> Expression:
 @handles("pow")
 def _pow(b: Builder, x: Any, y: Any) -> Expression:
     x, y = b.of(x), b.of(y)
-    if y.is_constant and y.value in (1, 2, 3, 4, 8):  # also faster, and right for negative bases
+    if y.is_constant and y.value in (1, 2, 3, 4, 8):  # faster than pow, and correct for negative bases
         result, times = x, int(y.value)
         for _ in range(times.bit_length() - 1):
             result = b.multiply(result, result)
@@ -157,7 +157,7 @@ def _hypot(b: Builder, x: Any, y: Any) -> Expression:
 
 
 def root(b: Builder, x: Expression) -> Expression:
-    """Of a sum of squares. The slope of a length of 0 is 0, as that of torch's norms."""
+    """Returns the square root of a sum of squares. The slope at 0 is 0, as in torch's norms."""
     return b.select(b.compare("==", x, 0.0), 0.0, b.call("sqrt", x))
 
 
@@ -172,7 +172,7 @@ def _fmax(b: Builder, x: Any, y: Any) -> Expression:
 
 
 def _of_numbers(b: Builder, x: Any, y: Any, result: Expression) -> Expression:
-    """One NaN leaves the other operand."""
+    """Returns the other operand if one is NaN."""
     x, y = b.alike(x, y)
     return b.select(isnan(b, x), y, b.select(isnan(b, y), x, result))
 
@@ -185,7 +185,7 @@ def _clamp(b: Builder, x: Any, min: Any = None, max: Any = None) -> Expression:
             continue
         if b.alike(result, bound)[0].type == INT:
             result = b.greatest(result, bound) if is_low else b.least(result, bound)
-        else:  # at a bound the slope is 1, of max() and min() it would be 1/2
+        else:  # at a bound the slope is 1; max() and min() would make it 1/2
             result = b.select(b.compare("<" if is_low else ">", result, bound), bound, result)
     return result
 
@@ -232,7 +232,7 @@ def _bitwise_not(b: Builder, x: Any) -> Expression:
 
 
 def _count(b: Builder, y: Any) -> tuple[Expression, bool]:
-    """The count of a shift, and whether it is certainly from 0 to 31."""
+    """Returns the count of a shift, and whether it is certainly between 0 and 31."""
     y = b.as_int(y)
     return y, y.low is not None and y.low >= 0 and y.high is not None and y.high <= 31
 
@@ -254,7 +254,7 @@ def _right_shift(b: Builder, x: Any, y: Any) -> Expression:
 
 
 def _guarded(b: Builder, count: Expression, shifted: Expression, beyond: Expression) -> Expression:
-    """Our shifts count modulo 32; torch's beyond that leave nothing but the sign."""
+    """Handles counts outside 0 to 31, for which torch returns only the sign bit. The language shifts modulo 32."""
     return b.select(b.either(b.compare("<", count, 0), b.compare(">", count, 31)), beyond, shifted)
 
 

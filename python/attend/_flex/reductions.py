@@ -1,4 +1,4 @@
-"""Sums and other reductions of short rows in a traced function: written out, an operation for each element."""
+"""Sums and other reductions of short rows in a traced function, unrolled into one operation for each element."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def norm(b: Builder, x: Lanes, dtype: torch.dtype, ord: Any = 2, dim: Any = None
 
 
 def product(b: Builder, x: Lanes, y: Lanes, dtype: torch.dtype, shape: Sequence[int]) -> Lanes:
-    """Matrices, vectors or stacks of matrices: x[..., n] y[..., n, m]. A vector has neither batch nor m."""
+    """Multiplies matrices, vectors or stacks of matrices: x[..., n] y[..., n, m]. A vector has neither batch nor m."""
     length = x.shape[-1]
     _check(length)
     batch = len(x.shape) - 2 if len(x.shape) == 3 else 0
@@ -77,7 +77,7 @@ def product(b: Builder, x: Lanes, y: Lanes, dtype: torch.dtype, shape: Sequence[
 
 
 def _kept(x: Lanes) -> Lanes:
-    """Without dimensions: computed here, so that what cannot be said is refused at the operator that asks for it."""
+    """Evaluates a result without dimensions now, so that an untranslatable operator is refused at its own line."""
     if x.shape:
         return x
     only = x.at(())

@@ -1,4 +1,4 @@
-"""What flex_attention may be asked for, and gives, beside its output: torch's types where that torch has them."""
+"""The optional requests and results of flex_attention: torch's types if this version of torch has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tensor[q_idx, kv_idx] with subscripts that are tensors without dimensions, whose values nobody asks for."""
+"""Handles tensor[q_idx, kv_idx] with subscripts that are tensors without dimensions, without reading their values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _READ_OUT = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, to
 
 
 class SubscriptMode(TorchFunctionMode):
-    """Within it such subscripts are one aten.index. torch itself would read their values.
+    """Within this mode each such subscript expression is one aten.index. torch itself would read the subscripts'
+    values.
 
-    `read_out`: called with a tensor whose memory the function is about to read past torch's dispatcher.
-    `stop_gradients`: called when the function turns gradients off or on, as torch.no_grad() does.
-    `detach`: called in the place of the function's .detach().
+    `read_out`: called with a tensor whose memory the function is about to read without torch's dispatcher.
+    `stop_gradients`: called when the function disables or enables gradients, as torch.no_grad() does. `detach`: called
+    instead of the function's .detach().
     """
 
     def __init__(
@@ -51,7 +52,9 @@ def _is_number(s: Any) -> bool:
 
 
 def _take(x: torch.Tensor, given: tuple[Any, ...]) -> torch.Tensor:
-    """First what is no tensor, as a view; then the numbers, which leave no dimension; then the other tensors."""
+    """Applies subscripts that are not tensors as a view, then the numbers, which remove dimensions, then the other
+    tensors.
+    """
     numbers: dict[int, Any] = {}
     others: dict[int, Any] = {}
     place = 0

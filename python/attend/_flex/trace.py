@@ -1,8 +1,9 @@
-"""A torch function of one score, or of a row and a key, becomes a text in the language of docs/custom_scores.md.
+"""Translates a torch function of a score, or of a row and a key, into the language of docs/custom_scores.md.
 
-The function runs once on tensors without dimensions. A dispatch mode sees every operator. What depends on the score
-or the positions becomes an expression and is never computed. What depends on captured tensors alone is run, and noted
-in a list of steps: a later call runs the steps again, with autograd, on the tensors that are captured then.
+The function runs once on tensors without dimensions. A dispatch mode intercepts every operator. An operator that
+depends on the score or the positions becomes an expression and is never computed. An operator that depends only on
+captured tensors is run and recorded in a list of steps. A later call runs the steps again, with autograd, on the
+tensors captured at that time.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from attend._flex.traced import Extent, Source, Step, Traced
 VARIABLES = {"score_mod": ("score", "b", "h", "q", "k"), "mask_mod": ("b", "h", "q", "k")}
 
 _LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, Path(__file__).parent))
-_GYMS_TANH = "approx::tanh"  # attention-gym's, a fast tanh of GPUs
+_GYMS_TANH = "approx::tanh"  # attention-gym's fast tanh for GPUs
 _FACTORIES = {"new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like"}
 _READS = {"_local_scalar_dense", "is_nonzero", "item", "equal", "allclose"}
 _MOST_DIMENSIONS = 4
-_MOST_BLOCKS = 1 << 20  # of a tensor whose rows the library knows the bounds of
+_MOST_BLOCKS = 1 << 20  # number of blocks of a tensor up to which the library knows the bounds of its rows
 _TILE = 64
 _REDUCTIONS = {*reductions.COMBINE, "dot", "mv", "mm", "bmm", "linalg_vector_norm", "norm"}
 _CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t"}
@@ -44,7 +45,7 @@ _CHEAP_VIEWS = {"select", "slice", "unsqueeze", "squeeze", "expand", "permute", 
 def trace(
     argument: str, function: Callable[..., Any], given: Sequence[torch.Tensor], device: torch.device, dtype: torch.dtype
 ) -> Traced:
-    """`argument`: a key of VARIABLES. `given`: tensors that the function is known to capture."""
+    """Traces a function. `argument`: a key of VARIABLES. `given`: the captured tensors that are already known."""
     recorder = Recorder(argument, given)
     arguments = []
     for name in VARIABLES[argument]:
@@ -53,7 +54,7 @@ def trace(
         recorder.keep(x, Lanes((), x.dtype, lambda _, variable=variable: variable))  # type: ignore[misc]
         arguments.append(x)
     recorder.asks_for_gradients = torch.is_grad_enabled()
-    # Steps are noted as they are computed without autocast: they run again outside of it.
+    # The steps are recorded without autocast, because they also run again without it.
     with (
         torch.autocast(device.type, enabled=False),
         torch.no_grad(),
@@ -80,12 +81,12 @@ class Recorder(TorchDispatchMode):
         self.extents: list[Extent] = []
         self._views: dict[Source, tuple[str, Any, Any]] = {}
         self._reshapes: dict[tuple[Source, tuple[int, ...]], Source] = {}
-        self.is_lasting = True  # False: the text depends on values that no key has
+        self.is_lasting = True  # False: the text depends on values that no key contains
         self.asks_for_gradients = False
         self._argument = argument
         self._lanes: dict[int, Lanes] = {}
         self._sources: dict[int, Source] = {}
-        self._alive: list[torch.Tensor] = []  # so that an id stays that of one tensor
+        self._alive: list[torch.Tensor] = []  # keeps the tensors alive, so that ids stay unique
         for n, x in enumerate(given):
             self._sources.setdefault(id(x), Source("capture", n))
 
@@ -104,7 +105,7 @@ class Recorder(TorchDispatchMode):
         self.constants.append(x)
 
     def _source(self, x: torch.Tensor) -> Source:
-        if id(x) not in self._sources:  # what the key did not find
+        if id(x) not in self._sources:  # a tensor that the key did not include
             self.is_lasting = False
             self._name(x, Source("capture", len(self.captures)))
             self.captures.append(x)
@@ -118,13 +119,13 @@ class Recorder(TorchDispatchMode):
             type_of(x.dtype)
             number = b.of(x.item())
             return Lanes((), x.dtype, lambda _: number)
-        if source in self._views:  # a text reads few tensors: views of one are read through it
+        if source in self._views:  # a text may read only few tensors, so views of one tensor are read through it
             name, args, kwargs = self._views[source]
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
         if x.dim() > _MOST_DIMENSIONS:
             rest = x.shape[1 - _MOST_DIMENSIONS :]
             first = math.prod(x.shape[: 1 - _MOST_DIMENSIONS])
-            flat = torch.empty((first, *rest), dtype=x.dtype, device="meta")  # stands for what the step gives
+            flat = torch.empty((first, *rest), dtype=x.dtype, device="meta")  # represents the result of the step
             self._name(flat, self._reshaped(source, tuple(flat.shape)))
             return lanes.reshaped(b, self._lanes_of(flat), x.shape)
         type_of(x.dtype)
@@ -134,8 +135,8 @@ class Recorder(TorchDispatchMode):
     def _load(self, x: torch.Tensor, source: Source, i: Subscripts) -> Expression:
         b = self.builder
         if self._argument == "mask_mod" and _is_block(i) and x.numel() <= _MOST_BLOCKS:
-            # The library knows the value of an element whose subscripts are the same all over a tile, but for the last
-            # dimension, of which it knows 64 elements together. So that one becomes 1.
+            # The library knows the value of an element if its subscripts are constant within a tile. For the last
+            # dimension it knows 64 elements together. A new last dimension of extent 1 is therefore added.
             shape = (*x.shape, 1)
             if len(shape) > _MOST_DIMENSIONS:
                 self.extents += [(tuple(x.shape), dim, i[dim].value) for dim in (0, 1) if i[dim].kind == "variable"]
@@ -145,7 +146,7 @@ class Recorder(TorchDispatchMode):
         return b.load(source, i, type_of(x.dtype))
 
     def _reshaped(self, source: Source, shape: tuple[int, ...]) -> Source:
-        """A step that gives the same elements in this shape."""
+        """Returns a step that reshapes the elements to this shape."""
         key = (source, tuple(map(operator.index, shape)))
         if key not in self._reshapes:
             self._reshapes[key] = Source("step", len(self.steps))
@@ -217,10 +218,10 @@ class Recorder(TorchDispatchMode):
         return UnsupportedError(f"{self._argument}: {_line()}{func}: {why}")
 
     def _run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
-        """An operator on what no score and no position is in."""
+        """Runs and records an operator that depends on no score and no position."""
         result = func(*args, **kwargs)
         if name in ("lift_fresh", "lift_fresh_copy") and id(tensors[0]) not in self._sources:
-            self._add_constant(result)  # torch.tensor(1.5)
+            self._add_constant(result)  # such as torch.tensor(1.5)
             return result
         sources = [self._source(x) for x in tensors]
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
@@ -249,7 +250,8 @@ class Recorder(TorchDispatchMode):
                 raise NotSaidError("an operator that attend has no expression for")
             return self._computed(func, name, args, kwargs)
         if name in lanes.VIEWS:
-            if self._on_meta(func, args, kwargs).dtype != args[0].dtype:  # and torch's own error for a wrong dimension
+            # also raises torch's own error for a wrong dimension
+            if self._on_meta(func, args, kwargs).dtype != args[0].dtype:
                 raise NotSaidError("a view of another dtype")
             return lanes.VIEWS[name](b, self._lanes_of(args[0]), *args[1:], **kwargs)
         if name == "index":
@@ -296,7 +298,7 @@ class Recorder(TorchDispatchMode):
         return lanes.elementwise(b, first.shape, first.dtype, compute, operands)
 
     def _on_meta(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The result's shapes and dtypes."""
+        """Returns the result with its shapes and dtypes, on the meta device."""
         bare = lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta")
         args, kwargs = tree_map_only(torch.Tensor, bare, (args, kwargs))
         if kwargs.get("device") is not None:
@@ -325,7 +327,7 @@ class Recorder(TorchDispatchMode):
         return x
 
     def _stand_in(self, found: Lanes, tensors: list[torch.Tensor], kwargs: Any, func: Any) -> Any:
-        """A tensor of the shape, dtype and device of the result, with one element of memory and no value."""
+        """Returns a tensor with the result's shape, dtype and device, one element of memory, and no value."""
         others = [x.device for x in tensors if x.device.type != "cpu"]
         device = kwargs.get("device") or (others[0] if others else torch.device("cpu"))
         x = torch.empty((), dtype=found.dtype, device=device)
@@ -338,7 +340,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _is_block(i: Subscripts) -> bool:
-    """Whether the last subscript is that of a block of whole tiles, as kv_idx // 128 is."""
+    """Returns whether the last subscript is the index of a block of entire tiles, such as kv_idx // 128."""
     last = i[-1] if len(i) > 1 else None
     if last is None or last.kind != "operation" or last.value != "({} // {})":
         return False
@@ -356,7 +358,7 @@ _VALUE = (
 
 
 def _line() -> str:
-    """The place in the user's file, or nothing."""
+    """Returns the place in the user's file, or an empty text."""
     for name, line in _places():
         if not name.startswith(_LIBRARIES) and not name.startswith("<frozen"):
             return f"{Path(name).name}:{line}: "

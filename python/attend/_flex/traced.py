@@ -1,4 +1,4 @@
-"""What becomes of a function: a text in the language of docs/custom_scores.md and the tensors that it reads."""
+"""The result of tracing a function: a text in the language of docs/custom_scores.md and the tensors that it reads."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _NARROW = (torch.int8, torch.uint8, torch.int16)
 
 
 class Source(NamedTuple):
-    """Where a tensor that the text reads comes from."""
+    """The origin of a tensor that the text reads."""
 
     kind: str  # "capture", "step" or "constant"
-    number: int  # of the captured tensor, of the step, of the constant
-    output: int = 0  # of the step
+    number: int  # index of the captured tensor, of the step, or of the constant
+    output: int = 0  # index among the step's outputs
 
 
 class Step(NamedTuple):
     run: Any
-    args: Any  # a Source in place of each tensor
+    args: Any  # with a Source in place of each tensor
     kwargs: Any
 
 
-Extent = tuple[tuple[int, ...], int, str]  # the shape of a tensor, and a dimension of which a variable is the subscript
+Extent = tuple[tuple[int, ...], int, str]  # shape of a tensor, dimension, and the variable that is its subscript
 
 
 class Traced:
-    """What became of a function: a text, and how to compute the tensors that it reads from those that are captured."""
+    """A traced function: a text, and the steps that compute the tensors it reads from the captured tensors."""
 
     def __init__(
         self, root: Expression, steps: list[Step], constants: list[torch.Tensor], extra: list[torch.Tensor],
@@ -52,13 +52,13 @@ class Traced:
         self.variables = frozenset(x.value for x in nodes if x.kind == "variable")
         self.extents = [*extents, *_extents(nodes, shapes)]
         self.is_lasting = is_lasting
-        self.extra = extra  # captured tensors that no key found
+        self.extra = extra  # captured tensors that are not in the key
         self._steps = _needed(list(loads), steps)
         read = {x for x in loads if x.kind == "constant"} | {x for x in _reads(self._steps) if x.kind == "constant"}
         self._constants = {x.number: constants[x.number] for x in read}
 
     def text_for(self, sizes: dict[str, int]) -> str:
-        """The text for this many sequences, query heads, rows and keys: quicker where no subscript is negative."""
+        """Returns the text for these sizes. The text is faster if no subscript can be negative."""
         if not self._wrapped or any(type(n) is not int for n in sizes.values()):  # symbols of a compiler
             return self.text
         key = tuple(sizes.values())
@@ -69,7 +69,9 @@ class Traced:
         return self.text if self._are_needed[key] else self._text_without_wraps
 
     def captures(self, given: Sequence[torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
-        """`given`: the captured tensors, in the order of those of the trace. Numbers among them go to the device."""
+        """Returns the tensors that the text reads. `given`: captured tensors in the trace's order; numbers move to the
+        device.
+        """
         tensors: dict[Source, torch.Tensor] = {}
         for n, x in enumerate((*given, *self.extra)):
             tensors[Source("capture", n)] = x
@@ -90,7 +92,7 @@ class Traced:
         return found
 
     def check_extents(self, argument: str, sizes: dict[str, int]) -> None:
-        """Refuses what torch would refuse: a subscript b, h, q_idx or kv_idx beyond the tensor."""
+        """Refuses a subscript b, h, q_idx or kv_idx that exceeds the tensor, as torch does."""
         for shape, dim, variable in self.extents:
             if sizes[variable] > shape[dim]:
                 raise ArgumentError(
@@ -103,7 +105,9 @@ _CALLED = {"b": "sequences", "h": "query heads", "q": "rows", "k": "keys"}
 
 
 def _names_of(loads: dict[Source, Expression]) -> tuple[dict[Source, str], dict[str, list[Source]]]:
-    """The text of each source, and the sources of each capture. A text has few captures: numbers may share one."""
+    """Returns the name of each source, and the sources of each capture. Numbers may share a capture, because a text has
+    few.
+    """
     numbers: dict[str, list[Source]] = {}
     for source, x in loads.items():
         if len(loads) > _MOST_CAPTURES and not x.args:
@@ -130,7 +134,7 @@ def _readable(x: torch.Tensor, source: Source, device: torch.device) -> torch.Te
 
 
 def _extents(nodes: list[Expression], shapes: dict[Source, tuple[int, ...]]) -> list[Extent]:
-    found = {}  # by what can be a key: a shape may have a compiler's symbols
+    found = {}  # keyed without the shape, which may contain a compiler's symbols
     for x in nodes:
         for dim, subscript in enumerate(x.args if x.kind == "load" else ()):
             if subscript.kind == "variable":

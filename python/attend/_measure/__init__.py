@@ -1,6 +1,7 @@
-"""What `attend.experiments` and `attend.bench` share: problems, implementations, the truth, clocks, memory, files.
+"""Code shared by `attend.experiments` and `attend.bench`: problems, implementations, reference results, clocks, memory,
+files.
 
-`attend.profile` takes its way of writing files from here.
+`attend.profile` uses only the functions that write files.
 
-`import attend` imports none of this. Only NumPy is needed; torch widens what can be measured.
+`import attend` does not import this package. It requires only NumPy; with torch, more implementations can be measured.
 """

@@ -1,4 +1,6 @@
-"""Long calls on threads of their own, which a signal's exception leaves behind: no library but attend would end one."""
+"""Runs long calls on separate threads that a signal's exception can abandon, because only attend's calls can be
+aborted.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ _left_behind: list[threading.Thread] = []
 
 
 def on_a_fresh_thread(call: Callable[[], T]) -> T:
-    """What `call` returns or raises. A signal's exception comes at once, and leaves the call to end by itself.
+    """Returns or raises the outcome of `call`. A signal's exception is raised immediately and leaves the call running.
 
-    The handlers of signals run on the main thread alone, which must not wait for the end of what they are to end.
+    Signal handlers run only on the main thread, so the main thread must not block in the call.
     """
     outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -27,7 +29,7 @@ def on_a_fresh_thread(call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - the caller gets it
             outcome.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)  # not an executor's: they are waited for, at the latest at exit
+    thread = threading.Thread(target=work, daemon=True)  # not a thread of an executor, which would be joined at exit
     thread.start()
     try:
         result = outcome.result()
@@ -35,12 +37,12 @@ def on_a_fresh_thread(call: Callable[[], T]) -> T:
         if not outcome.done():
             _left_behind.append(thread)
         raise
-    thread.join()  # its scratch is gone then
+    thread.join()  # its workspace is then freed
     return result
 
 
 def end(status: int) -> NoReturn:
-    """Leaves the process with this status; where a thread left behind still computes, nothing it uses is torn down."""
+    """Exits with this status. If an abandoned thread still computes, exits without destroying anything that it uses."""
     if any(thread.is_alive() for thread in _left_behind):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Command lines: the parser, and types of arguments: argparse turns what they raise into one line and exit status 2."""
+"""Command lines: the parser, and argument types. argparse reports their errors in one line with exit status 2."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 MOST_HEAD_DIM = 512
-MOST_SEED = 2**63 - 1  # what the generators of NumPy and torch both take
+MOST_SEED = 2**63 - 1  # the largest seed that both NumPy's and torch's generators accept
 
 
 class Parser(argparse.ArgumentParser):
-    """Options by their full names only, whose words may be joined by - or by _."""
+    """Accepts options by their full names only. The words of a name may be joined by - or by _."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
@@ -70,7 +70,7 @@ def positive_list(text: str) -> list[int]:
 
 
 def page_sizes(text: str) -> list[int]:
-    """Of caches: a comma list of keys a page, 0 for contiguous ones."""
+    """Parses a comma-separated list of cache page sizes in keys. 0 means a contiguous cache."""
     found = [int(_number(part, int, "whole numbers from 0")) for part in text.split(",")]
     for value in found:
         if value < 0:
@@ -79,7 +79,7 @@ def page_sizes(text: str) -> list[int]:
 
 
 def heads(text: str) -> tuple[int, int]:
-    """Query heads and the heads of keys and values that they share: 32:8, or 32 for as many of both."""
+    """Parses the numbers of query heads and key heads: 32:8, or 32 for the same number of each."""
     query, colon, key = text.partition(":")
     found = positive(query), positive(key if colon else query)
     if found[0] % found[1]:
@@ -88,5 +88,5 @@ def heads(text: str) -> tuple[int, int]:
 
 
 def names(parts: list[str]) -> list[str]:
-    """The names of an option that may be repeated, may hold a comma list, or both."""
+    """Returns the names of an option that may be repeated, contain a comma-separated list, or both."""
     return [name for part in parts for name in part.split(",")]

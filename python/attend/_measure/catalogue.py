@@ -1,4 +1,4 @@
-"""Every implementation by its name, and which of them this machine has."""
+"""All implementations by name, and which of them this machine can run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attend._measure.errors import UsageError, gpu_is_here, torch_or_none
 from attend._measure.implementations import Implementation
 
 BASELINE = "torch_cpu"
-# Names that users of other ladders know (docs/names.md).
+# Names of the same kernels in other projects (docs/names.md).
 ALIASES = {alias: backend["name"] for backend in attend.backends() for alias in backend["aliases"]}
 _HALF = "bf16"
 _NEEDS_TORCH = "no torch (pip install torch)"
@@ -20,10 +20,10 @@ _NEEDS_GPU = "no GPU that torch sees"
 
 
 def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
-    """Every name, with what this machine lacks for it (empty: nothing) and what makes it.
+    """Returns for each name the reason why this machine cannot run it (or ""), and a function that makes it.
 
-    PyTorch's on CPU and GPU come first, and the unfused path, then attend's backends in the order of the ladder and, on
-    a GPU, its own choice in half precision.
+    The order is: PyTorch on CPU and GPU and the unfused path, then attend's backends in the order of the ladder, then
+    attend's "auto" in half precision on a GPU.
     """
     has_torch = torch_or_none() is not None
     torch_lack = "" if has_torch else _NEEDS_TORCH
@@ -46,10 +46,10 @@ def catalogue() -> dict[str, tuple[str, Callable[[], Implementation]]]:
 
 
 def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[list[Implementation], list[str]]:
-    """The implementations of these names, or all; and a line for each thing that this machine lacks.
+    """Returns the implementations with these names, or all, and one line for each missing requirement.
 
     Raises:
-        UsageError for a name that does not exist, or that was asked for and cannot run here.
+        UsageError for an unknown name, or a requested name that cannot run here.
     """
     entries = catalogue()
     names = [_known(name, entries, option) for name in names] if names else None
@@ -68,7 +68,7 @@ def choose(names: Optional[Sequence[str]], option: str = "--kernel") -> tuple[li
 
 
 def _known(name: str, entries: Iterable[str], option: str) -> str:
-    """The name of the catalogue that is meant: - and _ are the same, and some have another name elsewhere."""
+    """Returns the catalogue's name for a given name. - and _ are equal, and aliases are resolved."""
     plain = name.replace("-", "_")
     plain = ALIASES.get(plain, plain)
     if plain in entries:
@@ -79,10 +79,10 @@ def _known(name: str, entries: Iterable[str], option: str) -> str:
 
 
 def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[list[Implementation], list[str]]:
-    """Those that have one of the modes at least, and a note of those that lack backward where it is asked for.
+    """Returns the implementations that support at least one mode, and a note of those without a requested backward.
 
     Raises:
-        UsageError where none is left.
+        UsageError if none is left.
     """
     without = ", ".join(x.name for x in chosen if not x.has_backward)
     if "backward" not in modes or not without:
@@ -94,10 +94,10 @@ def that_have(modes: Sequence[str], chosen: Sequence[Implementation]) -> tuple[l
 
 
 def in_half(chosen: Sequence[Implementation], option: str) -> list[Implementation]:
-    """Those on a GPU in half precision; `option` is what wants them.
+    """Returns the half-precision implementations on a GPU. `option` is the command-line option that requires them.
 
     Raises:
-        UsageError where there is none.
+        UsageError if there is none.
     """
     found = [x for x in chosen if x.device == "cuda" and x.dtype == _HALF]
     if not found:
@@ -107,7 +107,7 @@ def in_half(chosen: Sequence[Implementation], option: str) -> list[Implementatio
 
 
 def count(implementations: Sequence[Implementation], modes: Sequence[str]) -> int:
-    """The rows of one problem."""
+    """Returns the number of rows of one problem."""
     return sum(mode == "forward" or x.has_backward for x in implementations for mode in modes)
 
 

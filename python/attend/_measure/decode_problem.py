@@ -1,7 +1,7 @@
-"""q and caches of a problem, and what o is by definition. Needs torch.
+"""q and caches of a decode problem, and o computed by the definition. Needs torch.
 
 Every side reads the same numbers from the same memory: q as (sequences, rows, heads, head_dim), and caches of (cache
-rows or pages, keys, heads, head_dim) or, with heads before keys, views of the same shape.
+rows or pages, keys, heads, head_dim). If heads precede keys in memory, the caches are views of the same shape.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from attend._measure.decode_shapes import Setting, Shape
 from attend._measure.inputs import torch_dtype
 
 CACHE_DTYPES = {"f8e4m3": torch.float8_e4m3fn, "i8": torch.int8}
-DESCALE = 0.03  # of 8-bit caches: normal numbers fill the range of i8
+DESCALE = 0.03  # for 8-bit caches: normal numbers then fill the range of i8
 SEED = 1
-PART_ELEMENTS = 1 << 26  # are narrowed at once: float32 of a whole cache would be large
+PART_ELEMENTS = 1 << 26  # elements converted at once, because a float32 copy of a full cache would be large
 
 
 @dataclasses.dataclass
 class Cache:
-    """Keys and values. `v` is None where the values lie in the keys."""
+    """Keys and values. `v` is None if the values are columns of the keys."""
 
     k: Any
     v: Any
@@ -39,15 +39,15 @@ class Cache:
         return dataclasses.replace(self, k=_clone(self.k), v=_clone(self.v))
 
 
-Side = Callable[[Cache], Any]  # gives o as (sequences, rows, heads, head_dim_v)
+Side = Callable[[Cache], Any]  # returns o as (sequences, rows, heads, head_dim_v)
 
 
 @dataclasses.dataclass
 class Problem:
-    """q, lengths and table of a problem, a cache of each kind, and what computes o of it, by name.
+    """q, lengths and page table of a problem, its caches by kind, and functions that compute o, by name.
 
-    A side reads the cache of its own name, else that of "attend". Beside a cache of 8 bits there is "attend_wide", the
-    same numbers in the dtype of q.
+    A side reads the cache of its own name, otherwise that of "attend". With an 8-bit cache there is also "attend_wide",
+    the same numbers in the dtype of q.
     """
 
     shape: Shape
@@ -60,11 +60,11 @@ class Problem:
 
     @property
     def bytes_moved(self) -> int:
-        """Of the keys and values that a call has to read, once."""
+        """Bytes of the keys and values that a call must read, counted once."""
         return self.shape.elements() * self.setting.element_bytes
 
     def bytes_of(self, side: str) -> int:
-        """The same of the cache that this side reads."""
+        """Bytes of the cache that this side must read, counted once."""
         return self.shape.elements() * int(self.cache_of(side).k.element_size())
 
     def cache_of(self, side: str) -> Cache:
@@ -72,7 +72,7 @@ class Problem:
 
 
 def problem(one: Shape, setting: Setting) -> Problem:
-    """Normal numbers, the same at every call. Without sides."""
+    """Returns a problem of normal numbers, the same in every call, without sides."""
     generator = torch.Generator(setting.device).manual_seed(SEED)
     dtype = torch_dtype(setting.dtype)
     table, blocks, block_rows = _table(one, setting)
@@ -93,7 +93,7 @@ def problem(one: Shape, setting: Setting) -> Problem:
 
 
 def _table(one: Shape, setting: Setting) -> tuple[Any, int, int]:
-    """(page table or None, pages or cache rows, their keys). Pages lie in random order."""
+    """Returns (page table or None, number of pages or cache rows, keys of each). Pages are in random order."""
     longest = max(one.lengths)
     if setting.page_size == 0:
         return None, len(one.lengths), longest
@@ -106,12 +106,12 @@ def _table(one: Shape, setting: Setting) -> tuple[Any, int, int]:
 
 
 def page_counts(one: Shape, page_size: int) -> list[int]:
-    """The pages of each sequence."""
+    """Returns the number of pages of each sequence."""
     return [-(-length // page_size) for length in one.lengths]
 
 
 def narrowed(wide: Cache, setting: Setting) -> Cache:
-    """The cache in 8 bits, one factor for each head."""
+    """Returns the cache in 8 bits, with one factor for each head."""
     assert setting.cache is not None
     dtype = CACHE_DTYPES[setting.cache]
     largest = 127 if setting.cache == "i8" else 448
@@ -136,7 +136,7 @@ def _clone(x: Any) -> Any:
 
 
 def by_definition(one: Problem, sequence: int) -> Any:
-    """o of one sequence in float32, (rows, heads, head_dim_v): the softmax of its scores, one head after another."""
+    """Computes o of one sequence in float32, (rows, heads, head_dim_v), by an explicit softmax for each head."""
     shape, cache = one.shape, one.caches["attend"]
     length, group = shape.lengths[sequence], shape.heads // shape.heads_k
     row, key = torch.arange(shape.rows)[:, None], torch.arange(length)
@@ -155,12 +155,13 @@ def by_definition(one: Problem, sequence: int) -> Any:
 
 
 def _keys_of(one: Problem, x: Any, descale: Any, sequence: int, head: int) -> Any:
-    """Float32 (length, head_dim) of one head of the keys or values of a sequence, out of its cache row or pages."""
+    """Returns float32 (length, head_dim): one head of a sequence's keys or values, from its cache row or pages."""
     length = one.shape.lengths[sequence]
     if one.page_table is None:
         found = x[sequence, :length, head]
     else:
         pages = one.page_table[sequence, : page_counts(one.shape, one.setting.page_size)[sequence]].long()
-        plain = x[:, :, head].view(torch.int8) if x.element_size() == 1 else x[:, :, head]  # float8 has no indexing
+        # float8 does not support indexing
+        plain = x[:, :, head].view(torch.int8) if x.element_size() == 1 else x[:, :, head]
         found = plain[pages].flatten(0, 1)[:length].view(x.dtype)
     return found.float() if descale is None else found.float() * descale[head]

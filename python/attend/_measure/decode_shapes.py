@@ -1,4 +1,4 @@
-"""The problems of attention over a cache that are measured, and what each costs on paper."""
+"""The decode problems that are measured, and their theoretical costs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Optional
 
 from attend._measure.problems import DTYPE_BYTES
 
-WARM, COLD = "warm", "cold"  # caches, of a GPU's: read from its L2 cache or from memory
-NARROW = ("f8e4m3", "i8")  # dtypes of caches of 8 bits
+WARM, COLD = "warm", "cold"  # state of a GPU's cache: read from L2 (warm) or from memory (cold)
+NARROW = ("f8e4m3", "i8")  # 8-bit dtypes of caches
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A problem: a few query rows of each sequence, which see the keys up to their own place.
+    """A problem: a few query rows of each sequence, which see the keys up to their own position.
 
-    `lengths`: the keys of each sequence. `head_dim_v`: the values are so many columns of the keys.
+    `lengths`: the number of keys of each sequence. `head_dim_v`: the values are this number of columns of the keys.
     """
 
     lengths: tuple[int, ...]
@@ -28,7 +28,10 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """16x8192, 16x8192-32:1, 64x4096-d96, 64x4096-r4, 32x4096-16:1-d576/512: 32:8, d128 and r1 are not said."""
+        """The problem's name, such as 16x8192, 16x8192-32:1, 64x4096-d96, 64x4096-r4, 32x4096-16:1-d576/512.
+
+        32:8 heads, d128 and r1 are omitted.
+        """
         found = self.note or f"{len(self.lengths)}x{self.lengths[0]}"
         if (self.heads, self.heads_k) != (32, 8):
             found += f"-{self.heads}:{self.heads_k}"
@@ -43,12 +46,12 @@ class Shape:
         return len(set(self.lengths)) == 1
 
     def elements(self) -> int:
-        """Of the cache that a call has to read, once."""
+        """Returns the number of cache elements that a call must read, counted once."""
         columns = self.head_dim if self.head_dim_v is not None else 2 * self.head_dim
         return sum(self.lengths) * self.heads_k * columns
 
     def flops(self) -> float:
-        """Of the products, for the keys that rows see."""
+        """Returns the FLOPs of the products for visible keys."""
         columns = self.head_dim + (self.head_dim_v or self.head_dim)
         pairs = sum(self.rows * length - self.rows * (self.rows - 1) // 2 for length in self.lengths)
         return 2.0 * pairs * self.heads * columns
@@ -56,21 +59,21 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What all problems of a run have in common."""
+    """Settings that all problems of a run share."""
 
-    dtype: str = "bf16"  # of q
-    cache: Optional[str] = None  # one of NARROW; None: the dtype of q
+    dtype: str = "bf16"  # dtype of q
+    cache: Optional[str] = None  # one of NARROW, or None for the dtype of q
     page_size: int = 0  # 0: contiguous
-    heads_first: bool = False  # memory of a cache: heads before keys
+    heads_first: bool = False  # heads precede keys in the memory of a cache
     device: str = "cuda"
 
     @property
     def element_bytes(self) -> int:
-        """Of the cache."""
+        """Bytes of a cache element."""
         return 1 if self.cache else DTYPE_BYTES[self.dtype]
 
     def held_bytes(self, shape: Shape) -> int:
-        """What the inputs of a problem need at most while they are drawn: rounded from float32, one after the other."""
+        """Returns the peak memory of drawing a problem's inputs, which are rounded from float32 one after the other."""
         page = self.page_size
         places = sum(-(-length // page) * page if page else max(shape.lengths) for length in shape.lengths)
         one = places * shape.heads_k * shape.head_dim  # elements of the keys

@@ -1,7 +1,7 @@
-"""What computes attention over a cache: attend.decode and its peers, each a function of a Cache. Needs torch.
+"""Sides of attention over a cache: attend.decode and its peers, each a function of a Cache. Needs torch.
 
-A name is a library, or a library and one of its ways ("torch flash"): of these the fastest stands for the library.
-Peers that want another order than (sequences, keys, heads, head_dim) get transposed views, which costs them no copy.
+A name is a library, or a library and one of its variants ("torch flash"). The fastest variant represents the library.
+Peers that require another order than (sequences, keys, heads, head_dim) receive transposed views, which need no copy.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from attend._measure.implementations import SDP_BACKENDS
 
 FA3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface", "flash_attn_3")
 MODULES = {"flash_attn_3": FA3_MODULES, "flash_attn_2": ("flash_attn",), "flashinfer": ("flashinfer",)}
-NEEDED = {"flashinfer": "BatchDecodeWithPagedKVCacheWrapper"}  # the others: flash_attn_with_kvcache
-FLASHINFER_WORKSPACE_BYTES = 128 << 20  # what its documentation recommends
-FLASHINFER_PAGE_SIZES = (64, 32, 16, 1)  # of a contiguous cache, which it reads as pages: the largest that divides it
+NEEDED = {"flashinfer": "BatchDecodeWithPagedKVCacheWrapper"}  # other libraries: flash_attn_with_kvcache
+FLASHINFER_WORKSPACE_BYTES = 128 << 20  # the size that FlashInfer's documentation recommends
+# for a contiguous cache, which FlashInfer reads as pages: the largest size that divides the length
+FLASHINFER_PAGE_SIZES = (64, 32, 16, 1)
 
 
 def importable(modules: Iterable[str], function: str) -> Any:
-    """The first of these modules that can be imported and has the function, or None."""
+    """Returns the first of these modules that can be imported and has the function, or None."""
     for name in modules:
-        with contextlib.suppress(Exception):  # a library built for another torch fails in ways of its own
+        with contextlib.suppress(Exception):  # a library built for another torch may raise any exception
             module = importlib.import_module(name)
             if hasattr(module, function):
                 return module
@@ -40,27 +41,27 @@ def importable(modules: Iterable[str], function: str) -> Any:
 
 @functools.cache
 def peer_module(library: str) -> Any:
-    """The module of a peer on GPUs, or None where it is not installed."""
+    """Returns the module of a GPU peer, or None if it is not installed."""
     return importable(MODULES[library], NEEDED.get(library, "flash_attn_with_kvcache"))
 
 
 def absent() -> list[str]:
-    """Peers on GPUs that are not installed."""
+    """Returns the GPU peers that are not installed."""
     return [library for library in MODULES if peer_module(library) is None]
 
 
 def without(cache: str) -> list[str]:
-    """Peers on GPUs that do not read this dtype of 8 bits with a q of 16."""
+    """Returns the GPU peers that do not support this 8-bit dtype with a 16-bit q."""
     return [library for library in MODULES if library != "flashinfer" or cache == "i8"]
 
 
 def ours(one: Problem) -> dict[str, Side]:
-    """attend over each of the caches."""
+    """Returns attend's side for each of the caches."""
     return {name: attend_decode(one) for name in one.caches}
 
 
 def theirs(one: Problem) -> dict[str, Side]:
-    """The peers that have what the problem needs, by name."""
+    """Returns the peers that support the problem, by name."""
     return dict(_theirs(one))
 
 
@@ -85,7 +86,7 @@ def _theirs(one: Problem) -> Iterator[tuple[str, Side]]:
 
 
 def _torch_backends(on_gpu: bool, is_16_bit: bool) -> tuple[str, ...]:
-    """Without those that would write the scores to memory, where there are others."""
+    """Returns the backends, without those that write the scores to memory if there are others."""
     if not on_gpu:
         return "flash", "math"
     return ("cudnn", "flash", "efficient") if is_16_bit else ("efficient", "math")
@@ -102,7 +103,7 @@ def attend_decode(one: Problem) -> Side:
 
 
 def sdpa(one: Problem, backend: Any) -> Side:
-    """torch's scaled_dot_product_attention by one of its backends. Sequences are of one length, without pages."""
+    """Returns torch's scaled_dot_product_attention by one backend. Sequences have one length and no pages."""
     q = one.q.transpose(1, 2)
     takes_no_mask = backend == SDPBackend.FLASH_ATTENTION and q.is_cuda
     mask = rows_mask(one, as_bias=takes_no_mask) if one.shape.rows > 1 else None
@@ -117,9 +118,10 @@ def sdpa(one: Problem, backend: Any) -> Side:
 
 
 def rows_mask(one: Problem, as_bias: bool) -> Any:
-    """Which keys several rows see: torch's is_causal would align top left.
+    """Returns the mask of several rows. torch's is_causal is not used, because it aligns top left.
 
-    As a boolean mask, or as a bias that torch knows to be causal, which the FlashAttention of its CUDA build takes.
+    The result is a boolean mask, or a bias that torch recognises as causal, which FlashAttention in CUDA builds
+    requires.
     """
     rows, keys = one.shape.rows, max(one.shape.lengths)
     if as_bias:
@@ -129,9 +131,9 @@ def rows_mask(one: Problem, as_bias: bool) -> Any:
 
 
 def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
-    """flash_attn_with_kvcache of either generation, which call the table of pages by different names.
+    """Returns flash_attn_with_kvcache of either version. `table` is the version's name of the page table.
 
-    It gives (o, lse, ...) or o alone, by its version.
+    Some versions return (o, lse, ...), others o alone.
     """
 
     def side(cache: Cache) -> Any:
@@ -145,7 +147,9 @@ def flash_attn_kvcache(one: Problem, module: Any, table: str) -> Side:
 
 
 def flashinfer(one: Problem, module: Any, tensor_cores: bool) -> Side:
-    """FlashInfer's wrapper for pages. It plans at its first call, outside of any graph: that waits for the GPU."""
+    """Returns FlashInfer's wrapper for pages. Its first call plans, which waits for the GPU, so it is outside of any
+    graph.
+    """
     page_size, table = flashinfer_pages(one)
     factors: dict[str, float] = {} if one.setting.cache is None else {"k_scale": DESCALE, "v_scale": DESCALE}
 
@@ -174,7 +178,7 @@ def flashinfer(one: Problem, module: Any, tensor_cores: bool) -> Side:
 
 
 def flashinfer_pages(one: Problem) -> tuple[int, Any]:
-    """(page size, table): those of the problem, or of a contiguous cache, read as pages in order."""
+    """Returns (page size, table) of the problem, or of a contiguous cache that is read as consecutive pages."""
     if one.page_table is not None:
         return one.setting.page_size, one.page_table
     length, sequences = max(one.shape.lengths), len(one.shape.lengths)

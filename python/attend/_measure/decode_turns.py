@@ -1,13 +1,14 @@
-"""Results of all sides compared, then their times, taken in turns. Needs torch.
+"""Compares the results of all sides, then times the sides in alternation. Needs torch.
 
-On a GPU calls are captured into CUDA graphs, as servers do: a graph holds as many as fill a millisecond, and is timed
-by CUDA events while the GPU is still busy with what went before it. The time of a call is that of the graph by their
-number; the host's time plays no part. Graphs of all sides alternate, and so does their order.
+On a GPU, calls are captured into CUDA graphs, as in servers. A graph contains enough calls to fill a millisecond. CUDA
+events time it, and it starts while the GPU is still busy with earlier work, so the host's time does not count. The time
+of a call is the graph's time divided by the number of calls. The graphs of all sides alternate, and the order is
+reversed in every other round.
   * Warm: every call of a graph reads the same cache.
-  * Cold: as many copies of it as fill 400 MB, in turn, so that none of it is in the L2 cache. A cache that is larger by
-    itself is timed once, as both.
+  * Cold: the calls alternate between enough copies of the cache to fill 400 MB, so the L2 cache holds none of them. A
+    single cache of that size is timed once, for both states.
 
-On a CPU calls are timed as all others of the package (timing.py), over one cache: warm as far as it fits.
+On a CPU, calls are timed with the package's common clock (timing.py), over one cache, which is warm if it fits.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from attend._measure.timing import Limits, Timing
 
 COPIES_BYTES = 400e6
 MAX_CALLS = 128
-FIRST_CALLS = 4  # of a graph that only tells how many calls fill the time of a sample
+FIRST_CALLS = 4  # of a graph that only estimates the number of calls in a sample
 
 Key = tuple[str, str]  # side, WARM or COLD
 
 
 class Graph:
-    """Calls of a side in a CUDA graph, over the caches in turn."""
+    """Calls of a side in a CUDA graph, which cycle through the caches."""
 
     def __init__(self, side: Side, caches: list[Cache], calls: int) -> None:
         self.calls = calls
@@ -45,9 +46,9 @@ class Graph:
                 side(caches[n % len(caches)])
 
     def us(self) -> float:
-        """Microseconds a call."""
+        """Returns the microseconds of a call."""
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(timing.BUSY_CYCLES)  # while the graph is being launched
+        torch.cuda._sleep(timing.BUSY_CYCLES)  # keeps the GPU busy while the graph is launched
         start.record()
         self._graph.replay()
         stop.record()
@@ -57,7 +58,7 @@ class Graph:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How graphs are made and how often they are timed."""
+    """How graphs are made, and how often they are timed."""
 
     rounds: int = 15
     sample_ms: float = timing.SAMPLE_MS
@@ -66,7 +67,7 @@ class Sampling:
 
 
 def compare(one: Problem) -> tuple[dict[str, float], dict[str, str]]:
-    """({side: difference from attend's o}, {side: what it says against the problem}); such sides are dropped."""
+    """Returns ({side: difference from attend's o}, {side: error}). Removes the sides that raise an error."""
     results: dict[str, Any] = {}
     found: dict[str, float] = {}
     errors: dict[str, str] = {}
@@ -85,7 +86,7 @@ def compare(one: Problem) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def rough_us(one: Problem, name: str, sampling: Sampling) -> float:
-    """A first estimate of a warm call."""
+    """Returns a first estimate of a warm call's time."""
     if one.setting.device == "cuda":
         few = sampling.graph(one.sides[name], [one.cache_of(name)], FIRST_CALLS)
         return min(float(few.us()) for _ in range(3))
@@ -93,7 +94,7 @@ def rough_us(one: Problem, name: str, sampling: Sampling) -> float:
 
 
 def keep_the_fastest(one: Problem, sampling: Sampling, errors: dict[str, str]) -> None:
-    """Leaves one side of each library that has several ways; what cannot be captured goes into `errors`."""
+    """Keeps the fastest variant of each library. Sides that cannot be captured are reported in `errors`."""
     ways: dict[str, list[str]] = {}
     for name in one.sides:
         ways.setdefault(name.partition(" ")[0], []).append(name)
@@ -112,7 +113,7 @@ def keep_the_fastest(one: Problem, sampling: Sampling, errors: dict[str, str]) -
 
 
 def graphs(one: Problem, sampling: Sampling, errors: dict[str, str]) -> dict[Key, Any]:
-    """{(side, warm or cold): Graph}. What cannot be captured goes into `errors`."""
+    """Returns {(side, warm or cold): Graph}. Sides that cannot be captured are reported in `errors`."""
     found: dict[Key, Any] = {}
     for name, side in one.sides.items():
         cache = one.cache_of(name)
@@ -131,9 +132,9 @@ def graphs(one: Problem, sampling: Sampling, errors: dict[str, str]) -> dict[Key
 
 
 def in_turns(captured: dict[Key, Any], rounds: int) -> dict[Key, list[float]]:
-    """Microseconds a call of each graph, in each round."""
+    """Returns the microseconds per call of each graph in each round."""
     taken: dict[Key, list[float]] = {key: [] for key in captured}
-    for turn in range(rounds + 1):  # the first warms up
+    for turn in range(rounds + 1):  # the first round warms up
         for key in list(captured) if turn % 2 == 0 else reversed(captured):
             us = captured[key].us()
             if turn > 0:
@@ -142,7 +143,7 @@ def in_turns(captured: dict[Key, Any], rounds: int) -> dict[Key, list[float]]:
 
 
 def timings(one: Problem, limits: Limits, sampling: Sampling, errors: dict[str, str]) -> dict[Key, Timing]:
-    """Of every side, by CUDA graphs on a GPU and by the package's clock on a CPU."""
+    """Returns the times of every side, by CUDA graphs on a GPU and by the package's clock on a CPU."""
     if one.setting.device == "cuda":
         taken = in_turns(graphs(one, sampling, errors), sampling.rounds)
         return {key: timing.summary([us / 1e3 for us in samples]) for key, samples in taken.items()}

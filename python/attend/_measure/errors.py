@@ -1,4 +1,4 @@
-"""What ends a command early, and optional packages."""
+"""Errors that end a command early, and optional packages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130  # exit statuses
 
 
 class UsageError(Exception):
-    """One line: the argument, the value found, what is allowed; or what this machine lacks."""
+    """One line: the argument, the value found and the allowed values; or a requirement that is not met."""
 
 
 def require(*packages: str, purpose: str) -> list[ModuleType]:
-    """The modules of these packages.
+    """Returns the modules of these packages.
 
     Raises:
-        UsageError naming those that are missing and the command that installs them.
+        UsageError naming the missing packages and the command that installs them.
     """
     modules, missing = [], []
     for package in packages:
@@ -36,7 +36,7 @@ def require(*packages: str, purpose: str) -> list[ModuleType]:
 
 
 def torch_or_none() -> Optional[Any]:
-    """The module torch where it is installed."""
+    """Returns the module torch if it is installed, otherwise None."""
     try:
         import torch
     except ImportError:
@@ -45,7 +45,7 @@ def torch_or_none() -> Optional[Any]:
 
 
 def gpu_is_here() -> bool:
-    """Whether torch sees a GPU: data on it comes from torch."""
+    """Returns whether torch sees a GPU. torch is required, because it provides the data on the GPU."""
     torch = torch_or_none()
     return torch is not None and bool(torch.cuda.is_available())
 
@@ -55,9 +55,10 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def run(command: Callable[[], int]) -> int:
-    """The exit status of `command`: what it returns, or after one line on stderr 2 for wrong usage, 130 for Ctrl-C.
+    """Runs `command` and returns its exit status. Prints one line on stderr and returns 2 for wrong usage, 130 for
+    Ctrl-C.
 
-    SIGTERM and SIGHUP are taken as Ctrl-C is, unless the parent ignores them: what was measured is kept.
+    SIGTERM and SIGHUP act like Ctrl-C, unless the parent ignores them, so measured results are kept.
     """
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGTERM", "SIGHUP"):

@@ -18,10 +18,10 @@ from attend._measure.errors import UsageError
 
 
 def prepare_folder(option: str, folder: pathlib.Path) -> None:
-    """Makes the folder and sees that files can be written there, before anything is measured.
+    """Makes the folder and checks that files can be written there, before anything is measured.
 
     Raises:
-        UsageError where they cannot.
+        UsageError if files cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,10 +32,10 @@ def prepare_folder(option: str, folder: pathlib.Path) -> None:
 
 
 def prepare_file(option: str, path: pathlib.Path) -> None:
-    """Makes the file's folder and sees that the file can be written, before anything is measured; changes no file.
+    """Makes the file's folder and checks that the file can be written, before anything is measured. Changes no file.
 
     Raises:
-        UsageError where it cannot.
+        UsageError if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,12 +50,12 @@ def prepare_file(option: str, path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Makes the file's folder and gives another name to write to, which becomes `path` when all is written.
+    """Makes the file's folder and yields a temporary path, which is renamed to `path` when writing is complete.
 
-    So that an end in the middle, or a full disk, leaves what was there before, or nothing.
+    An interruption or a full disk therefore leaves the previous file, or none.
 
     Raises:
-        UsageError for what the system says against writing there.
+        UsageError if the system refuses writing there.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -70,7 +70,7 @@ def writing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def new_run(folder: pathlib.Path, about: str) -> pathlib.Path:
-    """A new folder for one run below `folder`, named by the time and what it is `about`; `latest` points to it."""
+    """Makes a new folder for one run in `folder`, named by the time and the subject. `latest` links to it."""
     stem = f"{time.strftime('%Y-%m-%d_%H%M%S')}_{about}"
     names = itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(2)))
     name = stem
@@ -83,7 +83,7 @@ def new_run(folder: pathlib.Path, about: str) -> pathlib.Path:
         except OSError as error:
             raise UsageError(f"{folder}: {_reason(error)}, allowed a folder that can be written to") from error
     pointer = folder / f".latest.{os.getpid()}"
-    with contextlib.suppress(OSError):  # a file system without links: the name with the last time is the latest
+    with contextlib.suppress(OSError):  # without symbolic links, the name with the last time is the latest
         pointer.symlink_to(name, target_is_directory=True)
         pointer.replace(folder / "latest")
     return folder / name
@@ -98,7 +98,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 
 
 def write_csv(path: pathlib.Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
-    """One line a row; an empty cell is a figure that was not taken."""
+    """Writes one line for each row. An empty cell is a value that was not measured."""
     with writing(path) as unfinished, unfinished.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -111,10 +111,10 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 def read_json(path: pathlib.Path, kinds: Sequence[str]) -> dict[str, Any]:
-    """A result file of one of these kinds.
+    """Returns the content of a result file of one of these kinds.
 
     Raises:
-        UsageError where there is none.
+        UsageError if the file is not one.
     """
     try:
         data = json.loads(path.read_text())
@@ -128,7 +128,7 @@ def read_json(path: pathlib.Path, kinds: Sequence[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def understanding(path: pathlib.Path) -> Iterator[None]:
-    """Around the use of what `read_json` gave: a field that is missing or makes no sense becomes a UsageError."""
+    """Converts errors from missing or invalid fields of a result file into a UsageError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -138,7 +138,7 @@ def understanding(path: pathlib.Path) -> Iterator[None]:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for numbers that JSON does not have."""
+    """Returns the value with None for numbers that JSON cannot represent."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -147,7 +147,7 @@ def finite(value: Any) -> Any:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """A figure for a table: so many significant digits, never an exponent for what is of common size."""
+    """Formats a number for a table with the given significant digits, without an exponent for common magnitudes."""
     if value is None:
         return ""
     if value == 0 or not 1e-3 <= abs(value) < 1e5:
@@ -156,7 +156,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table as text: the first column to the left, the others to the right."""
+    """Returns a table as text, with the first column left-aligned and the others right-aligned."""
     widths = [max(len(row[i]) for row in (header, *lines)) for i in range(len(header))]
     left = [row[0].ljust(widths[0]) for row in (header, *lines)]
     right = [[cell.rjust(width) for cell, width in zip(row[1:], widths[1:])] for row in (header, *lines)]

@@ -1,8 +1,8 @@
-"""Attention as two batched products with one fused kernel between them, as Megatron-LM computes it.
+"""Attention as two batched products with one fused kernel between them, as in Megatron-LM.
 
-The kernel (kernels/baseline/scaled_softmax.cuh) takes scale, causal mask and softmax in one pass over the scores, which
-stay in memory: what the unfused path needs three passes for. On a GPU, in half precision, seqlen_k a multiple of 8 up
-to 16384. Its gradients keep p, and write ds over dp.
+The kernel (kernels/baseline/scaled_softmax.cuh) applies scale, causal mask and softmax in one pass over the scores,
+which stay in memory. The unfused path needs three passes. It runs on a GPU, in half precision, with seqlen_k a multiple
+of 8 up to 16384. The gradient kernel reads p and overwrites dp with ds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 def _launch(source: torch.Tensor, p: Any, target: torch.Tensor, scale: float, causal: bool) -> None:
-    """Dense (matrices, seqlen_q, seqlen_k), of one dtype, on one GPU."""
+    """Runs the kernel on dense (matrices, seqlen_q, seqlen_k) tensors of one dtype on one GPU."""
     if not source.is_cuda or source.dtype not in _DTYPES:
         raise NotImplementedError(f"fused_softmax: {source.dtype} on {source.device}, allowed f16 and bf16 on a GPU")
     index = source.device.index
@@ -29,7 +29,7 @@ def _launch(source: torch.Tensor, p: Any, target: torch.Tensor, scale: float, ca
 
 
 class ScaledSoftmax(torch.autograd.Function):
-    """p = softmax(scale s), s (matrices, seqlen_q, seqlen_k); causal: row i sees keys up to i + seqlen_k - seqlen_q."""
+    """p = softmax(scale s) of s (matrices, seqlen_q, seqlen_k). Causal masks align bottom right."""
 
     @staticmethod
     def forward(ctx: Any, s: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
@@ -42,13 +42,13 @@ class ScaledSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dp: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (p,) = ctx.saved_tensors
-        ds = dp.contiguous()  # the product that made it is the only one that has it
+        ds = dp.contiguous()  # may be overwritten, because only the product before it holds a reference
         _launch(ds, p, ds, *ctx.settings)
         return ds, None, None
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """q, k, v and o (batch, heads, seqlen, head_dim)."""
+    """Computes o from q, k and v, all (batch, heads, seqlen, head_dim)."""
     b, h, s, d = q.shape
     q, k, v = (x.reshape(b * h, s, d) for x in (q, k, v))
     p = ScaledSoftmax.apply(torch.bmm(q, k.transpose(1, 2)), 1 / math.sqrt(d), causal)

@@ -1,8 +1,7 @@
-"""The implementations that can be measured: attend's backends, PyTorch's, flash-attn's, the unfused path, and that with
-a fused softmax.
+"""The implementations that can be measured: attend's backends, PyTorch's, flash-attn's, and unfused paths.
 
-All take q, k, v (batch, num_heads, seqlen, head_dim) and give o like q, scale 1 / sqrt(head_dim), and allocate their
-results inside the call. What only some packages have is built only where they are installed.
+All read q, k, v (batch, num_heads, seqlen, head_dim) and return o like q, with scale 1 / sqrt(head_dim). They allocate
+their results inside the call. Implementations of optional packages are available only if these are installed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import attend
 from attend._measure.errors import torch_or_none
 from attend._measure.inputs import Inputs
 
-# attend's rungs that take float32 alone; the others on a GPU take half precision.
+# attend's float32-only backends. The other backends on a GPU use half precision.
 FLOAT32_RUNGS = ("standard", "naive", "tiled", "fa1", "flash_2d", "fa2_naive", "scalar2d_row_tile", "fa2")
 SDP_BACKENDS = {
     "math": "MATH",
@@ -26,7 +25,7 @@ SDP_BACKENDS = {
     "flash": "FLASH_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
 }
-# What torch and its libraries say of a problem that they do not take.
+# Texts in the errors of torch and its libraries for unsupported problems.
 _REFUSALS = ("No available kernel", "not supported", "No valid execution plan", "No valid engine", "No execution plan")
 
 Forward = Callable[[Any, Any, Any, bool], Any]
@@ -34,7 +33,7 @@ Sets = tuple[Any, Any, Any, Any]
 
 
 class Prepared(NamedTuple):
-    """`call(i)` works on the i-th set of inputs; it is made inside of `context()`."""
+    """`call(i)` computes with the i-th set of inputs. It must run inside `context()`."""
 
     call: Callable[[int], Any]
     context: Callable[[], contextlib.AbstractContextManager[Any]]
@@ -42,7 +41,7 @@ class Prepared(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Implementation:
-    """Something that computes attention. `name` is unique; `library` is attend, torch or flash_attn."""
+    """An implementation of attention. `name` is unique; `library` is attend, torch or flash_attn."""
 
     name: str
     library: str
@@ -52,17 +51,17 @@ class Implementation:
     rounds_scores: bool = False  # stores the scores in its dtype
 
     def step(self, tensors: Sets, causal: bool, mode: str) -> tuple[Any, ...]:
-        """(o,) of forward, or (dq, dk, dv) of forward and backward, as one call of a user."""
+        """Runs one call as a user would: (o,) of forward, or (dq, dk, dv) of forward and backward."""
         raise NotImplementedError
 
     def prepare(self, inputs: Inputs, causal: bool, mode: str) -> Prepared:
-        """What is timed: forward without autograd, or backward alone after forwards that are not timed."""
+        """Returns the timed call: forward without autograd, or backward alone after untimed forwards."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class OnTorch(Implementation):
-    """On torch tensors, its gradients by torch's autograd."""
+    """An implementation on torch tensors, whose gradients come from torch's autograd."""
 
     forward: Forward = None  # type: ignore[assignment]
     settings: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
@@ -111,7 +110,7 @@ class OnTorch(Implementation):
 
 @dataclasses.dataclass(frozen=True)
 class OnNumpy(Implementation):
-    """attend's CPU backends on NumPy arrays, where there is no torch."""
+    """attend's CPU backends on NumPy arrays, for systems without torch."""
 
     def step(self, tensors: Sets, causal: bool, mode: str) -> tuple[Any, ...]:
         q, k, v, dout = tensors
@@ -142,7 +141,7 @@ def attend_backend(name: str, device: str, dtype: str) -> Implementation:
 
 
 def torch_sdpa(name: str, device: str, dtype: str, backend: str = "") -> Implementation:
-    """torch.nn.functional.scaled_dot_product_attention; `backend` as in SDP_BACKENDS, empty: torch's own choice."""
+    """torch.nn.functional.scaled_dot_product_attention. `backend`: one of SDP_BACKENDS, or "" for torch's choice."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -159,7 +158,7 @@ def torch_sdpa(name: str, device: str, dtype: str, backend: str = "") -> Impleme
 
 
 def unfused(name: str, device: str, dtype: str) -> Implementation:
-    """Attention in three steps with S and P in memory, as Megatron-LM does without a fused kernel."""
+    """Attention in three steps with S and P in memory, as in Megatron-LM without a fused kernel."""
     import torch
 
     def forward(q: Any, k: Any, v: Any, causal: bool) -> Any:
@@ -175,7 +174,7 @@ def unfused(name: str, device: str, dtype: str) -> Implementation:
 
 
 def fused_softmax(name: str, dtype: str) -> Implementation:
-    """The same with scale, mask and softmax in one kernel, as Megatron-LM has it; on a GPU, in half precision."""
+    """Unfused attention with scale, mask and softmax in one kernel, as in Megatron-LM; on a GPU, in half precision."""
     from attend._measure import fused_softmax as path
 
     return OnTorch(name, "torch", "cuda", dtype, rounds_scores=True, forward=path.attention)
@@ -196,7 +195,7 @@ def flash_attn(name: str, dtype: str) -> Implementation:
 
 
 def refusal(error: Exception) -> str:
-    """Why an implementation does not take a problem, in one line; empty where the error is a failure instead."""
+    """Returns why an implementation does not support a problem, in one line, or "" if the error is a failure."""
     text = str(error).strip().partition("\n")[0]
     if isinstance(error, (NotImplementedError, MemoryError)):
         return text or type(error).__name__

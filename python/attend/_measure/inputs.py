@@ -1,4 +1,4 @@
-"""Random inputs, as torch tensors where torch is installed and as NumPy arrays where not."""
+"""Random inputs: torch tensors if torch is installed, otherwise NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MOST_SETS = 32
 class Inputs:
     """Copies of (q, k, v, dout), each (batch, num_heads, seqlen, head_dim) of N(0, 1) numbers.
 
-    On a GPU so many (at most MOST_SETS) that calls which rotate over them find none in the L2 cache; on a CPU one. The
-    first copy holds the same numbers, rounded to the dtype, on every device.
+    On a GPU there are enough copies (at most MOST_SETS) that calls which cycle through them find none in the L2 cache.
+    On a CPU there is one. The first copy has the same numbers on every device, rounded to the dtype.
     """
 
     sets: list[tuple[Any, Any, Any, Any]]
@@ -42,14 +42,14 @@ def numpy_dtype(name: str) -> Any:
 
 
 def keep_float32_products() -> None:
-    """Matrix products of float32 on a GPU are taken in float32, whatever the environment says about TF32."""
+    """Computes float32 matrix products on a GPU in float32, whatever the environment specifies about TF32."""
     torch = torch_or_none()
     if torch is not None:
         torch.set_float32_matmul_precision("highest")
 
 
 def refuse_too_large(options: str, problems: Iterable[Problem]) -> None:
-    """Raises a UsageError for the first problem whose inputs cannot be had; `options` are where it comes from."""
+    """Raises a UsageError for the first problem whose inputs do not fit in memory. `options`: its options."""
     for problem in problems:
         lack = lacking(problem.input_bytes, _drawn_on())
         if lack:
@@ -61,10 +61,10 @@ def _drawn_on() -> str:
 
 
 class Source:
-    """Draws the inputs of one problem; the first set is drawn once and shared by all dtypes and devices."""
+    """Draws the inputs of one problem. All dtypes and devices share the first set, which is drawn once."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        """Raises MemoryError, or what torch raises, where the memory is lacking."""
+        """Raises MemoryError, or torch's error, if memory is insufficient."""
         lack = lacking(problem.input_bytes, _drawn_on())
         if lack:
             raise MemoryError(f"inputs need {lack}")

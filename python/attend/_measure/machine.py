@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""Describes the machine of a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attend._measure.errors import gpu_is_here, torch_or_none
 
 
 def cpu_model() -> str:
-    """Name of the CPU with family and model: virtual machines often hide the marketing name."""
+    """Returns the CPU's name with family and model, because virtual machines often hide the marketing name."""
     fields: dict[str, str] = {}
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -28,12 +28,12 @@ def cpu_model() -> str:
 
 
 def today() -> str:
-    """In UTC, as 2026-01-31."""
+    """Returns the date in UTC, such as 2026-01-31."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
 
 
 def describe() -> dict[str, Any]:
-    """Hardware, versions, digests of the measured code, threads and the date, for the head of every result file."""
+    """Returns hardware, versions, digests of the measured code, threads and date, for the head of every result file."""
     torch = torch_or_none()
     found: dict[str, Any] = {
         "cpu": cpu_model(),
@@ -59,7 +59,7 @@ def describe() -> dict[str, Any]:
 
 
 def title(machine: dict[str, Any]) -> str:
-    """One line for tables and pictures."""
+    """Returns one line for tables and pictures."""
     parts = [machine["gpu"]] if machine.get("gpu") else []
     parts.append(f"{machine['cpu']}, {machine['attend_threads']} threads")
     parts.append(f"PyTorch {machine['torch']}" if machine.get("torch") else "no PyTorch")

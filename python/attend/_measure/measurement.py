@@ -1,4 +1,4 @@
-"""Measures implementations on problems: each is checked against float64, then all of a device are timed in turns."""
+"""Measures implementations: checks each against float64, then times those of a device in alternation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 @dataclasses.dataclass
 class Row:
-    """One implementation on one problem in one pass. Without `ms` it was left out or failed: `remark` says why.
+    """One implementation on one problem in one pass. Without `ms` it was skipped or failed, and `remark` gives the
+    reason.
 
-    `passed` None: not checked either. The units are those of docs/experiments.md.
+    `passed` None: the result was not checked either. The units are those of docs/experiments.md.
     """
 
     experiment: str
@@ -60,39 +61,39 @@ class Row:
         return f"({self.B}, {self.H}, {self.S}, {self.D}){' causal' if self.causal else ''}"
 
 
-# Smaller problems take what starting a call takes, and say nothing about larger ones.
+# Smaller problems are dominated by launch overhead and do not predict the time of larger ones.
 TELLING_FLOPS = 1e8
 
 COLUMNS = [field.name for field in dataclasses.fields(Row)]
 
 
 class CheckFailedError(Exception):
-    """A result was wrong, and the measurement stops at the first such."""
+    """A result was wrong. The measurement stops at the first wrong result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     tolerance: float = 1e-3
     stop_on_failure: bool = True
-    gpu_reference: bool = True  # the float64 reference is computed on the GPU where there is one
-    max_seconds: float = 10.0  # for one implementation on one problem in one pass, checked and timed
+    gpu_reference: bool = True  # compute the float64 reference on the GPU if there is one
+    max_seconds: float = 10.0  # limit for checking and timing one implementation on one problem in one pass
     limits: timing.Limits = dataclasses.field(default_factory=timing.Limits)
     checked_scores: Optional[int] = None  # see Truth
     seed: int = 0
 
 
 class Progress:
-    """What a measurement tells of its way; this one tells nobody."""
+    """Receives progress reports of a measurement. This base class ignores them."""
 
     def step(self, what: str) -> None:
         """One implementation is done on one problem."""
 
     def found(self, row: Row) -> None:
-        """All that will be known of an implementation on a problem in one pass."""
+        """The row of an implementation on a problem in one pass is final."""
 
 
 class Measurement:
-    """`rows` has one entry for each implementation, problem and pass that was asked for, left out or not."""
+    """`rows` has one entry for each requested implementation, problem and pass, skipped or not."""
 
     def __init__(self, settings: Settings, progress: Optional[Progress] = None) -> None:
         keep_float32_products()
@@ -105,11 +106,11 @@ class Measurement:
     def measure(
         self, problem: Problem, modes: Sequence[str], implementations: Sequence[Implementation], experiment: str
     ) -> list[Row]:
-        """Rows of all that support the mode, in the order of `implementations`.
+        """Returns rows of all implementations that support the mode, in the order of `implementations`.
 
         Raises:
-            CheckFailedError where the settings say so, and KeyboardInterrupt; the rows stay, and those that were not
-            reached say that.
+            CheckFailedError if the settings require it, and KeyboardInterrupt. The rows stay, and rows that were not
+            reached have a remark.
         """
         before = len(self.rows)
         try:
@@ -147,7 +148,7 @@ class Measurement:
                         self.progress.found(rows[x.name])
 
     def _draw(self, problem: Problem, rows: Sequence[Row]) -> Optional[Source]:
-        """The inputs, or None where they cannot be had; then the rows say why."""
+        """Returns the inputs, or None if they cannot be drawn. The rows then contain the reason."""
         try:
             return Source(problem, self.settings.seed)
         except Exception as error:  # noqa: BLE001 (as of a call: one problem of a grid is no reason to lose the others)
@@ -172,7 +173,8 @@ class Measurement:
             row = rows[x.name]
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # torch explains at length why a backend does not take a problem
+                    # torch warns at length about every backend that does not support a problem
+                    warnings.simplefilter("ignore")
                     self._check(x, row, problem, source, truths, with_backward)
                     prepared[x.name], rough[x.name] = self._warm(x, row, problem, source)
             except CheckFailedError:
@@ -195,7 +197,8 @@ class Measurement:
             row.ms, row.ms_min, row.ms_p25, row.ms_p75, row.samples = dataclasses.astuple(taken)
             row.tflops = problem.flops(row.mode) / taken.ms / 1e9
             row.gbps = problem.bytes_moved(row.mode, row.dtype) / taken.ms / 1e6
-            # Of the least time: a slow second of the machine must not tell how long larger problems take.
+            # Uses the least time, so that a slow moment of the machine does not affect the prediction for larger
+            # problems.
             rate = problem.flops(row.mode) / (taken.ms_min / 1e3)
             key = name, row.mode
             if problem.flops(row.mode) >= TELLING_FLOPS:
@@ -210,7 +213,7 @@ class Measurement:
         truths: dict[str, Truth],
         with_backward: bool,
     ) -> None:
-        """One call of a user: its results against float64, its peak memory."""
+        """Runs one call as a user would, and compares its results with float64. Records its peak memory."""
         tensors = source.inputs(x.dtype, x.device).sets[0]
         if x.dtype not in truths:
             on_gpu = self.settings.gpu_reference and gpu_is_here()
@@ -235,12 +238,12 @@ class Measurement:
         return prepared, rough
 
     def _too_large(self, row: Row, problem: Problem) -> bool:
-        """Whether the problem is beyond the limits; then the row says so."""
+        """Returns whether the problem exceeds the time limit. The row then contains the reason."""
         rate = self._flops_per_second.get((row.implementation, row.mode))
         if rate is None:
             return False
         call = problem.flops(row.mode) / rate
-        # The check, the first estimate, and as many samples as are taken of a slow one.
+        # Counts the check, the first estimate, and the minimum number of samples of a slow implementation.
         if (timing.MIN_SAMPLES + 3) * call <= self.settings.max_seconds:
             return False
         row.remark = f"about {call:.2g} s a call: beyond --max-seconds {self.settings.max_seconds:g}"
@@ -248,7 +251,9 @@ class Measurement:
         return True
 
     def _note(self, row: Row, error: Exception) -> None:
-        """A refusal leaves the row out, but takes no failed check back; any other error fails it."""
+        """Records an error. An unsupported problem skips the row without undoing a failed check. Other errors fail the
+        row.
+        """
         refused = refusal(error)
         if refused:
             row.remark = row.remark or refused
@@ -261,7 +266,9 @@ class Measurement:
 
 
 def each_until_interrupted(problems: Iterable[T], measure: Callable[[T], Any], notes: list[str]) -> int:
-    """Measures one after another; Ctrl-C ends that, with a line in `notes` and the exit status of it, else 0."""
+    """Measures one problem after another. Ctrl-C stops, adds a line to `notes`, and returns its exit status, otherwise
+    0.
+    """
     try:
         for problem in problems:
             measure(problem)
@@ -272,7 +279,7 @@ def each_until_interrupted(problems: Iterable[T], measure: Callable[[T], Any], n
 
 
 def _clean_up() -> None:
-    """Nothing of the problem before shall be freed while the next one is measured, or stay in its way."""
+    """Frees the memory of the previous problem, so that it is not freed during the next one and leaves room for it."""
     gc.collect()
     if gpu_is_here():
         import torch
@@ -289,7 +296,7 @@ def _row(x: Implementation, problem: Problem, mode: str, experiment: str) -> Row
 
 
 def left_out_lines(rows: Sequence[Row]) -> list[str]:
-    """One line for each implementation, pass and reason: where it was left out, and why."""
+    """Returns one line for each implementation, pass and reason: the skipped problems and the reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row.ms is None and row.passed is not False:

@@ -1,17 +1,17 @@
-"""Peak memory of a call, beyond what stood before it: results, what is kept for backward, and scratch.
+"""Peak memory of a call beyond the memory in use before it: results, tensors saved for backward, and workspace.
 
-What a library keeps from earlier calls would be used again and not show, so that a row would depend on the rows
-before it.
+A library must not reuse memory that it has cached in earlier calls, because reuse would not raise the peak, and a row
+would depend on earlier rows. The measurement prevents such reuse as follows.
 
-On a CPU: the peak of the process's resident set (VmHWM, which Linux lets a process reset) less the resident set
-before. The call runs on a thread of its own, with a team of OpenMP threads of its own: scratch that a library keeps
-for each thread (attend does) is new there. None where the system has no such peak.
+On a CPU: the peak of the process's resident set (VmHWM, which Linux lets a process reset) minus the resident set before
+the call. The call runs on a new thread with a new OpenMP team, so a workspace that a library caches for each thread (as
+attend does) is allocated again. None if the system does not report such a peak.
 
-On a GPU: torch's allocator knows the peak of what torch allocates, exactly; torch's kernels take their scratch from
-it too. attend's results come from it as well, its scratch from a pool of its own (attend.memory), whose peak the
-driver counts as exactly. Both count what is handed out, not what the pools hold: memory that was freed counts again
-when it is used again. The two peaks are added: results and scratch stand together while the kernels of a pass run.
-cuBLAS's workspaces, which torch keeps for ever, are given back before.
+On a GPU: torch's allocator reports the exact peak of torch's allocations, including the workspace of torch's kernels
+and attend's results. attend's workspace comes from its own pool (attend.memory), whose peak the driver reports exactly.
+Both count allocated memory, not the pools' reserves, so reused memory counts again. The two peaks are added, because
+results and workspace exist at the same time while the kernels of a pass run. cuBLAS's workspaces, which torch keeps
+permanently, are released before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MIB, GIB = 2.0**20, 2.0**30
 
 
 def total_bytes(device: str) -> float:
-    """Memory of the device or of the machine; infinity where the system does not tell."""
+    """Returns the memory of the device or machine in bytes; infinity if the system does not report it."""
     if device == "cuda":
         import torch
 
@@ -44,7 +44,7 @@ def total_bytes(device: str) -> float:
 
 
 def lacking(needed_bytes: int, device: str) -> str:
-    """Why so much cannot be had on the device, or ""."""
+    """Returns why the device does not have this memory, or ""."""
     total = total_bytes(device)
     if needed_bytes <= total:
         return ""
@@ -63,7 +63,7 @@ class Meter:
             torch.empty(1, device="cuda")
 
     def peak(self, call: Callable[[], T]) -> tuple[T, Optional[float]]:
-        """What `call` returns, and its peak in MiB."""
+        """Returns the result of `call`, and its peak in MiB."""
         return _peak_of_gpu(call) if self.device == "cuda" else _peak_of_process(call)
 
 
@@ -84,7 +84,7 @@ def _peak_of_gpu(call: Callable[[], T]) -> tuple[T, Optional[float]]:
 def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
     _give_freed_memory_back()
     try:
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = _status("VmRSS")
     except OSError:
         return call(), None
@@ -94,7 +94,7 @@ def _peak_of_process(call: Callable[[], T]) -> tuple[T, Optional[float]]:
 
 
 def _status(field: str) -> float:
-    """A field of /proc/self/status in bytes."""
+    """Returns a field of /proc/self/status in bytes."""
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return 1024.0 * float(line.split()[1])
@@ -102,22 +102,23 @@ def _status(field: str) -> float:
 
 
 def _give_freed_memory_back() -> None:
-    """Memory that was freed but is still mapped would be used again without a new peak."""
+    """Returns freed but still mapped memory to the system, because reusing it would not raise the peak."""
     gc.collect()
     trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
 @contextlib.contextmanager
 def _blocks_of_their_own() -> Iterator[None]:
-    """The system gives every larger block at once and takes it back when it is freed.
+    """Makes the system map every larger block separately and unmap it when it is freed.
 
-    Else what a thread frees stays in an arena that malloc_trim does not shorten, for the next thread to use. Afterwards
-    blocks come from the heap as far as glibc allows: clocks would count the system's work.
+    Otherwise memory that a thread frees stays in an arena, which malloc_trim does not shrink, and the next thread
+    reuses it. Afterwards blocks come from the heap again as far as glibc allows, because timings would include the
+    system's work.
     """
     option: Any = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     option(_M_MMAP_THRESHOLD, 2**16)

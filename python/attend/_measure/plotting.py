@@ -1,4 +1,4 @@
-"""Tables in colour and lines on logarithmic axes; which lines are worth drawing. How they look is in style.py."""
+"""Colour tables and lines on logarithmic axes, and the choice of lines to draw. style.py defines their appearance."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Points = list[tuple[float, float]]
 
 
 def toolkit() -> tuple[Any, Any]:
-    """(matplotlib.pyplot, seaborn), ready to draw into files."""
+    """Returns (matplotlib.pyplot, seaborn), ready to draw into files."""
     _, seaborn = require("matplotlib", "seaborn", purpose="drawing")
     return style.pyplot(), seaborn
 
 
 def save(figure: Any, path: pathlib.Path, sources: Sequence[pathlib.Path] = ()) -> pathlib.Path:
-    """Writes the picture, which names the `sources` that it was drawn from in its metadata."""
+    """Writes the picture. Its metadata name the `sources` from which it was drawn."""
     plt, _ = toolkit()
     about = style.metadata(path.suffix, sources)
     with files.writing(path) as unfinished:
@@ -33,7 +33,7 @@ Table = Sequence[Sequence[Optional[float]]]
 
 
 def _share_of_range(values: Table, groups: Sequence[str]) -> list[list[float]]:
-    """Where each figure's logarithm lies between the least (0) and the largest (1) of its group of lines."""
+    """Returns the position of each value's logarithm between the least (0) and the largest (1) of its group."""
     shares = []
     for line, group in zip(values, groups):
         known = [math.log10(x) for other, own in zip(values, groups) if own == group for x in other if x]
@@ -46,10 +46,10 @@ def _share_of_range(values: Table, groups: Sequence[str]) -> list[list[float]]:
 def log_heatmap(
     axis: Any, rows: Sequence[str], columns: Sequence[str], values: Table, best_is_low: bool, groups: Sequence[str]
 ) -> None:
-    """A table with each figure written out and coloured by its logarithm; what was not measured stays blank.
+    """Draws a table whose cells show each value, coloured by its logarithm. Missing values stay blank.
 
-    `groups` has a name for each row: the colours of a group are its own, so that a GPU's figures do not all look alike
-    beside those of a CPU.
+    `groups` names a group for each row. Each group has its own colour range, so that the values of a GPU remain
+    distinguishable next to those of a CPU.
     """
     _, seaborn = toolkit()
     seaborn.heatmap(
@@ -72,14 +72,14 @@ def log_heatmap(
     axis.set_xlabel("B,H,S,D")
     axis.tick_params(axis="x", length=0)
     axis.tick_params(axis="y", rotation=0, length=0)
-    for label in axis.get_xticklabels():  # ends below the middle of its column, whatever its length
+    for label in axis.get_xticklabels():  # rotates the label around its end, below the middle of its column
         label.set(rotation=35, ha="right", va="top", rotation_mode="anchor")
 
 
 def log_lines(axis: Any, series: dict[str, Points], looks: dict[str, style.Look], label_y: str = "") -> None:
-    """Lines over x, both axes logarithmic, x in powers of two, each with its name at its end."""
+    """Draws lines over x on logarithmic axes, x in powers of two, with each name at the end of its line."""
     drawn = []
-    for name in (name for name in looks if series.get(name)):  # a name looks the same in every panel
+    for name in (name for name in looks if series.get(name)):  # a name has the same style in every panel
         xs, ys = zip(*sorted(series[name]))
         drawn += axis.plot(xs, ys, label=name, **looks[name].of_line())
     axis.set_xscale("log", base=2)
@@ -101,10 +101,11 @@ def worth_a_line(
     best_is_low: bool,
     most: Optional[int] = style.MOST_LINES,
 ) -> list[str]:
-    """The names to draw, best first and `most` of them in all panels together (None: all).
+    """Returns the names to draw, best first, at most `most` of them in all panels together (None: all).
 
-    In each panel the best of the peers and of the others is among them; else half are peers and half others, as far as
-    there are so many, and the best fill the rest. A name is as good as its best figure over the best one of that panel.
+    The list contains the best peer and the best other implementation of each panel. Half of the remaining places go to
+    peers and half to others, if there are enough, and the best fill the rest. A name's score is its best ratio to the
+    best value of a panel.
     """
     score: dict[str, float] = {}
     leaders: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""The problems that are measured, and what each costs on paper."""
+"""The problems that are measured, and their theoretical costs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ class Problem:
         return self.batch, self.num_heads, self.seqlen, self.head_dim
 
     def flops(self, mode: str) -> float:
-        """Operations: 4 B H S S D, half of that under a causal mask, 2.5 times as many for backward."""
+        """Returns the operations: 4 B H S S D, half of that under a causal mask, and 2.5 times as many for backward."""
         forward = 4.0 * self.batch * self.num_heads * self.seqlen**2 * self.head_dim
         return forward * (0.5 if self.causal else 1.0) * (2.5 if mode == "backward" else 1.0)
 
     def bytes_moved(self, mode: str, dtype: str) -> float:
-        """Bytes of inputs and outputs, each once: q, k, v, o, float32 lse, and for backward dout, dq, dk, dv."""
+        """Returns the bytes of inputs and outputs, each once: q, k, v, o, float32 lse, and for backward dout, dq, dk,
+        dv.
+        """
         rows = self.batch * self.num_heads * self.seqlen
         tensors = 4 if mode == "forward" else 8
         return float(rows * (tensors * self.head_dim * DTYPE_BYTES[dtype] + 4))
@@ -64,7 +66,7 @@ def _doubling(first: int, last: int) -> list[int]:
 
 
 def grid(name: str, causal: bool = False) -> list[Problem]:
-    """The problems of a grid.
+    """Returns the problems of a grid.
 
     seed: ten small ones, head_dim 64. seqlen: batch 4, 8 heads, head_dim 64, seqlen 128 to 4096. paper: 16384 tokens,
     2048 channels, head_dim 64, 128, 256, as in the papers of FlashAttention. gpt3: batch 4, 96 heads, head_dim 128.

@@ -1,4 +1,4 @@
-"""A bar on stderr, where that is a terminal, and lines on stdout, where that is none."""
+"""A progress bar on stderr if it is a terminal, and lines on stdout if it is not a terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Bar(Progress):
         self._bar = tqdm.tqdm(total=total, disable=None, unit="run", file=sys.stderr, leave=False)
 
     def found(self, row: Row) -> None:
-        """A line of a file or pipe, at once: whoever reads it sees how far the measurement is."""
+        """Prints a line immediately if stdout is a file or pipe, so that its reader sees the progress."""
         result = row.remark if row.ms is None else f"{number(row.ms)} ms"
         self.say(f"{row.experiment} {row.mode} {row.shape} {row.implementation} {row.dtype}: {result}")
 
     def say(self, line: str) -> None:
-        """The same of what is no Row."""
+        """Prints a line of other text in the same way."""
         if not sys.stdout.isatty():
             print(line, flush=True)
 

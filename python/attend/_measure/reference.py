@@ -1,6 +1,6 @@
-"""The truth: attention and its gradients in float64, some heads at a time; and errors against it.
+"""The reference: attention and its gradients in float64, some heads at a time, and errors relative to it.
 
-The formula itself, in NumPy or torch whichever holds the data, with no code of the library:
+Evaluates the formula in NumPy or torch, depending on the data, without code of the library:
 
     S = scale * Q K^T,  P = softmax(S),  O = P V
     dV = P^T dO,  dP = dO V^T,  dS = P * (dP - rowsum(dO * O)),  dQ = scale * dS K,  dK = scale * dS^T Q
@@ -15,35 +15,38 @@ from typing import Any, Optional
 
 from attend._measure.errors import torch_or_none
 
-# Entries of the score matrices that exist at a time: a handful of float64 matrices of this size.
+# Maximum number of score entries that exist at a time: a handful of float64 matrices of this size.
 CHUNK = {"cpu": 2**22, "cuda": 2**25}
 # Relative error of rounding to nearest, with 8 and 11 significant bits. That of float32 is far below any tolerance.
 UNIT_ROUNDOFF = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
-# How many roundings of the largest magnitude of its block a result in half precision may differ by: its own, and those
-# of P and dS, which tensor cores take in half precision; dS is a difference, so that more of it is lost.
+# Tolerance of a half-precision result, in roundings of the largest magnitude of its block. The result, P and dS are
+# each rounded, because tensor cores read P and dS in half precision. dS is a difference, which loses more precision.
 HALF_ROUNDINGS = {"forward": 2, "backward": 4}
-# Times as many where the scores too are in half precision. Scores of N(0, 1) inputs reach 4 to 8, where rounding to
-# nearest errs by up to 4 roundings of 1, and so do the probabilities, of which one or two may be nearly the whole row.
+# Additional factor if the scores are also in half precision. Scores of N(0, 1) inputs reach 4 to 8, where rounding to
+# nearest errs by up to 4 roundings of 1. The same error affects the probabilities, one or two of which may be nearly
+# the whole row.
 ROUNDED_SCORES = 3
-# Rows of one head that share a limit. Under a causal mask later rows are means of more keys, and smaller: by the first
-# rows' magnitude a forgotten tile of keys would pass in them.
+# Rows of one head that share a limit. Under a causal mask, later rows are means of more keys and therefore smaller.
+# With a limit based on the first rows, a missing key tile would pass in later rows.
 BLOCK_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-    """Errors of one call. `max_abs` and `allowed` belong to the block of rows nearest to its limit, or beyond it."""
+    """Errors of one call. `max_abs` and `allowed` are those of the block of rows with the largest error relative to its
+    limit.
+    """
 
     max_abs: float
     allowed: float
     mean_abs: float
     mse: float
-    max_rel: float  # largest absolute error over the largest magnitude of the truth
+    max_rel: float  # largest absolute error divided by the largest magnitude of the reference
     passed: bool
 
 
 def to_float64(x: Any, device: str) -> Any:
-    """`x` in float64: a torch tensor on `device`, or a NumPy array."""
+    """Returns `x` in float64: a torch tensor on `device`, or a NumPy array."""
     torch = torch_or_none()
     if torch is not None and isinstance(x, torch.Tensor):
         return x.detach().to(device=device, dtype=torch.float64)
@@ -51,7 +54,9 @@ def to_float64(x: Any, device: str) -> Any:
 
 
 class Truth:
-    """o and, where asked for, dq, dk and dv of one set of inputs: of all heads, or of so many first ones."""
+    """The reference o and, if requested, dq, dk and dv of one set of inputs, for all heads or a number of leading
+    heads.
+    """
 
     def __init__(
         self,
@@ -61,9 +66,9 @@ class Truth:
         device: str,
         most_scores: Optional[int] = None,
     ) -> None:
-        """`inputs`: q, k, v, dout, each (batch, num_heads, seqlen, head_dim). `device`: where torch works, cpu or cuda.
+        """`inputs`: q, k, v, dout, each (batch, num_heads, seqlen, head_dim). `device`: torch's device, cpu or cuda.
 
-        `most_scores`: no more heads than have that many scores, but one at least.
+        `most_scores`: limits the number of heads to those with this many scores in total, but at least one head.
         """
         self.device = device
         b, h, s, _ = inputs[0].shape
@@ -77,18 +82,18 @@ class Truth:
         self._results = tuple(xp.concatenate(list(part)) for part in zip(*parts))
 
     def pairs(self, got: tuple[Any, ...], mode: str) -> Iterator[tuple[Any, Any]]:
-        """(result, truth) in float64, (heads, seqlen, head_dim) each, of `got`: (o,) or (dq, dk, dv)."""
+        """Yields (result, reference) in float64, each (heads, seqlen, head_dim), for `got`: (o,) or (dq, dk, dv)."""
         wanted = self._results[:1] if mode == "forward" else self._results[1:]
         for result, want in zip(got, wanted, strict=True):
             yield to_float64(_by_head(result)[: self.heads], self.device), want
 
 
 def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance: float, rounds_scores: bool) -> Errors:
-    """Errors of the results of one call: (o,) or (dq, dk, dv).
+    """Returns the errors of the results of one call: (o,) or (dq, dk, dv).
 
-    Allowed is `tolerance` on the largest absolute error of each BLOCK_ROWS rows of a head, and in half precision
-    HALF_ROUNDINGS of those rows' largest magnitude on top, ROUNDED_SCORES times as many where the scores too are stored
-    in half precision (`rounds_scores`).
+    The largest absolute error of each BLOCK_ROWS rows of a head may reach `tolerance`. In half precision,
+    HALF_ROUNDINGS roundings of the largest magnitude of these rows are added. If the scores are stored in half
+    precision too (`rounds_scores`), this is multiplied by ROUNDED_SCORES.
     """
     roundings = HALF_ROUNDINGS[mode] * (ROUNDED_SCORES if rounds_scores else 1) * UNIT_ROUNDOFF[dtype]
     nearest, absolute, squares, count, relative = [], 0.0, 0.0, 0, 0.0
@@ -109,17 +114,17 @@ def compare(got: tuple[Any, ...], truth: Truth, mode: str, dtype: str, tolerance
 
 
 def _largest_of_blocks(x: Any) -> Any:
-    """The largest of each BLOCK_ROWS rows of a head of (heads, seqlen, head_dim), as a vector; NaN where one is NaN."""
+    """Returns the maximum of each BLOCK_ROWS rows of a head of (heads, seqlen, head_dim); NaN if one is NaN."""
     xp = _namespace(x)
     rows = xp.amax(x, axis=-1)
     heads, seqlen = rows.shape
     blocks = -(-seqlen // BLOCK_ROWS)
-    places = xp.arange(blocks * BLOCK_ROWS).clip(max=seqlen - 1)  # the last row again, to fill the last block
+    places = xp.arange(blocks * BLOCK_ROWS).clip(max=seqlen - 1)  # repeats the last row to fill the last block
     return xp.amax(rows[:, places].reshape(heads * blocks, BLOCK_ROWS), axis=-1)
 
 
 def _by_head(x: Any) -> Any:
-    """(batch, num_heads, seqlen, head_dim) as (batch * num_heads, seqlen, head_dim)."""
+    """Reshapes (batch, num_heads, seqlen, head_dim) to (batch * num_heads, seqlen, head_dim)."""
     return x.reshape(-1, *x.shape[2:])
 
 
@@ -132,7 +137,7 @@ def _namespace(x: Any) -> Any:
 
 
 def _attention(inputs: list[Any], causal: bool, with_backward: bool) -> tuple[Any, ...]:
-    """(o,) or (o, dq, dk, dv) of float64 (heads, seqlen, head_dim)."""
+    """Returns (o,) or (o, dq, dk, dv) of float64 (heads, seqlen, head_dim) inputs."""
     q, k, v, dout = inputs
     xp = _namespace(q)
     scale = 1 / math.sqrt(q.shape[-1])

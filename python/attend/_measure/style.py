@@ -1,6 +1,6 @@
-"""How every picture looks, of the package and of bench/: colours, marks, dashes, labels at the ends of lines.
+"""The style of every picture, of the package and of bench/: colours, markers, dashes, labels at the ends of lines.
 
-Needs matplotlib alone and nothing of the package, so that bench/ can load it from a checkout.
+Needs only matplotlib and no other module of the package, so bench/ can load it from a checkout.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ RC: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "legend.frameon": False,
-    "svg.hashsalt": "attend",  # the same file from the same figures
+    "svg.hashsalt": "attend",  # makes the file reproducible
 }
-MOST_LINES = 8  # that can be told apart in one panel
+MOST_LINES = 8  # number of lines that a reader can distinguish in one panel
 
-# Okabe and Ito's palette, which the colour-blind can tell apart, without its yellow (too pale on white).
+# Okabe and Ito's colour-blind-safe palette without its yellow, which is too pale on white.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = (
     "#0072b2", "#d55e00", "#009e73", "#b0578d", "#c98a00", "#56b4e9", "#222222", "#8c8c8c",
 )  # fmt: skip
@@ -35,7 +35,7 @@ DASHES: Any = (
     (0, (2, 2)),
     (0, (4, 1, 1, 1, 1, 1)),
 )
-LABEL_POINTS = 7.0  # size of a label at a line's end
+LABEL_POINTS = 7.0  # font size of a label at the end of a line
 
 
 class Look(NamedTuple):
@@ -44,7 +44,7 @@ class Look(NamedTuple):
     dash: Any
 
     def of_line(self) -> dict[str, Any]:
-        """For matplotlib's plot: a hollow mark, so that what lies below stays in sight."""
+        """Returns arguments for matplotlib's plot. The marker is hollow, so lines below it stay visible."""
         return {
             "color": self.color,
             "marker": self.marker,
@@ -56,7 +56,7 @@ class Look(NamedTuple):
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, ready to draw into files without a display."""
+    """Returns matplotlib.pyplot, ready to draw into files without a display."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -67,7 +67,9 @@ def pyplot() -> Any:
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """A look for each name, in colour, mark and dash all at once; beyond MOST_LINES at least in one of the three."""
+    """Returns a style for each name that differs in colour, marker and dash, or beyond MOST_LINES in at least one of
+    them.
+    """
     count = len(COLORS)
     return {
         name: Look(COLORS[i % count], MARKERS[(i + i // count) % count], DASHES[(i + 3 * (i // count)) % count])
@@ -76,7 +78,7 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 
 
 def plain_numbers(axis: Any) -> None:
-    """Of a logarithmic axis: 200 rather than 2 x 10^2, at 1, 2 and 5 where it spans little."""
+    """Labels a logarithmic axis with 200 instead of 2 x 10^2, at 1, 2 and 5 if its range is small."""
     from matplotlib import ticker
 
     low, high = axis.get_view_interval()
@@ -86,10 +88,10 @@ def plain_numbers(axis: Any) -> None:
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places moved as little as needed so that neighbours are `gap` apart, within low to high if there is room."""
+    """Moves positions as little as needed so that neighbours are `gap` apart, within low to high if there is room."""
     order = sorted(range(len(places)), key=places.__getitem__)
     gap = min(gap, (high - low) / max(len(places) - 1, 1))
-    # Neighbours that touch become a block, which stands where the mean of its members wants it.
+    # Neighbours that touch are merged into a block, which is centred on the mean of its members.
     blocks: list[tuple[float, list[int]]] = []
     for index in order:
         blocks.append((places[index], [index]))
@@ -113,9 +115,9 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def label_ends(axis: Any, lines: Iterable[Any]) -> None:
-    """The name of each line to the right of the axes, at the height where it ends, in its colour.
+    """Writes the name of each line to the right of the axes, in its colour, at the height of its end.
 
-    Call it when the limits of the axes are final; the figure should have a layout engine, which makes room.
+    Call it when the limits of the axes are final. The figure should have a layout engine, which makes room.
     """
     ends = [(line, line.get_xdata()[-1], line.get_ydata()[-1]) for line in lines if len(line.get_xdata())]
     to_axes = axis.transAxes.inverted()
@@ -144,7 +146,9 @@ def label_ends(axis: Any, lines: Iterable[Any]) -> None:
 
 
 def source_line(path: pathlib.Path) -> dict[str, str]:
-    """What a picture or table says of a file that it shows: its name in the checkout, and a digest of its content."""
+    """Returns the record of a source file for a picture or table: its name in the checkout, and a digest of its
+    content.
+    """
     import hashlib
 
     parts = path.resolve().parts
@@ -153,13 +157,13 @@ def source_line(path: pathlib.Path) -> dict[str, str]:
 
 
 def metadata(suffix: str, sources: Sequence[pathlib.Path]) -> dict[str, Any]:
-    """Of matplotlib's savefig: the files that the picture was drawn from, and no date."""
+    """Returns metadata for matplotlib's savefig: the source files of the picture, and no date."""
     drawn_from = json.dumps([source_line(path) for path in sources])
     return {"Date": None, "Description": drawn_from} if suffix == ".svg" else {"Description": drawn_from}
 
 
 def sources_of(svg: str) -> list[Mapping[str, str]]:
-    """The files that a picture of `metadata` says it was drawn from; none where it says nothing."""
+    """Returns the source files in a picture's `metadata`, or an empty list."""
     import html
     import re
 

@@ -1,4 +1,4 @@
-"""Rows as tables of text: implementations downwards, problems across."""
+"""Rows as text tables: one line for each implementation, one column for each problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def label(row: Row) -> str:
     return ",".join(map(str, (row.B, row.H, row.S, row.D)))
 
 
-NOISY = 0.2  # quartiles further apart than this share of the median
+NOISY = 0.2  # quartiles that are further apart than this fraction of the median
 NOISE_NOTE = "~: noisy, the quartiles are more than 20 % of the median apart"
 
 
@@ -25,19 +25,21 @@ def is_noisy(row: Row) -> bool:
 
 
 def is_spread(median: Optional[float], low: Optional[float], high: Optional[float]) -> bool:
-    """Whether these quartiles are far apart."""
+    """Returns whether these quartiles are far apart."""
     if median is None or low is None or high is None:
         return False
     return high - low > NOISY * median
 
 
 def over_problems(rows: Sequence[Row], field: str) -> Table:
-    """A figure of each implementation on each problem; "-" where it was not taken. Rows of one mode and one mask."""
+    """Returns a table of one field of each implementation on each problem; "-" if missing. Rows have one mode and one
+    mask.
+    """
     return _cells(rows, lambda row: _marked(row, getattr(row, field)))
 
 
 def quartiles(rows: Sequence[Row]) -> Table:
-    """Between which times the middle half of the samples was."""
+    """Returns a table of the quartiles of the times."""
     return _cells(rows, lambda row: "-" if row.ms is None else f"{number(row.ms_p25)}-{number(row.ms_p75)}")
 
 
@@ -55,7 +57,7 @@ def _cells(rows: Sequence[Row], text: Callable[[Row], str]) -> Table:
 
 
 def overview(rows: Sequence[Row]) -> Table:
-    """For each implementation what it reaches at best, its speed-up's geometric mean, and its largest error."""
+    """Returns for each implementation its best values, its speed-up's geometric mean, and its largest error."""
     header = ["implementation", "speed-up", "TFLOP/s", "GB/s", "max abs err", "max rel err", "passed"]
     lines = []
     for name in dict.fromkeys(r.implementation for r in rows):
@@ -74,7 +76,7 @@ def overview(rows: Sequence[Row]) -> Table:
 
 
 def means(rows: Sequence[Row]) -> Table:
-    """For each implementation the arithmetic means over the configurations that it was timed on, and how many."""
+    """Returns for each implementation the arithmetic means over its timed configurations, and their number."""
     header = ["implementation", "device", "dtype", "configurations", "ms", "TFLOP/s", "GB/s", "speed-up"]
     total = len({label(r) for r in rows})
     lines = []

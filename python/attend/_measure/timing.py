@@ -1,11 +1,12 @@
-"""Clocks, and timing in turns.
+"""Clocks, and timing in alternation.
 
-A sample is as many calls in a row as fill a time (SAMPLE_MS); on a GPU it is timed by CUDA events and the calls rotate
-over the copies of the inputs. Samples of the implementations alternate, and so does the order, so that a slow second of
-the machine hits all of them. Reported are the median and the quartiles of the samples.
+A sample is a number of consecutive calls that fills a fixed time (SAMPLE_MS). On a GPU, CUDA events time it, and the
+calls cycle through the copies of the inputs. The samples of the implementations alternate, and the order is reversed in
+every other round, so that a slow moment of the machine affects all of them. The median and the quartiles of the samples
+are reported.
 
-On a CPU every sample of short calls follows a pause, in which the idle threads of another library's pool go to sleep,
-and one untimed call, which wakes its own.
+On a CPU, every sample of short calls follows a pause, in which idle threads of another library's pool go to sleep, and
+one untimed call, which wakes the implementation's own threads.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from attend._measure.implementations import Prepared
 SAMPLE_MS, MAX_CALLS = 1.0, 100
 MIN_SAMPLES = 3
 PAUSE_S, SHORT_MS = 0.003, 50.0
-BUSY_CYCLES = 1_000_000  # of a GPU: more than half a millisecond, longer than launching a call takes
+BUSY_CYCLES = 1_000_000  # GPU cycles: more than half a millisecond, longer than the launch of a call
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds a call: median, least and quartiles of `samples` samples."""
+    """Milliseconds per call: median, minimum and quartiles of `samples` samples."""
 
     ms: float
     ms_min: float
@@ -37,7 +38,7 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """`samples` of `sample_ms` are taken, fewer (never under MIN_SAMPLES) once an implementation has used `seconds`."""
+    """Takes `samples` of `sample_ms`. After `seconds` an implementation gets no more, but at least MIN_SAMPLES."""
 
     samples: int = 15
     seconds: float = 0.5
@@ -48,7 +49,7 @@ Clock = Callable[[Prepared, int, int], float]
 
 
 def clock(device: str) -> Clock:
-    """The clock of a device: (prepared, number of calls, first set of inputs) to milliseconds a call."""
+    """Returns the clock of a device: (prepared, number of calls, first set of inputs) to milliseconds per call."""
     return _cuda_events if device == "cuda" else _wall
 
 
@@ -74,7 +75,7 @@ def _wall(prepared: Prepared, calls: int, first: int) -> float:
 
 
 def rough_ms(prepared: Prepared, device: str, sets: int) -> float:
-    """A first estimate of a warm call, from as few calls as tell; every set of inputs is touched."""
+    """Returns a first estimate of a warm call's time, from few calls. Every set of inputs is used once."""
     once = clock(device)
     first = once(prepared, 1, 0)
     if first > SHORT_MS:
@@ -84,7 +85,7 @@ def rough_ms(prepared: Prepared, device: str, sets: int) -> float:
 
 
 def in_turns(prepared: dict[str, Prepared], rough: dict[str, float], device: str, limits: Limits) -> dict[str, Timing]:
-    """Times implementations of one device. `rough`: their `rough_ms`."""
+    """Times the implementations of one device. `rough`: their `rough_ms`."""
     once = clock(device)
     calls = {name: max(1, min(MAX_CALLS, math.ceil(limits.sample_ms / max(ms, 1e-6)))) for name, ms in rough.items()}
     taken: dict[str, list[float]] = {name: [] for name in prepared}
@@ -104,6 +105,6 @@ def in_turns(prepared: dict[str, Prepared], rough: dict[str, float], device: str
 
 
 def summary(samples: list[float]) -> Timing:
-    """Of milliseconds; two of them at least."""
+    """Summarises samples in milliseconds. At least two are required."""
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
     return Timing(middle, min(samples), low, high, len(samples))

@@ -1,1 +1,1 @@
-"""attend beside its peers: latency, memory, and the machine's ceilings. python -m attend.bench --help."""
+"""Compares attend with its peers: latency, memory, and the machine's ceilings. See python -m attend.bench --help."""

@@ -1,4 +1,6 @@
-"""attend beside its peers: python -m attend.bench compare|decode|memory|roofline, then visualize what they wrote."""
+"""Compares attend with its peers: python -m attend.bench compare|decode|memory|roofline. `visualize` draws their
+results.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ def parser() -> Parser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Exit status. 0: done. 1: a result was wrong. 2: wrong usage, or something is missing. 130: Ctrl-C or SIGTERM.
+    """Returns the exit status. 0: done. 1: a result was wrong. 2: wrong usage, or something is missing. 130: Ctrl-C or
+    SIGTERM.
 
-    What was measured until then stays.
+    Results that were measured before an error are kept.
     """
     options = parser().parse_args(arguments)
     return errors.run(lambda: COMMANDS[options.command][0].run(options))

@@ -1,4 +1,4 @@
-"""compare: latency and throughput of attend and its peers over a grid, in one process and in turns."""
+"""compare: latency and throughput of attend and its peers over a grid, timed in alternation in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attend._measure.timing import Limits
 from attend.bench import peers
 
 KIND = "compare"
-# Longer problems are checked in their first heads: the float64 truth would take longer than everything else.
+# In longer problems only the first heads are checked, because the float64 reference would dominate the run time.
 CHECKED_SCORES = 2**24
 BATCH_SIZE, NUM_HEADS, SEQ_LENGTHS, HEAD_DIMS = 2, 8, (512, 1024, 2048, 4096), (64,)
 
@@ -61,7 +61,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the JSON file. 1: a result was wrong."""
+    """Runs the command and writes the JSON file. Returns 1 if a result was wrong."""
     errors.require("numpy", "tqdm", purpose="attend.bench compare")
     device = peers.device_of(options.device)
     modes = MODES if options.mode == "both" else (options.mode,)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
     def measure(problem: Problem) -> None:
         measurement.measure(problem, modes, chosen, name)
-        files.write_json(options.output, about | {"rows": as_dicts(measurement.rows)})  # as it goes
+        files.write_json(options.output, about | {"rows": as_dicts(measurement.rows)})  # saved after each problem
 
     status = each_until_interrupted(wanted, measure, notes)
     bar.close()
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _problems(options: argparse.Namespace) -> tuple[str, list[Problem]]:
-    """The name of the grid and its problems: every head_dim with every length where sizes are given."""
+    """Returns the name of the grid and its problems. Given sizes combine every head_dim with every length."""
     sizes = {name: getattr(options, name) for name in ("batch_size", "num_heads", "seq_lengths", "head_dims")}
     given = [name for name, value in sizes.items() if value is not None]
     if not given:
@@ -126,7 +126,7 @@ def rows_of(data: dict[str, Any]) -> list[Row]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Latency and throughput for each mode, and how attend stands beside the best of its peers."""
+    """Returns latency and throughput for each mode, and attend's ratio to the best of its peers."""
     rows = rows_of(data)
     lines = [machine.title(data["machine"]), *data["notes"]]
     for mode in dict.fromkeys(r.mode for r in rows):
@@ -144,7 +144,7 @@ def text(data: dict[str, Any]) -> str:
 
 
 def best_ratio(rows: Sequence[Row]) -> Optional[float]:
-    """Geometric mean over the problems of (least time of the peers) / (least time of attend)."""
+    """Returns the geometric mean over the problems of (least time of the peers) / (least time of attend)."""
     ratios = []
     for problem in dict.fromkeys(tables.label(r) for r in rows):
         times = [(r.library == "attend", r.ms) for r in rows if tables.label(r) == problem and r.ms is not None]

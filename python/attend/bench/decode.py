@@ -1,10 +1,10 @@
-"""decode: attention of a few query rows of each sequence over a cache of keys and values, beside peers.
+"""decode: attention of a few query rows of each sequence over a cache of keys and values, compared with peers.
 
-Peers: torch's scaled_dot_product_attention, by the fastest of its backends (contiguous caches); on a GPU, in 16 bits,
-where they are installed, flash_attn_with_kvcache of FlashAttention-3 and of flash-attn 2, and FlashInfer's
-BatchDecodeWithPagedKVCacheWrapper. Results of all sides are compared, and attend's with the definition, before anything
-is timed. On a GPU calls are captured in CUDA graphs, over one cache (warm) and over as many copies as fill 400 MB
-(cold). GB/s: of the keys and values that a call has to read, once.
+The peers are torch's scaled_dot_product_attention with the fastest of its backends (contiguous caches). On a GPU, in 16
+bits, the installed ones of these are peers as well: flash_attn_with_kvcache of FlashAttention-3 and of flash-attn 2,
+and FlashInfer's BatchDecodeWithPagedKVCacheWrapper. Before timing, the results of all sides are compared, and attend's
+result is compared with the definition. On a GPU calls are captured in CUDA graphs, over one cache (warm) and over
+enough copies to fill 400 MB (cold). GB/s counts the keys and values that a call must read, once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints tables, writes what --json and --plot say. 1: a result was wrong."""
+    """Prints tables and writes the files of --json and --plot. Returns 1 if a result was wrong."""
     device = peers.device_of(options.device)
     dtype, cache = _dtypes(options)
     settings = [Setting(dtype, cache, size, device=device) for size in dict.fromkeys(options.page_size)]
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
             bar.say(row.line)
         bar.step(problem[0].name)
         if options.json:
-            files.write_json(options.json, _data(about, rows))  # as it goes
+            files.write_json(options.json, _data(about, rows))  # saved after each problem
 
     status = each_until_interrupted(problems, measure, notes)
     bar.close()
@@ -109,7 +109,7 @@ def _data(about: dict[str, Any], rows: Sequence[decode_rows.Row]) -> dict[str, A
 
 
 def _dtypes(options: argparse.Namespace) -> tuple[str, Optional[str]]:
-    """(dtype of q, dtype of a cache of 8 bits or None)."""
+    """Returns (dtype of q, dtype of an 8-bit cache or None)."""
     dtype = options.dtype or (options.cache if options.cache in DTYPE_BYTES else "bf16")
     if options.cache in DTYPE_BYTES and options.cache != dtype:
         allowed = ", ".join((dtype, *NARROW))
@@ -118,7 +118,7 @@ def _dtypes(options: argparse.Namespace) -> tuple[str, Optional[str]]:
 
 
 def _shapes(options: argparse.Namespace, settings: Sequence[Setting]) -> list[Shape]:
-    """Every batch size with every length. Raises a UsageError where one of them cannot be had."""
+    """Returns every batch size with every length. Raises a UsageError if one of them does not fit in memory."""
     device, (heads, heads_k) = settings[0].device, options.heads
     batches, lengths = (options.batch or DEFAULT_BATCH[device], options.seqlen or DEFAULT_SEQLEN[device])
     if options.rows > min(lengths):
@@ -137,7 +137,7 @@ def _shapes(options: argparse.Namespace, settings: Sequence[Setting]) -> list[Sh
 
 
 def _prepare_files(options: argparse.Namespace) -> None:
-    """Raises a UsageError where a file cannot be written, before anything is measured."""
+    """Raises a UsageError if a file cannot be written, before anything is measured."""
     if options.json:
         files.prepare_file("--json", options.json)
     if options.plot:
@@ -147,7 +147,7 @@ def _prepare_files(options: argparse.Namespace) -> None:
 
 
 def _write(options: argparse.Namespace, data: dict[str, Any]) -> None:
-    """The JSON file and the pictures, which are of what was timed."""
+    """Writes the JSON file and the pictures. The pictures show the timed rows."""
     if options.json:
         files.write_json(options.json, data)
         print(f"wrote {options.json}")

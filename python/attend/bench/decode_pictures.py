@@ -11,13 +11,13 @@ from attend._measure.decode_shapes import COLD
 from attend.bench import lines
 
 KIND = "decode"
-OURS = "attend"  # the implementation that the second picture shows
+OURS = "attend"  # the implementation in the second picture
 
-Figures = dict[str, Any]  # by what stands behind the file's name
+Figures = dict[str, Any]  # figures by the suffix of the file's name
 
 
 def draw(data: dict[str, Any], all_lines: bool) -> Figures:
-    """Cold caches where there were copies enough, else warm ones, which are larger by themselves or a CPU's."""
+    """Draws times of cold caches if there are any, otherwise of warm ones (large GPU caches, or CPU caches)."""
     rows = [row for row in data["rows"] if row["us"]]
     if not rows:
         raise ValueError("no side was timed")
@@ -25,7 +25,7 @@ def draw(data: dict[str, Any], all_lines: bool) -> Figures:
 
 
 def save(data: dict[str, Any], path: pathlib.Path, sources: Sequence[pathlib.Path]) -> list[pathlib.Path]:
-    """Writes the pictures under the path's name and FILE_grid."""
+    """Writes the pictures to `path` and FILE_grid."""
     found = []
     for name, figure in draw(data, False).items():
         figure.suptitle(machine.title(data["machine"]), fontsize=8)
@@ -35,7 +35,7 @@ def save(data: dict[str, Any], path: pathlib.Path, sources: Sequence[pathlib.Pat
 
 
 def _coldest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each side and problem."""
+    """Returns one row for each side and problem, preferably with a cold cache."""
     found: dict[Any, dict[str, Any]] = {}
     for row in rows:
         key = row["implementation"], row["B"], row["S"], row["page_size"]
@@ -45,7 +45,7 @@ def _coldest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _over_lengths(data: dict[str, Any], rows: list[dict[str, Any]], all_lines: bool) -> Any:
-    """A panel for each batch size and page size."""
+    """Draws a panel for each batch size and page size."""
     panels: dict[str, lines.Series] = {}
     for row in sorted(rows, key=lambda row: (row["page_size"], row["B"])):
         title = f"{row['B']} sequence{'s' * (row['B'] > 1)}{_pages(row['page_size'])}"
@@ -56,7 +56,7 @@ def _over_lengths(data: dict[str, Any], rows: list[dict[str, Any]], all_lines: b
 
 
 def _keys(data: dict[str, Any]) -> str:
-    """What stands below the lengths, with all that the problems have in common."""
+    """Returns the label of the lengths' axis, with all settings that the problems share."""
     rows = f", {data['rows_of_q']} rows" if data["rows_of_q"] > 1 else ""
     return f"keys of a sequence ({data['H']}:{data['Hkv']} heads, head_dim {data['D']}{rows}, {data['cache']})"
 
@@ -66,7 +66,7 @@ def _pages(size: int) -> str:
 
 
 def _grid(data: dict[str, Any], rows: list[dict[str, Any]]) -> Any:
-    """Tables in colour of attend's GB/s: batch sizes downwards, lengths across; one for each page size and state."""
+    """Draws colour tables of attend's GB/s, batch sizes by lengths, one for each page size and state."""
     plt, _ = plotting.toolkit()
     own = [row for row in rows if row["implementation"] == OURS]
     panels = list(dict.fromkeys((row["page_size"], row["state"]) for row in own))

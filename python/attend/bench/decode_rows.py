@@ -1,4 +1,4 @@
-"""The rows of `decode`: every side on every problem, and the tables of them."""
+"""The rows of `decode`: every side on every problem, and their tables."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from attend._measure.decode_shapes import COLD, WARM, Setting, Shape
 from attend._measure.implementations import refusal
 from attend._measure.timing import Limits, Timing
 
-ALLOWED = {"f32": 1e-3}  # largest difference, of the norm, by the dtype of q; others: differences.LARGEST_DIFFERENCE
-ALLOWED_NARROW = 0.1  # of attend_wide: elements of 8 bits are what they are
+ALLOWED = {"f32": 1e-3}  # largest relative difference by the dtype of q; other dtypes: differences.LARGEST_DIFFERENCE
+ALLOWED_NARROW = 0.1  # limit for attend_wide, which differs from attend by the 8-bit rounding
 
 
 @dataclasses.dataclass
 class Row:
-    """One side on one problem with warm or cold caches. Without `us` it was left out or failed: `remark` says why.
+    """One side on one problem with warm or cold caches. Without `us` it was skipped or failed, and `remark` gives the
+    reason.
 
-    `implementation` is attend, attend_wide or a library, `variant` the fastest way of that library. `us` is the median.
-    `difference` is the norm of the difference over the norm: attend's from the definition, others' from attend's.
-    `passed` None: there is no result.
+    `implementation` is attend, attend_wide or a library, `variant` the fastest variant of that library. `us` is the
+    median. `difference` is the norm of the difference divided by the norm: attend's from the definition, others' from
+    attend's. `passed` None: there is no result.
     """
 
     implementation: str
@@ -66,7 +67,7 @@ def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def notes(settings: Sequence[Setting], rows_of_q: int) -> list[str]:
-    """A line for each reason that leaves peers out of all problems of a setting."""
+    """Returns one line for each reason that excludes peers from all problems of a setting."""
     from attend._measure import decode_sides
 
     found, first = [], settings[0]
@@ -91,7 +92,7 @@ def notes(settings: Sequence[Setting], rows_of_q: int) -> list[str]:
 
 
 def measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) -> list[Row]:
-    """The rows of a problem: results compared, then all sides timed in turns."""
+    """Returns the rows of a problem: compares the results, then times all sides in alternation."""
     import torch
 
     gc.collect()
@@ -132,14 +133,14 @@ def _measure(shape: Shape, setting: Setting, limits: Limits, with_peers: bool) -
     seen = {row.implementation for row in rows}
     for name, text in refused.items():
         row = _row(name, shape, setting)
-        if row.implementation not in seen:  # another way of the library took the problem
+        if row.implementation not in seen:  # otherwise another variant of the library computed the problem
             row.remark, row.passed = text, False if row.library == "attend" else None
             rows.append(row)
     return rows
 
 
 def _from_the_definition(one: Any) -> float:
-    """How far attend's o of the first and the last sequence is off."""
+    """Returns the difference of attend's o from the definition, for the first and the last sequence."""
     from attend._measure.decode_problem import by_definition
     from attend._measure.differences import relative_difference
 
@@ -168,14 +169,14 @@ def _timed(row: Row, moved: int, timing: Timing) -> Row:
 
 
 def _judge(row: Row, difference: Optional[float], setting: Setting) -> None:
-    """Whether the result is right; NaN never is."""
+    """Checks the result against the limit. NaN never passes."""
     from attend._measure.differences import LARGEST_DIFFERENCE
 
     row.allowed = (
         ALLOWED_NARROW if row.implementation == "attend_wide" else ALLOWED.get(setting.dtype, LARGEST_DIFFERENCE)
     )
     row.difference = difference
-    if difference is None:  # attend itself had no result to compare with
+    if difference is None:  # attend itself has no result to compare with
         return
     row.passed = difference <= row.allowed
     if not row.passed:
@@ -188,7 +189,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
-    """One line for each side and reason: where it was left out."""
+    """Returns one line for each side and reason, with the problems that the side skipped."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.us is None and row.passed is not False:
@@ -198,7 +199,7 @@ def left_out(rows: Sequence[Row]) -> list[str]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Microseconds and GB/s for each page size and state, and how attend stands beside the best of its peers."""
+    """Returns microseconds and GB/s for each page size and state, and attend's ratio to the best of its peers."""
     rows = [Row(**row) for row in data["rows"]]
     cache = f", cache {data['cache']}" if data["cache"] != data["dtype"] else ""
     what = f"{data['H']}:{data['Hkv']} heads, head_dim {data['D']}, rows {data['rows_of_q']}, {data['dtype']}{cache}"
@@ -231,7 +232,9 @@ def _by_place(rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
 
 
 def _table(rows: Sequence[Row], field: str) -> tables.Table:
-    """Problems downwards, sides across; of microseconds also the best peer's over attend's."""
+    """Returns a table with a row for each problem and a column for each side. With times, a ratio to the best peer is
+    added.
+    """
     sides = list(dict.fromkeys(row.implementation for row in rows))
     has_ratio = field == "us" and any(row.library != "attend" for row in rows)
     cells = []
@@ -250,7 +253,7 @@ def _cell(row: Row, field: str) -> str:
 
 
 def _ratio(rows: Sequence[Row]) -> Optional[float]:
-    """The best peer's time over attend's, of one problem; None where one of them is missing."""
+    """Returns the best peer's time divided by attend's for one problem, or None if either is missing."""
     own = [row.us for row in rows if row.implementation == "attend" and row.us is not None]
     others = [row.us for row in rows if row.library != "attend" and row.us is not None]
     return min(others) / own[0] if own and others else None

@@ -1,8 +1,8 @@
 """memory: peak memory over the sequence length, of attend and its peers.
 
-Each implementation runs in a process of its own, after a warm call: what one leaves behind, another cannot use. What
-is counted, and that a length does not use what an earlier one left, is said in attend._measure.memory. A backward is
-forward and backward together, as in training.
+Each implementation runs in a separate process, after a warm call, so it cannot reuse memory of another one. See
+attend._measure.memory for what is counted, and how one length is kept from reusing memory of an earlier one. A backward
+row is forward and backward together, as in training.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="attend alone")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("bench_memory.json"))
-    parser.add_argument("--only", help=argparse.SUPPRESS)  # the process of one implementation, which prints its rows
+    # the child process of one implementation, which prints its rows
+    parser.add_argument("--only", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the JSON file. 1: a process failed."""
+    """Runs the command and writes the JSON file. Returns 1 if a process failed."""
     errors.require("numpy", "tqdm", purpose="attend.bench memory")
     device = peers.device_of(options.device)
     modes = MODES if options.mode == "both" else (options.mode,)
@@ -90,7 +91,7 @@ def _child(x: Implementation, options: argparse.Namespace, device: str) -> list[
 
 
 def measure(x: Implementation, options: argparse.Namespace, modes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A row for each length and mode: inputs_mib (q, k, v, dout) and peak_mib beyond them, or why there is none."""
+    """Returns a row for each length and mode: inputs_mib (q, k, v, dout) and peak_mib beyond them, or a remark."""
     meter = Meter(x.device)
     own = [mode for mode in modes if mode == "forward" or x.has_backward]
 

@@ -12,10 +12,10 @@ from attend._measure.implementations import Implementation
 
 
 def device_of(name: str) -> str:
-    """cpu or cuda of --device, which may be auto.
+    """Returns cpu or cuda for --device, which may be auto.
 
     Raises:
-        UsageError for cuda where there is no GPU.
+        UsageError for cuda without a GPU.
     """
     if name == "auto":
         return "cuda" if gpu_is_here() else "cpu"
@@ -25,10 +25,10 @@ def device_of(name: str) -> str:
 
 
 def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementation]:
-    """attend's backends of these names, or auto.
+    """Returns attend's backends with these names, or auto.
 
     Raises:
-        UsageError for a name that the device does not have.
+        UsageError for a backend that the device does not have.
     """
     known = ["auto", *(b["name"] for b in attend.backends() if b["device"] == device)]
     chosen = [ALIASES.get(plain, plain) for plain in (name.replace("-", "_") for name in computes)]
@@ -39,9 +39,10 @@ def ours(computes: Sequence[str], device: str, dtype: str) -> list[Implementatio
 
 
 def theirs(device: str, dtype: str) -> tuple[list[Implementation], list[str]]:
-    """PyTorch by its own choice and by name, the unfused path, flash-attn; and a line for what is not here.
+    """Returns PyTorch with its default and with each backend, the unfused path, flash-attn; and a line for missing
+    peers.
 
-    On a GPU in half precision also the path with a fused softmax.
+    On a GPU in half precision, the fused-softmax path is included as well.
     """
     if torch_or_none() is None:
         return [], ["left out, no torch (pip install torch): torch, unfused, fused_softmax, flash_attn"]

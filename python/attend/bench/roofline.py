@@ -1,11 +1,11 @@
-"""roofline: what the machine reaches at best, measured, and where the kernels stand below it.
+"""roofline: the machine's measured ceilings, and the kernels' results relative to them.
 
-Ceilings, best of several runs: a copy (bytes read and written), and arithmetic. On a CPU that is multiply-adds on
-registers and nothing else: float32's, and of the unit that multiplies bfloat16 where the processor has one; taken
-before the kernels and again after them. On a GPU it is the product of large square matrices in float32 and bfloat16,
-by cuBLAS: what is known to be reachable, though no limit of the machine. Arithmetic intensity is operations over
-bytes of inputs and outputs, each once: what an implementation moves beyond them (the unfused path stores S and P)
-shows as a distance from the roof, not as a lower intensity.
+There are two ceilings, each the best of several runs: a copy (bytes read and written), and arithmetic. On a CPU,
+arithmetic is multiply-adds on registers alone: of float32 and, if the processor has one, of the unit for bfloat16. It
+is measured before the kernels and again after them. On a GPU, arithmetic is a product of large square matrices in
+float32 and bfloat16 by cuBLAS, which is a reachable speed, not a hardware limit. Arithmetic intensity is operations
+divided by the bytes of inputs and outputs, each counted once. If an implementation moves more bytes (the unfused path
+stores S and P), it appears further below the roof, not at a lower intensity.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PRODUCT_SIZE = 8192
 DEFAULT_SHAPE = {"cpu": (2, 8, 64), "cuda": (8, 16, 64)}  # batch, heads, head_dim
 DEFAULT_SEQLENS = {"cpu": [128, 512, 1024], "cuda": [128, 512, 2048]}
 REPEATS = 7
-ABOVE = {  # what a share above the ceiling means, by what the ceiling is
+ABOVE = {  # the meaning of a share above the ceiling, for each kind of ceiling
     "multiply-adds": "above the ceiling, which was measured too low: something else took the machine then",
     "matrix product": "faster than a large matrix product, which is no limit of the GPU",
 }
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the JSON file. 1: a result was wrong."""
+    """Runs the command and writes the JSON file. Returns 1 if a result was wrong."""
     errors.require("numpy", "tqdm", purpose="attend.bench roofline")
     device = peers.device_of(options.device)
     modes = MODES if options.mode == "both" else (options.mode,)
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
 
     def measure(problem: Problem) -> None:
         measurement.measure(problem, modes, chosen, KIND)
-        files.write_json(options.output, about | {"rows": _rows(measurement.rows)})  # as it goes
+        files.write_json(options.output, about | {"rows": _rows(measurement.rows)})  # saved after each problem
 
     status = each_until_interrupted(problems, measure, notes)
     bar.close()
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """With the operations for each byte of inputs and outputs."""
+    """Returns the rows with their operations per byte of inputs and outputs."""
     found = as_dicts(rows)
     for row, entry in zip(rows, found):
         problem = Problem(row.B, row.H, row.S, row.D, row.causal)
@@ -140,10 +140,10 @@ def _ceilings_that_fit(device: str, size: int) -> dict[str, Any]:
 
 
 def measure_ceilings(device: str, size: int) -> dict[str, Any]:
-    """copy_gbps; peak_tflops by dtype; what that is the peak of; and on a GPU product_size.
+    """Returns copy_gbps; peak_tflops by dtype; the kind of peak; and on a GPU product_size.
 
     Raises:
-        UsageError where three matrices of `size` squared float32 numbers are more than the GPU's memory.
+        UsageError if three float32 matrices of `size` squared numbers exceed the GPU's memory.
     """
     if device == "cpu":
         speed = 2 * COPY_BYTES[device] / _best_ms(_copy(device), device) / 1e6
@@ -158,7 +158,7 @@ def measure_ceilings(device: str, size: int) -> dict[str, Any]:
 
 
 def cpu_peak_tflops() -> dict[str, float]:
-    """Of attend's threads, by dtype."""
+    """Returns the peak of attend's threads, by dtype."""
     return {dtype: gflops / 1e3 for dtype, gflops in _core.cpu_peak_gflops(attend.cpu_threads()).items()}
 
 
@@ -166,7 +166,7 @@ Call = Callable[[], Any]
 
 
 def _copy(device: str) -> Call:
-    """By torch, or by NumPy on the CPU, which copies on one thread."""
+    """Returns a copy by torch, or by NumPy on one CPU thread."""
     torch = errors.torch_or_none()
     if torch is not None:
         source = torch.ones(COPY_BYTES[device] // 4, device=device)

@@ -1,4 +1,4 @@
-"""visualize: pictures from the JSON files of compare, memory, roofline and decode; nothing is measured."""
+"""visualize: draws the JSON files of compare, memory, roofline and decode. Measures nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from attend._measure import files, machine, plotting, style, tables
 from attend.bench import compare, decode_pictures, lines, memory, roofline
 
-BASELINE = "torch"  # of the speed-ups
+BASELINE = "torch"  # baseline of the speed-ups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the pictures of each file under its name: FILE.png, and of some more, FILE_latency.png and so on."""
+    """Writes the pictures of each file: FILE.png, and for some kinds also FILE_latency.png and so on."""
     draw = {compare.KIND: draw_compare, memory.KIND: draw_memory, roofline.KIND: draw_roofline}
     draw[decode_pictures.KIND] = decode_pictures.draw
     files.prepare_folder("--output-dir", options.output_dir)
@@ -36,12 +36,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-Figures = dict[str, Any]  # by what stands behind the file's name
+Figures = dict[str, Any]  # figures by the suffix of the file's name
 
 
 def draw_compare(data: dict[str, Any], all_lines: bool) -> Figures:
-    """Tables in colour over the problems: TFLOP/s, latency, speed-up over torch where it was measured. Latency as lines
-    over the sequence length where there are several."""
+    """Draws colour tables over the problems: TFLOP/s, latency, and speed-up over torch if it was measured.
+
+    With several sequence lengths, latency is also drawn as lines over the length.
+    """
     rows = compare.rows_of(data)
     figures = {
         "": _tables(data, {(r.mode, r.implementation, tables.label(r)): r.tflops for r in rows}, "TFLOP/s", False)
@@ -58,7 +60,7 @@ def draw_compare(data: dict[str, Any], all_lines: bool) -> Figures:
 
 
 def _tables(data: dict[str, Any], found: dict[Any, Any], unit: str, best_is_low: bool) -> Any:
-    """One table for each mode; `found` by mode, implementation and problem."""
+    """Draws one table for each mode; `found` by mode, implementation and problem."""
     plt, _ = plotting.toolkit()
     rows = compare.rows_of(data)
     modes = list(dict.fromkeys(r.mode for r in rows))
@@ -76,7 +78,9 @@ def _tables(data: dict[str, Any], found: dict[Any, Any], unit: str, best_is_low:
 
 
 def _scaling(data: dict[str, Any], all_lines: bool) -> Any:
-    """Milliseconds over the sequence length: a panel for each mode, batch, heads and head_dim of several lengths."""
+    """Draws milliseconds over the sequence length: a panel for each mode, batch, heads and head_dim with several
+    lengths.
+    """
     rows = [r for r in data["rows"] if r["ms"]]
     groups: dict[Any, set[int]] = {}
     for r in rows:
@@ -90,7 +94,7 @@ def _scaling(data: dict[str, Any], all_lines: bool) -> Any:
 
 
 def _series(rows: list[dict[str, Any]], field: str) -> lines.Series:
-    """A line for each implementation, over the sequence length."""
+    """Returns a line over the sequence length for each implementation."""
     found: lines.Series = {}
     for row in rows:
         if row[field]:
@@ -103,7 +107,7 @@ def _peers(rows: list[dict[str, Any]]) -> set[str]:
 
 
 def _family(data: dict[str, Any], row: dict[str, Any]) -> tuple[str, ...]:
-    """What stays the same from length to length: in the grid of the papers the number of tokens, not the batch."""
+    """Returns the sizes that do not change with the length: in the papers' grid the number of tokens, not the batch."""
     same = () if data.get("grid") == "paper" else (f"B {row['B']}",)
     return (*same, f"H {row['H']}", f"D {row['D']}")
 
@@ -113,7 +117,7 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def draw_memory(data: dict[str, Any], all_lines: bool) -> Figures:
-    """Peak memory beyond the inputs over the sequence length, a panel for each mode."""
+    """Draws the peak memory beyond the inputs over the sequence length, a panel for each mode."""
     rows = [r for r in data["rows"] if r["peak_mib"]]
     titles = {"forward": "forward", "backward": "forward and backward"}
     modes = dict.fromkeys(r["mode"] for r in rows)
@@ -122,7 +126,7 @@ def draw_memory(data: dict[str, Any], all_lines: bool) -> Figures:
 
 
 def draw_roofline(data: dict[str, Any], all_lines: bool) -> Figures:
-    """TFLOP/s over operations per byte, both logarithmic, under the measured roofs; a panel for each mode."""
+    """Draws TFLOP/s over operations per byte, both logarithmic, under the measured roofs; a panel for each mode."""
     plt, _ = plotting.toolkit()
     rows = [r for r in data["rows"] if r["ms"] is not None]
     modes = list(dict.fromkeys(r["mode"] for r in rows))
@@ -150,7 +154,7 @@ def _speed(row: dict[str, Any]) -> float:
 
 
 def _draw_roofs(axis: Any, ceilings: dict[str, Any], intensities: list[float]) -> None:
-    """The slope of the memory and a level for each dtype."""
+    """Draws the memory slope and a level for each dtype."""
     knees = {dtype: 1e3 * roof / ceilings["copy_gbps"] for dtype, roof in ceilings["peak_tflops"].items()}
     left, right = min([*knees.values(), *intensities]) / 8, 4 * max([*knees.values(), *intensities])
     for (dtype, roof), dash in zip(ceilings["peak_tflops"].items(), ("-", "--")):

@@ -1,1 +1,1 @@
-"""Every implementation of attention on this machine, checked and timed: python -m attend.experiments --help."""
+"""Checks and times every implementation of attention on this machine. See python -m attend.experiments --help."""

@@ -1,8 +1,8 @@
-"""Checks and times every implementation of attention that this machine has, against float64 and PyTorch on the CPU.
+"""Checks every implementation of attention on this machine against float64, and times it against PyTorch on the CPU.
 
     python -m attend.experiments --experiment --seqlen-experiment --mode both --save-results
 
-docs/experiments.md says what the columns mean.
+docs/experiments.md explains the columns.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def parser() -> Parser:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Exit status. 0: done. 1: a check failed. 2: wrong usage, or something is missing. 130: Ctrl-C or SIGTERM.
+    """Returns the exit status. 0: done. 1: a check failed. 2: wrong usage, or something is missing. 130: Ctrl-C or
+    SIGTERM.
 
-    What was measured until then is kept.
+    Results that were measured before an error are kept.
     """
     options = parser().parse_args(arguments)
     return errors.run(lambda: draw(options) if options.plot_from else measure(options))
@@ -96,7 +97,8 @@ def measure(options: argparse.Namespace) -> int:
         print(report.text(data), end="")
         return _status(data)
     folder = files.new_run(options.output_dir, options.mode)
-    save = functools.partial(report.save, folder=folder)  # as it goes: what is measured is not lost
+    # saved after each problem, so that an interruption loses nothing
+    save = functools.partial(report.save, folder=folder)
     data = runner.run(wanted, modes, chosen, _settings(options), notes + forward_only + too_long, save)
     written = save(data)
     print(report.text(data), end="")

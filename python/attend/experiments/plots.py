@@ -1,4 +1,4 @@
-"""The pictures of the experiments: tables in colour over the configurations, lines over the sequence length."""
+"""The pictures of the experiments: colour tables over the configurations, lines over the sequence length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = {
     "bandwidth": Figure("gbps", "GB/s of inputs and outputs, each once", False),
     "memory": Figure("peak_mib", "peak memory beyond the inputs, MiB", True),
 }
-# Over the sequence length: (experiment, figure).
+# Pictures over the sequence length: (experiment, figure).
 LINES = {
     "scaling": ("seqlen", TABLES["time"]),
     "scaling_memory": ("seqlen", TABLES["memory"]),
@@ -40,10 +40,10 @@ def draw(
     all_lines: bool = False,
     sources: Sequence[pathlib.Path] = (),
 ) -> list[pathlib.Path]:
-    """Writes folder/experiments_NAME.suffix for each picture that has figures to show.
+    """Writes folder/experiments_NAME.suffix for each picture that has data.
 
-    Pictures of lines show the best of attend and of its peers at the longest sequences, style.MOST_LINES together, or
-    `all_lines`. `sources`: the files that the rows come from, which the pictures name.
+    Line pictures show the best of attend and of its peers at the longest sequences: style.MOST_LINES in total, or all
+    with `all_lines`. `sources`: the files of the rows, which the pictures' metadata name.
     """
     paths = []
     for name, figure in TABLES.items():
@@ -81,7 +81,7 @@ def _tables(rows: Sequence[Row], figure: Figure, caption: str) -> Any:
             axis.set_title(f"{experiment}, {mode}: {figure.title}")
             if shown:
                 plotting.log_heatmap(axis, shown, columns, values, figure.best_is_low, groups)
-            else:  # as the peak memory of problems that are too small to need any
+            else:  # for example the peak memory of problems that are too small to need any
                 axis.text(0.5, 0.5, "nothing above 0", ha="center", va="center")
                 axis.set_axis_off()
     canvas.suptitle(caption, fontsize=8)
@@ -111,9 +111,10 @@ def _lines(rows: Sequence[Row], figure: Figure, caption: str, all_lines: bool) -
 
 
 def _at_the_longest(rows: Sequence[Row], mode: str, figure: Figure) -> dict[str, float]:
-    """Of each implementation the figure at the longest sequence that it has."""
+    """Returns for each implementation the value at its longest sequence."""
     last: dict[str, float] = {}
     for r in sorted((r for r in rows if r.mode == mode and getattr(r, figure.field)), key=lambda r: r.S):
         value = getattr(r, figure.field)
-        last[r.implementation] = value / r.S if figure.best_is_low else value  # who stops early is judged there
+        # normalised, because some implementations stop at shorter sequences
+        last[r.implementation] = value / r.S if figure.best_is_low else value
     return last

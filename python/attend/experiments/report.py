@@ -1,4 +1,4 @@
-"""What the experiments found, as files and as text."""
+"""The results of the experiments as files and as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from attend._measure import files, machine, tables
 from attend._measure.measurement import COLUMNS, Row, failures, left_out_lines
 
-INTERRUPTED = "interrupted"  # of data["stopped"]: by Ctrl-C, not by a failed check
+INTERRUPTED = "interrupted"  # value of data["stopped"] after Ctrl-C; otherwise it names a failed check
 JSON, CSV, TEXT = "results.json", "results.csv", "summary.txt"
 
 
@@ -27,7 +27,9 @@ def rows_of(data: dict[str, Any]) -> list[Row]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """Of each experiment and pass: times, a line for each implementation, its means; then what was left out."""
+    """Returns for each experiment and pass the times, a line for each implementation, and its means; then skipped
+    problems.
+    """
     rows = rows_of(data)
     lines = [machine.title(data["machine"]), *data["notes"]]
     for experiment, mode in sections(rows):
@@ -52,5 +54,5 @@ def text(data: dict[str, Any]) -> str:
 
 
 def sections(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """(experiment, mode) in the order in which they were measured."""
+    """Returns (experiment, mode) in the order of measurement."""
     return list(dict.fromkeys((r.experiment, r.mode) for r in rows))

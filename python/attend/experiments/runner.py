@@ -1,4 +1,4 @@
-"""Runs the experiments: which problems, by whom, in which order, and the speed-up over PyTorch on the CPU."""
+"""Runs the experiments: their problems, implementations and order, and the speed-up over PyTorch on the CPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from attend._measure.progress import Bar
 from attend.experiments import report
 
 KIND = "experiments"
-HALF = "gpt3"  # the experiment of tensor cores: its problems are too large for anything else
-# Longer problems are checked in their first heads. Those of all experiments but this are checked whole.
+HALF = "gpt3"  # the tensor-core experiment, whose problems are too large for other implementations
+# In longer problems only the first heads are checked. The problems of all other experiments are checked entirely.
 CHECKED_SCORES = 2**29
-SINGLE = {"batch_size": 2, "num_heads": 8, "seq_len": 512, "head_dim": 64}  # without an experiment
+SINGLE = {"batch_size": 2, "num_heads": 8, "seq_len": 512, "head_dim": 64}  # sizes without an experiment
 
 
 def problems(options: argparse.Namespace) -> tuple[list[tuple[str, Problem]], list[str]]:
-    """(experiment, problem) for all that was asked for, one problem where no experiment was; and what is too long."""
+    """Returns (experiment, problem) for everything requested, or a single problem; and notes of problems that are too
+    long.
+    """
     found = [("seed", p) for p in grid("seed")] if options.experiment else []
     found += [("seqlen", p) for p in grid("seqlen")] if options.seqlen_experiment else []
     found += [(HALF, p) for p in grid("gpt3")] if options.gpt3_experiment else []
@@ -52,9 +54,10 @@ def run(
     notes: Sequence[str],
     save: Callable[[dict[str, Any]], Any] = lambda data: None,
 ) -> dict[str, Any]:
-    """Everything that was measured: kind, machine, tolerance, notes, stopped (the check that ended it), rows.
+    """Returns the results: kind, machine, tolerance, notes, stopped (the check that ended the run), rows.
 
-    `save` gets the same after each problem but the last. Ctrl-C ends the measurement, and `stopped` says so.
+    `save` receives the results so far after each problem except the last. Ctrl-C ends the run, and `stopped` records
+    it.
     """
 
     def data() -> dict[str, Any]:
@@ -88,7 +91,7 @@ def run(
 
 
 def add_speedups(rows: Sequence[Row]) -> None:
-    """row.speedup: the time of PyTorch on the CPU over that of the row, of the same problem and pass."""
+    """Sets row.speedup: the time of PyTorch on the CPU divided by the row's time, for the same problem and pass."""
     baseline = {row.mode: row.ms for row in rows if row.implementation == BASELINE}
     for row in rows:
         theirs = baseline.get(row.mode)

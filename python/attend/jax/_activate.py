@@ -1,4 +1,4 @@
-"""attend in the place of jax.nn.dot_product_attention."""
+"""Replaces jax.nn.dot_product_attention by attend."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from attend import _core
 from attend._errors import Error, UnsupportedError
 from attend.jax._dot_product import dot_product_attention
 
-_of_jax: Any = None  # JAX's function, while ours is in its place
+_of_jax: Any = None  # JAX's function while attend's is installed
 _told: set[str] = set()
 _KNOWN = frozenset(dot_product_attention.__kwdefaults__ or ())
 
 
 def activate() -> None:
-    """Puts attend behind `jax.nn.dot_product_attention` until `restore()`, for all who look it up there.
+    """Replaces `jax.nn.dot_product_attention` by attend until `restore()`, for all code that looks it up there.
 
-    Whoever has imported the function itself before goes on with JAX's. Calls with an `implementation` are JAX's own.
-    What attend refuses when the call is traced, JAX computes, and a warning says so, once for each reason; forward-mode
-    and second derivatives too, but for those of a function that jax.jit has traced before, which are refused. A row
-    that sees no key gives 0.
+    Code that imported the function itself before keeps JAX's. Calls with an `implementation` use JAX's own. If attend
+    refuses a call while it is traced, JAX computes it, with one warning for each reason. The same applies to
+    forward-mode and second derivatives, except those of a function that jax.jit traced earlier, which are refused. A
+    row that sees no key gives 0.
     """
     global _of_jax
     if _of_jax is not None:
@@ -33,7 +33,7 @@ def activate() -> None:
 
 
 def restore() -> None:
-    """Puts JAX's own function back; nothing where attend is not active."""
+    """Restores JAX's own function. Does nothing if attend is not active."""
     global _of_jax
     if _of_jax is not None:
         _put(_of_jax)
@@ -57,7 +57,7 @@ def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = N
     except Error as error:
         reason = str(error)
     except TypeError as error:
-        if "forward-mode" not in str(error):  # so JAX refuses it of a function whose gradients are its own
+        if "forward-mode" not in str(error):  # JAX raises this for a function with custom gradients
             raise
         reason = "forward-mode derivatives, attend gives reverse-mode ones only"
     _tell(reason)
@@ -65,7 +65,7 @@ def _attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = N
 
 
 def _check_device(query: Any) -> None:
-    """Refuses what only the run would refuse: then JAX could not take over."""
+    """Refuses a device now. An error at run time would be too late for JAX to compute the call."""
     backend = jax.default_backend()
     if backend == "cpu":
         return

@@ -1,4 +1,4 @@
-"""The public functions of attend.jax: they resolve the options, check them, and call attend.jax._autodiff."""
+"""The public functions of attend.jax. They resolve and check the options, and call attend.jax._autodiff."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from attend._types import JaxOptions, VarlenOptions
 
-Operand = Union[jax.Array, "np.ndarray[Any, Any]"]  # NumPy arrays are constants of the program
+Operand = Union[jax.Array, "np.ndarray[Any, Any]"]  # NumPy arrays become constants of the program
 
 
 @overload
@@ -68,28 +68,28 @@ def attention(
     Arguments:
         q: f32, f16, bf16, or f64 on a CPU (batch, heads_q, seqlen_q, head_dim); with layout="bshd" (batch, seqlen_q,
             heads_q, head_dim).
-        k, v: likewise (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v).
-        bias: float, mask: bool (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k), leading dimensions may be
-            missing. One column for all keys is repeated first.
+        k, v: same dtype, (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v).
+        bias: float, mask: bool (1 or batch, 1 or heads_q, 1 or seqlen_q, 1 or seqlen_k). Leading dimensions may be
+            missing. A last dimension of 1 is first expanded over the keys.
         alibi_slopes: f32, sinks: float (heads_q) or (batch, heads_q).
-        seed: with dropout_p: a number, an array of one whole number, which may be traced, or a key of jax.random, of
-            which the pattern of dropped entries is a pure function. There is no seed by default: a compiled function
-            would drop the same entries for ever.
-        offset: with a seed that is no key: another pattern of the same seed.
-        The other options are numbers and names, known when the function is traced, as in `attend.attention`.
-        score, captures and block_mask of `attend.attention` are not here.
+        seed: required with dropout_p: a number, an array of one integer, which may be traced, or a key of
+            jax.random. The dropout pattern is a pure function of it. There is no default, because a compiled function
+            would drop the same entries in every run.
+        offset: selects another dropout pattern of the same seed. Not allowed with a key.
+        The other options are as in `attend.attention`: numbers and names, known when the function is traced.
+        score, captures and block_mask of `attend.attention` are not available.
 
     Returns:
         o (batch, heads_q, seqlen_q, head_dim_v) in the order of `layout` and the dtype of q, or (o, lse) with lse f32
         (f64 if q is) (batch, heads_q, seqlen_q). Both are differentiable once with respect to q, k, v, bias and sinks.
 
-    The arrays are read where they are, in both layouts. Under vmap the mapped dimension becomes part of the batch.
-    Arrays that are sharded over batch and heads stay so. On a GPU the work is put on XLA's stream. Determinism as in
+    Arrays are read in place in both layouts. Under vmap the mapped dimension becomes part of the batch. Arrays that are
+    sharded over batch and heads stay sharded. On a GPU the work runs in XLA's stream. Determinism as in
     `attend.attention`.
 
     Raises:
-        attend.Error as `attend.attention`, when the function is traced. What depends on the device is refused when it
-        runs, by a JAX error with the same line.
+        attend.Error as `attend.attention`, when the function is traced. An error that depends on the device is raised
+        at run time, as a JAX error with the same message.
     """
     extras = {"bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
     left, right = window_of(window)
@@ -142,15 +142,15 @@ def attention_varlen(
     Arguments:
         q: (total_q, heads_q, head_dim). k: (total_k, heads_k, head_dim). v: (total_k, heads_k, head_dim_v).
         cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), may be traced. They start at 0, never decrease, and end at the
-            total number of tokens. On a CPU others are refused when the function runs.
+            total number of tokens. On a CPU, other offsets are refused at run time.
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths, numbers.
         alibi_slopes: f32, sinks: float (heads_q) or (sequences, heads_q).
-        The others as in `attention`, which has neither bias nor mask here.
+        The others as in `attention`. There is no bias and no mask.
 
     Returns:
         o (total_q, heads_q, head_dim_v), or (o, lse) with lse f32 (f64 if q is) (heads_q, total_q).
 
-    Under vmap the mapped dimension becomes part of the heads. Raises and determinism as in `attention`.
+    Under vmap the mapped dimension becomes part of the heads. Errors and determinism as in `attention`.
     """
     left, right = window_of(window)
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
@@ -176,7 +176,7 @@ def _attention(
     if drops(settings.dropout_p):
         tensors["philox_state"] = _philox_state(seed, offset)
     elif seed is not None:
-        _philox_state(seed, offset)  # refused here too
+        _philox_state(seed, offset)  # validates the seed here too
     call = Call(tuple(tensors)[3:], settings)
     check(call, tuple((name, x.shape, str(x.dtype)) for name, x in _with_all_columns(tensors, settings).items()))
     operands = _sharding.placed(call, _versions.alike(_whole(tensors, settings)))
@@ -198,8 +198,8 @@ def _check_compute(name: str) -> None:
 
 
 def array(name: str, x: Any) -> Any:
-    """`x` as JAX has it. Python's numbers and lists, and arrays of other frameworks, are refused."""
-    convert = getattr(x, "__jax_array__", None)  # a parameter of a model, say, has it; JAX's own have None
+    """Converts `x` to a JAX array. Refuses Python's numbers and lists, and arrays of other frameworks."""
+    convert = getattr(x, "__jax_array__", None)  # parameters of a model may have it; JAX's own arrays have None
     if convert is not None:
         x = convert()
     if framework_of(x) not in ("jax", "numpy"):
@@ -208,7 +208,7 @@ def array(name: str, x: Any) -> Any:
 
 
 def constant(settings: Any) -> Any:
-    """The settings as plain numbers: they are a part of the program that XLA compiles."""
+    """Converts the settings to Python numbers, because they are constants of the program that XLA compiles."""
     for name, value in settings._asdict().items():
         if isinstance(value, jax.core.Tracer):
             raise ArgumentError(
@@ -222,13 +222,13 @@ def constant(settings: Any) -> Any:
 
 
 def _philox_state(seed: Any, offset: Any) -> Any:
-    """u32 (4): the halves of seed and offset, the lower ones first."""
+    """Returns u32 (4): the halves of seed and offset, the lower half first."""
     if seed is None:
         raise ArgumentError("seed: None with dropout_p, allowed a number, an array of one, or a key of jax.random")
     if _versions.is_key(seed):
         if not isinstance(offset, int) or offset != 0:
             raise ArgumentError("offset: given with a key, allowed with a number only: jax.random.fold_in makes others")
-        words = jax.random.key_data(seed).reshape(-1).astype(jnp.uint32)  # hashes already, if keys are split
+        words = jax.random.key_data(seed).reshape(-1).astype(jnp.uint32)  # split keys are already hashes
         return jnp.concatenate([words, jnp.zeros(4, jnp.uint32)])[:4]
     return jnp.concatenate([_words("seed", seed), _words("offset", offset)])
 
@@ -246,13 +246,13 @@ def _words(name: str, x: Any) -> Any:
 
 
 def _num_keys(tensors: dict[str, Any], layout: str) -> Any:
-    """1 if k has too few dimensions, which the checks refuse."""
+    """Returns the number of keys, or 1 if k has too few dimensions, which the checks refuse."""
     shape, axis = tensors["k"].shape, {"bhsd": 2, "bshd": 1, "thd": 0}[layout]
     return shape[axis] if len(shape) > axis else 1
 
 
 def _with_all_columns(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """The library does not broadcast over keys: one column of a bias or mask stands for all."""
+    """Returns the shapes with one-column biases and masks expanded over the keys, as the library requires."""
     keys = _num_keys(tensors, settings.layout)
     found = {}
     for name, x in tensors.items():
@@ -264,14 +264,15 @@ def _with_all_columns(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
 
 
 def _whole(tensors: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """Options with all of their dimensions: what was left out is 1. JAX sums their gradients accordingly."""
+    """Gives options all of their dimensions; missing ones become 1. JAX then sums their gradients accordingly."""
     wide, found = _with_all_columns(tensors, settings), dict(tensors)
     for name, x in tensors.items():
         if name in SCORE_TENSORS:
             found[name] = jnp.broadcast_to(x, wide[name].shape).reshape((1,) * (4 - x.ndim) + tuple(wide[name].shape))
         elif name in HEAD_TENSORS:
             x = x.reshape((1,) * (2 - x.ndim) + tuple(x.shape))
-            # The gradient of a sink that a batch shares is summed outside: then no device needs another one's part.
+            # The gradient of a sink that the batch shares is summed outside, so no device needs a part of another
+            # device.
             is_shared = name == "sinks" and settings.layout != "thd"
             found[name] = jnp.broadcast_to(x, (tensors["q"].shape[0], x.shape[1])) if is_shared else x
     return found

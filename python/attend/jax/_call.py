@@ -1,7 +1,7 @@
-"""A call as XLA has it: a custom call of attend's library, its attributes, and the shapes of its results.
+"""A custom call of attend's library in XLA, its attributes, and the shapes of its results.
 
-Dimensions have roles: "b" is the batch, "h" the heads, "" another. attend.jax._vmap folds a mapped dimension into one
-of them, attend.jax._sharding cuts tensors along them.
+Dimensions have roles: "b" is the batch, "h" the heads, "" any other dimension. attend.jax._vmap folds a mapped
+dimension into one of them. attend.jax._sharding splits tensors along them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from attend._errors import Error
 from attend._settings import HEAD_TENSORS, SCORE_TENSORS, Extras, Gradients, output_shapes
 from attend.jax import _versions
 
-# XLA finds the library's code by these names, and JAX's cache of compiled programs keeps them. Another meaning of a
-# call's attributes or operands needs another number.
+# XLA finds the library's code by these names, and JAX's cache of compiled programs stores them. If the meaning of a
+# call's attributes or operands changes, the number must change.
 TARGETS = {"forward": "attend_forward_1", "backward": "attend_backward_1"}
 
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64"}
-_APART = 1 << 52  # bytes between the addresses that stand for memory: more than any array has
-_PRETENDED_GPU = 0  # offsets of packed sequences are not read there
+_APART = 1 << 52  # bytes between the placeholder addresses of arrays, more than any array has
+_PRETENDED_GPU = 0  # on a GPU, checks do not read the offsets of packed sequences
 _WORD = 4  # bytes
 
 
 class Call(NamedTuple):
-    """What a call is besides its arrays."""
+    """A call without its arrays."""
 
-    extras: tuple[str, ...]  # the arrays after q, k and v, by their names in attend._settings.Extras
+    extras: tuple[str, ...]  # names in attend._settings.Extras of the arrays after q, k and v
     settings: Any  # attend._settings.Settings
 
     @property
@@ -39,14 +39,14 @@ class Call(NamedTuple):
 
 
 def register() -> None:
-    """Tells XLA where attend's code is."""
+    """Registers attend's code with XLA."""
     for name, handlers in _core.xla_handlers().items():
         for platform, handler in handlers.items():
             _versions.register(TARGETS[name], handler, platform)
 
 
 def forward(call: Call, results: tuple[str, ...], *tensors: Any) -> tuple[Any, ...]:
-    """The arrays that `results` names: o, or o and lse."""
+    """Returns the arrays named by `results`: o, or o and lse."""
     shapes = output_shapes(tensors[0].shape, tensors[2].shape, call.settings.layout)
     dtype = tensors[0].dtype
     made = [_versions.struct(*x, tensors[0]) for x in zip(shapes, (dtype, _lse_dtype(dtype)))]
@@ -54,7 +54,7 @@ def forward(call: Call, results: tuple[str, ...], *tensors: Any) -> tuple[Any, .
 
 
 def backward(call: Call, operands: tuple[str, ...], results: tuple[str, ...], *tensors: Any) -> tuple[Any, ...]:
-    """The gradients that `results` names: dq, dk, dv, and those of options."""
+    """Returns the gradients named by `results`: dq, dk, dv, and those of options."""
     named = dict(zip(operands, tensors))
     made = [_versions.struct(named[x[1:]].shape, named[x[1:]].dtype, named[x[1:]]) for x in results]
     return _run("backward", call, operands, tensors, results, made)
@@ -80,13 +80,15 @@ def _attributes(settings: Any) -> dict[str, Any]:
             attributes[field] = np.int64(value)
         elif value is not None:
             attributes[field] = np.float64(value)
-    del attributes["seed"], attributes["offset"]  # an operand: other numbers need no other program
+    del attributes["seed"], attributes["offset"]  # operands, so that other values need no new program
     return attributes
 
 
 def check(call: Call, tensors: dict[str, Any]) -> None:
-    """ArgumentError for what the library refuses of such shapes, dtypes and settings. Symbols are left to the run."""
-    if _has_symbols(tensors.values()):  # then the dtypes and settings, with sizes that go together
+    """Raises ArgumentError for shapes, dtypes and settings that the library refuses. Symbolic sizes are checked at run
+    time.
+    """
+    if _has_symbols(tensors.values()):  # checks only dtypes and settings, with consistent sizes
         sizes = {name: (1,) * tensors[name].ndim for name in "qkv"}
         sizes |= {name: (2,) for name in ("cu_seqlens_q", "cu_seqlens_k") if name in tensors}
         tensors = {name: jax.ShapeDtypeStruct(shape, tensors[name].dtype) for name, shape in sizes.items()}
@@ -100,7 +102,7 @@ def check(call: Call, tensors: dict[str, Any]) -> None:
 
 
 def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: dict[str, Any]) -> int:
-    """Scratch memory on a GPU, as XLA gives it: words. 0 where there is no GPU: then the library brings its own."""
+    """Returns the size in words of the GPU workspace that XLA allocates, or 0 without a GPU."""
     everything = operands | results
     if jax.default_backend() != "gpu" or _has_symbols(everything.values()) or not _core.gpus():
         return 0
@@ -114,9 +116,10 @@ def _workspace_words(name: str, call: Call, operands: dict[str, Any], results: d
         found = _core.workspace_bytes(
             named["q"], named["k"], named["v"], named["o"], named.get("lse"), gradients, extras, call.settings
         )
-    except Error:  # the program may be for a CPU; else the run says it
+    except Error:  # the program may be for a CPU; otherwise the run reports the error
         return 0
-    return 0 if found == 0 else -(-(found + 256) // _WORD)  # XLA's memory begins at lesser multiples
+    # room to align the start: XLA's memory has a lower alignment
+    return 0 if found == 0 else -(-(found + 256) // _WORD)
 
 
 def _lse_dtype(dtype: Any) -> Any:
@@ -124,12 +127,12 @@ def _lse_dtype(dtype: Any) -> Any:
 
 
 def _has_symbols(tensors: Any) -> bool:
-    """jax.export may leave sizes open."""
+    """Returns whether a size is symbolic, as in jax.export."""
     return any(not isinstance(n, int) for x in tensors for n in x.shape)
 
 
 def _views(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Descriptions of dense arrays, at addresses of their own."""
+    """Returns descriptions of dense arrays at distinct placeholder addresses."""
     views = {}
     for i, (name, x) in enumerate(tensors.items()):
         strides = [1] * len(x.shape)
@@ -141,7 +144,7 @@ def _views(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def roles(name: str, shape: tuple[int, ...], layout: str) -> tuple[str, ...]:
-    """The roles of the dimensions of an operand or result. Of a dimension that is broadcast: none."""
+    """Returns the roles of the dimensions of an operand or result. A broadcast dimension has no role."""
     if name in ("cu_seqlens_q", "cu_seqlens_k", "philox_state"):
         return ("",) * len(shape)
     if name in ("lse", "dlse"):

@@ -1,4 +1,4 @@
-"""jax.nn.dot_product_attention by its own conventions, computed by attend."""
+"""jax.nn.dot_product_attention with JAX's conventions, computed by attend."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ def dot_product_attention(
 
     Arguments:
         query: f32, f16, bf16 (batch, seqlen_q, heads_q, head_dim), or without the batch.
-        key, value: likewise (batch, seqlen_k, heads_k, head_dim); heads_q is a multiple of heads_k.
-        bias: float, mask: bool; broadcast to (batch, heads_q, seqlen_q, seqlen_k). The bias is differentiable.
-        scale: a number; None: 1 / sqrt(head_dim).
-        is_causal: keep j <= i: aligned **top left**, unlike everything else in attend. So is local_window_size.
-        query_seq_lengths, key_value_seq_lengths: i32 (batch): later rows of the result are 0, later keys are not seen.
+        key, value: same dtype, (batch, seqlen_k, heads_k, head_dim). heads_q is a multiple of heads_k.
+        bias: float, mask: bool. They broadcast to (batch, heads_q, seqlen_q, seqlen_k). The bias is differentiable.
+        scale: a number. None means 1 / sqrt(head_dim).
+        is_causal: keeps j <= i, aligned **top left**, unlike other functions of attend. local_window_size aligns
+            likewise.
+        query_seq_lengths, key_value_seq_lengths: i32 (batch). Rows of the result after the length are 0, and keys after
+            the length are not seen.
         local_window_size: (left, right), or one number for both.
         implementation: None.
-        return_residual: give (o, lse), lse of the dtype of key (batch, seqlen_q, heads_q), without a gradient.
+        return_residual: return (o, lse). lse has the dtype of key and shape (batch, seqlen_q, heads_q), without a
+            gradient.
 
     Returns:
-        o (batch, seqlen_q, heads_q, head_dim). Of a row that sees no key it is 0, where JAX gives the mean of all
-        values.
+        o (batch, seqlen_q, heads_q, head_dim). A row that sees no key is 0. In JAX it is the mean of all values.
 
     Raises:
         attend.Error with JAX's names of the arguments.
@@ -63,7 +65,7 @@ def dot_product_attention(
     pair = _pair(local_window_size)
     try:
         window, keys, seen = _bottom_right(seqlen_q, seqlen_k, is_causal, pair)
-    except Exception as error:  # its class has another place in each release
+    except Exception as error:  # the module of this class differs between releases
         if type(error).__name__ != "InconclusiveDimensionOperation":
             raise
         raise UnsupportedError(
@@ -74,7 +76,7 @@ def dot_product_attention(
     lengths_k = _lengths("key_value_seq_lengths", key_value_seq_lengths, q.shape[0])
     if lengths_k is not None:
         mask = _both(mask, jnp.arange(seqlen_k) < lengths_k[:, None, None, None])
-    if keys != seqlen_k:  # the others are beyond what the last row sees
+    if keys != seqlen_k:  # keys after the last one that the last row sees
         k, v = k[:, :keys], v[:, :keys]
         bias, mask = (x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., :keys] for x in (bias, mask))
     try:
@@ -108,7 +110,7 @@ def _pair(window: Any) -> tuple[Optional[int], Optional[int]]:
 def _bottom_right(
     seqlen_q: int, seqlen_k: int, is_causal: bool, window: tuple[Optional[int], Optional[int]]
 ) -> tuple[tuple[int, int], int, Any]:
-    """attend's window, how many keys to leave, and a mask where no window says the same."""
+    """Returns attend's window and the number of keys, and a mask if no window is equivalent."""
     left, right = window
     if is_causal:
         right = 0 if right is None else min(right, 0)

@@ -1,4 +1,4 @@
-"""jax.export of programs with attend in them."""
+"""jax.export of programs that call attend."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from attend.jax._call import TARGETS
 
 
 def disabled_checks() -> list[Any]:
-    """For `jax.export.export(f, disabled_checks=...)`, which refuses custom calls that it does not know.
+    """Returns the `disabled_checks` of `jax.export.export`, which otherwise refuses unknown custom calls.
 
-    Whoever runs the exported program has to import attend.jax first, of a version that has the same names.
+    A process that runs the exported program must first import attend.jax, in a version with the same call names.
     """
     from jax import export
 

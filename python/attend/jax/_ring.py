@@ -1,4 +1,4 @@
-"""Attention of one sequence whose rows and keys lie on the devices of a mesh's axis, inside of shard_map."""
+"""Attention of one sequence whose rows and keys are distributed over a mesh axis, inside shard_map."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def ring_attention(
     deterministic: bool = False,
     compute: str = "auto",
 ) -> Any:
-    """`attend.jax.attention` of a sequence that is cut over the devices of an axis, inside of jax.shard_map.
+    """`attend.jax.attention` of a sequence that is split over the devices of an axis, inside jax.shard_map.
 
-    Keys and values travel round the axis by lax.ppermute while each device computes with those that it has; parts are
-    merged by their log-sum-exp. A second ring computes the gradients. Nothing is gathered.
+    lax.ppermute passes keys and values around the ring while each device computes with the ones that it holds. Partial
+    results are merged by their log-sum-exp. A second ring computes the gradients. Nothing is gathered.
 
     Arguments:
         q: f32, f16, bf16, or f64 on a CPU (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows, heads_q,
             head_dim): the device's rows of the sequence.
-        k, v: likewise (batch, heads_k, rows, head_dim) and (batch, heads_k, rows, head_dim_v). Without `causal` they
-            may have another number of rows than q.
-        axis_name: of the mesh: the axis along which shard_map cuts the rows.
-        sharding: with `causal`, which rows a device holds: see `ring_positions`. "zigzag" (an even number of rows) and
-            "striped" give every device the same work, "contiguous" does not.
-        causal, scale, softcap, deterministic, compute: as in `attend.attention`, of the whole sequence.
-        return_lse: give (o, lse).
+        k, v: same dtype, (batch, heads_k, rows, head_dim) and (batch, heads_k, rows, head_dim_v). Without `causal`
+            their number of rows may differ from that of q.
+        axis_name: the axis of the mesh along which shard_map splits the rows.
+        sharding: with `causal`, the rows that a device holds: see `ring_positions`. "zigzag" (an even number of rows)
+            and "striped" give every device the same work; "contiguous" does not.
+        causal, scale, softcap, deterministic, compute: as in `attend.attention`, for the entire sequence.
+        return_lse: return (o, lse).
 
     Returns:
         o, the device's rows, in the dtype of q, or (o, lse) with lse f32 (f64 if q is) (batch, heads_q, rows). Both are
-        differentiable once with respect to q, k and v. Parts are computed in the dtype of q and merged in float32
-        (float64 if q is).
+        differentiable once with respect to q, k and v. Partial results are computed in the dtype of q and merged in
+        float32 (float64 if q is).
 
     Raises:
         attend.Error as `attend.jax.attention`, when the function is traced.
@@ -83,10 +83,10 @@ def ring_attention(
 
 
 def ring_positions(seqlen: int, size: int, sharding: str = "zigzag") -> np.ndarray:
-    """i64 (seqlen): the rows of a sequence in the order in which shard_map cuts them for `ring_attention`.
+    """Returns i64 (seqlen): the order of rows in which shard_map splits a sequence for `ring_attention`.
 
-    `x[positions]` is what to shard along the axis of `size` devices, and `np.argsort(positions)` the way back. 12 rows
-    on 3 devices::
+    Shard `x[positions]` along the axis of `size` devices. `np.argsort(positions)` restores the order. 12 rows on 3
+    devices::
 
         contiguous    0 1 2 3        4 5 6 7       8 9 10 11
         zigzag        0 1 10 11      2 3 8 9       4 5 6 7       chunks r and 2 * size - 1 - r of 2 * size
@@ -102,7 +102,7 @@ def ring_positions(seqlen: int, size: int, sharding: str = "zigzag") -> np.ndarr
 
 
 class _Piece(NamedTuple):
-    """Rows and keys of a step that see each other: (first, last + 1)."""
+    """The rows and keys of a step that see each other: (first, last + 1)."""
 
     rows: tuple[int, int]
     keys: tuple[int, int]
@@ -110,7 +110,7 @@ class _Piece(NamedTuple):
 
 
 class _Ring(NamedTuple):
-    """What a call is besides its arrays."""
+    """A call without its arrays."""
 
     axis_name: Any
     size: int
@@ -125,11 +125,11 @@ class _Ring(NamedTuple):
         return int(self.settings.layout.index("s"))
 
     def pieces(self, step: int) -> tuple[Optional[_Piece], Optional[_Piece]]:
-        """What is computed at a step if the keys come from a device before this one, and if from one after it."""
+        """Returns the pieces of a step for keys from an earlier device, and for keys from a later device."""
         rows, keys = (0, self.num_rows), (0, self.num_keys)
         if not self.sharding:
             return (_Piece(rows, keys, False),) * 2
-        if step == 0:  # the device's own keys are in the order of its rows, whatever the sharding
+        if step == 0:  # the device's own keys have the order of its rows in every sharding
             return (_Piece(rows, keys, True),) * 2
         if self.sharding == "contiguous":
             return _Piece(rows, keys, False), None
@@ -143,12 +143,12 @@ class _Ring(NamedTuple):
         return Call((), self.settings._replace(causal=piece.is_causal))
 
     def passed_on(self, *tensors: Any) -> Any:
-        """What the device before this one has."""
+        """Returns the tensors of the previous device."""
         places = [(i, (i + 1) % self.size) for i in range(self.size)]
         return tuple(jax.lax.ppermute(x, self.axis_name, places) for x in tensors)
 
     def at_step(self, step: int, compute: Any, state: Any, *tensors: Any) -> Any:
-        """`compute(piece, state, *tensors)` for the piece of this device, or the state where there is none."""
+        """Returns `compute(piece, state, *tensors)` for this device's piece, or the state if there is none."""
         before, after = self.pieces(step)
 
         def run(piece: Optional[_Piece]) -> Any:
@@ -162,7 +162,7 @@ class _Ring(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _function(ring: _Ring, wants_lse: bool) -> Any:
-    """The function of q, k and v that gives (o,), or (o, lse), with its gradients."""
+    """Returns the function of q, k and v that computes (o,), or (o, lse), with its gradients."""
 
     @jax.custom_vjp
     def attend_ring_attention(q: Any, k: Any, v: Any) -> Any:  # its name in profiles
@@ -195,7 +195,7 @@ def _forward(ring: _Ring, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
 
     state: Any = None
     for step in range(ring.size):
-        # Sent on before they are computed with, so that the next step's arrive meanwhile.
+        # Sent before the computation, so that the keys of the next step arrive meanwhile.
         after = ring.passed_on(k, v) if step + 1 < ring.size else (k, v)
         if state is None:
             piece, _ = ring.pieces(step)
@@ -211,7 +211,9 @@ def _forward(ring: _Ring, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
 def _backward(
     ring: _Ring, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any = None
 ) -> tuple[Any, Any, Any]:
-    """dq stays, dk and dv travel with their keys, and are at home after the last step."""
+    """Computes the gradients. dq stays on its device. dk and dv travel with their keys and arrive home after the last
+    step.
+    """
     axis, wide = ring.axis, _wide(q)
     of_rows = {"q": q, "o": o, "lse": lse, "dout": dout} | ({} if dlse is None else {"dlse": dlse})
 
@@ -235,7 +237,7 @@ def _backward(
 
 
 def _merged(o: Any, lse: Any, o_part: Any, lse_part: Any, axis: int) -> tuple[Any, Any]:
-    """Of the same rows over other keys. A part that sees nothing has an lse of -inf, and counts for nothing."""
+    """Merges results of the same rows over different keys. A part that sees no key has lse = -inf and weight 0."""
     total = jnp.logaddexp(lse, lse_part)
     finite = jnp.where(jnp.isneginf(total), 0, total)
     first, second = (jnp.exp(x - finite) for x in (lse, lse_part))
@@ -249,7 +251,7 @@ def _cut(x: Any, bounds: tuple[int, int], axis: int) -> Any:
 
 
 def _put(x: Any, part: Any, bounds: tuple[int, int], axis: int) -> Any:
-    """`x` with the part in its place."""
+    """Returns `x` with the part written at `bounds`."""
     if bounds == (0, x.shape[axis]):
         return part
     return jax.lax.dynamic_update_slice_in_dim(x, part, bounds[0], axis)
@@ -261,7 +263,7 @@ def _wide(x: Any) -> Any:
 
 def _size(axis_name: Any) -> int:
     try:
-        return int(jax.lax.psum(1, axis_name))  # a number when the function is traced
+        return int(jax.lax.psum(1, axis_name))  # a constant when the function is traced
     except NameError:
         raise ArgumentError(
             f"axis_name: {axis_name!r}, allowed an axis of the mesh of a surrounding shard_map"

@@ -1,8 +1,8 @@
-"""Shardings: attention needs no communication along the batch and the heads, and XLA is told so.
+"""Shardings: tells XLA that attention needs no communication along the batch and the heads.
 
-Other dimensions are gathered first. So are all of them with dropout, whose pattern depends on the place in the whole
-tensor; the batch and the heads where the gradient of an option sums over them; and the heads where a device would hold
-query heads without the key head that they read.
+Other dimensions are gathered first. Further dimensions are gathered in three cases. With dropout, all of them, because
+the pattern depends on the position in the entire tensor. The batch or the heads, if the gradient of an option sums over
+them. The heads, if a device would hold query heads without the key head that they read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attend.jax._call import Call, roles
 
 
 def placed(call: Call, tensors: dict[str, Any]) -> dict[str, Any]:
-    """The operands, cut as q is, where shardings are a part of types (jax.sharding.AxisType.Explicit)."""
+    """Shards the operands as q, if shardings are part of types (jax.sharding.AxisType.Explicit)."""
     mesh = _explicit_mesh()
     if mesh is None:
         return tensors
@@ -26,7 +26,7 @@ def placed(call: Call, tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def partitioned(function: Any, call: Call, operands: tuple[str, ...], results: tuple[str, ...]) -> Any:
-    """`function` of arrays, which runs on each device for its part of the batch and the heads."""
+    """Returns `function` in a form that runs on each device for its part of the batch and the heads."""
     by_partitioner = _by_partitioner(function, call, operands, results)
     cuts = _Cuts(call, operands, results)
 
@@ -44,7 +44,7 @@ def partitioned(function: Any, call: Call, operands: tuple[str, ...], results: t
 
 
 def _explicit_mesh() -> Any:
-    """The mesh of `jax.set_mesh`, if its axes are of the explicit kind; None otherwise."""
+    """Returns the mesh of `jax.set_mesh` if its axes are explicit, otherwise None."""
     if not hasattr(jax.sharding, "get_abstract_mesh") or not hasattr(jax, "shard_map"):
         return None
     mesh = jax.sharding.get_abstract_mesh()
@@ -72,10 +72,10 @@ class _Cuts:
         self._call, self._operands, self._results = call, operands, results
 
     def shardings(self, mesh: Any, arguments: Any, found: Any) -> tuple[Any, Any]:
-        """Of the operands and of the results."""
+        """Returns the shardings of the operands and of the results."""
         shapes = [x.shape for x in arguments]
         q = arguments[0].sharding
-        if not isinstance(q, NamedSharding):  # the mesh is not known
+        if not isinstance(q, NamedSharding):  # the mesh is unknown
             whole = _versions.sharding.GSPMDSharding.get_replicated(list(q._device_assignment))
             return (whole,) * len(arguments), (whole,) * len(found)
         axes = self._axes(mesh, q.spec, shapes)
@@ -84,7 +84,7 @@ class _Cuts:
         return of_operands, tuple(NamedSharding(mesh, self._spec(*x, axes)) for x in of_results)
 
     def specs(self, mesh: Any, q: Any, tensors: Any, found: Any = ()) -> tuple[Any, ...]:
-        """Of the operands and the results, by the type of q."""
+        """Returns the partition specs of the operands and the results, derived from the type of q."""
         shapes = [x.shape for x in tensors]
         axes = self._axes(mesh, jax.typeof(q).sharding.spec, shapes)
         named = zip((*self._operands, *self._results), (*shapes, *(x.shape for x in found)))
@@ -97,7 +97,7 @@ class _Cuts:
         return roles(name, tuple(shape), self._call.settings.layout)
 
     def _axes(self, mesh: Any, spec: Any, shapes: list[Any]) -> dict[str, Any]:
-        """The axes of the mesh that cut the batch and the heads, as they cut q."""
+        """Returns the mesh axes that split the batch and the heads of q."""
         q_roles = self._roles("q", shapes[0])
         axes = {}
         for d, (role, axis) in enumerate(zip(q_roles, (*spec, *(None,) * len(q_roles)))):
@@ -110,7 +110,7 @@ class _Cuts:
         return axes
 
     def _free(self, shapes: list[Any]) -> set[str]:
-        """The roles along which the parts of a call need nothing of each other."""
+        """Returns the roles along which the parts of a call are independent."""
         if self._call.settings.dropout_p:
             return set()
         free = {"b", "h"}
@@ -120,7 +120,7 @@ class _Cuts:
         return free
 
     def rule(self, mesh: Any, operand_types: Any, result_types: Any) -> Any:
-        """The same for Shardy."""
+        """Returns the same information as a rule of Shardy."""
         shapes = [tuple(x.shape) for x in operand_types]
         free = self._free(shapes)
         heads = self._roles("q", shapes[0]).index("h")
@@ -128,7 +128,7 @@ class _Cuts:
         is_grouped = num_q != num_k
         if num_k == 1 or num_q == 0 or num_k == 0:
             free.discard("h")
-        sizes = {"g": num_q // num_k} if is_grouped and "h" in free else {}  # query heads of a key head
+        sizes = {"g": num_q // num_k} if is_grouped and "h" in free else {}  # query heads per key head
         own = iter(range(1000))
 
         def factors(name: str, shape: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What releases of JAX name differently."""
+"""Names that differ between releases of JAX."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import jax
 partitioning: Any = importlib.import_module("jax.experimental.custom_partitioning")
 try:
     ffi: Any = importlib.import_module("jax.ffi")
-except ImportError:  # 0.4.35
+except ImportError:  # JAX 0.4.35
     ffi = importlib.import_module("jax.extend.ffi")
-# Names of these that some releases lack.
+# Modules some of whose names are missing in some releases.
 lax: Any = jax.lax
 sharding: Any = jax.sharding
 dtypes: Any = jax.dtypes
 
-# Shardy, JAX's partitioner since 0.7, propagates shardings by a rule. Older ones ask a function.
+# Shardy, JAX's partitioner since 0.7, propagates shardings by a rule. Older partitioners call a function.
 HAS_SHARDING_RULES = "sharding_rule" in inspect.signature(
     partitioning.custom_partitioning.def_partition
 ).parameters and hasattr(partitioning, "SdyShardingRule")
 
 
-# How types say which axes of a mesh they vary over, inside of shard_map.
+# The field of a type that lists the mesh axes over which it varies inside shard_map.
 _AXES_FIELD = next(
     (x for x in ("manual_axis_type", "vma") if x in inspect.signature(jax.ShapeDtypeStruct).parameters), None
 )
 
 
 def struct(shape: Any, dtype: Any, like: Any) -> Any:
-    """The type of a result, which varies inside of shard_map as `like` does."""
+    """Returns the type of a result that varies inside shard_map like `like`."""
     if not (isinstance(like, jax.Array) and _axes(like)):
         return jax.ShapeDtypeStruct(shape, dtype)
     kind = jax.typeof(like)
@@ -40,7 +40,7 @@ def struct(shape: Any, dtype: Any, like: Any) -> Any:
 
 
 def alike(tensors: dict[str, Any], *more: str) -> dict[str, Any]:
-    """The same arrays, which inside of shard_map all vary over the axes that one of them varies over, and over more."""
+    """Makes all arrays vary over the union of their mesh axes and `more`, as shard_map requires."""
     if _AXES_FIELD is None:
         return tensors
     axes = {name: _axes(x) for name, x in tensors.items()}
@@ -49,7 +49,7 @@ def alike(tensors: dict[str, Any], *more: str) -> dict[str, Any]:
 
 
 def is_cut(x: Any, dimension: int) -> bool:
-    """Whether the type of `x` says that the dimension is sharded."""
+    """Returns whether the type of `x` shards the dimension."""
     spec = getattr(getattr(jax.typeof(x), "sharding", None), "spec", None) if hasattr(jax, "typeof") else None
     return spec is not None and dimension < len(spec) and spec[dimension] is not None
 
@@ -68,14 +68,14 @@ def _vary(x: Any, axes: tuple[str, ...]) -> Any:
 
 
 def register(name: str, handler: Any, platform: str) -> None:
-    """Registers a custom call. `handler`: a capsule, or one for each stage of a run."""
+    """Registers a custom call. `handler`: a capsule, or one capsule for each stage of a run."""
     if isinstance(handler, dict) and ffi.__name__ != "jax.ffi":
-        handler = handler["execute"]  # whose first call does what an earlier stage would have done
+        handler = handler["execute"]  # its first call does the work of the earlier stages
     ffi.register_ffi_target(name, handler, platform=platform, api_version=1)
 
 
 def is_key(x: Any) -> bool:
-    """Whether it is a key of jax.random, with a type of its own or as two words."""
+    """Returns whether `x` is a key of jax.random, either with a key type or as two words."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return False

@@ -1,9 +1,9 @@
 """attend for ONNX: the standard's operator Attention, opset 23 and later.
 
-    options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(attend.onnx.library_path())       # Attention of any model runs on attend
+    options = onnxruntime.SessionOptions() options.register_custom_ops_library(attend.onnx.library_path())       #
+    Attention of any model runs on attend
 
-`attention` is the operator of NumPy arrays, `translation_table` exports torch programs. docs/onnx.md has the rest.
+`attention` computes the operator on NumPy arrays. `translation_table` exports torch programs. See docs/onnx.md.
 """
 
 from attend.onnx._export import translation_table

@@ -1,4 +1,4 @@
-"""torch.onnx.export of programs that call attend: how its torch operator becomes ONNX's Attention."""
+"""torch.onnx.export of programs that call attend: translates attend's torch operator to ONNX's Attention."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ FIRST_OPSET, FIRST_OPSET_OF_WINDOWS = 24, 25  # nonpad_kv_seqlen aligns masks bo
 def translation_table(opset_version: int = FIRST_OPSET) -> dict[Any, Callable[..., Any]]:
     """For `torch.onnx.export(model, inputs, opset_version=N, custom_translation_table=translation_table(N))`.
 
-    `attend.attention` and what calls it become ONNX's Attention, with the same masks, and any ONNX runtime that has the
-    operator takes the model. Options that the operator lacks are refused while the program is exported, with the line:
-    alibi_slopes, sinks, dropout_p, packed sequences, windows before opset 25, a bias or mask of one column.
+    `attend.attention` and functions that call it become ONNX's Attention with the same masks. Every ONNX runtime with
+    this operator can run the model. Options that the operator does not have are refused during export, and the message
+    names the option: alibi_slopes, sinks, dropout_p, packed sequences, windows before opset 25, a bias or mask of one
+    column.
 
     Arguments:
         opset_version: 24, or 25 for windows.
 
     Raises:
-        attend.Error: an opset without what the table needs.
+        attend.Error: the opset does not have the required operators.
     """
     if opset_version < FIRST_OPSET:
         raise ArgumentError(f"opset_version: {opset_version}, allowed {FIRST_OPSET} or later")
@@ -43,7 +44,7 @@ def translation_table(opset_version: int = FIRST_OPSET) -> dict[Any, Callable[..
             q, k, v = (op.Transpose(x, perm=[0, 2, 1, 3]) for x in (q, k, v))
         inputs = (q, k, v, _mask_of(op, q, k, extras), None, None, _length_of(op, k, settings))
         y, *_ = op.Attention(*inputs, **_attributes(settings))
-        # A node of its own, which the exporter takes out again where nobody reads lse: scores are slow to write.
+        # A separate node. The exporter removes it if lse is unused, because writing the scores is slow.
         *_, scores = op.Attention(*inputs, **_attributes(settings), qk_matmul_output_mode=_MASKED_SCORES)
         lse = op.ReduceLogSumExp(op.Cast(scores, to=_F32), op.Constant(value_ints=[-1]), keepdims=0)
         return (op.Transpose(y, perm=[0, 2, 1, 3]) if is_bshd else y), lse
@@ -63,7 +64,7 @@ def _refuse(extras: Any, settings: Any, opset_version: int) -> None:
 
 
 def _attributes(settings: Any) -> dict[str, Any]:
-    """Those that are not ONNX's defaults."""
+    """Returns the attributes that differ from ONNX's defaults."""
     found = {"is_causal": int(settings.causal), "softcap": settings.softcap, "scale": settings.scale}
     found = {name: value for name, value in found.items() if value}
     if settings.scale == 0:
@@ -75,7 +76,7 @@ def _attributes(settings: Any) -> dict[str, Any]:
 
 
 def _mask_of(op: Any, q: Any, k: Any, extras: Any) -> Any:
-    """ONNX has one input for both."""
+    """Returns ONNX's single input that combines bias and mask."""
     for name in ("bias", "mask"):
         x = getattr(extras, name)
         if x is not None and x.shape[-1] == 1 and k.shape[2] != 1:
@@ -89,7 +90,7 @@ def _mask_of(op: Any, q: Any, k: Any, extras: Any) -> Any:
 
 
 def _length_of(op: Any, k: Any, settings: Any) -> Any:
-    """seqlen_k of each sequence: masks align bottom right then. None where nothing is aligned."""
+    """Returns seqlen_k of each sequence, with which masks align bottom right, or None if no mask is aligned."""
     if not settings.causal and settings.window_left < 0 and settings.window_right < 0:
         return None
     return op.Expand(op.Shape(k, start=2, end=3), op.Shape(k, start=0, end=1))

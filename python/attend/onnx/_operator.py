@@ -1,8 +1,8 @@
 """The operator Attention of ONNX, opset 23 to 25, on NumPy arrays.
 
-ONNX counts positions from the first row: row i stands at i + offset, where offset is the number of keys before it.
-attend aligns masks bottom right. Each call here becomes one of attend's on fewer keys and rows, so that no mask is
-written out: keys beyond the last row's view go, and rows that see nothing.
+ONNX counts positions from the first row: row i has position i + offset, where offset is the number of preceding keys.
+attend aligns masks bottom right. Each call here becomes a call of attend with fewer keys and rows, so no mask is
+materialised. Keys that the last row cannot see, and rows that see no key, are omitted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from attend._api import attention as attend_attention
 from attend._errors import ArgumentError, UnsupportedError
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
-_SOFTMAX_PRECISIONS = (1, 10, 11, 16)  # f32, f16, f64, bf16 as ONNX numbers them
+_SOFTMAX_PRECISIONS = (1, 10, 11, 16)  # f32, f16, f64, bf16 in ONNX's numbering
 
 
 class Band(NamedTuple):
-    """The part of a call that attend computes, and the window in it, aligned bottom right; -1: open."""
+    """The part of a call that attend computes, and its window, aligned bottom right. -1: open."""
 
-    rows: int  # the first ones; those behind see no key
+    rows: int  # the number of leading rows; later rows see no key
     keys: int
     left: int
     right: int
@@ -51,26 +51,26 @@ def attention(
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, seqlen_q, head_dim) or (batch, seqlen_q, heads_q * head_dim).
-        k, v: likewise (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v), or of three
-            dimensions. With three, q_num_heads and kv_num_heads say the heads.
-        attn_mask: bool or float, broadcasts to (batch, heads_q, seqlen_q, total); keys beyond its last dimension, which
-            may be shorter, are hidden. total = seqlen_past + seqlen_k.
-        past_key, past_value: (batch, heads_k, seqlen_past, head_dim) and (..., head_dim_v), before k and v.
-        nonpad_kv_seqlen: i64 (batch): how many keys of each sequence count. Not with past_key.
-        is_causal: 1: row i sees key j <= i + offset; offset is seqlen_past, nonpad_kv_seqlen - seqlen_q, or 0.
+        k, v: same dtype, (batch, heads_k, seqlen_k, head_dim) and (batch, heads_k, seqlen_k, head_dim_v), or with three
+            dimensions. Inputs of three dimensions require q_num_heads and kv_num_heads.
+        attn_mask: bool or float, broadcasts to (batch, heads_q, seqlen_q, total), where total = seqlen_past + seqlen_k.
+            Its last dimension may be shorter. Keys beyond it are hidden.
+        past_key, past_value: (batch, heads_k, seqlen_past, head_dim) and (..., head_dim_v), placed before k and v.
+        nonpad_kv_seqlen: i64 (batch): the number of valid keys of each sequence. Not with past_key.
+        is_causal: 1: row i sees key j <= i + offset. The offset is seqlen_past, nonpad_kv_seqlen - seqlen_q, or 0.
         left_window_size, right_window_size: keys i + offset - left to i + offset + right are seen; -1: open.
-        scale: None: 1 / sqrt(head_dim). softcap: 0: off.
-        softmax_precision: checked only. The softmax is computed in float32, of f64 in float64.
-        qk_matmul_output_mode: of the fourth result: 0 scaled products, 1 after softcap, 2 with masks, 3 softmax.
-        with_qk: compute the fourth result, all seqlen_q x total of it: NumPy, slow.
+        scale: None means 1 / sqrt(head_dim). softcap: 0 disables it.
+        softmax_precision: validated only. The softmax is computed in float32, or in float64 for f64 inputs.
+        qk_matmul_output_mode: kind of the fourth result: 0 scaled products, 1 after softcap, 2 with masks, 3 softmax.
+        with_qk: computes the fourth result, seqlen_q x total scores, in NumPy. Slow.
 
     Returns:
-        (y, present_key, present_value, qk): y in the dtype and with the number of dimensions of q; the keys and values
-        with the past before them, of four dimensions; qk (batch, heads_q, seqlen_q, total) in the dtype of q, or None.
-        A row that sees no key is 0.
+        (y, present_key, present_value, qk). y has the dtype and the number of dimensions of q. present_key and
+        present_value are the keys and values with the past in front, with four dimensions. qk is (batch, heads_q,
+        seqlen_q, total) in the dtype of q, or None. A row that sees no key is 0.
 
     Raises:
-        attend.Error: one line with the argument, the value found, the values allowed.
+        attend.Error: one line with the argument, the value found, and the allowed values.
     """
     q, k, v = (np.asarray(x) for x in (q, k, v))
     rank = q.ndim
@@ -96,7 +96,7 @@ def attention(
 
 
 def band(seqlen_q: int, seqlen_k: int, offset: int, window: tuple[int, int]) -> Band:
-    """The call of attend that is ONNX's: rows i at i + offset, which see keys from i + offset - left on."""
+    """Converts ONNX's window to a call of attend. Row i has position i + offset."""
     left, right = window
     rows, keys = seqlen_q, seqlen_k
     if right >= 0:
@@ -104,7 +104,7 @@ def band(seqlen_q: int, seqlen_k: int, offset: int, window: tuple[int, int]) -> 
         right = offset + right - (keys - rows)
     if left >= 0:
         left += keys - rows - offset
-        if left < 0:  # the last rows stand beyond what the last key is seen from
+        if left < 0:  # the last rows are too far from the last key to see any
             rows, right, left = max(0, rows + left), right + left if right >= 0 else right, 0
     if rows == 0 or keys == 0:
         return Band(0, 0, -1, -1)
@@ -118,7 +118,7 @@ def band(seqlen_q: int, seqlen_k: int, offset: int, window: tuple[int, int]) -> 
 def _attend(
     y: Any, q: Any, k: Any, v: Any, mask: Any, place: tuple[int, int], window: tuple[int, int], options: dict[str, Any]
 ) -> None:
-    """Sequences of one length and offset, `place`, into y, which is 0 before."""
+    """Computes sequences with one length and offset, `place`, into y, which is initially 0."""
     length, offset = place
     if mask is not None:
         length = min(length, mask.shape[3])
@@ -134,7 +134,7 @@ def _attend(
 
 
 def _four_dimensions(q: Any, k: Any, v: Any, q_num_heads: Optional[int], kv_num_heads: Optional[int]) -> Any:
-    """Views (batch, heads, seqlen, head_dim)."""
+    """Returns views (batch, heads, seqlen, head_dim)."""
     found = []
     for name, x, of_heads in (("Q", q, "q_num_heads"), ("K", k, "kv_num_heads"), ("V", v, "kv_num_heads")):
         heads = q_num_heads if name == "Q" else kv_num_heads
@@ -173,7 +173,7 @@ def _with_past(k: Any, v: Any, past_key: Any, past_value: Any) -> tuple[Any, Any
 
 
 def _check(q: Any, k: Any, v: Any, softmax_precision: Optional[int], mode: int, window: tuple[int, int]) -> None:
-    """What attend would not name by ONNX's names. Shapes of Q, K and V are checked by attend."""
+    """Checks arguments whose errors from attend would not have ONNX's names. attend checks the shapes of Q, K and V."""
     for name, x in (("Q", q), ("K", k), ("V", v)):
         if x.dtype.name not in _FLOATS:
             raise ArgumentError(f"{name}: {x.dtype.name}, allowed {', '.join(_FLOATS)}")
@@ -189,7 +189,7 @@ def _check(q: Any, k: Any, v: Any, softmax_precision: Optional[int], mode: int, 
 
 
 def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
-    """The mask with four dimensions, the last at most that of `shape`."""
+    """Returns the mask with four dimensions. The last one is at most that of `shape`."""
     if mask.dtype != np.bool_ and mask.dtype.name not in _FLOATS:
         raise UnsupportedError(f"attn_mask: {mask.dtype.name}, allowed bool, {', '.join(_FLOATS)}")
     full = (1,) * (4 - mask.ndim) + mask.shape
@@ -200,7 +200,7 @@ def _mask_of(mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _positions(q: Any, k: Any, past_key: Any, nonpad: Any) -> tuple[list[int], list[int]]:
-    """Of each sequence: how many keys count, and where row 0 stands among them."""
+    """Returns for each sequence the number of valid keys, and the position of row 0 among them."""
     batch, total = q.shape[0], k.shape[2]
     if nonpad is None:
         return [total] * batch, [0 if past_key is None else np.shape(past_key)[2]] * batch
@@ -216,7 +216,7 @@ def _positions(q: Any, k: Any, past_key: Any, nonpad: Any) -> tuple[list[int], l
 
 
 def _runs(lengths: list[int]) -> list[tuple[int, int]]:
-    """Neighbours of one length: one call serves them."""
+    """Returns ranges of adjacent sequences with the same length, each of which needs one call."""
     starts = [i for i, length in enumerate(lengths) if i == 0 or length != lengths[i - 1]]
     return list(zip(starts, [*starts[1:], len(lengths)]))
 
@@ -224,7 +224,7 @@ def _runs(lengths: list[int]) -> list[tuple[int, int]]:
 def _qk(
     q: Any, k: Any, mask: Any, lengths: Any, offsets: Any, window: tuple[int, int], options: dict[str, Any], mode: int
 ) -> Any:
-    """The matrix of scores in float64, at the step that `mode` names."""
+    """Returns the matrix of scores in float64, at the stage that `mode` selects."""
     wide = np.float64
     keys = np.repeat(k.astype(wide), q.shape[1] // k.shape[1], axis=1)
     scale = 1 / np.sqrt(q.shape[3]) if options["scale"] is None else options["scale"]

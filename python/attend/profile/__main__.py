@@ -1,4 +1,4 @@
-"""Measures one attention call with Nsight Compute and says in words what bounds its kernel."""
+"""Measures one attention call with Nsight Compute and explains in words what bounds its kernel."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _explain_call(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def choose(launches: list[Measures], kernel_regex: Optional[str]) -> list[Measures]:
-    """Those whose name matches; without a pattern attend's own, or all where there is none."""
+    """Returns the launches whose name matches; without a pattern attend's own, or all if there are none."""
     try:
         pattern = re.compile(kernel_regex or OWN_KERNELS)
     except re.error as error:

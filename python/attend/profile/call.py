@@ -1,9 +1,9 @@
-"""One attention call between the profiler's start and stop: what `collect` runs under Nsight Compute.
+"""One attention call between the profiler's start and stop, which `collect` runs under Nsight Compute.
 
     python -m attend.profile.call '{"compute": "auto", "mode": "forward", ...}'
 
-The first call compiles and loads the kernels, the second one is profiled. A failure is one line that starts with
-FAILURE, and exit status 2.
+The first call compiles and loads the kernels. The second call is profiled. A failure prints one line that starts with
+FAILURE, and the exit status is 2.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def make_call(torch: Any, problem: dict[str, Any], device: str = "cuda") -> Callable[[], Any]:
-    """The call, on normal random numbers of a fixed seed; its inputs exist when this returns."""
+    """Returns the call, on normal random numbers with a fixed seed. Its inputs are allocated before it returns."""
     import attend
 
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[problem["dtype"]]
@@ -52,7 +52,7 @@ def make_call(torch: Any, problem: dict[str, Any], device: str = "cuda") -> Call
     options = {"causal": problem["causal"], "compute": problem["compute"]}
     if problem["mode"] == "forward":
         return lambda: attend.forward(q, k, v, **options)
-    # What backward needs of forward may come from any backend: not every one with a backward is asked for by name.
+    # Backward's inputs may come from any backend, because some backends with a backward pass have no forward pass.
     o, lse = attend.forward(q, k, v, causal=problem["causal"])
     return lambda: attend.backward(dout, q, k, v, o, lse, **options)
 

@@ -1,4 +1,4 @@
-"""Runs Nsight Compute on one attention call and gives its report as CSV."""
+"""Runs Nsight Compute on one attention call and returns its report as CSV."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PERMISSION = (
 
 
 class CollectError(Exception):
-    """Nothing was measured; one line."""
+    """Nothing was measured. The message is one line."""
 
 
 def find_tool(name: str, what: str) -> str:
-    """The path of one of NVIDIA's profilers; `what` says where it comes from.
+    """Returns the path of one of NVIDIA's profilers. `what` describes where to get it.
 
     Raises:
-        CollectError where it is not installed.
+        CollectError if it is not installed.
     """
     for place in (name, f"/usr/local/cuda/bin/{name}"):
         found = shutil.which(place)
@@ -37,24 +37,24 @@ def find_tool(name: str, what: str) -> str:
 
 
 def find_ncu() -> str:
-    """The path of ncu.
+    """Returns the path of ncu.
 
     Raises:
-        CollectError where it is not installed.
+        CollectError if it is not installed.
     """
     return find_tool("ncu", "Nsight Compute, part of the CUDA toolkit")
 
 
 def version(ncu: str) -> str:
-    """ "2025.3.1.0", or "" where it does not say."""
+    """Returns the version, such as 2025.3.1.0, or "" if ncu does not report it."""
     words = run([ncu, "--version"]).stdout.split()
     return next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "Version"), "")
 
 
 def profile_command(ncu: str, problem: Problem, report: pathlib.Path, kernel_regex: str) -> list[str]:
-    """What measures the call: into `report`, kernels that match `kernel_regex` only.
+    """Returns the command that profiles the kernels matching `kernel_regex` into `report`.
 
-    The clocks are left alone and the caches are not emptied: what is measured is what a loop of such calls sees.
+    Clocks are not locked and caches are not flushed, so the measurement shows a call inside a loop of such calls.
     """
     names = ",".join(metrics.all_names(stalls.reasons()))
     return [
@@ -65,15 +65,16 @@ def profile_command(ncu: str, problem: Problem, report: pathlib.Path, kernel_reg
 
 
 def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s: float) -> str:
-    """Measures the call and gives the report's page "raw" as CSV; profile.ncu-rep, profile.csv and ncu.log are left in
-    `folder`.
+    """Measures the call and returns the report's page "raw" as CSV.
+
+    Leaves profile.ncu-rep, profile.csv and ncu.log in `folder`.
 
     Raises:
-        CollectError with what ncu or the call said.
+        CollectError with the message of ncu or of the call.
     """
     ncu = find_ncu()
     report, table = folder / "profile.ncu-rep", folder / "profile.csv"
-    for old in (report, table):  # those of an earlier run must not pass for this one's
+    for old in (report, table):  # files of an earlier run must not be mistaken for new ones
         old.unlink(missing_ok=True)
     try:
         done = run(profile_command(ncu, problem, report, kernel_regex), timeout_s)
@@ -90,7 +91,7 @@ def collect(problem: Problem, folder: pathlib.Path, kernel_regex: str, timeout_s
 
 
 def failure(log: str) -> str:
-    """One line: why there is no report, or none of the whole call."""
+    """Returns in one line why there is no report, or no complete one."""
     if "ERR_NVGPUCTRPERM" in log:
         return PERMISSION
     lines = log.splitlines()
@@ -104,7 +105,7 @@ def failure(log: str) -> str:
 
 
 def run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Its stdout holds both streams. Kernels that are compiled meanwhile hold the lines of their sources."""
+    """Runs a command. Its stdout contains both streams. Kernels compiled during the run contain line information."""
     environment = {"ATTEND_LINE_INFO": "1", **os.environ}
     return subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=timeout_s,

@@ -1,4 +1,4 @@
-"""Quantities to sentences. Every judgement is a threshold of the one table below."""
+"""Converts quantities to sentences. Every judgement is a threshold of the single table below."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from attend.profile.stalls import STALLS
 
 
 class Thresholds(NamedTuple):
-    """bound: % of a resource from which it is what bounds the kernel; below it everywhere, latency does.
-    ceiling: % of a resource from which little is left to gain from it.
-    near: % points behind the first within which the next resource is named as well.
-    stall_share: of a warp's time, from which a reason to wait is named; at most `stalls_named` of them.
-    conflict_share: of the wavefronts of shared memory, from which bank conflicts are named.
-    load_sectors: sectors of a global load above which neighbouring threads do not read neighbouring words; 16 are
-        what 32 threads with 16 bytes each need.
-    busy_share: of the cycles, below which multiprocessors stand idle too long.
-    occupancy_share: of the occupancy possible, below which blocks of different length leave places empty.
+    """bound: a resource bounds the kernel if at least this % of it is used. If none reaches it, latency is the bound.
+    ceiling: % of a resource above which little can be gained.
+    near: the next resource is named as well if it is at most this many % points below the first.
+    stall_share: a stall reason is named if it takes at least this share of a warp's time; at most `stalls_named` are.
+    conflict_share: bank conflicts are named if they cause at least this share of the shared-memory wavefronts.
+    load_sectors: sectors of a global load above which neighbouring threads do not read neighbouring words; 32 threads
+        with 16 bytes each need 16.
+    busy_share: multiprocessors are idle too long if they are busy for less than this share of the cycles.
+    occupancy_share: share of the possible occupancy below which blocks of different length leave slots empty.
     """
 
     bound: float = 60.0
@@ -36,7 +36,7 @@ THRESHOLDS = Thresholds()
 
 
 class Diagnosis(NamedTuple):
-    """bound: the key of the resource that bounds the kernel, "latency", or "unknown" where the report says nothing."""
+    """bound: the key of the resource that bounds the kernel, "latency", or "unknown" without measurements."""
 
     bound: str
     sentences: list[str]

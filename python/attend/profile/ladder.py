@@ -1,4 +1,4 @@
-"""Which rung of the ladder a kernel belongs to, and what the next rung does about its bound (docs/ladder.md)."""
+"""The ladder rung of a kernel, and how the next rung removes its bound (docs/ladder.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 class Rung(NamedTuple):
     number: int
     name: str
-    next_step: str  # what the rung after it changes, as the end of "Rung NN ..."
+    next_step: str  # the change of the next rung, as the end of "Rung NN ..."
 
 
 RUNGS = (
@@ -39,12 +39,12 @@ RUNGS = (
 )  # fmt: skip
 
 
-# The steps of rungs with a backward pass that belong to it, but do not say so in their names.
+# Backward steps of rungs whose kernel names do not contain "backward".
 _BACKWARD_STEPS = {"delta", "probabilities", "dscores", "dq", "dk", "dv"}
 
 
 def rung_of(kernel: str) -> Optional[Rung]:
-    """The rung of a kernel by its name, `attend_RUNG_STEP` or `attend_PRODUCT`, or None for any other kernel."""
+    """Returns the rung of a kernel named `attend_RUNG_STEP` or `attend_PRODUCT`, or None for any other kernel."""
     step = kernel.removeprefix("attend_")
     if step == kernel:
         return None
@@ -53,7 +53,7 @@ def rung_of(kernel: str) -> Optional[Rung]:
 
 
 def place(kernel: str) -> str:
-    """One sentence: which rung a kernel belongs to and what the next one does, or "" for no kernel of the ladder."""
+    """Returns one sentence about a kernel's rung and the next rung, or "" for a kernel outside the ladder."""
     rung = rung_of(kernel)
     if rung is None:
         return ""

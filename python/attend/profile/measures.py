@@ -1,4 +1,4 @@
-"""A launch to the quantities that a diagnosis is made of."""
+"""Converts a launch to the quantities of a diagnosis."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from attend.profile.report import Launch
 
 @dataclass(frozen=True)
 class StallShare:
-    """share: of the time of a warp between two of its instructions, 0 to 1, that it waits for `reason`.
-    cycles: of that time, for one instruction."""
+    """share: fraction, 0 to 1, of a warp's time between two instructions in which it waits for `reason`.
+    cycles: the same time per instruction, in cycles.
+    """
 
     reason: str
     share: float
@@ -21,11 +22,11 @@ class StallShare:
 
 @dataclass(frozen=True)
 class Measures:
-    """What was measured of one launch.
+    """The measurements of one launch.
 
-    values: by the keys of `metrics`, in base units; what is not in the report is not in it.
-    missing: labels of what is not in the report.
-    stalls: largest first; empty where the report has none.
+    values: by the keys of `metrics`, in base units, without values that the report does not have.
+    missing: labels of values that the report does not have.
+    stalls: largest first; empty if the report has none.
     gpu: its name, or "".
     """
 
@@ -41,12 +42,12 @@ class Measures:
         return self.values.get(key)
 
     def resources(self) -> list[tuple[Metric, float]]:
-        """What could bound the kernel, and how much of it is used in %, most used first."""
+        """Returns the resources that may bound the kernel, with their utilisation in %, highest first."""
         known = [(m, self.values[m.key]) for m in metrics.RESOURCES if m.key in self.values]
         return sorted(known, key=lambda pair: -pair[1])
 
     def occupancy_limiters(self) -> tuple[list[str], int] | None:
-        """What allows the fewest blocks on a multiprocessor, and how many."""
+        """Returns the limiters that allow the fewest blocks per multiprocessor, and that number of blocks."""
         known = [(m.label, self.values[m.key]) for m in metrics.OCCUPANCY_LIMITS if m.key in self.values]
         if not known:
             return None
@@ -77,8 +78,8 @@ def measure(launch: Launch) -> Measures:
 
 
 def _stall_shares(launch: Launch) -> list[StallShare]:
-    """The reasons that are waits, as shares of all the time of a warp, work included."""
-    # By the form of the name: a reason of a newer GPU that has no sentence here still belongs to the whole.
+    """Returns the stall reasons as shares of a warp's total time, which includes issuing."""
+    # Matches the form of the name, so that unknown reasons of newer GPUs still count towards the total.
     cycles = {
         name.removeprefix(metrics.STALL_PREFIX).removesuffix(metrics.STALL_SUFFIX): value
         for name, value in launch.values.items()

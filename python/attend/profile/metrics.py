@@ -1,7 +1,7 @@
-"""The measurements: what Nsight Compute calls them, and what they are.
+"""The measurements: their names in Nsight Compute, and their meaning.
 
-A name that a GPU does not have comes back as "n/a". Where architectures and Nsight Compute's own sets differ there are
-several names for one quantity; all are asked for, and the first that has a value counts.
+A GPU reports "n/a" for a name that it does not have. If architectures or Nsight Compute's own sets differ, a quantity
+has several names. All of them are requested, and the first that has a value is used.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 class Metric:
     """One quantity.
 
-    key: what this package and its JSON call it.
-    label: what sentences and tables call it.
-    unit: of the value, after `report` has turned prefixes into powers of ten.
-    names: Nsight Compute's, best first.
-    meaning: of a resource, what it says about an attention kernel that this one bounds it.
+    key: its name in this package and in JSON.
+    label: its name in sentences and tables.
+    unit: of the value, after `report` has converted prefixes to powers of ten.
+    names: Nsight Compute's names, best first.
+    meaning: of a resource: the cause if this resource bounds an attention kernel.
     """
 
     key: str
@@ -31,7 +31,7 @@ def _percent(key: str, label: str, meaning: str, *names: str) -> Metric:
     return Metric(key, label, "%", names, meaning)
 
 
-# Each is a share of what the unit could do, so that they can be compared: the largest is what bounds the kernel.
+# Each is a share of the unit's capacity, so they are comparable. The largest bounds the kernel.
 RESOURCES = (
     _percent(
         "tensor",
@@ -101,7 +101,7 @@ RESOURCES = (
     ),
 )
 
-# What limits the blocks on a multiprocessor, each as the number of blocks that it would allow.
+# Limits of the blocks per multiprocessor, each as the number of blocks that it would allow.
 OCCUPANCY_LIMITS = (
     Metric("limit_registers", "registers", "block", ("launch__occupancy_limit_registers",)),
     Metric("limit_shared", "shared memory", "block", ("launch__occupancy_limit_shared_mem",)),
@@ -148,11 +148,13 @@ STALL_PREFIX, STALL_SUFFIX = "smsp__average_warps_issue_stalled_", "_per_issue_a
 
 
 def stall_name(reason: str) -> str:
-    """Nsight Compute's name of the warps that wait for `reason`, averaged over the cycles with an issue."""
+    """Returns Nsight Compute's name of the number of warps that wait for `reason`, averaged over the cycles with an
+    issue.
+    """
     return STALL_PREFIX + reason + STALL_SUFFIX
 
 
 def all_names(stall_reasons: list[str]) -> list[str]:
-    """Everything that Nsight Compute is asked for."""
+    """Returns all names that are requested from Nsight Compute."""
     quantities = (*RESOURCES, *OCCUPANCY_LIMITS, *FACTS)
     return [name for metric in quantities for name in metric.names] + [GPU_NAME, *map(stall_name, stall_reasons)]

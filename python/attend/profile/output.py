@@ -12,7 +12,7 @@ _OPERATIONS = {"forward": 4.0, "backward": 10.0}
 
 
 class Problem(NamedTuple):
-    """The call that was made."""
+    """The profiled call."""
 
     compute: str
     mode: str
@@ -24,7 +24,9 @@ class Problem(NamedTuple):
     causal: bool
 
     def operations(self) -> float:
-        """4 B H S^2 D forward and 10 B H S^2 D backward, half of it under a causal mask, whatever a kernel does."""
+        """Returns 4 B H S^2 D operations for forward and 10 B H S^2 D for backward, half with a causal mask, for any
+        kernel.
+        """
         whole = _OPERATIONS[self.mode] * self.batch_size * self.num_heads * self.seq_len**2 * self.head_dim
         return whole / 2 if self.causal else whole
 
@@ -36,15 +38,15 @@ class Problem(NamedTuple):
 def as_json(
     m: Measures, launches: list[Measures], problem: Optional[Problem], tool: str, kernel_regex: Optional[str] = None
 ) -> dict[str, Any]:
-    """Everything, in base units (s, hz, byte, %).
+    """Returns everything in base units (s, hz, byte, %).
 
-    m: the kernel that is explained. launches: all of the call, or those that match `kernel_regex`. tool: the profiler's
-    version, or "".
+    m: the explained kernel. launches: all launches of the call, or those that match `kernel_regex`. tool: the
+    profiler's version, or "".
     """
     bound, sentences = diagnose(m)
     seconds = [other.get("duration") for other in launches]
     known = [s for s in seconds if s is not None]
-    # Where launches were left out, their time is not known, but the operations are those of the whole call.
+    # If launches are excluded, their time is unknown, while the operations are those of the entire call.
     whole = not kernel_regex and known and len(known) == len(seconds)
     tflops = problem.operations() / sum(known) / 1e12 if problem and whole else None
     known_metrics = {x.key: x for x in (*metrics.RESOURCES, *metrics.OCCUPANCY_LIMITS, *metrics.FACTS)}
@@ -70,7 +72,7 @@ def as_json(
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """What the command prints, from the JSON."""
+    """Returns the command's text output for the JSON data."""
     lines = []
     if data["problem"]:
         lines.append(Problem(**data["problem"]).text())

@@ -12,16 +12,16 @@ _UNIT = re.compile(rf"(?P<prefix>[{''.join(_PREFIXES)}]?)(second|s|hz|byte|cycle
 
 
 class ReportError(Exception):
-    """Not a report that can be explained; one line."""
+    """The report cannot be explained. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Launch:
     """One launch of a kernel.
 
-    values: what was measured, in s, hz, byte, cycle, % or plain counts, by Nsight Compute's names. What was not
-        measured, or is "n/a", is not in it.
-    texts: what is no number.
+    values: measurements in s, hz, byte, cycle, % or counts, by Nsight Compute's names. Values that were not measured,
+    or are "n/a", are absent.
+    texts: values that are not numbers.
     """
 
     kernel: str
@@ -32,19 +32,22 @@ class Launch:
 
 
 def scale_of(unit: str) -> float:
-    """What a value with this unit is multiplied by to be in base units: 1e-9 for "ns" and "nsecond", 1e9 for "Gbyte"
-    and for "cycle/nsecond", 1 for what has no prefix or is no unit of this list."""
+    """Returns the factor that converts a value with this unit to base units.
+
+    Examples: 1e-9 for "ns" and "nsecond", 1e9 for "Gbyte" and for "cycle/nsecond". Without a prefix, or for an unknown
+    unit, it is 1.
+    """
     above, _, below = unit.partition("/")
     return _factor(above) / _factor(below)
 
 
 def parse(text: str) -> list[Launch]:
-    """The launches of a report, in order.
+    """Returns the launches of a report, in order.
 
     Raises:
-        ReportError where there is none, and where the CSV is another page of Nsight Compute's than "raw".
+        ReportError if there is none, or if the CSV is not Nsight Compute's page "raw".
     """
-    # Lines before the header are messages: ==PROF== ..., and what the profiled program wrote.
+    # Lines before the header are messages (==PROF== ...) and output of the profiled program.
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith(f'"{_FIRST_COLUMN}",')), None)
     if start is None:
@@ -55,7 +58,7 @@ def parse(text: str) -> list[Launch]:
         raise ReportError("one row for each metric, allowed one row for each launch: `ncu --csv --page raw`")
     if _KERNEL not in header:
         raise ReportError(f'no column "{_KERNEL}", allowed the output of `ncu --csv --page raw`')
-    # Rows without an ID are units; a file put together from several reports has several.
+    # Rows without an ID are units. A file that combines several reports has several.
     launches, units = [], [""] * len(header)
     for row in rows[1:]:
         if len(row) != len(header):
@@ -82,7 +85,7 @@ def _launch(header: list[str], units: list[str], row: list[str]) -> Launch:
 
 
 def _number(field: str) -> float | None:
-    """The number, which may have commas between thousands."""
+    """Returns the number, which may have commas between thousands, or None."""
     if not re.fullmatch(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)([eE][-+]?\d+)?", field):
         return None
     return float(field.replace(",", ""))

@@ -1,4 +1,4 @@
-"""Why warps wait: what each of Nsight Compute's reasons means in an attention kernel, and what helps."""
+"""Stall reasons: the meaning of each of Nsight Compute's reasons in an attention kernel, and its remedy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ class Stall(NamedTuple):
     remedy: str
 
 
-# "selected" is the one instruction that every count contains; "not_selected" is a warp that could have gone: neither
-# is a wait.
+# "selected" is the one instruction in every count; "not_selected" is a warp that was ready. Neither is a stall.
 WORKING = ("selected", "not_selected")
 
 STALLS = {
@@ -89,5 +88,5 @@ STALLS = {
 
 
 def reasons() -> list[str]:
-    """All that are asked for."""
+    """Returns all requested reasons."""
     return [*STALLS, *WORKING]

@@ -1,4 +1,4 @@
-"""Runs Nsight Systems on one attention call: a time line with the library's calls as named ranges (NVTX)."""
+"""Runs Nsight Systems on one attention call: a timeline with the library's calls as named ranges (NVTX)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ REPORT = "profile.nsys-rep"
 
 
 def find_nsys() -> str:
-    """The path of nsys.
+    """Returns the path of nsys.
 
     Raises:
-        CollectError where it is not installed.
+        CollectError if it is not installed.
     """
     return find_tool("nsys", "Nsight Systems, a package of its own beside the CUDA toolkit")
 
 
 def timeline_command(nsys: str, problem: Problem, report: pathlib.Path) -> list[str]:
-    """What records the call's second run alone, CUDA's and NVTX's events, into `report`."""
+    """Returns the command that records the CUDA and NVTX events of the call's second run into `report`."""
     return [
         nsys, "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop", "--force-overwrite=true", f"--output={report}",
@@ -33,14 +33,14 @@ def timeline_command(nsys: str, problem: Problem, report: pathlib.Path) -> list[
 
 
 def record(problem: Problem, folder: pathlib.Path, timeout_s: float) -> pathlib.Path:
-    """Writes the time line to `folder`, and what nsys said to nsys.log; gives the time line's path.
+    """Writes the timeline to `folder` and nsys' output to nsys.log. Returns the timeline's path.
 
     Raises:
-        CollectError with what nsys or the call said.
+        CollectError with the message of nsys or of the call.
     """
     nsys = find_nsys()
     report = folder / REPORT
-    report.unlink(missing_ok=True)  # that of an earlier run must not pass for this one's
+    report.unlink(missing_ok=True)  # a file of an earlier run must not be mistaken for a new one
     try:
         done = run(timeline_command(nsys, problem, report), timeout_s)
     except subprocess.TimeoutExpired:

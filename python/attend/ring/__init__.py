@@ -1,4 +1,5 @@
-"""Ring attention: exact attention of one sequence whose tokens lie on several ranks (context parallelism).
+"""Ring attention: exact attention of one sequence whose tokens are distributed over several ranks (context
+parallelism).
 
     from attend.ring import ring_attention, shard
 
@@ -8,10 +9,10 @@
 - torch: `ring_attention` on a torch.distributed group, CPU tensors over gloo and GPU tensors over NCCL;
 - a model that calls torch's scaled_dot_product_attention: `context_parallel`, a context manager;
 - NumPy and CuPy: `attention` and `backward` on an mpi4py communicator;
-- the functions of ring-flash-attention by their names: `attend.ring_flash_attn`;
-- who holds which rows: `shard`, `unshard`, `join`, `positions`; what a call costs: `explain`.
+- the functions of ring-flash-attention under their names: `attend.ring_flash_attn`;
+- the distribution of rows over ranks: `shard`, `unshard`, `join`, `positions`; the cost of a call: `explain`.
 
-docs/ring.md tells how it works and what it costs.
+docs/ring.md describes the algorithms and their cost.
 """
 
 from attend.ring._attention import attention, backward, ring_attention

@@ -1,4 +1,4 @@
-"""Exact attention of one sequence whose rows and keys lie on several ranks: the public functions."""
+"""Exact attention of one sequence whose rows and keys are distributed over several ranks: the public functions."""
 
 from __future__ import annotations
 
@@ -65,59 +65,61 @@ def ring_attention(
     deterministic: bool = False,
     compute: str = "auto",
 ) -> Any:
-    """`attend.attention` of a sequence that is dealt out to the ranks of a torch.distributed group.
+    """`attend.attention` of a sequence that is distributed over the ranks of a torch.distributed group.
 
-    Every rank calls with its own rows, as `attend.ring.shard` cuts them out, and gets its rows of the result. Keys and
-    values travel, queries stay. The result is that of one device on the whole sequence: masks, windows, ALiBi and
-    dropout are functions of positions in the whole, and parts are merged in float32 or better and rounded once.
+    Every rank calls with its own rows, as `attend.ring.shard` selects them, and receives its rows of the result. Keys
+    and values are sent between ranks; queries stay. The result equals that of one device on the entire sequence: masks,
+    windows, ALiBi and dropout are functions of global positions. Partial results are merged in float32 or better and
+    rounded once.
 
     Arguments:
         q: f32, f16, bf16 or f64 (batch, heads_q, rows, head_dim), with layout="bshd" (batch, rows, heads_q, head_dim),
-            packed (rows, heads_q, head_dim); a torch tensor on the CPU or on the rank's GPU. `rows` are those that the
-            rank holds of the sequence; numbers may differ by one or two where they do not come out even.
-        k: like q (batch, heads_k, rows, head_dim). v: like k, head_dim_v.
+            packed (rows, heads_q, head_dim). A torch tensor on the CPU or on the rank's GPU. `rows` are the rank's rows
+            of the sequence. If the length is not divisible, their number differs by one or two between ranks.
+        k: like q, (batch, heads_k, rows, head_dim). v: like k, with head_dim_v columns.
         group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
-            CPU tensors travel over gloo and GPU tensors over NCCL, in connections of attend's own, which the first call
-            makes (see `attend.ring.connect`), whatever the group's backend.
-        sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`. Of queries and keys.
-        algorithm: what travels, the same on every rank. "exchange": keys and values go round, beside the work.
-            "all_gather": each rank takes at once the keys and values that its rows see. "all_to_all": each rank takes
-            all rows of its share of the heads, whose numbers the number of ranks has to divide. "two_level": heads are
-            dealt out within groups of ranks, and keys and values go round between the groups. "automatic": what a
-            model of time finds best, for forward and backward each.
+            CPU tensors are sent over gloo and GPU tensors over NCCL, whatever the group's backend. attend uses its own
+            connections, which the first call makes (see `attend.ring.connect`).
+        sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`. Applies to queries and keys.
+        algorithm: how data is exchanged, the same on every rank. "exchange": keys and values are passed around the ring
+            during the computation. "all_gather": each rank first receives all keys and values that its rows see.
+            "all_to_all": each rank receives all rows of its share of the heads; the number of ranks must divide the
+            numbers of heads. "two_level": heads are distributed within groups of ranks, and keys and values are passed
+            around between the groups. "automatic": the algorithm with the lowest estimated time, chosen for forward and
+            backward separately.
         layout: "bhsd" (None) or "bshd"; not with packed sequences.
-        causal, window, scale, softcap, dropout_p, deterministic: as in `attend.attention`, of the whole sequence, and
+        causal, window, scale, softcap, dropout_p, deterministic: as in `attend.attention`, for the entire sequence, and
             the same on every rank.
-        seed, offset: as in `attend.attention`, the same on every rank. None: each call that drops draws anew, from
-            torch's default generator of rank 0; the others draw too, which keeps generators alike, and use what rank 0
-            has drawn. It travels with what ranks tell each other of a call anyway.
-        bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their own order. The bias gets
-            no gradient. On a GPU not with striped tokens.
+        seed, offset: as in `attend.attention`, the same on every rank. With None, each call with dropout uses a new
+            seed of rank 0, from torch's default generator. The other ranks draw too, so that the generators stay in
+            step, but use the seed of rank 0. Sending the seed needs no extra message.
+        bias, mask: as in `attend.attention`, with the rank's rows (or 1) and all keys in their original order. The bias
+            receives no gradient. Not supported on a GPU with striped tokens.
         alibi_slopes: f32 (heads_q) or (batch, heads_q).
-        sinks: None: rings have none.
-        cu_seqlens_q, cu_seqlens_k: packed sequences: i32 (sequences + 1), offsets of the whole, on the device of q. A
-            rank holds its parts of the sequences one after another. No bias or mask then.
-        max_seqlen_q, max_seqlen_k: upper bounds of the whole sequences' lengths; None: read from the offsets.
-        return_lse: give (o, lse).
+        sinks: None. Rings do not support sinks.
+        cu_seqlens_q, cu_seqlens_k: i32 (sequences + 1), on the device of q: offsets of packed sequences before the
+            distribution. A rank holds its parts of the sequences one after another. bias and mask are then not allowed.
+        max_seqlen_q, max_seqlen_k: upper bounds of the lengths of the undivided sequences. None: read from the offsets.
+        return_lse: return (o, lse).
         compute: "auto", "cpu" or "reference"; on a GPU "auto" or "simt".
 
     Returns:
-        o: like q, with head_dim_v columns. Or (o, lse), lse f32 (f64 where q is) (batch, heads_q, rows), packed
-        (heads_q, rows).
+        o: like q, with head_dim_v columns. Or (o, lse), lse f32 (f64 if q is) (batch, heads_q, rows), packed (heads_q,
+            rows).
 
-    Differentiable (o, and lse where it is returned), and traceable by torch.compile: the operators are
-    attend::ring_forward and attend::ring_backward. Every rank of the group has to call, and to run backward, in the
-    same order; a call waits for the others before anything is sent. Deterministic for a number of ranks, on a GPU
-    backward with deterministic=True.
+    Differentiable (o, and lse if it is returned), and traceable by torch.compile: the operators are
+    attend::ring_forward and attend::ring_backward. Every rank of the group must call, and run backward, in the same
+    order. A call waits for the other ranks before anything is sent. Deterministic for a given number of ranks; backward
+    on a GPU requires deterministic=True.
 
-    A rank that refuses its arguments tells the others, who raise the same. Not told is an error by which `group` itself
-    cannot be found, and what torch.compile finds while it traces.
+    A rank that refuses its arguments notifies the other ranks, which raise the same error. Two kinds of errors are not
+    sent: errors that make `group` itself unusable, and errors that torch.compile raises while it traces.
 
     Raises:
-        attend.Error as `attend.attention` does, the same on every rank, naming the argument, also where shapes or
-        options differ between ranks; nothing was sent then. TypeError for an option that does not exist (the other
-        ranks: attend.ArgumentError). attend.RunError where another rank has failed or was interrupted, or has not
-        begun the call within the time-out (5 minutes, see `attend.ring.connect`). KeyboardInterrupt on Ctrl-C.
+        attend.Error as `attend.attention` does, the same on every rank, naming the argument, also if shapes or options
+        differ between ranks. Nothing has been sent in that case. TypeError for an unknown option (the other ranks:
+        attend.ArgumentError). attend.RunError if another rank has failed, was interrupted, or has not started the call
+        within the time-out (5 minutes, see `attend.ring.connect`). KeyboardInterrupt on Ctrl-C.
 
     Source: Liu, Zaharia, Abbeel, Ring Attention with Blockwise Transformers (2023); docs/ring.md.
     """
@@ -140,7 +142,7 @@ def _ring_forward(
 ) -> tuple[Any, Any]:
     import torch
 
-    from attend.ring._operators import refuse_gradients  # the module defines the operators
+    from attend.ring._operators import refuse_gradients  # the import defines the operators
     from attend.torch._draw import refuse_vmap
     from attend.torch._front import check_tensors, refuse_tangents
 
@@ -151,7 +153,7 @@ def _ring_forward(
             refuse_vmap()
     if q.is_meta:
         raise UnsupportedError("q: on meta, attend.ring runs on cpu and cuda")
-    if torch.is_grad_enabled():  # as the operator's autograd does, but before the other ranks have gone on
+    if torch.is_grad_enabled():  # as the operator's autograd does, but before the other ranks continue
         refuse_gradients([x is not None and x.requires_grad for x in extras])
     o, lse = torch.ops.attend.ring_forward(q, k, v, *extras, *settings, *spread)
     return o, lse
@@ -181,24 +183,25 @@ def attention(
     return_lse: bool = False,
     **options: Any,
 ) -> Any:
-    """`ring_attention` of NumPy arrays on the ranks of an mpi4py communicator; no autograd, see `backward`.
+    """`ring_attention` of NumPy arrays on the ranks of an mpi4py communicator. No autograd, see `backward`.
 
     Arguments:
-        q, k, v: as in `ring_attention`: NumPy arrays, or any CPU arrays that speak DLPack. CuPy arrays travel over
+        q, k, v: as in `ring_attention`: NumPy arrays, or any CPU arrays that support DLPack. CuPy arrays are sent over
             NCCL, whose ranks find each other over `comm`.
-        comm: an mpi4py communicator. attend duplicates it at the first call, and frees the duplicate with it.
+        comm: an mpi4py communicator. attend duplicates it in the first call, and frees the duplicate with it.
         sharding, algorithm, return_lse: as in `ring_attention`.
-        options: likewise layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p, seed, offset,
-            cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (given where cu_seqlens_q is), deterministic,
-            compute. Without a seed a call that drops draws one, of which `backward` cannot know: give it one.
+        options: as in `ring_attention`: layout, causal, window, scale, softcap, bias, mask, alibi_slopes, dropout_p,
+            seed, offset, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k (required with cu_seqlens_q),
+            deterministic, compute. Without a seed, a call with dropout draws one that `backward` cannot know. Pass a
+            seed if you call `backward`.
 
     Returns:
-        o, or (o, lse), as `ring_attention` does, of the framework of q.
+        o, or (o, lse), as `ring_attention`, in the framework of q.
 
     Raises:
-        As `ring_attention`; KeyboardInterrupt where this rank is interrupted, and attend.RunError on the others, who
-        are told. A rank that fails later in another way, out of memory for one, ends the program by MPI_Abort, and so
-        does one that has waited for another for 5 minutes.
+        As `ring_attention`. If this rank is interrupted, it raises KeyboardInterrupt, and the other ranks raise
+        attend.RunError. A rank that later fails in another way, such as out of memory, ends the program by MPI_Abort.
+        So does a rank that has waited for another one for 5 minutes.
     """
     from attend import _arrays
 
@@ -228,12 +231,14 @@ def backward(
     dlse: Optional[ArrayT] = None,
     **options: Any,
 ) -> tuple[ArrayT, ArrayT, ArrayT]:
-    """The gradients (dq, dk, dv) of `attention`: each rank's rows of them.
+    """Returns the gradients (dq, dk, dv) of `attention`: each rank's rows of them.
 
     Arguments:
-        dout: dL/do, dtype and shape of o. dlse: dL/dlse, shaped like lse; None: zero; the same choice on every rank.
-        q, k, v, o, lse, comm, sharding, options: what `attention` took and gave; with dropout a seed is among them.
-        algorithm: as there, also another one.
+        dout: dL/do, dtype and shape of o. dlse: dL/dlse, shape of lse. None means zero. Either all ranks pass dlse or
+            none.
+        q, k, v, o, lse, comm, sharding, options: the inputs and results of `attention`. With dropout they include a
+            seed.
+        algorithm: as in `attention`; it may differ from that of the forward call.
 
     Returns:
         dq, dk, dv: dtype and shape of q, k, v.
@@ -254,7 +259,7 @@ def backward(
 
 
 def _resolved(function: str, q: Any, options: dict[str, Any]) -> tuple[Extras, Settings, bool]:
-    """What was not given is left to its default. True: the seed was drawn here, and that of rank 0 counts."""
+    """Resolves the options. The last result is True if the seed was drawn here, so that the seed of rank 0 is used."""
     for name in ROW_OPTIONS:
         if options.get(name) is not None:
             raise UnsupportedError(f"{name}: given, allowed none with {function}")

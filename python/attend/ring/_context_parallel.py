@@ -1,4 +1,4 @@
-"""Models that know nothing of rings: torch's scaled_dot_product_attention by one, after torch's own manager."""
+"""Runs torch's scaled_dot_product_attention on a ring, for models without ring support, like torch's manager."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def context_parallel(
     no_restore_buffers: Optional[Collection[Tensor]] = None,
     sharding: str = "zigzag",
 ) -> Iterator[None]:
-    """Within it, torch.nn.functional.scaled_dot_product_attention is `ring_attention` over `mesh`.
+    """Within this context, torch.nn.functional.scaled_dot_product_attention is `ring_attention` over `mesh`.
 
-    As torch.distributed.tensor.experimental.context_parallel::
+    It follows torch.distributed.tensor.experimental.context_parallel::
 
         with attend.ring.context_parallel(mesh, buffers=[tokens, labels, positions], buffer_seq_dims=[1, 1, 0]):
             loss = model(tokens, positions, labels)    # this rank's tokens
@@ -38,19 +38,20 @@ def context_parallel(
 
     Arguments:
         mesh: a device mesh of one dimension, a process group, its name, or None: the default group.
-        buffers: tensors with a dimension of tokens, none that requires grad: they have the rank's rows meanwhile, and
-            what they had before afterwards. Positions must be among them where the model uses any.
-        buffer_seq_dims: that dimension, for each buffer.
+        buffers: tensors with a dimension of tokens, none of which requires grad. Inside the context they contain the
+            rank's rows, afterwards their original contents. If the model uses positions, they must be included.
+        buffer_seq_dims: the dimension of tokens of each buffer.
         no_restore_buffers: those of `buffers` that keep the rank's rows.
         sharding: "zigzag", "contiguous" or "striped": see `attend.ring.shard`.
 
-    Inside, attention takes the rank's rows of query, key and value, (..., heads, rows, head_dim). is_causal means the
-    whole sequence, of equal lengths; dropout draws the seed on rank 0; attn_mask is refused: it would have to be cut.
-    A rank that refuses is in the place of the others' next attention, and they raise the same.
-    Run backward inside too: the graph may have kept a buffer (tokens, for the gradient of their embedding).
+    Inside, attention receives the rank's rows of query, key and value, (..., heads, rows, head_dim). is_causal applies
+    to the entire sequence, and requires the same number of rows and keys. For dropout, rank 0 draws the seed. attn_mask
+    is refused, because it would have to be split. If one rank refuses a call, the other ranks raise the same error in
+    their next attention call. Run backward inside the context too, because the graph may have saved a buffer (such as
+    tokens, for the gradient of their embedding).
 
     Raises:
-        attend.ArgumentError naming the argument; nothing was changed then.
+        attend.ArgumentError naming the argument. Nothing has been changed in that case.
     """
     group, restored = _cut(mesh, list(buffers or ()), list(buffer_seq_dims or ()), no_restore_buffers, sharding)
     try:
@@ -62,7 +63,7 @@ def context_parallel(
 
 @told(door_of_group, "mesh")
 def _cut(mesh: Any, given: list[Any], dims: list[int], no_restore: Any, sharding: str) -> tuple[str, list[Any]]:
-    """The group's name, and the buffers that have other memory now with what they had."""
+    """Replaces the buffers' contents by the rank's rows. Returns the group's name and the contents to restore."""
     kept = list(no_restore or ())
     _check(given, dims, kept)
     group = group_name(mesh)
@@ -77,7 +78,9 @@ def _cut(mesh: Any, given: list[Any], dims: list[int], no_restore: Any, sharding
 
 
 def _set(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Other memory for each first one. Autograd counts it as a change: a graph that has kept the tensor says so."""
+    """Replaces the memory of each first tensor. Autograd counts this as a change, so a graph that saved it raises an
+    error.
+    """
     import torch
 
     with torch.no_grad():

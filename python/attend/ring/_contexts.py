@@ -1,4 +1,4 @@
-"""Ranks of rings: one for each group of processes and device, made by the first call there, gone with the group."""
+"""Ring contexts: one for each group and device, made by the first call there, and destroyed with the group."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    Group = Union[ProcessGroup, DeviceMesh, str]  # "" is the default one
+    Group = Union[ProcessGroup, DeviceMesh, str]  # "" is the default group
 
 TIMEOUT_S = 300.0
 
 
 class _Rank:
-    """This process in a group: its rings by the index of the GPU, -1 for CPUs, and which of them it is at.
+    """This process as a rank of a group: its rings by GPU index (-1 for CPUs), and its current ring.
 
-    Ranks go from one ring to another together: they say so in the one that they are at, where each finds out what the
-    others do instead.
+    All ranks switch between rings together. They announce the switch in the current ring, where each rank detects
+    whether another rank does something else.
     """
 
     def __init__(self) -> None:
@@ -44,27 +44,27 @@ class _Rank:
 
 
 _of_groups: weakref.WeakKeyDictionary[Any, _Rank] = weakref.WeakKeyDictionary()
-_of_comms: list[dict[Any, Any]] = []  # what communicators have as an attribute
+_of_comms: list[dict[Any, Any]] = []  # the attributes of communicators
 
 
 def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, copy_engines: bool = True) -> None:
-    """Makes the connections that calls on `group` with tensors on `device` need; else the first call makes them.
+    """Makes the connections for calls on `group` with tensors on `device`. Otherwise the first call makes them.
 
-    Collective: every rank of the group has to call. On CPUs it makes connections of gloo, on GPUs a communicator of
-    NCCL, of attend's own: they share nothing with those of `group`, and torch.distributed lists no further group. They
-    go with `group`, or at torch.distributed.destroy_process_group(group).
+    Collective: every rank of the group must call. On CPUs it makes gloo connections, on GPUs an NCCL communicator. They
+    belong to attend: they share nothing with those of `group`, and torch.distributed lists no additional group. They
+    are closed with `group`, or by torch.distributed.destroy_process_group(group).
 
     Arguments:
         group: a torch.distributed process group, its name, a device mesh of one dimension, or None: the default group.
-        device: "cpu" or the rank's GPU, as torch.device takes it.
-        timeout: seconds that a rank waits for the others before its call ends in an error.
-        copy_engines: GPUs of one machine pass blocks on by their copy engines, which leave all multiprocessors to the
-            products, where every rank can and wants to; else, and between machines, NCCL's kernels do. No matter on
-            CPUs.
+        device: "cpu" or the rank's GPU, in any form that torch.device accepts.
+        timeout: seconds that a rank waits for the others before its call raises an error.
+        copy_engines: GPUs of one machine exchange blocks with their copy engines, so all multiprocessors stay free for
+            the computation. Every rank must support and enable this. Otherwise, and between machines, NCCL's kernels
+            copy. No effect on CPUs.
 
     Raises:
-        attend.RunError where the group is connected for this device already, torch.distributed is not initialised, or
-        the ranks do not find each other.
+        attend.RunError if the group is already connected for this device, torch.distributed is not initialised, or the
+        ranks do not find each other.
     """
     import torch
 
@@ -77,7 +77,7 @@ def connect(group: Any = None, device: Any = "cpu", timeout: float = TIMEOUT_S, 
 
 
 def group_name(group: Any) -> str:
-    """What stands for a group in an operator's arguments: "" is the default one."""
+    """Returns the name of a group for an operator's arguments. "" is the default group."""
     if group is None:
         return ""
     if isinstance(group, str):
@@ -86,7 +86,7 @@ def group_name(group: Any) -> str:
     from torch.distributed.device_mesh import DeviceMesh
 
     if isinstance(group, DeviceMesh):
-        group = group.get_group()  # which refuses by itself where there are several dimensions
+        group = group.get_group()  # raises an error for several dimensions
     if not isinstance(group, ProcessGroup):
         raise ArgumentError(
             f"group: {type(group).__name__}, allowed a process group, its name, a device mesh of one dimension, or None"
@@ -111,14 +111,14 @@ def process_group(name: str) -> Any:
 
 
 def of_group(name: str, index: int) -> _core.RingContext:
-    """The rank of the named group for tensors on GPU `index`, or on CPUs (-1). The first call is collective."""
+    """Returns the context of the named group for GPU `index`, or for CPUs (-1). The first call is collective."""
     group = process_group(name)
     rank = _of_groups.get(group)
     return rank.contexts[index] if rank is not None and rank.at == index else _go_to(group, index)
 
 
 def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingContext]:
-    """The rank of the ring in which the others of the group begin their calls."""
+    """Returns the ring in which the other ranks of the group begin their calls."""
     resolved = process_group(group_name(group))
     rank = _of_groups.get(resolved)
     if rank is not None and rank.at is not None:
@@ -131,7 +131,7 @@ def door_of_group(group: Any, connects: bool = True) -> Optional[_core.RingConte
 
 
 def agree(group: Any, name: str, value: str) -> None:
-    """All ranks of the group say the same value, or all raise. The host waits for them."""
+    """Checks that all ranks pass the same value. Otherwise all ranks raise. The host waits for the other ranks."""
     context = door_of_group(group)
     begins()
     assert context is not None
@@ -151,7 +151,9 @@ def _go_to(group: Any, index: int, timeout_s: float = TIMEOUT_S, copy_engines: b
 
 
 def _home(group: Any, index: int) -> int:
-    """Where the ranks of a group meet first: whatever the device of a rank's tensors, if the group can use gloo."""
+    """Returns the device on which the ranks first meet: the CPU if the group supports gloo, whatever the tensors'
+    device.
+    """
     import torch.distributed as dist
 
     return -1 if "gloo" in dist.get_backend_config(group) else index
@@ -166,7 +168,7 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool) -> _c
         raise ArgumentError("group: one that this rank is not in, allowed a group of this rank")
     if index < 0:
         messages = GroupMessages(group, timeout_s)
-        # At once, whoever else holds the messages: a thread that is in a call, or the traceback of an error.
+        # Closes immediately, even if another object holds the messages: a thread in a call, or an error's traceback.
         weakref.finalize(group, messages.close).atexit = False
         return _callback_ring(rank, size, messages)
     box = [_core.make_nccl_id() if rank == 0 else b""]
@@ -176,7 +178,7 @@ def _connect(group: Any, index: int, timeout_s: float, copy_engines: bool) -> _c
 
 
 def of_comm(comm: Any, index: int) -> _core.RingContext:
-    """The rank of an mpi4py communicator, likewise. It goes with the communicator, whose attribute it is."""
+    """Returns the context of an mpi4py communicator, which is its attribute and is destroyed with it."""
     rank = _rank_of_comm(comm)
     if rank.at == index:
         return rank.contexts[index]
@@ -197,7 +199,7 @@ def door_of_comm(comm: Any, connects: bool = True) -> Optional[_core.RingContext
 
 
 def _rank_of_comm(comm: Any) -> _Rank:
-    """Ranks meet on the CPU, whatever the device of their arrays."""
+    """Returns the rank of a communicator. Ranks meet on the CPU, whatever the device of their arrays."""
     if not hasattr(comm, "Get_attr"):
         raise ArgumentError(f"comm: {type(comm).__name__}, allowed an mpi4py communicator")
     held: Optional[dict[Any, Any]] = comm.Get_attr(_attribute())
@@ -231,7 +233,7 @@ def _callback_ring(rank: int, size: int, messages: Any) -> _core.RingContext:
 
 @atexit.register
 def _drop() -> None:
-    """Before the interpreter ends, whose functions the contexts call."""
+    """Releases all contexts before the interpreter ends, because they call Python functions."""
     _of_groups.clear()
     for held in _of_comms:
         held.clear()

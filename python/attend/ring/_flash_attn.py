@@ -1,4 +1,4 @@
-"""ring-flash-attention's functions by their names and positional orders: see attend.ring_flash_attn."""
+"""ring-flash-attention's functions under their names and with their argument order: see attend.ring_flash_attn."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HOW = {
 
 
 def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
-    """PREFIX_func, PREFIX_kvpacked_func and PREFIX_qkvpacked_func."""
+    """Makes PREFIX_func, PREFIX_kvpacked_func and PREFIX_qkvpacked_func."""
 
     @_told
     def func(
@@ -71,7 +71,7 @@ def dense_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _
 
 
 def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, _Function]:
-    """PREFIX_varlen_func, PREFIX_varlen_kvpacked_func and PREFIX_varlen_qkvpacked_func."""
+    """Makes PREFIX_varlen_func, PREFIX_varlen_kvpacked_func and PREFIX_varlen_qkvpacked_func."""
 
     @_told
     def func(
@@ -108,7 +108,7 @@ def varlen_functions(prefix: str, sharding: str) -> tuple[_Function, _Function, 
 
 
 def _packed(func: _Function, prefix: str, rows: str, axis: int) -> tuple[_Function, _Function]:
-    """PREFIX_kvpacked_func and PREFIX_qkvpacked_func: `func` of tensors that lie side by side along `axis`."""
+    """Makes PREFIX_kvpacked_func and PREFIX_qkvpacked_func: `func` of tensors that are stacked along `axis`."""
 
     def kvpacked(q: Any, kv: Any, *arguments: Any, **options: Any) -> Any:
         k, v = parts(kv, axis, 2, "kv")
@@ -128,7 +128,7 @@ def _packed(func: _Function, prefix: str, rows: str, axis: int) -> tuple[_Functi
 def _packed_form(
     func: _Function, packed: _Function, tensors: tuple[str, ...], prefix: str, form: str, what: str
 ) -> _Function:
-    """`packed` with a name, a text, and the signature of `func` with these tensors in the place of q, k and v."""
+    """Gives `packed` a name, a docstring, and the signature of `func` with these tensors instead of q, k and v."""
     packed.__signature__ = _with_tensors(func, tensors)  # type: ignore[attr-defined]
     function: _Function = _told(packed)
     _name(function, f"{prefix}_{form}_func", f"`{prefix}_func` of {what}; nothing is copied.")

@@ -1,4 +1,4 @@
-"""Attention to keys and values gathered from all ranks, some heads at a time, with autograd: for _llama3."""
+"""Attention with keys and values gathered from all ranks, some heads at a time, with autograd. Used by _llama3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Settings(NamedTuple):
     group: Any
     heads_k_stride: int
     local_k_slice: slice
-    options: dict[str, Any]  # of attend.forward, but for alibi_slopes and offset
+    options: dict[str, Any]  # options of attend.forward except alibi_slopes and offset
     alibi_slopes: Any
 
 
@@ -30,7 +30,7 @@ class _Heads(NamedTuple):
 
 
 class GatheredAttention(torch.autograd.Function):
-    """(o, lse) of q, k, v (rows, heads, head_dim), settings."""
+    """Computes (o, lse) of q, k, v (rows, heads, head_dim) and settings."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, settings: Settings) -> tuple[Any, Any]:
@@ -70,7 +70,7 @@ class GatheredAttention(torch.autograd.Function):
 
 
 def _agreed_forward(q: Any, k: Any, v: Any, group: Any, options: dict[str, Any]) -> Any:
-    """Of the first heads: what the library refuses on one rank, which has options of its own, all ranks raise."""
+    """Computes the first heads. If the library refuses the options of one rank, all ranks raise the error."""
     begun = calls_begun()
     try:
         results = _api.forward(q, k, v, **options)
@@ -88,7 +88,8 @@ def _walk(q: Any, k: Any, settings: Settings) -> Iterator[_Heads]:
         at_k = slice(begin, begin + stride)
         at_q = slice(begin * heads_q // heads_k, (begin + stride) * heads_q // heads_k)
         slopes = settings.alibi_slopes
-        # Rows and heads are numbered from 0 in each of these calls: the offset tells their dropped entries apart.
+        # Each of these calls numbers its rows and heads from 0. A different offset gives each call different dropped
+        # entries.
         options = {**settings.options, "offset": rank * (heads_k // stride) + step}
         if slopes is not None:
             options["alibi_slopes"] = slopes[at_q].contiguous()
@@ -96,14 +97,14 @@ def _walk(q: Any, k: Any, settings: Settings) -> Iterator[_Heads]:
 
 
 def _gather(x: Any, settings: Settings) -> Any:
-    """The keys that the rank's rows need, of all ranks' (rows, heads, columns)."""
+    """Gathers the (rows, heads, columns) of all ranks and returns the keys that the rank's rows need."""
     whole = x.new_empty((dist.get_world_size(settings.group) * x.shape[0], *x.shape[1:]))
     dist.all_gather_into_tensor(whole, x.contiguous(), group=settings.group)
     return whole[settings.local_k_slice]
 
 
 def _scatter(gradient: Any, rows: int, settings: Settings) -> Any:
-    """The rank's rows of the sum of all ranks' gradients, each of which is of the keys that the rank has gathered."""
+    """Sums the gradients of all ranks, each for the keys that the rank has gathered. Returns this rank's rows."""
     size, rank = dist.get_world_size(settings.group), dist.get_rank(settings.group)
     wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
     whole = gradient.new_zeros((size * rows, *gradient.shape[1:]), dtype=wide)
@@ -111,7 +112,7 @@ def _scatter(gradient: Any, rows: int, settings: Settings) -> Any:
     if gradient.is_cuda:
         mine = whole.new_empty((rows, *gradient.shape[1:]))
         dist.reduce_scatter_tensor(mine, whole, group=settings.group)
-    else:  # gloo knows no reduce-scatter in older releases of torch
+    else:  # gloo has no reduce-scatter in older releases of torch
         dist.all_reduce(whole, group=settings.group)
         mine = whole[rank * rows : (rank + 1) * rows]
     return mine.to(gradient.dtype)

@@ -1,8 +1,8 @@
 """ring-flash-attention's functions for packed sequences that gather keys and values.
 
-Each rank has an equal piece of all tokens, whatever sequences they belong to. It gathers the keys of the sequences
-that its rows belong to, and computes as one device does. The training of Llama 3 did so (Grattafiori et al., The Llama
-3 Herd of Models, 2024, section 3.3.2).
+Each rank has an equal piece of all tokens, independent of sequence boundaries. It gathers the keys of the sequences of
+its rows, and computes attention as a single device. Llama 3 was trained in this way (Grattafiori et al., The Llama 3
+Herd of Models, 2024, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _told = told(door_of_group, "group", traceable=True)
 def llama3_flash_attn_prepare_cu_seqlens(
     cu_seqlens: Tensor, causal: bool, rank: int, world_size: int
 ) -> tuple[Any, Any, int, int, slice]:
-    """The arguments of `llama3_flash_attn_varlen_func` for the rank's piece of the tokens.
+    """Returns the arguments of `llama3_flash_attn_varlen_func` for the rank's piece of the tokens.
 
     Arguments:
         cu_seqlens: integer (sequences + 1): offsets of all tokens, a tensor on any device.
-        causal: as the call; without it the rank's last sequence needs all of its keys.
+        causal: as in the call. Without it, the rank's last sequence needs all of its keys.
         rank, world_size: of the group. world_size divides the number of tokens.
 
     Returns:
-        cu_seqlens_q, cu_seqlens_k: offsets of the sequences in the rank's rows, and in the keys that these see; dtype
-        and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest of each. local_k_slice: the place of those
-        keys among all.
+        cu_seqlens_q, cu_seqlens_k: offsets of the sequences in the rank's rows, and in the keys that these rows see;
+            dtype and device of cu_seqlens. max_seqlen_q, max_seqlen_k: the longest sequence of each. local_k_slice: the
+            range of these keys among all keys.
     """
     offsets = [int(n) for n in cu_seqlens.tolist()]
     rows, rest = divmod(offsets[-1], world_size)
     if rest:
         raise ArgumentError(f"cu_seqlens: {offsets[-1]} tokens, allowed a multiple of world_size, {world_size}")
     begin, end = rank * rows, (rank + 1) * rows
-    # The sequence that the piece begins in, and the offset that it does not reach beyond.
+    # The sequence in which the piece begins, and the first offset that the piece does not exceed.
     first, last = bisect.bisect_right(offsets, begin) - 1, bisect.bisect_left(offsets, end)
     bounds = offsets[first : last + 1]
     q = [min(max(n, begin), end) - begin for n in bounds]
@@ -79,21 +79,21 @@ def llama3_flash_attn_varlen_func(
     """Attention of the rank's piece q (rows, heads_q, head_dim), k and v (rows, heads_k, head_dim) of all tokens.
 
     Arguments:
-        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, local_k_slice: what
-            `llama3_flash_attn_prepare_cu_seqlens` gave.
-        heads_k_stride: heads of k and v that are gathered at a time; divides heads_k. The memory for all ranks' keys
-            is that of so many heads.
-        window_size: with causal only: then rows and keys of a cut sequence end together.
-        alibi_slopes: f32 (heads_q); likewise.
-        dropout_p: what is dropped depends on the number of ranks, unlike elsewhere in attend.
+        cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, local_k_slice: results of
+            `llama3_flash_attn_prepare_cu_seqlens`.
+        heads_k_stride: number of heads of k and v that are gathered at a time. It divides heads_k. The gathered keys of
+            all ranks need memory for this number of heads.
+        window_size: allowed only with causal, because then the rows and keys of a cut sequence end at the same token.
+        alibi_slopes: f32 (heads_q), allowed only with causal.
+        dropout_p: the dropped entries depend on the number of ranks, unlike in other functions of attend.
 
     Returns:
-        out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None). Differentiable; dk and dv of all
+        out, or with return_attn_probs (out, softmax_lse f32 (heads_q, rows), None). Differentiable. dk and dv of all
         ranks are summed in float32 and rounded twice.
 
     Raises:
-        as `attend.ring.ring_attention`, the same on every rank: before keys are gathered the ranks tell each other
-        dtypes and shapes, and behind the first heads that these are computed. The host waits for both.
+        as `attend.ring.ring_attention`, the same on every rank. Before keys are gathered, the ranks compare dtypes and
+        shapes. After the first heads are computed, they confirm it to each other. The host waits for both exchanges.
     """
     import torch
 
@@ -144,7 +144,7 @@ def _check_causal(causal: bool, window_size: Sequence[int], alibi_slopes: Any) -
 
 
 def _agree(q: Any, k: Any, v: Any, settings: Any) -> None:
-    """Refuses tensors that are not alike on all ranks, since these gather each other's."""
+    """Refuses tensors that differ between ranks, because the ranks gather each other's tensors."""
     named = (("q", q), ("k", k), ("v", v))
     said = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}" for name, x in named)
     agree(settings.group, "llama3_flash_attn_varlen_func", f"{said}, heads_k_stride {settings.heads_k_stride}")
@@ -169,7 +169,7 @@ def llama3_flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
     group: Optional[Group] = None,
 ) -> Any:
-    """`llama3_flash_attn_varlen_func` of q and kv (rows, 2, heads_k, head_dim)."""
+    """`llama3_flash_attn_varlen_func` of q and a packed kv (rows, 2, heads_k, head_dim)."""
     k, v = parts(kv, 1, 2, "kv")
     return llama3_flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,
@@ -195,7 +195,7 @@ def llama3_flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
     group: Optional[Group] = None,
 ) -> Any:
-    """`llama3_flash_attn_varlen_func` of qkv (rows, 3, heads, head_dim)."""
+    """`llama3_flash_attn_varlen_func` of a packed qkv (rows, 3, heads, head_dim)."""
     q, k, v = parts(qkv, 1, 3, "qkv")
     return llama3_flash_attn_varlen_func(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice, dropout_p,

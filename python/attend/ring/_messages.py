@@ -1,7 +1,7 @@
-"""How messages of a ring travel on CPUs: over torch.distributed (gloo), or over an MPI communicator (mpi4py).
+"""Transports messages of a ring on CPUs, over torch.distributed (gloo) or over an MPI communicator (mpi4py).
 
-Each class gives what `_core.make_callback_ring` wants: `send` and `receive` begin and give a function that waits,
-`all_gather` is a rendezvous, `fail` ends the others' waits.
+Each class implements the interface of `_core.make_callback_ring`. `send` and `receive` start a transfer and return a
+function that waits for it. `all_gather` is a rendezvous. `fail` ends the waits of the other ranks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from attend._errors import RunError
 _Wait = Callable[[], None]
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-_SPIN_S = 1e-3  # so long a wait asks again at once
+_SPIN_S = 1e-3  # duration of a wait during which polls have no pause between them
 _LONGEST_PAUSE_S = 1e-3
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # ranks may be more than cores
-_POLL_S = 0.01  # between two questions to the store of a job
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))  # there may be more ranks than cores
+_POLL_S = 0.01  # between two reads of the job's store
 
 
 def _pause(waited: float) -> None:
-    """Between two looks at a message. Python's handlers of signals run here; what comes is late by a tenth at most."""
+    """Pauses between two polls of a message. Python's signal handlers run here. The pause is at most a tenth of the
+    wait.
+    """
     if waited < _SPIN_S:
         _yield()
     else:
@@ -38,12 +40,13 @@ def _pause(waited: float) -> None:
 
 
 def _meet(store: Any, name: str, rank: int, size: int, timeout_s: float) -> str:
-    """The name under which the ranks of a group connect now, once all of them have come. All is said in the store of
-    the job: rank 0 opens a try, the others come to one that is newer than their last. Python's handlers of signals run
-    while a rank waits.
+    """Waits for all ranks of a group and returns the name under which they connect.
+
+    The ranks communicate through the store of the job. Rank 0 opens an attempt. The other ranks join an attempt that is
+    newer than their last one. Python's signal handlers run while a rank waits.
 
     Raises:
-        attend.RunError where not all have come within `timeout_s`, or one of them has given up.
+        attend.RunError if not all ranks have arrived within `timeout_s`, or one of them has given up.
     """
     start = time.monotonic()
 
@@ -82,13 +85,13 @@ def _meet(store: Any, name: str, rank: int, size: int, timeout_s: float) -> str:
         why = "interrupted" if not isinstance(error, Exception) else "it has waited too long for the others"
         store.compare_set(given_up, "", f"rank {rank} failed: {why}")
         if rank == 0 and isinstance(error, Exception):
-            store.set(opened, "0")  # whoever comes late waits for the next try; an interrupt it hears of
+            store.set(opened, "0")  # a late rank waits for the next attempt; an interrupt is reported to it
         raise
     return found
 
 
 def _outside_of_transforms(function: _Method) -> _Method:
-    """The tensors of messages are no part of what torch.func transforms."""
+    """Excludes the tensors of messages from torch.func's transforms."""
 
     @functools.wraps(function)
     def call(self: Any, *arguments: Any) -> Any:
@@ -99,10 +102,10 @@ def _outside_of_transforms(function: _Method) -> _Method:
 
 
 class GroupMessages:
-    """Over gloo connections of its own between the ranks of `group`, whatever that one's backend is.
+    """Messages over separate gloo connections between the ranks of `group`, whatever the group's backend is.
 
-    Messages of others do not mix with these, and it can be aborted where a call fails. torch.distributed.new_group does
-    not make it: that one names a group by how many groups the process has, and ranks need not have as many.
+    Other messages cannot mix with these, and the connections can be closed if a call fails. torch.distributed.new_group
+    is not used, because it names a group by the number of groups in the process, which may differ between ranks.
     """
 
     def __init__(self, group: Any, timeout_s: float) -> None:
@@ -113,8 +116,8 @@ class GroupMessages:
         self._torch = torch
         self.rank, self._size = dist.get_rank(group), dist.get_world_size(group)
         self._timeout_s = timeout_s
-        self._failure: Optional[str] = None  # of another rank, or that a message has found
-        self._gathering: Any = None  # what an interrupt has left under way
+        self._failure: Optional[str] = None  # error of another rank, or of a message
+        self._gathering: Any = None  # a gather that an interrupt has left in progress
         self._store: Any = vars(c10d)["_get_default_store"]()
         name = f"attend/ring/{group.group_name}/{dist.get_global_rank(group, 0)}"
         self.group: Any = None
@@ -125,17 +128,17 @@ class GroupMessages:
     def _gloo(self, name: str) -> Any:
         import torch.distributed
 
-        dist: Any = torch.distributed  # whose annotations lack PrefixStore
+        dist: Any = torch.distributed  # torch's annotations do not include PrefixStore
         if not dist.is_gloo_available():
             raise RuntimeError("torch.distributed has no gloo here")
         store = dist.PrefixStore(name, self._store)
         return dist.ProcessGroupGloo(store, self.rank, self._size, timedelta(seconds=self._timeout_s))
 
-    # Messages are copied: gloo may hold on to their memory after a call that failed has let go of it.
+    # Messages are copied, because gloo may still use their memory after a failed call has released it.
     @_outside_of_transforms
     def send(self, to: int, channel: int, memory: memoryview) -> _Wait:
         message = self._torch.frombuffer(bytearray(memory), dtype=self._torch.uint8)
-        # Not by a name: the traceback of an interrupt would hold it, and with it the connections.
+        # In a list without a name: an interrupt's traceback would hold a named variable, and with it the connections.
         work = [self._checked(self._open_group().send, [message], to, channel)]
         return lambda: self._checked(lambda: work.pop().wait())
 
@@ -158,7 +161,7 @@ class GroupMessages:
         work = [self._checked(self._open_group().allgather, [parts], [message])]
         try:
             start = time.monotonic()
-            while not work[0].is_completed():  # wait() would hear no signal until the last rank is there
+            while not work[0].is_completed():  # wait() would not handle signals until the last rank arrives
                 _pause(time.monotonic() - start)
         except BaseException:
             self._gathering = work.pop()
@@ -167,7 +170,7 @@ class GroupMessages:
         self._torch.cat(parts, out=self._torch.frombuffer(everybodys, dtype=self._torch.uint8))
 
     def fail(self, why: str) -> None:
-        """The connections close, which ends the others' waits. What they ended by lies in the store of the job."""
+        """Closes the connections, which ends the waits of the other ranks. The reason is in the store of the job."""
         if self._failure is None:
             with contextlib.suppress(Exception):
                 self._store.compare_set(self._key, "", f"rank {self.rank} failed: {why}")
@@ -177,9 +180,11 @@ class GroupMessages:
             self._close_when_gathered()
 
     def _close_when_gathered(self) -> None:
-        """Once the others have come, which go on then and have to hear of it. gloo ends no gather before that.
+        """Closes the connections after the other ranks have joined the gather, which gloo cannot abort. They then see
+        the failure.
 
-        A group that goes waits for its gather, even at the interpreter's end: this one has a reference that stays.
+        Destroying the group would wait for its gather, even at the interpreter's end. An extra reference therefore
+        keeps the group alive.
         """
         work, group = self._gathering, ctypes.py_object(self.group)
         ctypes.pythonapi.Py_IncRef(group)
@@ -196,7 +201,7 @@ class GroupMessages:
 
     def close(self) -> None:
         if self._gathering is None:
-            self.group = None  # gloo closes them with the last reference, and not by any call
+            self.group = None  # gloo closes the connections with the last reference; there is no call for it
 
     def _open_group(self) -> Any:
         if self.group is None:
@@ -214,11 +219,11 @@ class GroupMessages:
                 self._failure = (
                     f"rank {self.rank}: another rank has failed, or not called within {self._timeout_s:g} s: {text}"
                 )
-            self.close()  # or a third rank would wait for this one: not all are connected with the one that failed
+            self.close()  # otherwise a third rank without a connection to the failed one would wait for this rank
             raise RunError(f"ring: {self._failure}") from error
 
     def _failure_of_another(self) -> Optional[str]:
-        """If it could still say it."""
+        """Returns the failure of another rank if that rank could report it."""
         with contextlib.suppress(Exception):
             if self._store.check([self._key]):
                 return str(self._store.get(self._key).decode())
@@ -226,15 +231,16 @@ class GroupMessages:
 
 
 class MpiMessages:
-    """Over a duplicate of an mpi4py communicator, made by all ranks at once.
+    """Messages over a duplicate of an mpi4py communicator, which all ranks make together.
 
-    A rank that is interrupted tells the others. One that fails in another way ends the program, as in C++, and so does
-    one that has waited for another for `timeout_s`: whoever caught an error would wait for it in MPI_Finalize.
+    An interrupted rank notifies the others. A rank that fails in another way ends the program, as in C++. So does a
+    rank that has waited for another one for `timeout_s`, because a process that caught the error would hang in
+    MPI_Finalize.
     """
 
     _MAX_PIECE = 1 << 30  # bytes: MPI counts in int
-    _NOTICE = 8  # a tag: the channels of messages are 0 to 7
-    _TRIES = 50  # before a wait yields its processor, which takes longer than most small messages
+    _NOTICE = 8  # a tag; messages use the channels 0 to 7 as tags
+    _TRIES = 50  # polls before a wait yields its processor, which takes longer than most small messages
 
     def __init__(self, comm: Any, timeout_s: float) -> None:
         from mpi4py import MPI
@@ -242,19 +248,19 @@ class MpiMessages:
 
         self._mpi, self._empty, self._timeout_s = MPI, empty, timeout_s
         self.rank: int = comm.rank
-        self._open: dict[int, Any] = {}  # what is under way, with its memory
-        self._failure: Optional[str] = None  # of another rank
+        self._open: dict[int, Any] = {}  # transfers in progress, with their memory
+        self._failure: Optional[str] = None  # error of another rank
         self._comm: Any = None
         made, request = comm.Idup()
         self._finish([request], None, "the others")
         self._comm = made
 
-    # Messages are copied: after an interrupt MPI goes on with what is under way, and the ring's own memory is gone.
+    # Messages are copied: after an interrupt MPI continues transfers in progress, while the ring's own memory is freed.
     def send(self, to: int, channel: int, memory: memoryview) -> _Wait:
         return self._begin(self._comm.Isend, to, channel, memoryview(bytearray(memory)))
 
     def receive(self, origin: int, channel: int, memory: memoryview) -> _Wait:
-        message: Any = self._empty(len(memory), "u1")  # not a bytearray, which would be filled with zeros
+        message: Any = self._empty(len(memory), "u1")  # unlike a bytearray, not filled with zeros
         finish = self._begin(self._comm.Irecv, origin, channel, message)
 
         def wait() -> None:
@@ -271,8 +277,11 @@ class MpiMessages:
         return lambda: self._finish(requests, message, f"rank {peer}")
 
     def _held(self, memory: Any) -> list[Any]:
-        """For the requests that are about to use the memory. An interrupt may come once one has begun, before it is in
-        the list: MPI goes on with the memory then."""
+        """Registers memory for requests that are about to use it, and returns their list.
+
+        An interrupt may arrive after a request has started and before it is in the list. MPI then still uses the
+        memory.
+        """
         requests: list[Any] = []
         self._open[id(requests)] = requests, memory
         return requests
@@ -287,7 +296,7 @@ class MpiMessages:
         everybodys[:] = messages[1]
 
     def _finish(self, requests: list[Any], memory: Any, whom: str) -> None:
-        are_done = self._mpi.Request.Testall  # Waitall would hear no signal, nor a notice
+        are_done = self._mpi.Request.Testall  # Waitall would handle neither signals nor notices
         if not any(are_done(requests) for _ in range(self._TRIES)):
             start = time.monotonic()
             while not are_done(requests):
@@ -296,11 +305,11 @@ class MpiMessages:
                     self._listen()
                 if waited > self._timeout_s:
                     self._end_all(f"it has waited {self._timeout_s:g} s for {whom}")
-                _yield()  # and no pause: MPI moves long messages only as far as it is asked
+                _yield()  # no pause, because MPI advances long messages only while it is polled
         self._open.pop(id(requests), None)
 
     def _listen(self) -> None:
-        """Raises what another rank that has failed had to say."""
+        """Raises the failure that another rank has sent."""
         status = self._mpi.Status()
         if self._comm is not None and self._comm.Iprobe(self._mpi.ANY_SOURCE, self._NOTICE, status):
             text = bytearray(status.Get_count(self._mpi.BYTE))
@@ -324,12 +333,12 @@ class MpiMessages:
     def _end_all(self, why: str) -> NoReturn:
         print(f"attend: rank {self.rank} of the ring failed: {why}", file=sys.stderr, flush=True)
         self._mpi.COMM_WORLD.Abort(1)
-        raise RunError(f"ring: {why}")  # never: MPI_Abort ends the process
+        raise RunError(f"ring: {why}")  # not reached: MPI_Abort ends the process
 
     def close(self) -> None:
         if not self._mpi.Is_finalized() and not _abandoned:
             self._comm.Free()
 
 
-# Messages of MPI that an interrupt has left under way: their memory stays where it is.
+# MPI transfers that an interrupt has left in progress. Their memory must stay allocated.
 _abandoned: list[Any] = []

@@ -3,10 +3,10 @@
     attend::ring_forward(q, k, v, extras, settings, spread) -> (o, lse)
     attend::ring_backward(q, k, v, o, lse, dout, dlse?, extras, settings, spread) -> (dq, dk, dv)
 
-Tensors have the rank's rows; `spread` is group, sharding, algorithm and seed_of_rank_0. `group` is the name of a
-process group, "" the default one. Every rank of it has to call, in the same order: in a compiled program as in an eager
-one, since ranks that run the same program compile it alike. With seed_of_rank_0 a rank's seed need not be the others':
-forward and backward both use that of rank 0.
+Tensors contain the rank's rows. `spread` is group, sharding, algorithm and seed_of_rank_0. `group` is the name of a
+process group, "" the default group. Every rank of the group must call in the same order. This also holds in compiled
+programs, because ranks that run the same program compile it alike. With seed_of_rank_0 the seeds of the ranks may
+differ: forward and backward both use the seed of rank 0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ library.define(
 
 
 def _run(function: Callable[..., None], compute: Callable[..., Any], q: Any, rest: tuple[Any, ...]) -> Any:
-    """compute(extras, settings, call). What it raises before it calls `call`, all ranks raise."""
+    """Runs compute(extras, settings, call). An error before `call` is raised on all ranks."""
     *options, group, sharding, algorithm, seed_of_rank_0 = rest
     begun = calls_begun()
     try:
@@ -69,7 +69,7 @@ def _run(function: Callable[..., None], compute: Callable[..., Any], q: Any, res
 
 
 def _with_numbers(extras: Extras, settings: Settings) -> tuple[Extras, Settings]:
-    """Seed and offset as numbers, which ranks tell each other, and not in a tensor, as a compiler leaves them."""
+    """Converts seed and offset from a tensor, as a compiler passes them, to numbers, which ranks can exchange."""
     if extras.philox_state is None:
         return extras, settings
     seed, offset = extras.philox_state.tolist()
@@ -77,7 +77,7 @@ def _with_numbers(extras: Extras, settings: Settings) -> tuple[Extras, Settings]
 
 
 def _with_lengths(extras: Extras, settings: Settings) -> Settings:
-    """Where nobody said how long the longest sequence is, the offsets do."""
+    """Reads a missing length of the longest sequence from the offsets."""
     found: dict[str, Any] = {}
     for name, cu_seqlens in (("max_seqlen_q", extras.cu_seqlens_q), ("max_seqlen_k", extras.cu_seqlens_k)):
         if cu_seqlens is not None and getattr(settings, name) == 0 and cu_seqlens.numel() > 1:
@@ -101,7 +101,7 @@ def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *r
     return found
 
 
-# What the shapes and options must fulfil beyond this depends on other ranks: the library checks it when it is called.
+# The remaining conditions on shapes and options depend on other ranks. The library checks them in the call.
 def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
     extras, settings = split(rest[:-_NUM_RING])
     named = {"k": k, "v": v, **extras._replace(philox_state=None)._asdict()}
@@ -114,7 +114,7 @@ def _backward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, ..
 
 
 def _share_of_scores(q: Any, k: Any, rest: tuple[Any, ...]) -> float:
-    """Entries of the score matrices that a rank computes, where the work is balanced."""
+    """Returns the score entries that a rank computes if the work is balanced."""
     *options, group, _, _, _ = rest
     extras, settings = split(tuple(options))
     size = dist.get_world_size(process_group(group))
@@ -144,7 +144,7 @@ _NUM_OTHERS = len(Settings._fields) + _NUM_RING
 
 
 def refuse_gradients(wanted: Sequence[bool]) -> None:
-    """`wanted`: a flag for each field of Extras."""
+    """Refuses options for which a gradient is requested. `wanted`: a flag for each field of Extras."""
     refuse_lacking_gradients(wanted)
     for name, _ in OPTION_GRADIENTS:
         if wanted[Extras._fields.index(name)]:

@@ -1,4 +1,4 @@
-"""How a ring would do a call, from its sizes alone."""
+"""Explains a ring's call from its sizes alone."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ def explain(
     sharding: str = "zigzag",
     algorithm: str = "automatic",
 ) -> list[dict[str, Any]]:
-    """What each algorithm would make of a call: what travels, and how long it takes by the model that "automatic" uses.
+    """Reports for each algorithm the bytes it sends and its estimated time, by the model that "automatic" uses.
 
     Arguments:
         num_ranks: ranks of the ring.
-        batch, heads, seqlen, head_dim: of q, with the tokens of the whole sequence.
+        batch, heads, seqlen, head_dim: sizes of q, with the tokens of the entire sequence.
         dtype: "f32", "f16", "bf16" or "f64".
-        heads_kv, seqlen_k, head_dim_v: where k and v differ from q.
-        causal, window, dropout_p, sharding, algorithm: as `attend.ring.ring_attention` takes them.
-        backward: True: the call for the gradients.
+        heads_kv, seqlen_k, head_dim_v: sizes of k and v if they differ from those of q.
+        causal, window, dropout_p, sharding, algorithm: as in `attend.ring.ring_attention`.
+        backward: True: the call computes gradients.
         device: "cuda" or "cpu".
 
     Returns:
-        A list of dicts, one for each algorithm: algorithm, chosen, lack (why it cannot, or "automatic" leaves it out;
-        one line, or ""), why, steps (dicts of what, sent_bytes, compute_us, exchange_us, exposed_us), sent_bytes,
-        memory_bytes (beside the tensors) and estimated_us. Bytes are the most of any rank, times those of the slowest.
+        A list of dicts, one for each algorithm: algorithm, chosen, lack (one line: the reason why the algorithm is
+        unsupported or "automatic" excludes it, or ""), why, steps (dicts of what, sent_bytes, compute_us, exchange_us,
+        exposed_us), sent_bytes, memory_bytes (in addition to the tensors) and estimated_us. Bytes are the maximum over
+        the ranks; times are those of the slowest rank.
 
     Raises:
-        attend.Error where the sizes make no sense, or the algorithm asked for cannot do the call.
+        attend.Error if the sizes are invalid, or the requested algorithm does not support the call.
     """
     left, right = window_of(window)
     q = (batch, heads, seqlen, head_dim)

@@ -1,4 +1,4 @@
-"""Seeds of dropout where the caller names none: every rank draws one, and rank 0's is that of all."""
+"""Seeds of dropout if the caller gives none: every rank draws one, and all ranks use that of rank 0."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from attend._random import drawn_seed
 
 
 def draw_seed(q: Any, dropout_p: float) -> Any:
-    """Of torch's default generator on the CPU for torch tensors, else of `attend.manual_seed`'s.
+    """Draws from torch's default CPU generator for torch tensors, otherwise from the generator of `attend.manual_seed`.
 
-    Every rank draws, so that generators that were alike remain so. What all use travels with the ranks' agreement on
-    the call (`attend::RingParams::seed_of_rank_0`).
+    Every rank draws, so that equal generators stay equal. The common seed is sent with the ranks' agreement on the call
+    (`attend::RingParams::seed_of_rank_0`).
     """
     return dropout_seed(dropout_p) if is_torch(q) else drawn_seed() % 2**64

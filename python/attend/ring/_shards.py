@@ -1,4 +1,4 @@
-"""Which rows of a sequence a rank holds: cutting them out, and putting them together again."""
+"""Selects the rows of a sequence that a rank holds, and reassembles the sequence."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _POSITION_BYTES = 8
 def positions(
     seqlen: int, *, rank: int, size: int, sharding: str = "zigzag", cu_seqlens: Optional[Sequence[int]] = None
 ) -> list[int]:
-    """For each row that `rank` of `size` holds, in its order, the row's number in the whole sequence of `seqlen`.
+    """Returns the global row index of each row that `rank` of `size` holds, in the rank's order.
 
-    `cu_seqlens`: the offsets of packed sequences, each of which is cut over the ranks by itself. See `shard`.
+    `cu_seqlens`: the offsets of packed sequences, each of which is split over the ranks separately. See `shard`.
     """
     found = _core.shard_positions(sharding, seqlen, rank, size, _offsets(cu_seqlens))
     return list(memoryview(found).cast("q"))
@@ -39,7 +39,7 @@ def shard(
     sharding: str = "zigzag",
     cu_seqlens: Optional[Offsets] = None,
 ) -> ArrayT:
-    """A rank's part of a whole tensor, a copy: the rows that it holds along `dim`, in its order.
+    """Copies a rank's part of a full tensor: the rows that the rank holds along `dim`, in its order.
 
     12 tokens on 3 ranks::
 
@@ -51,14 +51,14 @@ def shard(
     Arguments:
         x: torch tensor or NumPy array of any dtype: q, k, v, positions, labels, or the rows of a bias.
         dim: the dimension of the tokens.
-        group: whose rank and size are meant, where those are not given; None: torch.distributed's default group.
+        group: gives rank and size if they are not passed. None: torch.distributed's default group.
         rank, size: both or neither.
         sharding: "zigzag", "contiguous" or "striped".
-        cu_seqlens: offsets of packed sequences, of the whole: each is cut by itself, and a rank holds its parts one
-            after another.
+        cu_seqlens: offsets of packed sequences in the full tensor. Each sequence is split separately, and a rank holds
+            its parts one after another.
 
     Returns:
-        like x, differentiable; any length will do, also one that `size` does not divide.
+        like x, differentiable. `size` need not divide the length.
 
     Raises:
         attend.ArgumentError naming the argument.
@@ -84,11 +84,12 @@ def unshard(
     cu_seqlens: Optional[Offsets] = None,
     comm: Optional[object] = None,
 ) -> ArrayT:
-    """The whole tensor of every rank's part along `dim`, on every rank: the way back from `shard`. Collective.
+    """Returns the full tensor on every rank, assembled from all ranks' parts along `dim`: the inverse of `shard`.
+    Collective.
 
     Arguments:
         x: this rank's part, a torch tensor or, with `comm`, a NumPy array.
-        group: of torch.distributed, over which torch tensors travel; None: the default one.
+        group: the torch.distributed group that sends torch tensors. None: the default group.
         comm: an mpi4py communicator, for NumPy arrays.
         dim, sharding, cu_seqlens: as given to `shard`.
 
@@ -102,7 +103,7 @@ def unshard(
 def join(
     parts: Sequence[ArrayT], dim: int, *, sharding: str = "zigzag", cu_seqlens: Optional[Offsets] = None
 ) -> ArrayT:
-    """The whole tensor of all ranks' parts, in the order of the ranks."""
+    """Returns the full tensor, assembled from all ranks' parts in the order of the ranks."""
     size, seqlen = len(parts), sum(_length(part, dim) for part in parts)
     held = []
     for rank, part in enumerate(parts):
@@ -130,7 +131,7 @@ def join(
 
 
 def _gathered(x: Any, dim: int, group: Any) -> list[Any]:
-    """Every rank's part, which may differ in length by a token or two for each sequence."""
+    """Returns every rank's part. Lengths may differ by a token or two for each sequence."""
     import torch
     import torch.distributed as dist
 

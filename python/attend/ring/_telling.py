@@ -1,6 +1,6 @@
-"""A refusal on one rank is one on all: an error of a front end, before the library has the call, is told to the others.
+"""Raises an error of one rank's front end on all ranks, if it occurs before the library receives the call.
 
-They wait in what ranks tell each other before a call, where the refusal takes the call's place.
+Before a call the ranks exchange a message, for which the other ranks wait. The error is sent in its place.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Thread(threading.local):
-    begun = 0  # calls that the library has had from this thread, which tells the others of its errors by itself
+    begun = 0  # calls that this thread has passed to the library, which reports their errors to the other ranks itself
 
 
 _here = _Thread()
 
 
 def begins() -> None:
-    """To be called right before the library is: what is raised from now on, the front ends tell nobody."""
+    """Must be called immediately before the library. Later errors are no longer reported by the front ends."""
     _here.begun += 1
 
 
 @contextlib.contextmanager
 def connecting() -> Iterator[None]:
-    """What is raised while ranks connect, the front ends tell nobody. What is raised after that, they do."""
+    """While ranks connect, the front ends do not report errors to other ranks."""
     try:
         yield
     except BaseException:
@@ -40,20 +40,20 @@ def connecting() -> Iterator[None]:
         raise
 
 
-# This rank of the ring that the others wait in, from a group or communicator. None where there is none yet and the
-# second argument, whether to connect it, is False.
+# Returns this rank's ring, in which the other ranks wait, for a group or communicator. Returns None if there is no ring
+# yet and the second argument (whether to connect) is False.
 Door = Callable[[Any, bool], Optional[_core.RingContext]]
 
 
 def told(door: Door, argument: str, traceable: bool = False) -> Callable[..., Any]:
-    """A decorator: what the function raises before the library has the call, all ranks raise.
+    """Returns a decorator: all ranks raise the errors that the function raises before the library receives the call.
 
-    An interrupt is told whenever it comes: the others would wait for the rank's next call.
+    An interrupt is always reported, because the other ranks would otherwise wait for the rank's next call.
 
     Arguments:
-        door: asked for `argument`. Where that fails there is nobody to tell.
-        argument: of the function: the group or communicator.
-        traceable: torch.compile may follow the function, which then tells nobody.
+        door: called with `argument`. If it fails, no other rank can be notified.
+        argument: name of the function's group or communicator argument.
+        traceable: torch.compile may trace the function. Errors are not reported then.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -83,10 +83,10 @@ def calls_begun() -> int:
 
 
 def tell(error: BaseException, door: Door, ranks: Any, begun: int) -> None:
-    """What the decorator does with an exception. `begun`: calls_begun() before.
+    """Reports an exception to the other ranks. `begun`: calls_begun() before the function.
 
     Raises:
-        attend.Error, which all ranks raise, where `error` is one too, or no more than a RuntimeError or ValueError.
+        attend.Error, which all ranks raise, if `error` is an attend.Error or exactly a RuntimeError or ValueError.
     """
     is_interrupt = not isinstance(error, Exception)
     if _here.begun != begun and not is_interrupt:

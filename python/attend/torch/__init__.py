@@ -1,8 +1,9 @@
 """attend for torch: the operators `attend::forward` and `attend::backward`, with autograd, fakes, autocast, vmap.
 
-And those for serving, `attend::decode`, `attend::append_decode`, `attend::append` and `attend::merge`.
+The operators for serving are `attend::decode`, `attend::append_decode`, `attend::append` and `attend::merge`.
 
-Imported when `attend.attention` meets its first torch tensor, or by `import attend.torch`. Needs torch 2.6 or later.
+Imported by the first `attend.attention` call with a torch tensor, or by `import attend.torch`. Needs torch 2.6 or
+later.
 """
 
 from attend.torch import _direct as _direct

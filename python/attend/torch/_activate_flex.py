@@ -1,7 +1,8 @@
-"""attend in the place of torch's flex_attention.
+"""Replaces torch's flex_attention by attend.
 
-The function object stays and gets other code, so that it does not matter who imported it, under which name, and when:
-`from torch.nn.attention.flex_attention import flex_attention` and what torch.compile made of it reach attend, too.
+The function object stays and its code is replaced. The replacement therefore works for every earlier import, under any
+name: `from torch.nn.attention.flex_attention import flex_attention` and functions that torch.compile made of it call
+attend as well.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import types
 import warnings
 from typing import Any, Optional
 
-_code: Optional[types.CodeType] = None  # torch's, while ours is in its place
+_code: Optional[types.CodeType] = None  # torch's code while attend's is installed
 
 
 def activate() -> None:
@@ -44,7 +45,7 @@ def restore() -> None:
 
 
 def _code_for(function: Any) -> Optional[types.CodeType]:
-    """Of the same arguments as torch's function has; None: attend knows none."""
+    """Returns code with the same arguments as torch's function, or None if the signature is unknown."""
     if type(function) is not types.FunctionType or function.__closure__ is not None:
         return None
     parameters = [(x.name, x.kind) for x in inspect.signature(function).parameters.values()]
@@ -54,7 +55,7 @@ def _code_for(function: Any) -> Optional[types.CodeType]:
     return None
 
 
-# These run with the global names of torch's module, and therefore import what they call.
+# These functions run with the globals of torch's module, so they import what they call.
 
 
 def _with_aux(
@@ -73,7 +74,7 @@ def _without_aux(
     query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
     enable_gqa: Any = False, return_lse: Any = False, kernel_options: Any = None,
 ) -> Any:  # fmt: skip
-    """Of torch before 2.9."""
+    """For torch before 2.9."""
     from attend.torch import _flex_route
 
     run = _flex_route.flex_attention if _flex_route.is_tried() else _flex_route.torchs_own

@@ -1,7 +1,8 @@
-"""Backward's kernels are compiled on a thread while forward compiles its own, so that a first use takes less time.
+"""Compiles backward's kernels on a thread while forward compiles its own, which shortens the first use.
 
-The thread knows the tensors' addresses and layouts and holds no tensor: it launches nothing and reads no memory. What
-fails there fails again in backward, which reports it. It is no daemon: an interpreter that ends waits for the compiler.
+The thread has the tensors' addresses and layouts but holds no tensor. It launches no kernel and reads no tensor. An
+error on the thread occurs again in backward, which reports it. The thread is not a daemon: an exiting interpreter waits
+for the compiler.
 """
 
 from __future__ import annotations
@@ -18,28 +19,29 @@ from attend._plan import Places
 from attend.torch import _meta
 
 _MOST_BEGUN = 256
-NAME = "attend: backward's kernels"  # of the threads
+NAME = "attend: backward's kernels"  # name of the threads
 
-# What has begun, and a mark of the call that began it. There is no lock, which a fork could leave locked.
+# Keys that have begun, each with a mark of the call that began it. No lock is used, because a fork could leave it
+# locked.
 _begun: dict[Hashable, object] = {}
 
 
 def begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
-    """Once for each key: calls `describe` here and what it returns on a thread. Their errors are dropped."""
+    """Once for each key, calls `describe` here and its result on a thread. Errors are dropped."""
     try:
         if key not in _begun:
             _begin(key, describe)
-    except TypeError:  # of the key: it holds a setting of a wrong type, which forward refuses
+    except TypeError:  # the key contains a setting of a wrong type, which forward refuses
         pass
 
 
 def _begin(key: Hashable, describe: Callable[[], Callable[[], None]]) -> None:
     if len(_begun) >= _MOST_BEGUN:
-        _begun.clear()  # to begin again costs a thread, which finds the kernels in memory
+        _begun.clear()  # beginning again costs one thread, which finds the kernels in memory
     mark = object()
     if _begun.setdefault(key, mark) is not mark:  # another thread was first
         return
-    with contextlib.suppress(Exception):  # also where the interpreter ends, or has no thread left
+    with contextlib.suppress(Exception):  # the interpreter may be exiting, or no thread may be left
         threading.Thread(target=_run, args=(describe(),), name=NAME, daemon=False).start()
 
 
@@ -49,10 +51,12 @@ def _run(prepare: Callable[[], None]) -> None:
 
 
 class TensorPlaces(Places):
-    """Where tensors are, or might be. Not by tensors on torch's device "meta": its first use imports for 0.3 s."""
+    """Addresses of existing or possible tensors. torch's device "meta" is not used, because its first use imports for
+    0.3 s.
+    """
 
     def of(self, x: Optional[torch.Tensor]) -> Optional[_core.Array]:
-        """The place of x, or one for the copy that calls make of x if its last dimension is not dense."""
+        """Returns the place of x, or a new place if calls copy x because its last dimension is not dense."""
         if x is None:
             return None
         if x.dim() > 0 and x.stride(-1) != 1 and not x.is_contiguous():
@@ -60,11 +64,11 @@ class TensorPlaces(Places):
         return _core.Array.at(self, x.data_ptr(), _meta.dtype_name(x.dtype), x.get_device(), x.shape, x.stride())
 
     def dense(self, dtype: torch.dtype, shape: Sequence[int]) -> _core.Array:
-        """A place for a contiguous tensor."""
+        """Returns a place for a contiguous tensor."""
         return self.array(_meta.dtype_name(dtype), *shape)
 
     def like(self, x: torch.Tensor) -> _core.Array:
-        """A place for what _operators.empty_like makes of x: dense, its dimensions in the order of those of x."""
+        """Returns a place for a result of _operators.empty_like(x): dense, with the dimension order of x."""
         given, strides, span = x.stride(), [0] * x.dim(), 1
         for d in sorted(range(x.dim()), key=lambda d: (given[d], -d)):
             strides[d] = span

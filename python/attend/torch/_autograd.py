@@ -28,7 +28,7 @@ _WITHOUT_GRADIENT = tuple(Extras._fields.index(name) for name in NO_GRADIENT_TEN
 
 
 def refuse_lacking_gradients(wanted: Sequence[bool]) -> None:
-    """`wanted`: a flag for each field of Extras: a gradient is expected for it."""
+    """Refuses a gradient that attend does not provide. `wanted`: a flag for each field of Extras."""
     for i in _WITHOUT_GRADIENT:
         if wanted[i]:
             raise UnsupportedError(f"{Extras._fields[i]}: requires grad; attend gives no gradient for it. Detach it")
@@ -39,12 +39,12 @@ def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor,
     refuse_lacking_gradients(ctx.needs_input_grad[3 : 3 + _NUM_EXTRAS])
     ctx.save_for_backward(*tensors, *output)
     ctx.settings = settings
-    # A missing gradient stays None: not every backend takes one for lse.
+    # A missing gradient stays None, because not every backend supports a gradient of lse.
     ctx.set_materialize_grads(False)
 
 
 def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.backward) -> tuple[Any, ...]:
-    """The gradients for the inputs of attend::forward. `operator`: attend::backward, or one in its place."""
+    """Returns the gradients of the inputs of attend::forward. `operator`: attend::backward, or a replacement."""
     q, k, v, *extras, o, lse = ctx.saved_tensors
     dout = torch.zeros_like(o) if dout is None else dout
     rest = (*extras, *ctx.settings)
@@ -59,7 +59,7 @@ def gradients(ctx: Any, dout: Any, dlse: Any, operator: Any = torch.ops.attend.b
 def _by_an_operator(
     operator: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs: Needs, rest: Any
 ) -> tuple[Any, ...]:
-    """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS."""
+    """Returns dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS."""
     dq, dk, dv, *of_options = operator(q, k, v, o, lse, dout, dlse, *needs, *rest)
     return dq, dk, dv, *[x if is_needed else None for x, is_needed in zip(of_options, needs)]
 
@@ -68,15 +68,15 @@ _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Attention(torch.autograd.Function):
-    """o, or (o, lse), of q, k, v, settings, return_lse, and if there are extras, of those and its options of
-    OPTION_GRADIENTS.
+    """Computes o, or (o, lse). Arguments: q, k, v, settings, return_lse; with extras also the extras and their options
+    of OPTION_GRADIENTS.
 
-    The function of the direct route, for tensors that the library has seen (python/src/torch_route.cpp). The library
-    runs both passes: between the kernels of a small model everything that the host runs is cold, and each Python
-    function costs microseconds. For extras the library calls the functions below.
+    This function of the direct route is for tensors that the library has checked (python/src/torch_route.cpp). The
+    library runs both passes. Between the kernels of a small model all host code is cold, and each Python function costs
+    microseconds. With extras the library calls the functions below.
     """
 
-    # One function for the context and the results: with two, torch inspects the signature at every call.
+    # One function both sets the context and computes: with two, torch would inspect the signature in every call.
     forward = staticmethod(_core.attention_forward)
 
     @staticmethod
@@ -85,7 +85,7 @@ class Attention(torch.autograd.Function):
 
 
 class PackedAttention(torch.autograd.Function):
-    """The same of qkv, settings and return_lse: the gradient of one tensor is one tensor."""
+    """`Attention` of qkv, settings and return_lse. The gradient is one tensor, like the input."""
 
     forward = staticmethod(_core.packed_forward)
 
@@ -95,7 +95,7 @@ class PackedAttention(torch.autograd.Function):
 
 
 def forward_with_extras(ctx: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[Any, Any]:
-    """(o, lse). The context gets all tensors that backward needs."""
+    """Returns (o, lse). Saves all tensors that backward needs in the context."""
     o, lse = run_forward(q, k, v, extras, settings)
     refuse_lacking_gradients([x is not None and x.requires_grad for x in extras])
     ctx.given = [x is not None for x in extras]
@@ -104,19 +104,19 @@ def forward_with_extras(ctx: Any, q: Any, k: Any, v: Any, extras: Extras, settin
 
 
 def run_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_direct: bool) -> tuple[Any, ...]:
-    """The gradients for the arguments of Attention. `is_direct`: the library allows the direct route."""
+    """Returns the gradients of the arguments of Attention. `is_direct`: the library allows the direct route."""
     rest = saved[5:]
     if not rest:
         dq, dk, dv, *_ = _gradients(saved, dout, dlse, NEEDS_NONE, NO_EXTRAS, ctx.settings, is_direct)
         return dq, dk, dv, None, None
     extras = _spread(rest, ctx.given)
-    needs = ctx.needs_input_grad[6:]  # those of q, k, v, settings, return_lse and extras come first
+    needs = ctx.needs_input_grad[6:]  # after those of q, k, v, settings, return_lse and extras
     dq, dk, dv, *of_options = _gradients(saved[:5], dout, dlse, needs, extras, ctx.settings, is_direct)
     return dq, dk, dv, None, None, None, *of_options
 
 
 def run_packed_backward(ctx: Any, saved: tuple[Any, ...], dout: Any, dlse: Any, is_direct: bool) -> torch.Tensor:
-    """dqkv."""
+    """Returns dqkv."""
     qkv, o, lse = saved
     separate = (*qkv.unbind(2), o, lse)
     return torch.stack(_gradients(separate, dout, dlse, NEEDS_NONE, NO_EXTRAS, ctx.settings, is_direct)[:3], 2)
@@ -131,7 +131,7 @@ def _gradients(
     settings: Settings,
     is_direct: bool,
 ) -> tuple[Any, ...]:
-    """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS. `saved`: q, k, v, o, lse."""
+    """Returns dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS. `saved`: q, k, v, o, lse."""
     q, k, v, o, lse = saved
     dout = torch.zeros_like(o) if dout is None else dout
     if is_direct:
@@ -141,7 +141,7 @@ def _gradients(
 
 
 def _spread(tensors: tuple[Any, ...], given: Sequence[bool]) -> Extras:
-    """Extras of the tensors that there are, and None."""
+    """Returns Extras with the given tensors, and None for the others."""
     left = iter(tensors)
     return Extras(*[next(left) if there else None for there in given])
 
@@ -166,13 +166,13 @@ for _name, _rule in (("forward", _vmap.forward), ("backward", _vmap.backward)):
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """q, k and v in the dtype of the autocast region, as matrix products are; float64, asked for on purpose, stays."""
+    """Casts q, k and v to the dtype of the autocast region, like matrix products. float64 is not cast."""
     dtype = torch.get_autocast_dtype(tensors[0].device.type)
     return tuple(x.to(dtype) if x.dtype in _CAST else x for x in tensors)
 
 
 def autocast_to(device_type: str, operator: Any) -> Any:
-    """The operator with q, k and v cast; the others keep their dtype (slopes and lse are float32)."""
+    """Returns the operator with q, k and v cast. Other tensors keep their dtype (slopes and lse are float32)."""
     key = torch._C.DispatchKey.AutocastCUDA if device_type == "cuda" else torch._C.DispatchKey.AutocastCPU
     below = torch._C.DispatchKeySet(key)
 

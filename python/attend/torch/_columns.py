@@ -1,4 +1,4 @@
-"""attend._columns for tensors of torch: biases and masks of one column."""
+"""attend._columns for torch tensors: biases and masks of one column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def split(extras: Extras, q: torch.Tensor, k: torch.Tensor, layout: str) -> tuple[Extras, Optional[Columns]]:
-    """`extras` without its columns, and those; None where there is none. Refuses wrong ones."""
+    """Returns `extras` without its columns, and the columns, or None if there are none. Refuses invalid columns."""
     if not (is_narrow(extras.bias) or is_narrow(extras.mask)):
         return extras, None
     rest, columns = _columns.split(extras, q.shape, k.shape, layout)
@@ -31,7 +31,7 @@ def split(extras: Extras, q: torch.Tensor, k: torch.Tensor, layout: str) -> tupl
 
 
 def finish(o: torch.Tensor, lse: Optional[torch.Tensor], columns: Columns, layout: str) -> None:
-    """Makes of o and lse, computed without the columns, what they are with them; a bias is not added to lse."""
+    """Applies the columns to o and lse, which were computed without them. A bias is not added to lse."""
     hidden = hidden_rows(columns)
     o.masked_fill_(_over_o(hidden, layout), 0.0)
     if lse is None:
@@ -45,12 +45,14 @@ def finish(o: torch.Tensor, lse: Optional[torch.Tensor], columns: Columns, layou
 
 
 def shifted(lse: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """lse with the column added that `finish` left out; differentiable."""
+    """Returns lse plus the column that `finish` did not add. Differentiable."""
     return torch.where(lse == -_INFINITY, lse, lse + four_dims(bias)[..., 0].to(lse.dtype))
 
 
 def gradient_of_bias(lse: torch.Tensor, dlse: Optional[torch.Tensor], shape: Any) -> torch.Tensor:
-    """dbias of a column of `shape`, in the dtype of lse (as `finish` leaves it): dlse (None: zero) of its rows."""
+    """Returns dbias of a column of `shape`: the sum of dlse (None: zero) over its rows, in the dtype of lse from
+    `finish`.
+    """
     by_row = torch.zeros_like(lse) if dlse is None else dlse.masked_fill(lse == -_INFINITY, 0.0)
     by_row = by_row.masked_fill(lse.isnan(), float("nan"))[..., None]
     return by_row.sum_to_size((1,) * (4 - len(shape)) + tuple(shape)).reshape(tuple(shape))

@@ -1,7 +1,7 @@
-"""Tells the library the names of torch with which it finds out whether a call needs torch's dispatcher.
+"""Passes names of torch to the library, which uses them to detect whether a call needs torch's dispatcher.
 
-The library decides (python/src/torch_route.cpp), and calls torch without Python in between. This file only knows which
-names torch's releases have.
+The library decides (python/src/torch_route.cpp) and calls torch without Python in between. This file maps the names
+that differ between torch's releases.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attend._settings import NO_EXTRAS, Settings
 from attend.torch import _autograd
 from attend.torch._operators import raw_stream, run_forward, with_required_determinism
 
-# The library reads tensors through DLPack's table of C functions. Older releases of torch have none.
+# The library reads tensors through DLPack's table of C functions, which older releases of torch do not have.
 HAS_EXCHANGE_TABLE = bool(_core.has_exchange_table(torch.empty(0)))
 
 
@@ -27,25 +27,25 @@ def _has_no_dense_memory(x: torch.Tensor) -> bool:
 
 
 def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
-    """Functions that give something true if the dispatcher has more to do than autograd and autocast.
+    """Returns functions whose result is true if the dispatcher has more to do than autograd and autocast.
 
-    AttributeError if this release of torch lacks one of them.
+    Raises AttributeError if this release of torch does not have one of them.
     """
     forward_ad._current_level  # noqa: B018
     private: Any = torch._C
     of_gradients = (
         torch._C._len_torch_dispatch_stack,
         private._functorch.peek_interpreter_stack,  # None if no transform is active
-        private._autograd._profiler_enabled,  # it shows the calls that the dispatcher sees
+        private._autograd._profiler_enabled,  # the profiler shows the calls that the dispatcher sees
     )
     of_tensors: tuple[Any, ...] = (torch.Tensor.is_neg,)
-    if not has_exchange_table:  # which refuses such tensors
+    if not has_exchange_table:  # the exchange table itself refuses such tensors
         of_tensors = (
             _has_no_dense_memory,
             operator.attrgetter("is_quantized"),
             operator.attrgetter("is_nested"),
             private._functorch.is_functorch_wrapped_tensor,
-            private._functorch.is_legacy_batchedtensor,  # by which autograd maps over gradients
+            private._functorch.is_legacy_batchedtensor,  # autograd uses them to map over gradients
             torch._is_functional_tensor,
             torch.Tensor._is_zerotensor,
             torch.Tensor.is_neg,
@@ -58,7 +58,7 @@ def _watchers(has_exchange_table: bool) -> dict[str, tuple[Any, ...]]:
 
 
 def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, Any]:
-    """The fields of the struct Torch of python/src/torch_api.hpp."""
+    """Returns the fields of the struct Torch of python/src/torch_api.hpp."""
     try:
         watchers = _watchers(has_exchange_table)
     except AttributeError:
@@ -91,8 +91,8 @@ def names_of_torch(has_exchange_table: bool = HAS_EXCHANGE_TABLE) -> dict[str, A
         "increment_version": torch.autograd.graph.increment_version,
         "forward_ad": forward_ad,
         "autocast": _autograd.autocast,
-        # Past Function.apply, which looks for transforms of torch.func and for tensors that one has left behind: the
-        # library has seen that there are none.
+        # The base class's apply. Function.apply would also check for transforms of torch.func and for tensors left over
+        # from one, but the library has already excluded both.
         "apply": attention.apply,
         "apply_packed": packed_attention.apply,
         "run_forward": run_forward,

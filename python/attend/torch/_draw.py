@@ -1,4 +1,4 @@
-"""Seeds of dropout that the caller does not name: numbers from torch's generator of the tensors' device."""
+"""Draws dropout seeds that the caller does not give, from torch's generator of the tensors' device."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from attend._errors import ArgumentError, UnsupportedError
 from attend._settings import as_int64
 from attend.torch._tracing import is_traced, one_node
 
-_STEP = 4  # torch wants offsets of its GPU generators to be multiples of it
-_lock = threading.Lock()  # between reading an offset and moving it
+_STEP = 4  # torch requires the offsets of its GPU generators to be multiples of it
+_lock = threading.Lock()  # makes reading and advancing an offset atomic
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _is_traced_by_jit = getattr(torch._C, "_is_tracing", lambda: False)
 _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
 
 
 def drawn_numbers(q: Any) -> tuple[int, int, Optional[torch.Tensor]]:
-    """Seed and offset as signed numbers; or 0, 0 and the tensor of both, i64 (2) on the device of q.
+    """Returns seed and offset as signed numbers, or 0, 0 and a tensor of both, i64 (2) on the device of q.
 
-    A tensor if a compiler, a tracer or a CUDA graph records the call: the record draws each time it runs. Numbers
-    otherwise, which the host takes from the generator without waiting for a GPU.
+    The result is a tensor if a compiler, a tracer or a CUDA graph records the call, so that each run of the record
+    draws again. Otherwise the host takes numbers from the generator without waiting for a GPU.
     """
     if torch.compiler.is_compiling():
         return 0, 0, _drawn_on_device(q)
@@ -47,7 +47,7 @@ def _drawn_on_device(q: Any) -> torch.Tensor:
 
 
 def _moved_generator(index: int) -> tuple[int, int]:
-    """Seed and offset of a GPU's default generator, which is a step further then: as torch's own kernels take them."""
+    """Returns seed and offset of a GPU's default generator and advances the offset, as torch's own kernels do."""
     generator = torch.cuda.default_generators[index]
     with _lock:
         offset = generator.get_offset()
@@ -56,7 +56,7 @@ def _moved_generator(index: int) -> tuple[int, int]:
 
 
 def refuse_vmap() -> None:
-    """Refuses vmap: torch could not say whether its calls drop the same entries."""
+    """Refuses vmap, because torch has no way to specify whether its calls drop the same entries."""
     for interpreter in _interpreters() or ():
         if interpreter.key().name == "Vmap":
             raise UnsupportedError("dropout_p: with vmap, allowed 0 only: what a seed drops is defined for one call")

@@ -1,7 +1,7 @@
-"""How the operators shard: over batch and heads, whole everywhere else.
+"""Shardings of the operators: over batch and heads only.
 
-torch's DTensor redistributes what is sharded otherwise (over the sequence, say), so that results are right, at the
-price of communication.
+If a tensor is sharded otherwise (over the sequence, for example), torch's DTensor redistributes it first. The result is
+correct, at the cost of communication.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from attend._settings import HEAD_TENSORS, OPTION_GRADIENTS, SCORE_TENSORS, Extr
 from attend.torch._operators import split, split_needs
 
 _HEADS_AXIS = {"bhsd": 1, "bshd": 2, "thd": 1}
-_FIRST_OPTIONAL = {"forward": 3, "backward": 6}  # argument that may be no tensor
+_FIRST_OPTIONAL = {"forward": 3, "backward": 6}  # first argument that may be None
 _is_known = False
 
 
 def learn() -> None:
-    """Tells DTensor of the operators, at the first DTensor: its import costs half a second."""
+    """Registers the operators with DTensor when the first DTensor appears, because its import takes half a second."""
     global _is_known
     if not _is_known:
         _register()
@@ -43,8 +43,8 @@ def _register() -> None:
     for name, shardings in (("forward", _forward), ("backward", _backward)):
         operator = getattr(torch.ops.attend, name).default
         register_sharding(operator)(shardings)
-        # DTensor remembers a decision by its tensors, and by everything from one argument on: by itself from the first
-        # whole number, so that it would take a False of `needs` for True.
+        # DTensor caches a decision by its tensors and by the values of all arguments from a given one on. By default it
+        # starts with the first integer, and would confuse a False in `needs` with a True.
         info = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info[operator]
         info.static_argnum = _FIRST_OPTIONAL[name]
 
@@ -58,7 +58,7 @@ def refuse_dropout(dropout_p: float, *tensors: Any) -> None:
 
 
 def _forward(q: Any, k: Any, v: Any, *rest: Any) -> list[Any]:
-    """[(placements of o and lse, placements of the arguments)] on one dimension of the mesh."""
+    """Returns [(placements of o and lse, placements of the arguments)] on one dimension of the mesh."""
     extras, settings = split(rest)
     found = []
     for cut in _cuts(k, settings.layout):
@@ -81,7 +81,7 @@ def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *r
         for (name, _), is_needed in zip(OPTION_GRADIENTS, needs):
             placement = of_extras[Extras._fields.index(name)] if is_needed else Replicate()
             if is_needed and cut is not None and placement == Replicate():
-                placement = Partial()  # each rank has the sum over what it sees
+                placement = Partial()  # each rank has the sum over its own rows
             of_options.append(placement)
         others = [*[None] * len(needs), *of_extras, *[None] * len(settings)]
         arguments = [rows, rows, rows, rows, of_lse, rows, of_dlse, *others]
@@ -90,12 +90,12 @@ def _backward(q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *r
 
 
 def _cuts(k: Any, layout: str) -> list[Optional[str]]:
-    """What may be cut over the ranks: nothing, the batch, the heads."""
+    """Returns the possible splits over the ranks: none, the batch, the heads."""
     cuts: list[Optional[str]] = [None]
     if layout != "thd":
         cuts.append("batch")
-    # The query heads of a rank have to be those that read its key heads. So they do if the ranks' shares are equal: for
-    # any dimensions of the mesh, since DTensor combines the cuts by itself.
+    # The query heads of a rank must read the key heads of the same rank. This holds if the ranks' shares are equal. It
+    # must hold for any dimensions of the mesh, because DTensor combines splits itself.
     heads = k.shape[_HEADS_AXIS[layout]]
     sizes = k.mesh.shape
     subsets = itertools.chain.from_iterable(itertools.combinations(sizes, n) for n in range(1, len(sizes) + 1))
@@ -105,7 +105,7 @@ def _cuts(k: Any, layout: str) -> list[Optional[str]]:
 
 
 def _of_rows(cut: Optional[str], layout: str) -> Any:
-    """q, k, v, o and their gradients."""
+    """Returns the placement of q, k, v, o and their gradients."""
     return _shard(cut, 0, _HEADS_AXIS[layout])
 
 
@@ -124,19 +124,19 @@ def _of_extras(cut: Optional[str], extras: Extras, layout: str) -> list[Any]:
 
 
 def _per_head(cut: Optional[str], x: Any, layout: str) -> Any:
-    """An option with an entry for each head: (heads) or (1 or batch, heads)."""
+    """Returns the placement of an option with an entry for each head: (heads) or (1 or batch, heads)."""
     has_batch = x.ndim == 2 and x.shape[0] > 1 and layout != "thd"
     return _shard(cut, 0 if has_batch else None, x.ndim - 1)
 
 
 def _of_scores(cut: Optional[str], x: Any) -> Any:
-    """An option of scores: (1 or batch, 1 or heads, ...), leading dimensions may be missing."""
+    """Returns the placement of an option of scores: (1 or batch, 1 or heads, ...), or fewer dimensions."""
     batch, heads = (axis if axis >= 0 and x.shape[axis] > 1 else None for axis in (x.ndim - 4, x.ndim - 3))
     return _shard(cut, batch, heads)
 
 
 def _shard(cut: Optional[str], batch: Optional[int] = None, heads: Optional[int] = None) -> Any:
-    """The placement of a tensor with the batch and the heads in these dimensions; None: it has none."""
+    """Returns the placement of a tensor with these dimensions of batch and heads. None: no such dimension."""
     from torch.distributed.tensor import Replicate, Shard
 
     axis = {"batch": batch, "heads": heads}.get(cut or "")

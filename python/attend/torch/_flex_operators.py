@@ -1,4 +1,4 @@
-"""The operators of flex_attention inside of graphs: schemas, kernels, fake kernels, autograd.
+"""The operators of flex_attention inside graphs: schemas, kernels, fake kernels, autograd.
 
     attend::flex_forward(q, k, v, captures, text?, mask?, made?, scale?) -> (o, lse, tiles)
     attend::flex_backward(q, k, v, o, lse, dout, dlse?, captures, text?, tiles, scale?, needs)
@@ -7,9 +7,9 @@
     attend::flex_tiles(captures, text, batch, num_heads, seqlen_q, seqlen_k) -> tiles
 
 `captures`: the tensors that the text reads as t0, t1 and so on. `mask`: the number of a BlockMask that was made outside
-of the graph. `made`: the number of tiles of flex_tiles. `tiles`: the number of those that forward computed with, for
-backward. Numbers are tensors, i64 () on the CPU: no other argument of a graph may change from call to call. A gradient
-that is not asked for is an empty tensor of shape (0).
+of the graph. `made`: the number of tiles of flex_tiles. `tiles`: the number of the tiles that forward used, for
+backward. These numbers are tensors, i64 () on the CPU, because all other arguments of a graph are constant between
+calls. A gradient that is not requested is an empty tensor of shape (0).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ library.define(
 library.define(
     "flex_tiles(Tensor[] captures, str text, SymInt batch, SymInt num_heads, SymInt seqlen_q, SymInt seqlen_k) "
     "-> Tensor tiles",
-    # What is made of constants is not computed by compilers, for good: the number is that of tiles in memory.
+    # Prevents compilers from folding the result for constant inputs: the number refers to tiles in memory.
     tags=(*TAGS, torch.Tag.nondeterministic_seeded),
 )
 forward, make_tiles = torch.ops.attend.flex_forward, torch.ops.attend.flex_tiles
@@ -60,7 +60,9 @@ _tiles: dict[int, Tiles] = {}
 
 
 def _number_of(tiles: Optional[Tiles]) -> torch.Tensor:
-    """The tiles are kept as long as the memory of the result: what autograd saves may be another tensor of it."""
+    """Returns a number for the tiles. They live as long as the result's memory, because autograd may save an alias of
+    it.
+    """
     if tiles is None:
         return torch.tensor(_NONE)
     number = next(_numbers)
@@ -91,7 +93,7 @@ _made: collections.deque[_Made] = collections.deque(maxlen=_MOST_MADE)
 
 
 def _make_tiles(captures: Any, text: str, *sizes: int) -> torch.Tensor:
-    """Layers of a model often ask for the same: equal values give the tiles that there are."""
+    """Makes tiles, or reuses recent tiles with equal values, because layers of a model often request the same."""
     here = [x.detach().cpu() for x in captures]
     for x in tuple(_made):
         if (x.text, x.sizes) == (text, sizes) and all(_are_equal(a, b) for a, b in zip(x.captures, here)):

@@ -1,4 +1,4 @@
-"""Where calls of torch's flex_attention go while attend is in its place: see _activate_flex."""
+"""Routes calls of torch's flex_attention while attend replaces it: see _activate_flex."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attend._flex.functions import outside_of_graphs
 
 _MOST_REFUSALS = 64
 
-torchs_own: Any = None  # a function of torch's code
+torchs_own: Any = None  # a function with torch's original code
 _said: set[str] = set()
 
 
@@ -26,7 +26,7 @@ def begin(function: types.FunctionType) -> None:
 
 
 def is_tried() -> bool:
-    """False: attend could be no part of the graph that is being made, and torch's function can."""
+    """Returns False if attend cannot be part of the graph being compiled but torch's function can."""
     if "torch._dynamo" in sys.modules:
         graphs.substitute(flex_attention, _flex_attention.flex_attention)
     return graphs.can_follow()
@@ -37,13 +37,14 @@ is_tried._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see gra
 
 def flex_attention(*arguments: Any, **named: Any) -> Any:
     found = _computed(*arguments, **named)
-    # A call of its own: under torch.compile a compiler has left the graph above, and compiles torch's function.
+    # A separate call: under torch.compile the graph has been broken above, and the compiler now compiles torch's
+    # function.
     return torchs_own(*arguments, **named) if found is None else found
 
 
 @outside_of_graphs
 def _computed(*arguments: Any, **named: Any) -> Any:
-    """None: attend refuses the call."""
+    """Returns attend's result, or None if attend refuses the call."""
     try:
         return _flex_attention.flex_attention(*arguments, **named)
     except Error as error:

@@ -1,7 +1,7 @@
 """`attend.attention`, `attend.forward` and `attend.backward` of torch tensors.
 
-The library takes a call (`_core.direct_attention`), or says by None that it is for torch.ops.attend: the operators that
-torch's dispatcher knows, with their autograd, fakes, vmap and DTensors.
+The library computes a call directly (`_core.direct_attention`), or returns None. Such a call goes through
+torch.ops.attend: the operators with autograd, fakes, vmap and DTensors for torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
 def attention(
     q: Any, k: Any, v: Any, extras: Extras, settings: Settings, return_lse: bool = True
 ) -> tuple[torch.Tensor, Any]:
-    """(o, lse), differentiable. Without `return_lse`, lse may be None."""
+    """Returns (o, lse), differentiable. Without `return_lse`, lse may be None."""
     if torch.compiler.is_compiling():
         check_tensors(q, k, v, extras)
         run = _operator()
@@ -55,13 +55,13 @@ def _by_an_operator(
         o, lse = run(q, k, v, *extras, *settings)
     except RuntimeError:
         if not torch.compiler.is_compiling():
-            _core.check_settings(settings)  # refuses a wrong type by name: torch shows the whole schema
+            _core.check_settings(settings)  # names a setting of a wrong type; torch would print the full schema
         raise
     return o, lse
 
 
 def _with_column(o: Any, lse: Any, bias: Any, k: torch.Tensor, settings: Settings) -> tuple[Any, Any]:
-    """(o, lse), the bias added to lse if it has one column: the operators leave such a bias out of lse."""
+    """Adds a bias of one column to lse, because the operators do not."""
     return o, _columns.shifted(lse, bias) if _is_column(bias, k, settings) else lse
 
 
@@ -70,7 +70,7 @@ def _is_column(bias: Any, k: torch.Tensor, settings: Settings) -> bool:
 
 
 def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse: bool) -> Any:
-    """o, or (o, lse), of one tensor (batch, seqlen, 3, heads, head_dim); differentiable."""
+    """Returns o, or (o, lse), for one tensor (batch, seqlen, 3, heads, head_dim). Differentiable."""
     if extras is NO_EXTRAS and not torch.compiler.is_compiling():
         results = _core.direct_attention_qkvpacked(qkv, settings, return_lse)
         if results is not None:
@@ -81,7 +81,7 @@ def attention_qkvpacked(qkv: Any, extras: Extras, settings: Settings, return_lse
 
 
 def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[torch.Tensor]]:
-    """See attend._api. The values of traced tensors, and of those on the GPU of q, are not asked for."""
+    """See attend._api. Does not read the values of traced tensors or of tensors on the GPU of q."""
     is_compiling = torch.compiler.is_compiling()
     tensors = [x for x in (seed, offset) if isinstance(x, torch.Tensor)]
     if tensors and (is_compiling or any(x.is_cuda and x.device == q.device for x in tensors)):
@@ -94,7 +94,7 @@ def random_numbers(q: Any, seed: Any, offset: Any) -> tuple[Any, Any, Optional[t
 
 
 def _one_number(name: str, x: Any, device: torch.device) -> torch.Tensor:
-    """i64 ()."""
+    """Returns i64 ()."""
     if not isinstance(x, torch.Tensor):
         bits = _traced_int64(name, x) if torch.compiler.is_compiling() else as_int64(name, x)
         return torch.full((), bits, dtype=torch.int64, device=device)
@@ -104,7 +104,7 @@ def _one_number(name: str, x: Any, device: torch.device) -> torch.Tensor:
 
 
 def number_of(name: str, x: Any) -> Any:
-    """A setting that may be a tensor of one element, but not one that a gradient is expected for."""
+    """Returns a setting that may be a tensor of one element. Refuses one that requires grad."""
     if not isinstance(x, torch.Tensor):
         return x
     if x.requires_grad:
@@ -117,7 +117,7 @@ def number_of(name: str, x: Any) -> Any:
 
 
 def _int64_of(name: str, x: Any) -> int:
-    """The int64 that has the bits of `x`. A tensor of int64 has them already, on a GPU too."""
+    """Returns the int64 with the bits of `x`. A tensor of int64 has them already, on a GPU too."""
     if not isinstance(x, torch.Tensor):
         return as_int64(name, x)
     _check_one_number(name, x)
@@ -131,7 +131,8 @@ def _check_one_number(name: str, x: torch.Tensor) -> None:
 
 def _traced_int64(name: str, value: Any) -> Any:
     """Like `as_int64`, but adds no guards on symbolic integers."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # costs a compiler, which is here then
+    # imports a compiler, which is already loaded here
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     if statically_known_true(value >= 2**63) or statically_known_true(value < 0):
         return as_int64(name, value)
@@ -143,13 +144,13 @@ def _operator() -> Any:
 
 
 def refuse_tangents(*tensors: Optional[torch.Tensor]) -> None:
-    """They would be lost in silence."""
+    """Refuses forward-mode derivatives, which would be lost silently."""
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError("forward-mode derivatives: attend has none; use torch.autograd, or attend.backward")
 
 
 def forward(q: Any, k: Any, v: Any, extras: Extras, settings: Settings) -> tuple[torch.Tensor, torch.Tensor]:
-    """(o, lse) without autograd."""
+    """Returns (o, lse) without autograd."""
     with torch.no_grad():
         return attention(q, k, v, extras, settings)
 
@@ -166,7 +167,7 @@ def backward(
     extras: Extras,
     settings: Settings,
 ) -> tuple[torch.Tensor, ...]:
-    """(dq, dk, dv), and the gradients of options that are asked for, without autograd."""
+    """Returns (dq, dk, dv) and the requested gradients of options, without autograd."""
     is_direct = False
     if not torch.compiler.is_compiling():
         others = (dout, o, lse, *[x for x in (dlse, *extras) if x is not None])
@@ -177,8 +178,8 @@ def backward(
     has_column = _is_column(extras.bias, k, settings) if k.dim() > 2 else False
     with torch.no_grad():
         if has_column:
-            # lse holds the bias, and a large one has rounded the rest away, which backward needs: it is computed
-            # anew. The caller's lse is checked all the same.
+            # lse includes the bias, and rounding with a large bias has removed the part that backward needs. It is
+            # recomputed. The caller's lse is still checked.
             if not torch.compiler.is_compiling():
                 named = zip(OPTION_GRADIENTS, needs)
                 like_options = (getattr(extras, name) if is_needed else None for (name, _), is_needed in named)
@@ -197,13 +198,13 @@ def backward(
 def _gradients_by_the_operator(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, needs: Needs, extras: Extras, settings: Settings
 ) -> tuple[Any, ...]:
-    """As `compute_gradients`, but with empty tensors in the place of None."""
+    """Like `compute_gradients`, but with empty tensors instead of None."""
     results: tuple[Any, ...] = torch.ops.attend.backward(q, k, v, o, lse, dout, dlse, *needs, *extras, *settings)
     return results
 
 
 def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[str, Any]] = None) -> None:
-    """Refuses arguments that are no tensors, by name: the operators would show their whole schema."""
+    """Refuses arguments that are not tensors, by name. The operators would print their full schema."""
     named = {"q": q, "k": k, "v": v, **(others or {})}
     if extras is not NO_EXTRAS:
         named |= {name: x for name, x in extras._asdict().items() if x is not None and name != "philox_state"}
@@ -213,7 +214,7 @@ def check_tensors(q: Any, k: Any, v: Any, extras: Extras, others: Optional[dict[
 
 
 def check_tensor(name: str, x: Any, owner: str = "q") -> None:
-    """Refuses what is no tensor with memory like that of `owner`."""
+    """Refuses an argument that is not a tensor with memory like that of `owner`."""
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"{name}: {type(x).__name__}, allowed a torch.Tensor like {owner}")
     if _dtensor.is_dtensor(x):

@@ -1,7 +1,7 @@
-"""What the operators refuse of tensors that have no memory: meta tensors, and the fake ones of compilers and exporters.
+"""Checks operator arguments without memory: meta tensors, and the fake tensors of compilers and exporters.
 
-The library itself checks them, by their sizes and strides alone. Where a size is a symbol its hint stands for it; where
-there is none the check is left to the call that has the numbers.
+The library checks their sizes and strides. A symbolic size is replaced by its hint. Without a hint, the check is left
+to the call with actual numbers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DTYPE_NAMES = {
     torch.uint64: "u64",
 }
 _GRADIENTS_OF_SCORES = tuple(gradient for name, gradient in OPTION_GRADIENTS if name in SCORE_TENSORS)
-_APART = 1 << 52  # bytes between the addresses that stand for memory: more than any tensor has
+_APART = 1 << 52  # bytes between the placeholder addresses of tensors, more than any tensor has
 _KEYS_AXIS = {"bhsd": -2, "bshd": -3, "thd": -3}
-_PRETENDED_GPU = 0  # offsets of packed sequences are not read there
+_PRETENDED_GPU = 0  # on a GPU, checks do not read the offsets of packed sequences
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -44,8 +44,8 @@ class _UnknownSizeError(Exception):
 def check(
     q: Any, k: Any, v: Any, o: Any, lse: Any, gradients: Optional[Gradients], extras: Extras, settings: Settings
 ) -> None:
-    """ArgumentError for what the library would refuse of the same tensors with memory. `gradients` None: forward."""
-    extras = extras._replace(philox_state=None)  # the one that may be elsewhere
+    """Raises ArgumentError if the library would refuse the same tensors with memory. `gradients` None: forward."""
+    extras = extras._replace(philox_state=None)  # philox_state may be on another device
     named = dict(zip("qkv", (q, k, v))) | extras._asdict() | ({} if gradients is None else gradients._asdict())
     check_devices(q, ((name, x) for name, x in (*named.items(), ("o", o), ("lse", lse)) if x is not None))
     views = _Views()
@@ -64,14 +64,14 @@ def check(
 
 
 def check_score(score: Any) -> None:
-    """The same for an attend._score.Own: its text, of tensors of such shapes and dtypes."""
+    """Checks the text of an attend._score.Own for tensors of these shapes and dtypes."""
     views = _Views()
     with contextlib.suppress(_UnknownSizeError):
         score.function(tuple(views.of(x) for x in score.captures))
 
 
 def check_serving(name: str, tensors: Any, numbers: Any) -> None:
-    """The same for the operators decode, append_decode and append. `tensors`, `numbers`: as in attend._serving."""
+    """Checks decode, append_decode and append. `tensors`, `numbers`: as in attend._serving."""
     views = _Views()
     of = dict.fromkeys(IN_PLACE, views.in_place) | dict.fromkeys(DENSE, views.dense)
     with contextlib.suppress(_UnknownSizeError):
@@ -94,13 +94,15 @@ def check_devices(q: torch.Tensor, named: Any) -> None:
 
 
 class _Views:
-    """Descriptions of tensors, at addresses of their own."""
+    """Descriptions of tensors at distinct placeholder addresses."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def of(self, x: Optional[torch.Tensor], columns: Any = None) -> Any:
-        """`columns`: how many a bias or mask of one column stands for, which the library does not broadcast."""
+        """`columns`: the number of columns of an expanded bias or mask, because the library does not broadcast a
+        column.
+        """
         if x is None:
             return None
         self._count += 1
@@ -108,7 +110,7 @@ class _Views:
         if columns is not None and shape and shape[-1] == 1 and _hint(columns) != 1:
             shape[-1] = _hint(columns)
             return self._at(x, shape, _dense(shape).stride())
-        # What is not dense in its last dimension is copied before the library sees it.
+        # A tensor whose last dimension is not dense is copied before the library reads it.
         strides = [_hint(n) for n in (x if x.dim() == 0 or _hint(x.stride(-1)) == 1 else _dense(shape)).stride()]
         return self._at(x, shape, strides)
 
@@ -117,14 +119,14 @@ class _Views:
         return {name: self.of(x, columns if name in of_scores else None) for name, x in tensors._asdict().items()}
 
     def in_place(self, x: Optional[torch.Tensor]) -> Any:
-        """Of what is never copied."""
+        """Describes a tensor that is never copied."""
         if x is None:
             return None
         self._count += 1
         return self._at(x, [_hint(n) for n in x.shape], [_hint(n) for n in x.stride()])
 
     def dense(self, x: Optional[torch.Tensor]) -> Any:
-        """Of what is copied if it has gaps."""
+        """Describes a tensor that is copied if it has gaps."""
         if x is None:
             return None
         self._count += 1

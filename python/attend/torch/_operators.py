@@ -3,12 +3,12 @@
     attend::forward(q, k, v, extras, settings) -> (o, lse)
     attend::backward(q, k, v, o, lse, dout, dlse?, needs, extras, settings) -> (dq, dk, dv, gradients of options)
 
-`extras` and `settings` are spread out: the fields of attend._settings in their order. So are `needs` (needs_dbias) and
-the gradients of options (dbias), which follow OPTION_GRADIENTS. A gradient that is not asked for is an empty tensor of
-shape (0), since operators cannot give None.
+`extras` and `settings` are expanded into the fields of attend._settings, in their order. `needs` (needs_dbias) and the
+gradients of options (dbias) are expanded in the order of OPTION_GRADIENTS. A gradient that is not requested is an empty
+tensor of shape (0), because operators cannot return None.
 
-A large bias of one column would round the rest of lse away. So such a bias is no part of lse here, and its gradient is
-0: attend.torch._front adds it to lse.
+Rounding with a large bias of one column would remove the rest of lse. The operators therefore exclude such a bias from
+lse and return 0 as its gradient. attend.torch._front adds it to lse.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BACKWARD = (
     "backward(Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor dout, Tensor? dlse, "
     f"{NEEDS_SCHEMA}, {EXTRAS_SCHEMA}, {SETTINGS_SCHEMA}) -> ({RESULTS_SCHEMA})"
 )
-# A compiler must not change the strides: the kernels need a contiguous last dimension, and o takes its layout from q.
+# A compiler must not change the strides: the kernels need a contiguous last dimension, and o has the layout of q.
 TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 
 library = torch.library.Library("attend", "DEF")
@@ -64,7 +64,7 @@ def run_forward(
     return_lse: bool = True,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[torch.Tensor, Any]:
-    """o and lse (or None), computed now: the operator below the dispatcher."""
+    """Computes o and lse (or None) immediately, below the dispatcher."""
     o, lse = empty_results(q, v, settings.layout, return_lse)
     fill_forward(q, k, v, o, lse, extras, settings, call)
     return o, lse
@@ -80,7 +80,7 @@ def fill_forward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes o and, if it is not None, lse. `call`: None, or a function in the place of _core.forward."""
+    """Writes o and, if it is not None, lse. A given `call` replaces _core.forward."""
     columns = None
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
@@ -111,7 +111,7 @@ def fill_backward(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> None:
-    """Writes dq, dk, dv and the gradients of options that are not None of `gradients`, from its dout and dlse."""
+    """Writes dq, dk, dv and the option gradients of `gradients` that are not None, from its dout and dlse."""
     settings = with_required_determinism(settings)
     if call is None and extras is not NO_EXTRAS:
         extras, columns = _columns.split(extras, q, k, settings.layout)
@@ -135,9 +135,9 @@ def fill_backward(
 
 
 def with_required_determinism(settings: Settings) -> Settings:
-    """The settings of backward: deterministic also if torch.use_deterministic_algorithms says so at this moment.
+    """Returns the settings of backward. torch.use_deterministic_algorithms makes them deterministic.
 
-    With warn_only a backend that was asked for by name runs all the same, as torch's own operators do.
+    With warn_only, a backend that is requested by name runs anyway, like torch's own operators.
     """
     if settings.deterministic or not torch.are_deterministic_algorithms_enabled():
         return settings
@@ -160,7 +160,7 @@ def _forward_fake(q: Any, k: Any, v: Any, *rest: Any) -> tuple[torch.Tensor, tor
 def run_backward(
     q: Any, k: Any, v: Any, o: Any, lse: Any, dout: Any, dlse: Any, *rest: Any
 ) -> tuple[torch.Tensor, ...]:
-    """The results of attend::backward, computed now."""
+    """Computes the results of attend::backward immediately."""
     return without_none(q, compute_gradients(q, k, v, o, lse, dout, dlse, *split_needs(rest)))
 
 
@@ -177,10 +177,10 @@ def compute_gradients(
     settings: Settings,
     call: Optional[Callable[..., None]] = None,
 ) -> tuple[Any, ...]:
-    """(dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS), computed now."""
+    """Computes (dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS) immediately."""
     dtype = q.dtype
     if o.dtype != dtype or dout.dtype != dtype:
-        # Of another dtype (a forward under autocast) they would take the slow reference.
+        # Another dtype (after a forward under autocast) would select the slow reference backend.
         o, dout = o.to(dtype), dout.to(dtype)
     results = _backward_results(q, k, v, extras, needs)
     fill_backward(q, k, v, o, lse, Gradients(dout, dlse, *results), extras, settings, call)
@@ -204,13 +204,13 @@ torch.library.register_fake("attend::backward", backward_fake, lib=library)
 
 
 def split_needs(rest: tuple[Any, ...]) -> tuple[Needs, Extras, Settings]:
-    """The arguments of attend::backward behind dlse."""
+    """Returns the arguments of attend::backward after dlse."""
     count = len(OPTION_GRADIENTS)
     return rest[:count], *split(rest[count:])
 
 
 def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
-    """The arguments of attend::forward behind v."""
+    """Returns the arguments of attend::forward after v."""
     count = len(Extras._fields)
     tensors = rest[:count]
     extras = Extras(*tensors) if [x for x in tensors if x is not None] else NO_EXTRAS
@@ -218,7 +218,7 @@ def split(rest: tuple[Any, ...]) -> tuple[Extras, Settings]:
 
 
 def empty_results(q: torch.Tensor, v: torch.Tensor, layout: str, return_lse: bool = True) -> tuple[torch.Tensor, Any]:
-    """o and lse, or None, without values."""
+    """Returns o and lse (or None), uninitialised."""
     q_shape = q.shape
     o_shape, lse_shape = output_shapes(q_shape, v.shape, layout)
     o = empty_like(q) if q_shape[-1] == o_shape[-1] else q.new_empty(o_shape)
@@ -236,7 +236,7 @@ def _lse_dtype(q: torch.Tensor) -> torch.dtype:
 
 
 def wide(option: Any) -> Any:
-    """The option, in float32 if it has 16 bits: its gradient is summed further, and must be rounded once."""
+    """Converts an option of 16 bits to float32, because its gradient is summed further and rounded once."""
     return option.float() if option.dtype in (torch.float16, torch.bfloat16) else option
 
 
@@ -244,7 +244,7 @@ _NO_GRADIENTS = (None,) * len(OPTION_GRADIENTS)
 
 
 def _backward_results(q: Any, k: Any, v: Any, extras: Extras, needs: Needs) -> tuple[Any, ...]:
-    """dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS, without values."""
+    """Returns dq, dk, dv, and a gradient or None for each of OPTION_GRADIENTS, uninitialised."""
     results = empty_like(q), empty_like(k), empty_like(v)
     if True not in needs:
         return *results, *_NO_GRADIENTS
@@ -252,7 +252,7 @@ def _backward_results(q: Any, k: Any, v: Any, extras: Extras, needs: Needs) -> t
 
 
 def _gradient_like(extras: Extras, i: int) -> torch.Tensor:
-    """Of row i of OPTION_GRADIENTS."""
+    """Returns the gradient of entry i of OPTION_GRADIENTS, uninitialised."""
     option = extras[GRADIENT_POSITIONS[i]]
     if option is None:
         name, gradient = OPTION_GRADIENTS[i]
@@ -261,16 +261,16 @@ def _gradient_like(extras: Extras, i: int) -> torch.Tensor:
 
 
 def without_none(q: torch.Tensor, results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    """The results of attend::backward, which has to give tensors."""
+    """Returns the results of attend::backward, which must be tensors."""
     dq, dk, dv, *of_options = results
     return dq, dk, dv, *[q.new_empty(0) if x is None else x for x in of_options]
 
 
 def empty_like(x: torch.Tensor) -> torch.Tensor:
-    """An uninitialised dense tensor, its dimensions in memory in the order of those of x, the last one innermost."""
+    """Returns an uninitialised dense tensor with the dimension order of x, and the last dimension innermost."""
     if x.is_contiguous() or _has_rows(x):
         result = torch.empty_like(x)
-        if _has_rows(result):  # not if elements of x share memory: torch chooses the order then
+        if _has_rows(result):  # false if elements of x share memory, in which case torch chooses the order
             return result
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -280,7 +280,7 @@ def _has_rows(x: torch.Tensor) -> bool:
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    return x if x.is_contiguous() or _has_rows(x) else x.contiguous()  # the first asks for less, and is mostly so
+    return x if x.is_contiguous() or _has_rows(x) else x.contiguous()  # is_contiguous is cheaper, and usually true
 
 
 def _view_by_public_names(x: torch.Tensor) -> Any:
@@ -292,22 +292,22 @@ def _as_it_is(x: torch.Tensor) -> Any:
     return x
 
 
-# If torch has DLPack's table of C functions, the library reads tensors by itself, in a tenth of the time.
+# If torch has DLPack's table of C functions, the library reads tensors directly, in a tenth of the time.
 _view = _as_it_is if _core.has_exchange_table(torch.empty(0)) else _view_by_public_names
 
 
 def view_in_place(x: Optional[torch.Tensor]) -> Any:
-    """What the library takes for a tensor; None of None."""
+    """Returns the library's view of a tensor, or None for None."""
     return None if x is None else _view(x)
 
 
 def view_of_rows(x: Optional[torch.Tensor]) -> Any:
-    """The same, of a copy if its last dimension is not dense."""
+    """Like `view_in_place`, but copies a tensor whose last dimension is not dense."""
     return None if x is None else _view(_rows(x))
 
 
 def _views(tensors: Any) -> Any:
-    """Of a named tuple."""
+    """Returns the views of a named tuple of tensors."""
     return tensors if _view is _as_it_is else type(tensors)(*map(view_in_place, tensors))
 
 
@@ -334,5 +334,5 @@ def _raw_stream_by_public_names(index: int) -> int:
     return torch.cuda.current_stream(index).cuda_stream
 
 
-# The same number in a fifth of the time, if torch is built with it.
+# Returns the same number in a fifth of the time, if torch is built with it.
 raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream_by_public_names)

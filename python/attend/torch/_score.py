@@ -1,4 +1,4 @@
-"""Scores and masks of the caller's own on torch tensors: one function of autograd. In graphs: _score_operators."""
+"""Custom scores and masks on torch tensors, as one autograd function. See _score_operators for graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attend.torch._tracing import is_traced
 
 _interpreters = getattr(getattr(torch._C, "_functorch", None), "get_interpreter_stack", lambda: None)
 _NUM_EXTRAS = len(Extras._fields)
-# The settings that choose kernels. The others have new values at each call, or are lengths.
+# The settings that affect the choice of kernels. The others are lengths or have new values in each call.
 _OF_KERNELS = operator.itemgetter(
     *[i for i, x in enumerate(Settings._fields) if x not in ("max_seqlen_q", "max_seqlen_k", "seed", "offset")]
 )
@@ -29,7 +29,7 @@ _OF_KERNELS = operator.itemgetter(
 def attention(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, with_autograd: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(o, lse); with autograd differentiable by q, k, v, options that have a gradient, and captures of floats."""
+    """Returns (o, lse), with autograd differentiable by q, k, v, options with a gradient, and float captures."""
     if torch.compiler.is_compiling() and score.block_mask is None and not _transforms.are_active():
         check_tensors(q, k, v, extras)
         captures = _tensors(score, q.device)
@@ -55,19 +55,19 @@ def attention(
 def run_forward(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(o, lse), computed now."""
+    """Computes (o, lse) immediately."""
     views = tuple(view_of_rows(x) for x in _in_rows(captures))
     call = functools.partial(_core.forward_with_own, score.function(views), score.block_mask)
     return _operators.run_forward(q, k, v, extras, settings, call=call)
 
 
 def has_transforms() -> bool:
-    """Whether transforms of torch.func are at work."""
+    """Returns whether transforms of torch.func are active."""
     return bool(_interpreters())
 
 
 def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
-    """`what`: the argument that the refusal names."""
+    """Refuses compilers, tracers and transforms. `what`: the argument that the error message names."""
     if torch.compiler.is_compiling() or is_traced(given) or has_transforms():
         raise UnsupportedError(f"{what}: under torch.compile, torch.func or a tracer, allowed outside of them only")
 
@@ -75,8 +75,10 @@ def refuse_tracers(what: str, given: tuple[Any, ...]) -> None:
 def _compile_ahead(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
 ) -> None:
-    """Begins to compile backward's kernels if there will be a backward. Lengths are no part of the key: where others
-    take other kernels, backward compiles them."""
+    """Starts to compile backward's kernels if there will be a backward pass.
+
+    Lengths are not part of the key. If other lengths use other kernels, backward compiles those.
+    """
     of_captures = tuple([x.requires_grad for x in captures])
     of_extras = () if extras is NO_EXTRAS else tuple([None if x is None else x.requires_grad for x in extras])
     if q.requires_grad or k.requires_grad or v.requires_grad or True in of_captures or True in of_extras:
@@ -88,7 +90,9 @@ def _compile_ahead(
 def preparation(
     score: Any, q: Any, k: Any, v: Any, extras: Extras, settings: Settings, captures: tuple[torch.Tensor, ...]
 ) -> Callable[[], None]:
-    """What compiles and loads the kernels that `gradients` will run. It knows the tensors' layouts, and holds none."""
+    """Returns a function that compiles and loads the kernels of `gradients`. It has the tensors' layouts but holds no
+    tensor.
+    """
     places = _ahead.TensorPlaces(q.get_device())
     o_shape, lse_shape = output_shapes(q.shape, v.shape, settings.layout)
     o, dout = (places.like(q) if q.shape[-1] == v.shape[-1] else places.dense(q.dtype, o_shape) for _ in range(2))
@@ -132,7 +136,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, dout: Any, dlse: Any) -> tuple[Any, ...]:
         *tensors, o, lse = ctx.saved_tensors
         q, k, v, extras, captures = _split(tuple(tensors))
-        needed = ctx.needs_input_grad[2:]  # those of score and settings come first
+        needed = ctx.needs_input_grad[2:]  # after those of score and settings
         needs = tuple(needed[3 + i] for i in GRADIENT_POSITIONS)
         dout = torch.zeros_like(o) if dout is None else dout
         dq, dk, dv, *of_options, of_captures = gradients(
@@ -142,14 +146,16 @@ class _Attention(torch.autograd.Function):
         for i, gradient in zip(GRADIENT_POSITIONS, of_options):
             of_extras[i] = gradient
         found = (dq, dk, dv, *of_extras, *of_captures)
-        if torch.is_grad_enabled():  # create_graph=True
+        if torch.is_grad_enabled():  # backward was called with create_graph=True
             known = tuple(x for x in (dout, dlse, *tensors) if x is not None)
             found = tuple(None if x is None else _Once.apply(x, *known) for x in found)
         return None, None, *found
 
 
 class _Once(torch.autograd.Function):
-    """A gradient as a function of `tensors`. It has none itself, and says so instead of counting as a constant."""
+    """Marks a gradient as a function of `tensors`, so that differentiating it raises an error instead of returning
+    zero.
+    """
 
     @staticmethod
     def forward(ctx: Any, gradient: torch.Tensor, *tensors: Any) -> torch.Tensor:
@@ -163,7 +169,7 @@ def gradients(
     score: Any, dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, needs: Needs, extras: Extras,
     settings: Settings, needs_captures: Any, captures: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS, and a tuple of those of the captures."""
+    """Returns dq, dk, dv, a gradient or None for each of OPTION_GRADIENTS, and a tuple of the captures' gradients."""
     captures = _tensors(score, q.device) if captures is None else captures
     rows = _in_rows(captures)
     views = tuple(view_of_rows(x) for x in rows)
@@ -180,34 +186,34 @@ def gradients(
 
 
 def _with_gradient(captures: Sequence[Any], needs: Sequence[bool]) -> list[int]:
-    """The positions of the captures that get a gradient."""
+    """Returns the positions of captures that receive a gradient."""
     return [i for i, x in enumerate(captures) if x.dtype.is_floating_point and needs[i]]
 
 
 def _dtype_of_sums(q: Any) -> torch.dtype:
-    """Of lse, and of the gradients of captures."""
+    """Returns the dtype of lse and of the captures' gradients."""
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 def wanted(score: Any, q: torch.Tensor) -> tuple[bool, ...]:
-    """Of which captures a call of `backward` gives the gradient: on a GPU, where not all have one, those that ask."""
+    """Returns for which captures `backward` computes a gradient. On a GPU these are the captures with requires_grad."""
     return tuple(not q.is_cuda or getattr(x, "requires_grad", False) for x in score.captures)
 
 
 def _split(tensors: tuple[Any, ...]) -> tuple[Any, Any, Any, Extras, tuple[Any, ...]]:
-    """q, k, v, extras, captures."""
+    """Returns q, k, v, extras, captures."""
     extras = tensors[3 : 3 + _NUM_EXTRAS]
     given = any(x is not None for x in extras)
     return (*tensors[:3], Extras(*extras) if given else NO_EXTRAS, tensors[3 + _NUM_EXTRAS :])
 
 
 def _in_rows(captures: tuple[Any, ...]) -> tuple[Any, ...]:
-    """In memory that holds the values themselves: torch keeps the sign of some views apart from it."""
+    """Materialises lazy negations: torch stores the sign of some views separately from the memory."""
     return tuple(x.detach().resolve_neg() for x in captures)
 
 
 def view_of_host_capture(name: str, x: torch.Tensor) -> Any:
-    """Of a tensor that a mask function reads, which has to be in the host's memory."""
+    """Returns the view of a tensor that a mask function reads, which must be in CPU memory."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         raise UnsupportedError(f"captures: '{name}': a {type(x).__name__}, allowed plain tensors only")
     if x.device.type != "cpu":
@@ -216,7 +222,7 @@ def view_of_host_capture(name: str, x: torch.Tensor) -> Any:
 
 
 def view_of_near_capture(name: str, x: torch.Tensor, index: int) -> Any:
-    """Of a tensor that a mask function reads on GPU `index`: it is there, or in the host's memory."""
+    """Returns the view of a tensor that a mask function reads on GPU `index`. It is on that GPU or in CPU memory."""
     if not x.is_cuda:
         return view_of_host_capture(name, x)
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
@@ -231,12 +237,12 @@ def _tensors(score: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
 
 
 def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
-    """Tensors stay where they are. Numbers and arrays of the host's go to the device, which waits for the copy."""
+    """Returns tensors unchanged. Copies numbers and CPU arrays to the device and waits for the copy."""
     if isinstance(x, torch.Tensor):
         if x.layout != torch.strided:
             raise ArgumentError(f"captures: '{name}': layout {x.layout}, allowed torch.strided")
         return x
-    is_number = isinstance(x, (bool, int, float))  # Dynamo does not follow its type's module
+    is_number = isinstance(x, (bool, int, float))  # Dynamo cannot trace `type(x).__module__` of a number
     if not is_number and type(x).__module__.startswith("numpy.ma"):
         raise UnsupportedError(f"captures: '{name}': {type(x).__name__}, attend knows no masked elements")
     try:
@@ -245,7 +251,7 @@ def _tensor(name: str, x: Any, device: torch.device) -> torch.Tensor:
         elif not is_number and type(x).__module__ == "numpy":
             import numpy as np
 
-            here = torch.as_tensor(np.array(x, order="C"))  # torch takes no negative strides
+            here = torch.as_tensor(np.array(x, order="C"))  # torch does not accept negative strides
         else:
             here = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

@@ -1,11 +1,11 @@
-"""Scores of the caller's own inside of graphs: the operators of a text and the tensors that it reads.
+"""Custom scores inside graphs: operators that take a text and the tensors that it reads.
 
     attend::score_forward(q, k, v, extras, settings, captures, names, text) -> (o, lse)
     attend::score_backward(q, k, v, o, lse, dout, dlse?, needs, extras, settings, captures, names, text, needs_captures)
         -> (dq, dk, dv, gradients of options, gradients of captures)
 
-`names`: those of `captures` in the text. All else is as in attend.torch._operators. The gradient of a capture that is
-not asked for is an empty tensor of shape (0).
+`names`: the names of `captures` in the text. All other arguments are as in attend.torch._operators. The gradient of a
+capture that is not requested is an empty tensor of shape (0).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUM_EXTRAS, _NUM_SETTINGS, _NUM_NEEDS = len(Extras._fields), len(Settings._fiel
 
 
 def _split(rest: tuple[Any, ...]) -> tuple[Extras, Settings, Own]:
-    """The arguments of attend::score_forward behind v."""
+    """Returns the arguments of attend::score_forward after v."""
     *options, captures, names, text = rest
     return *_operators.split(tuple(options)), Own(text, dict(zip(names, captures)))
 

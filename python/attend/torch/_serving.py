@@ -1,14 +1,15 @@
 """decode, append and merge of torch tensors: the direct route, and the operators for torch's dispatcher.
 
-Of decode and append what `_core.decode_of_options` and `_core.append_of_options` leave, which take most calls.
+`_core.decode_of_options` and `_core.append_of_options` handle most calls of decode and append. The functions here
+handle the rest.
 
     attend::decode(tensors, numbers)          writes out and lse
     attend::append_decode(tensors, numbers)   writes k_cache and v_cache before
     attend::append(tensors, numbers)          writes k_cache, v_cache and out
     attend::merge(o[], lse[], sinks?, out, out_lse?, layout, lse_base2)
 
-`tensors` and `numbers` are spread out: the fields of attend._serving in their order. The operators return nothing, so
-that a caller's `out` and a new one are one case, and have no gradients.
+`tensors` and `numbers` are expanded into the fields of attend._serving, in their order. The operators return nothing,
+so a caller's `out` and a new one are the same case. They have no gradients.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ _TYPES = {
     "rotary_first_column": "SymInt", "query_positions": "str", "compute": "str",
 }  # fmt: skip
 _NUMBERS_SCHEMA = ", ".join(f"{_TYPES.get(name, 'float')} {name}" for name in Numbers._fields)
-# Of each operator: the tensors that are always given, and those that it writes.
+# For each operator, the tensors that are always given, and those that it writes.
 _OPERATORS = {
     "decode": (("q", "k_cache", "out"), ("out", "lse")),
     "append_decode": (("q", "k_cache", "out", "k"), (*CACHES, "out", "lse")),
     "append": (("k", "k_cache"), (*CACHES, "out")),
 }
-_OWNERS = {"decode": "q", "append": "k", "merge": "states[0].o"}  # all else is of their framework and device
+_OWNERS = {"decode": "q", "append": "k", "merge": "states[0].o"}  # all other tensors have its framework and device
 _READ_IN_PLACE = (*IN_PLACE, "q_out")
 _BEHIND_LENGTHS = Tensors._fields.index("seqlens_k") + 1
 _MERGE = (
@@ -64,7 +65,7 @@ _MERGE = (
 def decode(
     tensors: Tensors, numbers: Numbers, head_dim_v: Optional[int], return_lse: bool
 ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """o, and lse or None."""
+    """Returns o, and lse or None."""
     q, k_cache, v_cache, out = tensors[:4]
     lengths = _lengths(tensors.seqlens_k, q, tensors.cu_seqlens_q)
     rest = (lengths, *tensors[_BEHIND_LENGTHS:])
@@ -83,7 +84,7 @@ def decode(
 
 
 def append(tensors: Tensors, numbers: Numbers) -> Optional[torch.Tensor]:
-    """q_out, or None without q."""
+    """Returns q_out, or None without q."""
     q, k_cache, v_cache, out = tensors[:4]
     lengths = _lengths(tensors.seqlens_k, tensors.k, tensors.cu_seqlens_new)
     rest = (None, lengths, *tensors[_BEHIND_LENGTHS:])
@@ -101,7 +102,7 @@ def append(tensors: Tensors, numbers: Numbers) -> Optional[torch.Tensor]:
 def merge(
     states: list[tuple[Any, Any]], sinks: Any, out: Any, layout: str, lse_base2: bool, return_lse: bool
 ) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """o, and lse or None."""
+    """Returns o, and lse or None."""
     first = states[0][0]
     named = {f"states[{n}].{part}": x for n, state in enumerate(states) for part, x in zip(("o", "lse"), state)}
     named |= {name: x for name, x in (("sinks", sinks), ("out", out)) if x is not None}
@@ -122,7 +123,7 @@ def merge(
 
 
 def _examine(call: str, owner: torch.Tensor, tensors: tuple[Any, ...]) -> bool:
-    """Refuses tensors that the call cannot take. Whether the library may be called past torch's dispatcher."""
+    """Refuses unsupported tensors. Returns whether the library may be called without torch's dispatcher."""
 
     def named() -> dict[str, Any]:
         out = {"out": "q_out"} if call == "append" else {}
@@ -145,7 +146,7 @@ def _is_direct(call: str, given: Iterable[Any], named: Callable[[], dict[str, An
 
 
 def _check(call: str, owner: torch.Tensor, named: dict[str, Any]) -> None:
-    """Refuses what the operators do not see or would lose in silence."""
+    """Refuses inputs that the operators do not see, or whose derivatives would be lost silently."""
     if _transforms.are_active() or (not torch.compiler.is_compiling() and _transforms.functionalizes()):
         raise UnsupportedError(f"{call}: under a transform of torch.func, allowed outside of one")
     for name, x in named.items():
@@ -171,12 +172,12 @@ def _refuse_gradients(call: str, named: dict[str, Any]) -> None:
 
 
 def _lengths(lengths: Any, rows: torch.Tensor, offsets: Any) -> Any:
-    """One length for all sequences becomes a tensor."""
+    """Converts one length for all sequences to a tensor."""
     if lengths is None or isinstance(lengths, torch.Tensor):
         return lengths
     number = whole_number("seqlens_k", lengths)
     if number is None:
-        return lengths  # refused by name, as all that is no tensor
+        return lengths  # refused by name later, like every argument that is not a tensor
     count = sequences_of(rows.shape, getattr(offsets, "shape", None))
     return rows.new_full((count,), number, dtype=torch.int32)
 
@@ -185,14 +186,14 @@ def _result(name: str, out: Optional[torch.Tensor], like: torch.Tensor, shape: A
     if out is not None:
         check_out(name, out, shape)
         return out
-    has_the_shape = like.dim() == 0 or like.shape[-1] == shape[-1]  # the library refuses the first
+    has_the_shape = like.dim() == 0 or like.shape[-1] == shape[-1]  # the library refuses a tensor without dimensions
     return empty_like(like) if has_the_shape else like.new_empty(shape)
 
 
 def _count_writes(*tensors: Optional[torch.Tensor]) -> None:
-    """Tells autograd that tensors of the caller have changed: it may have saved them.
+    """Increments the autograd version of tensors of the caller that were written, because autograd may have saved them.
 
-    Torch's dispatcher does so for its own operators only, and a compiler for what it compiles.
+    torch's dispatcher does this only for torch's own operators, and a compiler only for compiled code.
     """
     if torch.compiler.is_compiling():
         return
@@ -205,7 +206,7 @@ def _view_of_dense(x: Optional[torch.Tensor]) -> Any:
     return None if x is None else view_in_place(x.contiguous())
 
 
-# How the library takes each field of Tensors: caches and results as they are, others without gaps in a row.
+# The view of each field of Tensors: caches and results in place, others with a dense last dimension.
 _VIEWS = tuple(
     view_in_place if name in IN_PLACE else _view_of_dense if name in DENSE else view_of_rows for name in Tensors._fields
 )
@@ -229,7 +230,7 @@ def _by_an_operator(name: str, given: tuple[Any, ...], numbers: Numbers) -> None
 
 
 def _named(run: Callable[[], None], check: Callable[[], None]) -> None:
-    """Runs an operator. A number of a wrong type is refused by its name: torch shows the whole schema."""
+    """Runs an operator. Refuses a number of a wrong type by its name; torch would print the full schema."""
     if torch.compiler.is_compiling():
         run()
         return
@@ -263,7 +264,7 @@ def _operator(name: str) -> Callable[..., None]:
 
 
 def _fake(name: str) -> Callable[..., None]:
-    """Of tensors without memory: what is written has its shape already."""
+    """Returns the check for tensors without memory. The written tensors already have their shapes."""
     count = len(Tensors._fields)
 
     def check(*arguments: Any) -> None:

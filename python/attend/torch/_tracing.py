@@ -1,4 +1,4 @@
-"""torch.fx.symbolic_trace: a call becomes one node, whatever it looks at inside."""
+"""torch.fx.symbolic_trace: a call becomes one node, and its code is not traced."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def is_traced(given: tuple[Any, ...]) -> bool:
 
 
 def one_node(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What stands for the call's result in the graph. One of the arguments at least is traced."""
+    """Returns the proxy of the call's result in the graph. At least one argument is traced."""
     tracer = next(x.tracer for x in arguments if isinstance(x, torch.fx.Proxy))
     return tracer.create_proxy("call_function", function, arguments, {})

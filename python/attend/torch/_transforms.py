@@ -1,7 +1,7 @@
 """The operators under torch.func: grad, vjp, jacrev and vmap in any order. First derivatives, in reverse mode.
 
-Torch applies its transforms to an autograd.Function that keeps its context apart from its results, but not to the
-autograd of an operator that is written in Python.
+torch can transform an autograd.Function with a separate setup_context, but not the autograd of an operator that is
+written in Python.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-        # Not the operator: what is mapped may be differentiated once more outside.
+        # _Backward instead of the operator, because an outer transform may differentiate the result.
         return _vmap.backward(_Backward.apply, info, in_dims, *arguments)
 
 
@@ -55,9 +55,9 @@ class _Forward(torch.autograd.Function):
 
 
 def are_active() -> bool:
-    """Whether the call is under transforms of torch.func that ask for an autograd.Function."""
+    """Returns whether transforms of torch.func are active that require an autograd.Function."""
     names = [transform.key().name for transform in _interpreters() or ()]
-    if "Jvp" in names:  # anywhere: a Function with a rule that refuses it by name cannot be compiled
+    if "Jvp" in names:  # checked at every level, because a Function whose jvp rule raises the error cannot be compiled
         raise UnsupportedError(
             "torch.func.jvp: attend gives no forward-mode derivatives; use torch.func.grad, vjp or jacrev"
         )
@@ -68,18 +68,18 @@ def are_active() -> bool:
     return True
 
 
-# As torch.compiler.assume_constant_result does, which imports the compiler: seconds. A compiler asks once, and traces
-# a function again under other transforms.
+# The same as torch.compiler.assume_constant_result, which would import the compiler (seconds). A compiler evaluates the
+# function once, and traces again under other transforms.
 are_active._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def functionalizes() -> bool:
-    """Whether torch.func.functionalize is at work. It takes no operators that write into their arguments."""
+    """Returns whether torch.func.functionalize is active. It does not support operators that write arguments."""
     return any(transform.key().name == "Functionalize" for transform in _interpreters() or ())
 
 
 def forward(q: Any, k: Any, v: Any, *rest: Any) -> Any:
-    """(o, lse), as torch.ops.attend.forward gives them. For a compiler one node: it cannot map a Function itself."""
-    if torch.is_autocast_enabled(q.device.type):  # the operator's own cast would come too late for autograd to see it
+    """Returns (o, lse) of torch.ops.attend.forward. One node for a compiler, which cannot map a Function itself."""
+    if torch.is_autocast_enabled(q.device.type):  # autograd would not see the cast inside the operator
         q, k, v = _autograd.autocast(q, k, v)
     return _Forward.apply(q, k, v, *rest)

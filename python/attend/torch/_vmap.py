@@ -1,6 +1,6 @@
-"""torch.func.vmap, and what torch builds on it: the mapped dimension becomes part of the batch.
+"""torch.func.vmap and transforms based on it: the mapped dimension becomes part of the batch.
 
-Packed sequences have no batch: there it becomes part of the heads.
+Packed sequences have no batch. For them it becomes part of the heads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Mapped = tuple[Any, Optional[int]]  # a tensor (or None) and its mapped dimensi
 
 
 def forward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    """The results of attend::forward and their mapped dimensions. `run`: what computes the folded call."""
+    """Returns the results of attend::forward and their mapped dimensions. `run` computes the folded call."""
     q, k, v, *rest = arguments
     extras, settings = split(tuple(rest))
     fold = _Folding(info.batch_size, settings, q, in_dims[0])
@@ -34,7 +34,7 @@ def forward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, An
 
 
 def backward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
-    """Likewise of attend::backward."""
+    """Returns the results of attend::backward and their mapped dimensions. `run` computes the folded call."""
     q, k, v, o, lse, dout, dlse, *rest = arguments
     needs, extras, settings = split_needs(tuple(rest))
     extras_dims = _extras_dims(in_dims[7 + len(needs) :], extras)
@@ -51,12 +51,12 @@ def backward(run: Any, info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, A
 
 
 def _extras_dims(in_dims: Any, extras: Extras) -> Extras:
-    """The mapped dimensions of the extras. `split` gives its own empty tuple where there are none."""
+    """Returns the mapped dimensions of the extras, also if `split` has returned NO_EXTRAS."""
     return Extras(*(None if x is None else d for x, d in zip(extras, in_dims)))
 
 
 class _Folding:
-    """Mapped and shared tensors, all with `size` times the batch, or the heads of packed sequences."""
+    """Folds mapped and shared tensors into tensors with `size` times the batch, or the heads of packed sequences."""
 
     def __init__(self, size: int, settings: Settings, q: Any, q_dim: Optional[int]) -> None:
         if settings.dropout_p:
@@ -65,15 +65,15 @@ class _Folding:
         self._batch = next(n for d, n in enumerate(q.shape) if d != q_dim)
 
     def heads(self, x: Any, dim: Optional[int]) -> Any:
-        """q, k, v, o and their gradients."""
+        """Folds q, k, v, o and their gradients."""
         return self._into(self._first(x, dim), 1 if self._is_packed else 0)
 
     def rows(self, x: Any, dim: Optional[int]) -> Any:
-        """lse and dlse: heads lead where sequences are packed."""
+        """Folds lse and dlse. The heads come first if sequences are packed."""
         return None if x is None else self._into(self._first(x, dim), 0)
 
     def extras(self, extras: Extras, dims: Extras, needs: Needs) -> Extras:
-        """`needs`: the gradients that are to be computed with them."""
+        """Folds the extras. `needs`: the gradients that are computed with them."""
         for name in ("cu_seqlens_q", "cu_seqlens_k", "philox_state"):
             if getattr(dims, name) is not None:
                 raise UnsupportedError(f"{name}: mapped by vmap, allowed the same for all")
@@ -87,7 +87,7 @@ class _Folding:
         return extras._replace(**folded)
 
     def gradient(self, name: str, x: Any, option: Any, dim: Optional[int]) -> Any:
-        """(size, ...) like `option`, of the gradient of a folded one: the sum over all that shared an entry."""
+        """Returns (size, ...) like `option`: the gradient of a folded option, summed over shared entries."""
         shape = [n for d, n in enumerate(option.shape) if d != dim]
         if name in SCORE_TENSORS or not self._is_packed:
             x = self.out_of_rows(x)
@@ -107,12 +107,13 @@ class _Folding:
         return x.expand(self.size, *x.shape) if dim is None else x.movedim(dim, 0)
 
     def _into(self, x: Any, at: int) -> Any:
-        """(size, ...) with the first dimension in front of dimension `at` of the others, and one with it."""
+        """Merges the first dimension of (size, ...) into dimension `at` of the remaining dimensions."""
         return x.movedim(0, at).flatten(at, at + 1)
 
     def _scores(self, x: Any, dim: Optional[int], is_needed: bool) -> Any:
-        """(1 or batch, ...): as it is if nothing is mapped and all of the batch share it, and no gradient of the parts
-        is needed."""
+        """Folds (1 or batch, ...). Returns it unchanged if it is not mapped, is shared by the batch, and needs no
+        gradient.
+        """
         count = x.dim() - (dim is not None)
         if dim is None and not is_needed and (count < 4 or x.shape[0] == 1):
             return x
@@ -121,7 +122,7 @@ class _Folding:
         return x.expand(self.size, self._batch, *x.shape[2:]).flatten(0, 1)
 
     def _per_head(self, x: Any, dim: Optional[int], is_needed: bool) -> Any:
-        """(heads) or (1 or batch, heads)."""
+        """Folds (heads) or (1 or batch, heads)."""
         x = self._first(wide(x) if is_needed or x.requires_grad else x, dim)
         if self._is_packed:
             return self._into(x, x.dim() - 2)

@@ -1,4 +1,4 @@
-"""The names of torch.nn.attention.flex_attention: change the module's name in an import, and attend computes.
+"""The names of torch.nn.attention.flex_attention. Change the module's name in an import to compute with attend.
 
 from attend.torch.flex_attention import BlockMask, create_block_mask, flex_attention
 """

@@ -1,4 +1,4 @@
-"""attend in the place of xFormers' own functions."""
+"""Replaces xFormers' own functions by attend's."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _NAMES = (
     "memory_efficient_attention_partial",
 )
 _MODULES = ("xformers.ops", "xformers.ops.fmha")
-_own: dict[tuple[str, str], Any] = {}  # what attend has replaced, by module and name
+_own: dict[tuple[str, str], Any] = {}  # the replaced functions, by module and name
 _told: set[str] = set()
 
 
 def activate() -> None:
-    """Puts attend behind `xformers.ops.memory_efficient_attention` and its relatives until `restore()`.
+    """Replaces `xformers.ops.memory_efficient_attention` and related functions by attend's until `restore()`.
 
-    For all who look them up in xformers.ops or xformers.ops.fmha; whoever has imported a function itself before goes on
-    with xFormers'. What attend refuses, xFormers computes, and a warning says so, once for each reason. ImportError
-    without xFormers.
+    This affects all code that looks them up in xformers.ops or xformers.ops.fmha. Code that imported a function itself
+    before keeps xFormers'. xFormers computes the calls that attend refuses, with one warning for each reason. Raises
+    ImportError without xFormers.
     """
     if _own:
         return
@@ -41,7 +41,7 @@ def activate() -> None:
 
 
 def restore() -> None:
-    """Puts xFormers' own functions back; nothing where attend is not active."""
+    """Restores xFormers' own functions. Does nothing if attend is not active."""
     for (module_name, name), function in _own.items():
         setattr(importlib.import_module(module_name), name, function)
     _own.clear()

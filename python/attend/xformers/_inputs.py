@@ -1,4 +1,4 @@
-"""The arguments of xFormers' functions, checked, with all heads in one dimension."""
+"""Checks the arguments of xFormers' functions and merges all heads into one dimension."""
 
 from __future__ import annotations
 
@@ -57,13 +57,15 @@ def _tensor_of(attn_bias: Any) -> Any:
 
 
 def _are_shared(x: Any) -> bool:
-    """Whether one head was expanded to all of its group. The gradient of a leaf has an entry for each."""
+    """Returns whether one head was expanded to its whole group. Not for a leaf, whose gradient has an entry for each
+    head.
+    """
     axis = x.dim() - 2
     return x.dim() > 3 and x.shape[axis] > 1 and x.stride(axis) == 0 and not (x.is_leaf and x.requires_grad)
 
 
 def _heads(x: Any, are_shared: bool = False) -> Any:
-    """(batch, seqlen, heads, head_dim), one head for each group whose heads share it."""
+    """Returns (batch, seqlen, heads, head_dim), with one head for each group whose heads share it."""
     if x.dim() == 3:
         return x.unsqueeze(2)
     if are_shared:
@@ -87,7 +89,7 @@ def _bias(bias: Any, query: Any) -> Any:
 
 
 def _check_sequences(query: Any, key: Any, value: Any, pattern: Pattern) -> None:
-    """Packed tensors have batch 1 and the lengths that the bias names."""
+    """Checks that packed tensors have batch 1 and the lengths that the bias states."""
     named = type(pattern.fields).__name__
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.shape[0] != 1:

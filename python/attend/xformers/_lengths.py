@@ -1,6 +1,6 @@
-"""Where the sequences of a packed dimension begin and end, as the biases of xFormers hold it.
+"""The start and end of each sequence of a packed dimension, as the biases of xFormers store them.
 
-Each number is there twice: on the host (names that end in _py) and in a tensor i32.
+Each number is stored twice: on the host (names that end in _py) and in an i32 tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attend._errors import ArgumentError
 
 
 def default_device(device: Any = None) -> torch.device:
-    """`device`, or the GPU where there is one."""
+    """Returns `device`, or the GPU if there is one."""
     if device is not None:
         return torch.device(device)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,7 +36,7 @@ def _lengths(name: str, lengths: Any) -> list[int]:
 
 @dataclasses.dataclass
 class SeqLenInfo:
-    """Sequences that follow each other without a gap: sequence s is seqstart[s] to seqstart[s + 1]."""
+    """Consecutive sequences without gaps: sequence s is seqstart[s] to seqstart[s + 1]."""
 
     seqstart: torch.Tensor
     max_seqlen: int
@@ -55,11 +55,13 @@ class SeqLenInfo:
         return type(self)(**moved)
 
     def intervals(self) -> Iterator[tuple[int, int]]:
-        """(first, last + 1) of each sequence."""
+        """Yields (first, last + 1) of each sequence."""
         yield from itertools.pairwise(self.seqstart_py)
 
     def split(self, x: torch.Tensor, batch_sizes: Optional[Sequence[int]] = None) -> list[torch.Tensor]:
-        """The sequences of `x` (1, seqstart[-1], ...); `batch_sizes`: how many of one length each tensor holds."""
+        """Splits `x` (1, seqstart[-1], ...) into its sequences. `batch_sizes`: the number of equal-length sequences per
+        tensor.
+        """
         if x.shape[0] != 1 or x.shape[1] != self.seqstart_py[-1]:
             raise ArgumentError(f"tensor: shape {tuple(x.shape)}, allowed (1, {self.seqstart_py[-1]}, ...)")
         sizes = [1] * (len(self.seqstart_py) - 1) if batch_sizes is None else batch_sizes
@@ -70,7 +72,7 @@ class SeqLenInfo:
 
 @dataclasses.dataclass
 class PaddedSeqLenInfo(SeqLenInfo):
-    """Sequence s begins at s * padding and has seqlen[s] entries; what follows up to the next is not read."""
+    """Sequence s begins at s * padding and has seqlen[s] entries. The rest up to the next sequence is not read."""
 
     seqlen: torch.Tensor
     seqlen_py: Sequence[int]
@@ -92,9 +94,9 @@ class PaddedSeqLenInfo(SeqLenInfo):
 
 @dataclasses.dataclass
 class GappySeqInfo(SeqLenInfo):
-    """Sequence s begins at seqstart[s] and has seqlen[s] entries; the last start is the length of the dimension.
+    """Sequence s begins at seqstart[s] and has seqlen[s] entries. The last start is the length of the dimension.
 
-    In pages seqstart counts from the beginning of the sequence's own pages, and seqlen is the end, not the length.
+    With pages, seqstart counts from the beginning of the sequence's own pages, and seqlen is the end, not the length.
     """
 
     seqlen: torch.Tensor

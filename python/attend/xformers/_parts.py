@@ -1,4 +1,4 @@
-"""A call of xFormers as calls of attend: nearly always one, else one for each sequence."""
+"""Converts a call of xFormers into calls of attend: usually one, otherwise one for each sequence."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Part(NamedTuple):
 
 
 def parts_of(inputs: Inputs) -> list[Part]:
-    """The calls, whose results follow one another along the rows."""
+    """Returns the calls. Their results are concatenated along the rows."""
     if inputs.pattern is None or inputs.pattern.kind.keys == "dense":
         return [_dense(inputs)]
     pattern = inputs.pattern
     lengths_q, bounds = [end - start for start, end in pattern.q_bounds], pattern.k_bounds
-    if pattern.kind.is_top_left:  # no row sees a key behind the last row's
+    if pattern.kind.is_top_left:  # no row sees a key beyond that of the last row
         bounds = [(start, min(end, start + n)) for (start, end), n in zip(bounds, lengths_q)]
         if any(end - start != n for (start, end), n in zip(bounds, lengths_q)):
             return _by_sequence(inputs, pattern, bounds)
@@ -55,7 +55,7 @@ def _dense(inputs: Inputs) -> Part:
 
 
 def _packed(inputs: Inputs, pattern: Pattern, bounds: list[tuple[int, int]]) -> Part:
-    """One call of all sequences; keys that do not follow one another are copied together."""
+    """Returns one call for all sequences. Keys that are not consecutive are first copied together."""
     device, rows = inputs.q.device, pattern.fields.q_seqinfo
     k, v = inputs.k[0], inputs.v[0]
     lengths = [end - start for start, end in bounds]
@@ -73,7 +73,10 @@ def _packed(inputs: Inputs, pattern: Pattern, bounds: list[tuple[int, int]]) -> 
 
 
 def _by_sequence(inputs: Inputs, pattern: Pattern, bounds: list[tuple[int, int]]) -> list[Part]:
-    """Packed calls have one window for all. Aligned top left, sequences with fewer keys than rows differ in it."""
+    """Returns one call for each sequence, because a packed call has one window for all sequences.
+
+    With top-left alignment, the window differs between sequences that have fewer keys than rows.
+    """
     found = []
     for (q_start, q_end), (k_start, k_end) in zip(pattern.q_bounds, bounds):
         window = pattern.window_of(q_end - q_start, k_end - k_start)
@@ -83,7 +86,7 @@ def _by_sequence(inputs: Inputs, pattern: Pattern, bounds: list[tuple[int, int]]
 
 
 def cache_of(inputs: Inputs) -> Optional[Part]:
-    """The call of `attend.decode` that reads padded or paged keys where they are; None: there are none."""
+    """Returns the call of `attend.decode` that reads padded or paged keys in place, or None for other keys."""
     pattern = inputs.pattern
     if pattern is None or pattern.kind.keys in ("dense", "packed", "gappy"):
         return None
@@ -105,7 +108,7 @@ def cache_of(inputs: Inputs) -> Optional[Part]:
 
 
 def joined(parts: list[Part], results: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """o (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q) of those of the parts."""
+    """Joins the parts' results: o (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q)."""
     both = [(o[None], lse[None]) if part.is_packed else (o, lse) for part, (o, lse) in zip(parts, results)]
     if len(both) == 1:
         return both[0]
@@ -113,6 +116,6 @@ def joined(parts: list[Part], results: list[tuple[Any, Any]]) -> tuple[Any, Any]
 
 
 def cut(parts: list[Part], x: Any, axis: int) -> list[Any]:
-    """A tensor of all rows, which lie along `axis`, as the parts have it."""
+    """Splits a tensor of all rows, along `axis`, into the parts."""
     pieces = x.split([part.num_rows for part in parts], axis) if len(parts) > 1 else [x]
     return [piece[0] if part.is_packed else piece for part, piece in zip(parts, pieces)]

@@ -1,4 +1,4 @@
-"""What a bias of xFormers lets each row see, read from its class's name and its fields: nothing imports xFormers.
+"""The visible keys of an xFormers bias, read from its class name and fields. xFormers is not imported.
 
 The classes of attend.xformers.attn_bias have the same names and fields.
 """
@@ -14,11 +14,11 @@ from attend._errors import ArgumentError, UnsupportedError
 
 
 class Kind(NamedTuple):
-    """Of a class."""
+    """The kind of a class."""
 
-    keys: str  # where they lie: dense, packed, padded, gappy, pages, gappy_pages
+    keys: str  # storage of the keys: dense, packed, padded, gappy, pages, gappy_pages
     reach: str  # all, causal, causal_local, local
-    is_top_left: bool = False  # the corner of the sequence in which masks begin; else they end bottom right
+    is_top_left: bool = False  # masks begin in the top left corner of the sequence; otherwise they end bottom right
 
 
 KINDS = {
@@ -46,7 +46,7 @@ KINDS = {
 
 
 class Pattern(NamedTuple):
-    """Of a bias: its kind, and how far a row sees to its left and right; -1: to the end."""
+    """A bias: its kind, and the distance that a row sees to its left and right. -1: to the end."""
 
     kind: Kind
     window: tuple[int, int]
@@ -54,12 +54,12 @@ class Pattern(NamedTuple):
 
     @property
     def q_bounds(self) -> list[tuple[int, int]]:
-        """(first, last + 1) row of each sequence."""
+        """The (first, last + 1) row of each sequence."""
         return list(itertools.pairwise(self.fields.q_seqinfo.seqstart_py))
 
     @property
     def k_bounds(self) -> list[tuple[int, int]]:
-        """(first, last + 1) key of each sequence: of all keys, or in pages of those of the sequence."""
+        """The (first, last + 1) key of each sequence. It counts all keys, or with pages those of the sequence."""
         info, keys = self.fields.k_seqinfo, self.kind.keys
         if keys == "packed":
             return list(itertools.pairwise(info.seqstart_py))
@@ -70,17 +70,17 @@ class Pattern(NamedTuple):
         return [(start, start + n) for start, n in zip(info.seqstart_py, info.seqlen_py)]
 
     def window_of(self, num_rows: int, num_keys: int) -> tuple[int, int]:
-        """The window of a sequence, aligned bottom right as attend has it."""
+        """Returns the window of a sequence for attend, aligned bottom right."""
         left, right = self.window
         shift = num_rows - num_keys if self.kind.is_top_left else 0
-        # A window that begins behind a row sees less than attend can say; xFormers' classes refuse it, too.
+        # attend cannot express a window that begins after a row. xFormers' classes refuse it as well.
         if left >= 0 and left - shift < 0:
             raise ArgumentError(f"attn_bias: rows that no key of {num_keys} reaches, allowed a window that does")
         return left if left < 0 else left - shift, right if right < 0 else right + shift
 
 
 def pattern_of(attn_bias: Any) -> Optional[Pattern]:
-    """The pattern of a bias that is no tensor; None: everything is seen."""
+    """Returns the pattern of a bias that is not a tensor, or None if everything is visible."""
     if attn_bias is None or isinstance(attn_bias, torch.Tensor):
         return None
     name = type(attn_bias).__name__
@@ -97,7 +97,7 @@ def pattern_of(attn_bias: Any) -> Optional[Pattern]:
 
 
 def places(pattern: Pattern, bounds: list[tuple[int, int]], device: Any) -> torch.Tensor:
-    """i64: where the keys of the sequences lie in the tensor of keys, one sequence after another."""
+    """Returns i64: the indices of the sequences' keys in the tensor of keys, one sequence after another."""
     of_sequence = [torch.arange(*each) for each in bounds]
     keys = torch.cat(of_sequence).to(device)
     if "pages" not in pattern.kind.keys:
@@ -109,7 +109,7 @@ def places(pattern: Pattern, bounds: list[tuple[int, int]], device: Any) -> torc
 
 
 def visible(pattern: Pattern, num_rows: int, num_keys: int) -> torch.Tensor:
-    """bool (num_rows, num_keys) of the whole tensors, or for a dense pattern of each matrix: what is seen."""
+    """Returns bool (num_rows, num_keys): the visible keys of the full tensors, or of each matrix if dense."""
     if pattern.kind.keys == "dense":
         return _band(pattern, num_rows, num_keys)
     seen = torch.zeros(num_rows, num_keys, dtype=torch.bool)

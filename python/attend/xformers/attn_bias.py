@@ -1,7 +1,8 @@
-"""xFormers' classes for `attn_bias` by their names, for machines without xFormers; its own instances do as well.
+"""xFormers' classes for `attn_bias` under their names, for machines without xFormers. Instances of xFormers work as
+well.
 
-A block is a sequence: rows of one block see keys of the same block only. Masks named FromBottomRight, WithOffset,
-PaddedKeys and GappyKeys end in the bottom right corner of their block, the others begin in the top left one.
+A block is a sequence: rows of a block see keys of the same block only. Masks named FromBottomRight, WithOffset,
+PaddedKeys and GappyKeys align with the bottom right corner of their block, the others with the top left corner.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ __all__ = [
 
 
 class AttentionBias:
-    """What the classes share."""
+    """The common base class."""
 
     def materialize(
         self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu"
     ) -> torch.Tensor:
-        """The bias as a tensor (..., seqlen_q, seqlen_k): 0 where a key is seen, -inf elsewhere. For tests.
+        """Returns the bias as a tensor (..., seqlen_q, seqlen_k): 0 for a visible key, otherwise -inf. For tests.
 
-        With pages the last dimension of the result is that of the pages in use.
+        With pages, the last dimension of the result covers the pages in use.
         """
         pattern = pattern_of(self)
         assert pattern is not None
@@ -69,7 +70,7 @@ class AttentionBias:
         return bias.expand(*shape[:-1], num_keys)
 
     def to(self, device: Any) -> Any:
-        """The same with its tensors on the device."""
+        """Returns a copy with its tensors on the device."""
         if not dataclasses.is_dataclass(self):
             return self
         moved = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
@@ -87,7 +88,7 @@ class LowerTriangularMask(AttentionBias):
 
 
 class LowerTriangularMaskWithTensorBias(LowerTriangularMask):
-    """The same, with a tensor (batch, heads, seqlen_q, seqlen_k) that is added to the scores."""
+    """LowerTriangularMask with a tensor (batch, heads, seqlen_q, seqlen_k) that is added to the scores."""
 
     def __init__(self, bias: torch.Tensor) -> None:
         self._bias = bias
@@ -122,7 +123,7 @@ class LowerTriangularFromBottomRightMask(AttentionBias):
 
 @dataclasses.dataclass
 class LowerTriangularFromBottomRightLocalAttentionMask(LowerTriangularFromBottomRightMask):
-    """The same, the last `window_size` of them only."""
+    """LowerTriangularFromBottomRightMask, limited to the last `window_size` keys of each row."""
 
     _window_size: int
 
@@ -142,7 +143,7 @@ class BlockDiagonalMask(AttentionBias):
     def from_seqlens(
         cls, q_seqlen: Sequence[int], kv_seqlen: Optional[Sequence[int]] = None, *, device: Any = None
     ) -> Any:
-        """Of the lengths of the sequences; kv_seqlen None: those of the rows."""
+        """Makes the mask from the sequence lengths. kv_seqlen None: the same as q_seqlen."""
         of_rows = _SeqLenInfo.from_seqlens(q_seqlen, device=device)
         if kv_seqlen is None or list(kv_seqlen) == list(q_seqlen):
             return cls(of_rows, of_rows)
@@ -151,7 +152,7 @@ class BlockDiagonalMask(AttentionBias):
 
     @classmethod
     def from_tensor_list(cls, tensors: Sequence[torch.Tensor]) -> tuple[Any, torch.Tensor]:
-        """The mask of tensors (batch, seqlen, ...), and them one after another (1, sum of batch * seqlen, ...)."""
+        """Returns the mask of tensors (batch, seqlen, ...), and their concatenation (1, sum of batch * seqlen, ...)."""
         found, packed = _packed(cls, tensors, tensors)
         return found, packed
 
@@ -162,7 +163,7 @@ class BlockDiagonalMask(AttentionBias):
         tensors_k: Sequence[torch.Tensor],
         tensors_v: Optional[Sequence[torch.Tensor]] = None,
     ) -> tuple[Any, torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
-        """The same with rows and keys of lengths of their own."""
+        """Like `from_tensor_list`, with different lengths of rows and keys."""
         found, of_rows = _packed(cls, tensors_q, tensors_k)
         return found, of_rows, _in_a_row(tensors_k), None if tensors_v is None else _in_a_row(tensors_v)
 
@@ -173,7 +174,7 @@ class BlockDiagonalMask(AttentionBias):
         return list(self.k_seqinfo.split(tensor, self._batch_sizes))
 
     def split(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The tensors of which `from_tensor_list` made one."""
+        """Splits a tensor into the tensors that `from_tensor_list` has concatenated."""
         if self.q_seqinfo is not self.k_seqinfo:
             raise ArgumentError("split: rows and keys of different lengths, allowed split_queries and split_kv")
         return self.split_queries(tensor)
@@ -195,12 +196,12 @@ class BlockDiagonalMask(AttentionBias):
 
 
 class BlockDiagonalCausalMask(BlockDiagonalMask):
-    """Row i of a block sees its keys up to i."""
+    """Row i of a block sees the keys of its block up to i."""
 
 
 @dataclasses.dataclass
 class BlockDiagonalCausalFromBottomRightMask(BlockDiagonalMask):
-    """The last row of a block sees all of its keys; a block has at least as many keys as rows."""
+    """The last row of a block sees all of its keys. A block has at least as many keys as rows."""
 
     def __post_init__(self) -> None:
         for (q_start, q_end), (k_start, k_end) in zip(self.q_seqinfo.intervals(), self.k_seqinfo.intervals()):
@@ -209,7 +210,7 @@ class BlockDiagonalCausalFromBottomRightMask(BlockDiagonalMask):
 
 @dataclasses.dataclass
 class BlockDiagonalCausalLocalAttentionMask(BlockDiagonalCausalMask):
-    """Row i of a block sees keys i - window_size + 1 to i of it."""
+    """Row i of a block sees the keys i - window_size + 1 to i of its block."""
 
     _window_size: int = 0
 
@@ -221,7 +222,7 @@ class BlockDiagonalCausalLocalAttentionMask(BlockDiagonalCausalMask):
 
 @dataclasses.dataclass
 class BlockDiagonalCausalLocalAttentionFromBottomRightMask(BlockDiagonalCausalFromBottomRightMask):
-    """The same, aligned bottom right."""
+    """BlockDiagonalCausalLocalAttentionMask, aligned bottom right."""
 
     _window_size: int = 0
 
@@ -232,7 +233,7 @@ class BlockDiagonalCausalLocalAttentionFromBottomRightMask(BlockDiagonalCausalFr
 
 @dataclasses.dataclass
 class BlockDiagonalPaddedKeysMask(AttentionBias):
-    """The keys of block s begin at s * kv_padding; the first kv_seqlen[s] of them count."""
+    """The keys of block s begin at s * kv_padding. The first kv_seqlen[s] of them are valid."""
 
     q_seqinfo: Any
     k_seqinfo: Any
@@ -248,21 +249,21 @@ class BlockDiagonalPaddedKeysMask(AttentionBias):
         return BlockDiagonalLocalAttentionPaddedKeysMask(self.q_seqinfo, self.k_seqinfo, window_left, window_right)
 
     def make_paged(self, block_tables: torch.Tensor, page_size: int, paged_type: Any) -> Any:
-        """The same lengths of keys that lie in pages."""
+        """Returns a paged mask with the same key lengths."""
         keys = dataclasses.replace(self.k_seqinfo, padding=block_tables.shape[1] * page_size)
         return paged_type(self.q_seqinfo, keys, block_tables, page_size)
 
 
 @dataclasses.dataclass
 class BlockDiagonalCausalWithOffsetPaddedKeysMask(BlockDiagonalPaddedKeysMask):
-    """The last row of a block sees all of its keys, the one before it one less."""
+    """The last row of a block sees all of its keys, and each earlier row one key less."""
 
-    causal_diagonal: Any = None  # has no meaning
+    causal_diagonal: Any = None  # has no effect
 
 
 @dataclasses.dataclass
 class BlockDiagonalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMask):
-    """A window in each block, as LocalAttentionFromBottomRightMask has it."""
+    """A window in each block, as in LocalAttentionFromBottomRightMask."""
 
     window_left: int
     window_right: int
@@ -276,7 +277,7 @@ class BlockDiagonalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMask):
 
 @dataclasses.dataclass
 class BlockDiagonalCausalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMask):
-    """Causal in each block, the last `window_size` keys only."""
+    """Causal in each block, limited to the last `window_size` keys of each row."""
 
     _window_size: int
 
@@ -306,12 +307,12 @@ class PagedBlockDiagonalPaddedKeysMask(AttentionBias):
 
 
 class PagedBlockDiagonalCausalWithOffsetPaddedKeysMask(PagedBlockDiagonalPaddedKeysMask):
-    """The same, causal: the last row of a block sees all of its keys."""
+    """PagedBlockDiagonalPaddedKeysMask, causal: the last row of a block sees all of its keys."""
 
 
 @dataclasses.dataclass
 class BlockDiagonalGappyKeysMask(AttentionBias):
-    """The keys of block s begin at kv_seqstarts[s]; the last entry of kv_seqstarts is the number of all keys."""
+    """The keys of block s begin at kv_seqstarts[s]. The last entry of kv_seqstarts is the total number of keys."""
 
     q_seqinfo: Any
     k_seqinfo: Any
@@ -327,7 +328,9 @@ class BlockDiagonalGappyKeysMask(AttentionBias):
     def make_paged(
         self, block_tables: torch.Tensor, page_size: int, notional_padding: int, paged_type: Any
     ) -> Any:  # fmt: skip
-        """The same keys in pages, if those of block s lie from s * notional_padding on here."""
+        """Returns a paged mask of the same keys. In this mask, the keys of block s begin at or after s *
+        notional_padding.
+        """
         if notional_padding % page_size:
             raise ArgumentError(f"notional_padding: {notional_padding}, allowed a multiple of page_size, {page_size}")
         info = self.k_seqinfo
@@ -338,12 +341,12 @@ class BlockDiagonalGappyKeysMask(AttentionBias):
 
 
 class BlockDiagonalCausalWithOffsetGappyKeysMask(BlockDiagonalGappyKeysMask):
-    """The same, causal: the last row of a block sees all of its keys."""
+    """BlockDiagonalGappyKeysMask, causal: the last row of a block sees all of its keys."""
 
 
 @dataclasses.dataclass
 class PagedBlockDiagonalGappyKeysMask(AttentionBias):
-    """In pages; the first kv_seqstarts[s] keys of block s are not seen."""
+    """Keys in pages. The first kv_seqstarts[s] keys of block s are hidden."""
 
     q_seqinfo: Any
     k_seqinfo: Any
@@ -362,7 +365,7 @@ class PagedBlockDiagonalGappyKeysMask(AttentionBias):
 
 
 class PagedBlockDiagonalCausalWithOffsetGappyKeysMask(PagedBlockDiagonalGappyKeysMask):
-    """The same, causal: the last row of a block sees all of its keys."""
+    """PagedBlockDiagonalGappyKeysMask, causal: the last row of a block sees all of its keys."""
 
 
 def _at_least(name: str, found: int, least: int) -> None:
@@ -386,7 +389,7 @@ def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _packed(cls: Any, of_rows: Sequence[torch.Tensor], of_keys: Sequence[torch.Tensor]) -> tuple[Any, torch.Tensor]:
-    """The mask of tensors (batch, seqlen, ...), with which it can split them again, and the rows one after another."""
+    """Returns the mask of tensors (batch, seqlen, ...), which stores how to split them, and the concatenated rows."""
     lengths = [[n for x in tensors for n in [x.shape[1]] * x.shape[0]] for tensors in (of_rows, of_keys)]
     found = cls.from_seqlens(*lengths, device=of_rows[0].device)
     found._batch_sizes = [x.shape[0] for x in of_rows]

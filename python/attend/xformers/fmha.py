@@ -1,4 +1,6 @@
-"""xFormers' functions of attention (xformers.ops.fmha) by their names and positional orders, computed by attend."""
+"""xFormers' attention functions (xformers.ops.fmha) under their names and with their argument order, computed by
+attend.
+"""
 
 from __future__ import annotations
 
@@ -48,30 +50,32 @@ def memory_efficient_attention(
     op: Any = None,
     output_dtype: Any = None,
 ) -> Any:
-    """o = dropout(softmax(scale * query key^T + attn_bias)) value, differentiable.
+    """Computes o = dropout(softmax(scale * query key^T + attn_bias)) value, differentiable.
 
     Arguments:
         query: torch tensor f32, f16, bf16, or f64 on a CPU, (batch, seqlen_q, heads, head_dim); (batch, seqlen_q,
             head_dim) for one head; or (batch, seqlen_q, groups, heads of a group, head_dim).
-        key: likewise (batch, seqlen_k, heads, head_dim). value: (batch, seqlen_k, heads, head_dim_v). A head that was
-            expanded to all heads, or to all of a group, is read once. Beyond xFormers fewer heads will do, as in
-            `attend.attention`, and the gradients are there for groups, too.
-        attn_bias: None; a float tensor that is added to the scores, (batch, heads, seqlen_q, seqlen_k), with 3
-            dimensions of query (batch, seqlen_q, seqlen_k), with 5 (batch, groups, heads, seqlen_q, seqlen_k), any of
-            them 1, differentiable; or an instance of one of the classes of `attend.xformers.attn_bias`, or of
-            xFormers' of the same name. With blocks the batch is 1. Padded and paged keys are read in place where no
-            gradient is asked for, by `attend.decode`; else those that are seen are copied together first.
-        p: probability of dropping an entry of the softmax, 0 <= p < 1, by torch's default generator of the device.
-        scale: None: 1 / sqrt(head_dim).
-        op: not used: it names the kernels of xFormers that would compute, and changes no result.
-        output_dtype: of the result; None: that of query. It is computed in query's.
+        key: same dtype and number of dimensions, (batch, seqlen_k, heads, head_dim). value: (batch, seqlen_k, heads,
+            head_dim_v). A head that was expanded to all heads, or to all heads of a group, is read once. Unlike in
+            xFormers, key and value may have fewer heads than query, as in `attend.attention`, and groups have
+            gradients.
+        attn_bias: None, a float tensor, or a bias object. A float tensor is added to the scores and differentiable:
+            (batch, heads, seqlen_q, seqlen_k), with 3 dimensions of query (batch, seqlen_q, seqlen_k), with 5 (batch,
+            groups, heads, seqlen_q, seqlen_k). Any of these may be 1. A bias object is an instance of a class of
+            `attend.xformers.attn_bias`, or of xFormers' class of the same name. With blocks the batch is 1. Without
+            gradients, `attend.decode` reads padded and paged keys in place. Otherwise the visible keys are first copied
+            together.
+        p: probability of dropping a softmax entry, 0 <= p < 1, from torch's default generator of the device.
+        scale: None means 1 / sqrt(head_dim).
+        op: ignored. In xFormers it selects kernels and does not change results.
+        output_dtype: the dtype of the result. None means that of query. The computation uses query's dtype.
 
     Returns:
-        Shaped like query, with head_dim_v in the place of head_dim. A row that sees no key is 0, not NaN.
+        Shaped like query, with head_dim_v instead of head_dim. A row that sees no key is 0, not NaN.
 
     Raises:
-        attend.Error naming the argument, the value found and the allowed ones. It is also a ValueError if an argument
-        is wrong, and a NotImplementedError if attend lacks something.
+        attend.Error, whose message names the argument, the value found and the allowed values. It is also a ValueError
+        if an argument is wrong, and a NotImplementedError if attend does not support the call.
     """
     o, _ = _attention(query, key, value, attn_bias, p, scale, wants_lse=False)
     return o if output_dtype is None else o.to(output_dtype)
@@ -104,10 +108,10 @@ def memory_efficient_attention_forward_requires_grad(
     op: Any = None,
     output_dtype: Any = None,
 ) -> tuple[Any, Any]:
-    """(o, lse) for `memory_efficient_attention_backward`, without autograd and without dropout.
+    """Computes (o, lse) for `memory_efficient_attention_backward`, without autograd and without dropout.
 
     lse: f32 (f64 if query is) (batch, heads, seqlen_q), with 5 dimensions of query (batch, groups, heads, seqlen_q).
-    Blocks have batch 1 in it, too.
+    With blocks its batch is also 1.
     """
     refuse_unless(float(p), (0.0,), "p")
     with torch.no_grad():
@@ -126,9 +130,9 @@ def memory_efficient_attention_partial(
     op: Any = None,
     output_dtype: Any = None,
 ) -> tuple[Any, Any]:
-    """(o, lse) over a part of the keys, which `merge_attentions` puts together, without gradients.
+    """Computes (o, lse) over a part of the keys, without gradients. `merge_attentions` merges the parts.
 
-    o is f32 (f64 if query is) unless output_dtype says otherwise. lse as in
+    o is f32 (f64 if query is) unless output_dtype is given. lse as in
     `memory_efficient_attention_forward_requires_grad`.
     """
     wide = torch.float64 if getattr(query, "dtype", None) == torch.float64 else torch.float32
@@ -150,7 +154,9 @@ def memory_efficient_attention_backward(
     *,
     op: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """(dq, dk, dv) of what `memory_efficient_attention_forward_requires_grad` gave; grad and output are like query."""
+    """Computes (dq, dk, dv) for results of `memory_efficient_attention_forward_requires_grad`. grad and output are like
+    query.
+    """
     refuse_unless(float(p), (0.0,), "p")
     q, k, v = leaves = [x.detach().requires_grad_() for x in (query, key, value)]
     with torch.enable_grad(), _by_xformers_names():
@@ -174,11 +180,11 @@ def memory_efficient_attention_backward(
 def merge_attentions(
     attn_split: Any, lse_split: Any, write_lse: bool = True, output_dtype: Any = None
 ) -> tuple[Any, Any]:  # fmt: skip
-    """(o, lse) over all keys of the results over parts of them, (o, None) without `write_lse`.
+    """Merges results over parts of the keys. Returns (o, lse) over all keys, or (o, None) without `write_lse`.
 
     attn_split: tensors (batch, seqlen_q, heads, head_dim_v) or (batch, seqlen_q, groups, heads, head_dim_v), in a list
-    or along the first dimension of one. lse_split: likewise (batch, heads, seqlen_q) or (batch, groups, heads,
-    seqlen_q). Differentiable.
+    or stacked along the first dimension of one tensor. lse_split: in the same way, (batch, heads, seqlen_q) or (batch,
+    groups, heads, seqlen_q). Differentiable.
     """
     outs, lses = list(attn_split), list(lse_split)
     if len(outs) != len(lses) or not outs:
@@ -187,7 +193,7 @@ def merge_attentions(
     flat = [(_with_heads(o), lse.reshape(lse.shape[0], -1, lse.shape[-1])) for o, lse in zip(outs, lses)]
     is_differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (*outs, *lses))
     with _by_xformers_names():
-        if is_differentiated or outs[0].dtype == torch.float64:  # which the library does not merge
+        if is_differentiated or outs[0].dtype == torch.float64:  # the library merges neither of these
             o, lse = _merged_by_torch(flat)
         else:
             o, lse = merge(flat, layout="bshd", return_lse=True)
@@ -198,7 +204,7 @@ def merge_attentions(
 def _merged_by_torch(states: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     lses = torch.stack([lse for _, lse in states])
     lse = torch.logsumexp(lses, 0)
-    weights = torch.exp(lses - torch.where(lse.isinf(), 0, lse)).transpose(2, 3).unsqueeze(4)  # 0 where nothing is seen
+    weights = torch.exp(lses - torch.where(lse.isinf(), 0, lse)).transpose(2, 3).unsqueeze(4)  # 0 if no key is visible
     return sum(weight * o for weight, (o, _) in zip(weights, states)).to(states[0][0].dtype), lse
 
 
@@ -209,7 +215,7 @@ def _with_heads(o: Any) -> Any:
 def _attention(
     query: Any, key: Any, value: Any, attn_bias: Any, p: float, scale: Optional[float], wants_lse: bool
 ) -> tuple[Any, Any]:
-    """o in query's shape, and lse if it is asked for."""
+    """Returns o in query's shape, and lse if `wants_lse`."""
     with _by_xformers_names():
         inputs = inputs_of(query, key, value, attn_bias)
         o, lse = _run(inputs, p, scale, wants_lse)
@@ -222,7 +228,7 @@ def _attention(
 def _run(inputs: Inputs, p: float, scale: Optional[float], wants_lse: bool) -> tuple[Any, Any]:
     cache = None if inputs.needs_gradients or p else cache_of(inputs)
     if cache is not None:
-        # A GPU too old for decode gets copies of the keys, as a call with gradients does.
+        # On a GPU too old for decode, the keys are copied, as in a call with gradients.
         with suppress(UnsupportedError):
             return joined([cache], [decode(*cache[:3], scale=scale, return_lse=True, **cache.options)])
     parts = parts_of(inputs)
@@ -239,7 +245,7 @@ def _run(inputs: Inputs, p: float, scale: Optional[float], wants_lse: bool) -> t
 
 @contextmanager
 def _by_xformers_names() -> Iterator[None]:
-    """Refusals of attend with the names that the caller knows."""
+    """Renames the arguments in attend's errors to the caller's names."""
     try:
         yield
     except Error as error:
