@@ -226,9 +226,9 @@ def _run(inputs: Inputs, p: float, scale: Optional[float], wants_lse: bool) -> t
         with suppress(UnsupportedError):
             return joined([cache], [decode(*cache[:3], scale=scale, return_lse=True, **cache.options)])
     parts = parts_of(inputs)
-    results = []
+    results: list[tuple[Any, Any]] = []
     for part in parts:
-        function = _api.attention_varlen if part.is_packed else _api.attention
+        function: Any = _api.attention_varlen if part.is_packed else _api.attention
         found = function(*part[:3], scale=scale, dropout_p=p, return_lse=wants_lse, **part.options)
         results.append(found if wants_lse else (found, None))
     if not wants_lse:
