@@ -128,9 +128,11 @@ class _Ring(NamedTuple):
         """What is computed at a step if the keys come from a device before this one, and if from one after it."""
         rows, keys = (0, self.num_rows), (0, self.num_keys)
         if not self.sharding:
-            return (_Piece(rows, keys, False),) * 2
+            everything = _Piece(rows, keys, False)
+            return everything, everything
         if step == 0:  # the device's own keys are in the order of its rows, whatever the sharding
-            return (_Piece(rows, keys, True),) * 2
+            diagonal = _Piece(rows, keys, True)
+            return diagonal, diagonal
         if self.sharding == "contiguous":
             return _Piece(rows, keys, False), None
         if self.sharding == "zigzag":

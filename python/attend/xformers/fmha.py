@@ -199,7 +199,8 @@ def _merged_by_torch(states: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     lses = torch.stack([lse for _, lse in states])
     lse = torch.logsumexp(lses, 0)
     weights = torch.exp(lses - torch.where(lse.isinf(), 0, lse)).transpose(2, 3).unsqueeze(4)  # 0 where nothing is seen
-    return sum(weight * o for weight, (o, _) in zip(weights, states)).to(states[0][0].dtype), lse
+    merged: Any = sum(weight * o for weight, (o, _) in zip(weights, states))
+    return merged.to(states[0][0].dtype), lse
 
 
 def _with_heads(o: Any) -> Any:
