@@ -1,4 +1,4 @@
-"""Sphinx's settings of the site. docs/site/build.py makes the pages that it reads: `make docs`."""
+"""Sphinx settings of the website. `make docs` calls docs/site/build.py, which generates the pages for Sphinx."""
 
 import os
 import sys
@@ -25,15 +25,15 @@ source_suffix = {".md": "markdown"}
 nitpicky = True
 nitpick_ignore_regex = [
     ("c:identifier", r"u?int\d+_t|size_t"),
-    ("cpp:identifier", r"State|core(::.*)?|ring(::.*)?|MPI_Comm"),  # declared, not described
-    ("py:obj", ".*"),  # a word in backticks is a link where there is something of its name
+    ("cpp:identifier", r"State|core(::.*)?|ring(::.*)?|MPI_Comm"),  # declared in the headers, but not documented
+    ("py:obj", ".*"),  # a word in backticks is a link if an object has this name
     ("py:(class|exc)", ".*"),  # types of other packages
 ]
 default_role = "py:obj"
 
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
-suppress_warnings = ["myst.header"]  # a file of notes may begin at any level
+suppress_warnings = ["myst.header"]  # a file of notes may start with a heading of any level
 
 breathe_projects = {"attend": os.environ["ATTEND_DOXYGEN_XML"]}
 breathe_default_project = "attend"
@@ -45,12 +45,12 @@ breathe_order_parameters_first = True
 
 graphviz_output_format = "svg"
 
-toc_object_entries = False  # the bar of each page would list every member of every class
+toc_object_entries = False  # otherwise the sidebar lists every member of every class
 
 html_theme = "furo"
 html_title = "attend"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_show_search_summary = False  # it would fetch pages, which a browser refuses without a server
+html_show_search_summary = False  # summaries fetch pages, which browsers refuse for local files
 html_show_sphinx = False

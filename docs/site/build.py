@@ -1,6 +1,6 @@
-"""`make docs`: makes the pages, and of them the site in OUTPUT/html. A warning is an error.
+"""Builds the website in OUTPUT/html for `make docs`. A warning is an error.
 
-python docs/site/build.py OUTPUT BUILD     for example build/docs build/release, where the program has been built
+python docs/site/build.py OUTPUT BUILD     for example build/docs build/release; BUILD contains the built program
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_sphinx(output: Path) -> int:
 
 
 def main(output: Path, build: Path) -> int:
-    for folder in ("source", "doctrees", "html"):  # what is left of a page that is gone would hide a link to it
+    for folder in ("source", "doctrees", "html"):  # files of a removed page would hide broken links to it
         shutil.rmtree(output / folder, ignore_errors=True)
     stage = Stage(output / "source")
     stage.make()

@@ -1,6 +1,4 @@
-"""What Sphinx does not check in a site: that links and anchors lead somewhere, and that no page loads anything from
-elsewhere.
-"""
+"""Checks that Sphinx does not make: every link and anchor has a target, and no page loads files from the network."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import urllib.parse
 from html.parser import HTMLParser
 from pathlib import Path
 
-# Attributes by which a page loads something when it is shown.
+# HTML attributes whose targets a browser loads when it shows the page.
 _LOADS = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("object", "data"), ("link", "href")}
 _ELSEWHERE = re.compile(r"(?:https?:)?//")
 
@@ -35,7 +33,7 @@ class _Page(HTMLParser):
 
 
 def complaints(site: Path) -> list[str]:
-    """One line for each defect of the pages below `site`."""
+    """Returns one line for each defect of the pages below `site`."""
     pages = {path: _Page(path.read_text()) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():

@@ -1,4 +1,4 @@
-"""The page of the command line: what the programs say with --help."""
+"""Generates the page of the command line from the --help output of the programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Programs of the Python package; torch is needed by none to say its help.
+# Programs of the Python package. None of them needs torch for --help.
 MODULES = ("attend", "attend.profile", "attend.bench", "attend.experiments")
 
 

@@ -1,4 +1,4 @@
-"""Docstrings of attend as Napoleon wants them."""
+"""Converts attend's docstrings for Napoleon."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _RESULT = re.compile(r"^(\w+(?:, \w+)*): ")
 
 
 def with_prose(lines: list[str]) -> list[str]:
-    """The docstring with paragraphs in the place of sections that Napoleon would take for lists of types.
+    """Returns the docstring with paragraphs instead of sections that Napoleon would parse as lists of types.
 
-    "Raises:" stays where each of its entries begins with a class. "Returns:" becomes a list of results, if it has
-    several, each with its name.
+    A "Raises:" section stays if each of its entries begins with a class. A "Returns:" section with several named
+    results becomes a list.
     """
     lines = list(lines)
     i = -1
@@ -36,7 +36,7 @@ def with_prose(lines: list[str]) -> list[str]:
 
 
 def _results(body: list[str]) -> list[str]:
-    """A list, where more than one line begins with a name."""
+    """Returns a Markdown list if more than one line begins with a name, otherwise `body` unchanged."""
     if sum(bool(_RESULT.match(line)) for line in body) < 2:
         return body
     items: list[str] = []

@@ -1,6 +1,7 @@
-"""Doxygen over the public headers.
+"""Runs Doxygen on the public headers.
 
-`python doxygen.py OUTPUT` writes its XML below OUTPUT, prints what has no comment, and then ends with 1.
+`python doxygen.py OUTPUT` writes XML below OUTPUT. It prints each symbol without a comment, and exits with status 1 if
+there is one.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ WARN_LOGFILE = {output}/warnings.txt
 
 
 def run(output: Path, headers: Path = ROOT / "include" / "attend") -> list[str]:
-    """XML of the headers below `output`; Doxygen's warnings, of which a symbol without a comment is one."""
+    """Writes XML of the headers below `output`. Returns Doxygen's warnings, one for each symbol without a comment."""
     output.mkdir(parents=True, exist_ok=True)
     doxyfile = output / "Doxyfile"
     doxyfile.write_text(DOXYFILE.format(root=ROOT, headers=headers, output=output, python=sys.executable))
     subprocess.run(["doxygen", str(doxyfile)], check=True)
-    for path in (output / "xml").glob("*.xml"):  # the pages say once that all is in namespace attend
+    for path in (output / "xml").glob("*.xml"):  # each page states once that all names are in namespace attend
         text = path.read_text()
         path.write_text(re.sub(r"(<compoundname>|<innerclass [^>]*>)attend::", r"\1", text))
     return [line for line in (output / "warnings.txt").read_text().splitlines() if line.strip()]

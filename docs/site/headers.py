@@ -1,9 +1,9 @@
-"""Doxygen's input filter: the comments of a public header as Doxygen wants them. `python headers.py HEADER` prints it.
+"""Doxygen's input filter for public headers. `python headers.py HEADER` prints the header with converted comments.
 
-The header's opening `//` block becomes the description of a group, in which all is that the header declares. An
-indented run of lines in a `///` block is a formula or an example, which keeps its shape. "Source:" begins a paragraph,
-also after @throws. What has nothing to be said of, or is the library's own, is left out. Lines keep their numbers where
-they can, for the sake of warnings.
+The header's opening `//` block becomes the description of a group with all declarations of the header. Indented
+lines in a `///` block are a formula or an example and keep their line breaks. "Source:" begins a paragraph, also after
+@throws. The filter removes trivial declarations and the library's internals. Most lines keep their numbers, so that
+warnings show the right line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 _DOC = re.compile(r"^(\s*)///(?!<) ?(.*)$")
-# Copies, moves and comparisons that do what the language says.
+# Copies, moves and comparisons with the behaviour that the language defines.
 _ORDINARY = re.compile(
     r"= default;|^ *~|^ *(\w+)\((?:const )?\1&&?\)(?: noexcept)?;|operator=\((?:const )?\w+&&?\)|^ *friend "
 )
@@ -23,7 +23,7 @@ _INTERNAL = re.compile(r"^\s*/// (?:Of|For) the library's own")
 
 
 def group_of(header: str) -> str:
-    """The name of a header's group, in which the reference shows what the header declares: "attention_hpp"."""
+    """Returns the name of the Doxygen group with the declarations of a header, such as "attention_hpp"."""
     return Path(header).name.replace(".", "_")
 
 
@@ -33,9 +33,9 @@ def body_of(line: str) -> str | None:
 
 
 def without_internals(lines: list[str]) -> list[str]:
-    """Empty lines in the place of what the reference leaves out, and of the comment before it.
+    """Replaces declarations that the reference omits, and the comments above them, by empty lines.
 
-    Internals are left out as far as the next empty line.
+    Internals end at the next empty line.
     """
     kept: list[str] = []
     hidden = False
@@ -51,7 +51,7 @@ def without_internals(lines: list[str]) -> list[str]:
 
 
 def grouped(lines: list[str], group: str) -> list[str]:
-    """The header's opening comment as the group's; the group's brackets around what namespace attend, or C, has."""
+    """Makes a group of the opening comment and the declarations in namespace attend, or in C all declarations."""
     opening = next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
     begin, end = [f"/// @addtogroup {group}", "/// @{"], ["/// @}"]
     head = ["/// @file", f"/// @defgroup {group} {group}", *("/" + line for line in lines[:opening])]
@@ -80,13 +80,16 @@ def filtered(text: str, group: str) -> str:
 
 
 def begins_paragraph(body: str, before: str) -> bool:
-    """Tags in a paragraph of their own: Breathe cuts one that has both text and tags at each link."""
+    """Whether `body` must begin a paragraph.
+
+    Breathe splits a paragraph with both text and tags at each link, so tags get a separate paragraph.
+    """
     tag = re.match(r"@(throws|param|return)", body)
     return body.startswith("Source:") or bool(tag and body_of(before) and not re.match("@", body_of(before) or ""))
 
 
 def example_length(lines: list[str]) -> int:
-    """How many of the first lines are an example: indented ones, and empty ones between them."""
+    """Returns the number of leading lines that form an example: indented lines and empty lines between them."""
     count = 0
     for i, line in enumerate(lines):
         body = body_of(line)
@@ -98,7 +101,7 @@ def example_length(lines: list[str]) -> int:
 
 
 def example(lines: list[str]) -> list[str]:
-    """The same word for word to Doxygen, whose Markdown must not see four spaces: they would begin a block of code."""
+    """Returns the lines as a verbatim block, because Doxygen's Markdown starts a code block at four spaces."""
     prefix = lines[0].partition("///")[0] + "///"
     text = textwrap.dedent("\n".join(body_of(line) or "" for line in lines))
     return [

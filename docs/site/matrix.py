@@ -1,4 +1,7 @@
-"""The page of what each backend does: a cell is what `attend info --explain` says, on GPUs that a driver pretends."""
+"""Generates the page with the options that each backend supports.
+
+A cell shows the answer of `attend info --explain`. A fake driver simulates the GPUs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SIZES = "2,8,512,64"
-# Options, and how `attend info --explain` takes them.
+# Options, and the arguments of `attend info --explain` for them.
 OPTIONS = {
     "float32": ["--dtype", "f32"],
     "float16": ["--dtype", "f16"],
@@ -33,7 +36,7 @@ OPTIONS = {
     "dropout": ["--dropout_p", "0.1"],
 }
 CPU = {"cpu": "cpu", "reference": "reference", "cpu_naive": "cpu_naive"}
-# A column of the GPU's table: compute capability, kernels of the forward pass, of the backward pass.
+# Columns of the GPU table: (compute capability, forward kernels, backward kernels).
 GPU = {
     "Hopper's": (90, "sm90_forward", "sm90_backward"),
     "Ampere's": (80, "sm80_forward", "sm80_backward"),
@@ -62,14 +65,14 @@ TAIL = """\
 
 
 class Program:
-    """`attend info --explain` on this CPU, or on a GPU of a compute capability."""
+    """Runs `attend info --explain` for this CPU, or for a GPU of a given compute capability."""
 
     def __init__(self, build: Path) -> None:
         self.path = build / "attend"
         self._fakes = [next(build.rglob(f"libfake_lib{name}.so")) for name in ("cuda", "nvrtc")]
 
     def explain(self, options: list[str], capability: int = 0) -> dict[str, dict[str, str]]:
-        """{"forward": {backend: why it cannot, or ""}, "backward": ...}"""
+        """Returns {"forward": {backend: reason why it is unsupported, or ""}, "backward": ...}."""
         sizes = options[0] if re.match(r"\d", options[0]) else SIZES
         rest = [word for word in options if word != sizes]
         device = "cuda" if capability else "cpu"
@@ -81,7 +84,7 @@ class Program:
         done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
         found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout) if done.returncode == 0 else {}
         lacks = {mode: {row["compute"]: row.get("lack", "") for row in rows} for mode, rows in found.items()}
-        return lacks or {"forward": {}, "backward": {}}  # refused, whatever the backend
+        return lacks or {"forward": {}, "backward": {}}  # every backend refuses the problem
 
 
 def cell(lacks: dict[str, dict[str, str]], forward: str, backward: str) -> str:
@@ -111,7 +114,7 @@ def page(build: Path) -> str:
             for capability, forward, backward in GPU.values()
         ]
     nowhere = [name for name in OPTIONS if not re.search("yes|ward", " ".join(cpu[name] + gpu[name]))]
-    if nowhere:  # a flag that is none any more, or a problem that makes no sense
+    if nowhere:  # the flag no longer exists, or the problem is invalid
         raise SystemExit(f"no backend takes {', '.join(nowhere)}")
     kernels = ", ".join(f"{title} {capability / 10}" for title, (capability, _, _) in GPU.items())
     return (
@@ -122,7 +125,7 @@ def page(build: Path) -> str:
 
 
 def ladder(program: Program) -> str:
-    """Every other backend of GPUs, by dtype and mask: rungs of the ladder, which take problems without options."""
+    """Returns the table of the ladder's kernels by dtype and mask. They support only problems without options."""
     columns = {
         "float32": ["--dtype", "f32"], "float16": ["--dtype", "f16"], "bfloat16": ["--dtype", "bf16"],
         "causal": ["--causal"], "grouped heads": ["--num_heads_kv", "2"], "head_dim 128": ["2,8,512,128"],
@@ -133,7 +136,7 @@ def ladder(program: Program) -> str:
     names = [name for name in sorted(rungs, key=rungs.__getitem__) if rungs[name].startswith("rung")]
     rows: dict[str, list[str]] = {f"`{name}`": [] for name in names if name not in CPU}
     for options in columns.values():
-        # A rung is asked in a dtype that it takes.
+        # Uses the better result of the two dtypes, because a rung may support only one of them.
         found = [program.explain(in_dtype(options, dtype), 90) for dtype in ("f32", "bf16")]
         for name, row in rows.items():
             cells = [cell(lacks, name.strip("`"), name.strip("`")) for lacks in found]

@@ -1,4 +1,4 @@
-"""The reference's pages: every public name of the Python package, every public header, which doxygen.py reads."""
+"""Generates the reference pages: every public name of the Python package, and every public header via doxygen.py."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headers import group_of
 from sphinx.ext.autodoc.mock import mock
 from stage import ROOT, Stage
 
-# Packages that modules of attend import, and that the reference does without, whether they are installed or not.
+# Packages that attend's modules import. The reference mocks them even if they are installed.
 ABSENT = ["torch", "jax", "jaxlib", "transformers", "onnx", "onnxruntime", "mpi4py"]
-# Modules that do more than import them: they are read, not imported.
+# Modules that use these packages at import time: their sources are parsed instead of imported.
 FROM_SOURCES = ("attend.torch", "attend.jax")
-# The public modules, with the title of each one's page; a page a module.
+# The public modules and the titles of their pages, one page for each module.
 MODULES = {
     "attend": "Python: attend",
     "attend.torch": "Python: attend.torch",
@@ -41,7 +41,7 @@ C_HEADERS = ("attend.h", "c/types.h", "c/attention.h", "c/serving.h", "c/ring.h"
 
 
 def public_names(module: str) -> list[str]:
-    """The names of a module's __all__, without those that begin with an underscore, in the order of the alphabet."""
+    """Returns the names in a module's __all__ that do not begin with an underscore, in alphabetical order."""
     names = sources.all_of(module) if module in FROM_SOURCES else imported(module).__all__
     return sorted((name for name in names if not name.startswith("_")), key=str.lower)
 
@@ -64,7 +64,7 @@ def python_page(module: str) -> str:
 
 
 def automatic(module: str, name: str) -> str:
-    """The directive of autodoc for one name."""
+    """Returns the autodoc directive for one name."""
     found = getattr(imported(module), name)
     if not (found.__doc__ or "").strip():
         raise SystemExit(f"{module}.{name} has no docstring")
@@ -76,9 +76,9 @@ def automatic(module: str, name: str) -> str:
 
 
 def missing(inventory: Path) -> list[str]:
-    """Public names that the site does not describe, by the list of what it does that Sphinx writes."""
+    """Returns the public names that are not in `inventory`, Sphinx's list of described names."""
     with inventory.open("rb") as file:
-        for _ in range(4):  # lines of text before the compressed rest
+        for _ in range(4):  # text lines before the compressed part
             file.readline()
         lines = zlib.decompress(file.read()).decode().splitlines()
     known = {re.split(r" (?:py|cpp|c):", line)[0] for line in lines}
@@ -87,7 +87,7 @@ def missing(inventory: Path) -> list[str]:
 
 
 def exported() -> list[str]:
-    """Functions and classes of the headers that the libraries export, by the names that the site gives them."""
+    """Returns the exported functions and classes of the headers, by their names on the site."""
     names = []
     for header in CPP_HEADERS + C_HEADERS:
         text = re.sub(r"//.*", "", (ROOT / "include/attend" / header).read_text())
@@ -100,15 +100,15 @@ def exported() -> list[str]:
 
 
 def opening_of(text: str) -> str:
-    """A header's opening comment as Markdown; its indented lines are a block of code."""
+    """Returns a header's opening comment as Markdown. Its indented lines become a code block."""
     comment = "\n".join(line[3:] for line in itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
-    # Behind an empty line: elsewhere an indented line continues an entry of a list.
+    # Only after an empty line, because otherwise an indented line continues a list item.
     block = re.compile(r"(?<=\n\n)(?=  (?! *-))(?:^  .*\n?|^\n(?=  ))+", re.MULTILINE)
     return block.sub(lambda match: f"```cpp\n{textwrap.dedent(match[0]).strip()}\n```\n", comment + "\n").strip()
 
 
 def header_page(title: str, headers: tuple[str, ...]) -> str:
-    """A section for each header. Its label is Doxygen's, which links the names of headers in comments."""
+    """Returns a page with one section for each header. The labels are Doxygen's, so that header names become links."""
     parts = [f"# {title}"]
     for header in headers:
         label = Path(header).name.replace("_", "__").replace(".", "_8")

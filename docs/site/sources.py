@@ -1,4 +1,4 @@
-"""Functions of a module that cannot be imported where torch or JAX is missing, described from its source."""
+"""Describes functions from the source of modules that cannot be imported without torch or JAX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _parsed(module: str) -> ast.Module:
 
 
 def all_of(module: str) -> list[str]:
-    """__all__, which is a list of words."""
+    """Returns the module's __all__, which must be a literal list."""
     for node in _parsed(module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
@@ -29,7 +29,7 @@ def description_of(module: str) -> str:
 
 
 def _defined(module: str, name: str) -> ast.FunctionDef:
-    """The function, in the module or where it imports it from."""
+    """Returns the function's definition, in this module or in the module from which it is imported."""
     for node in _parsed(module).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             return node
@@ -41,7 +41,7 @@ def _defined(module: str, name: str) -> ast.FunctionDef:
 
 
 def directive(module: str, name: str) -> str:
-    """reStructuredText that describes a function as autodoc does."""
+    """Returns reStructuredText that describes a function in the form of autodoc."""
     function = _defined(module, name)
     lines = inspect.cleandoc(ast.get_docstring(function) or "").splitlines()
     if not lines:

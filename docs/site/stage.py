@@ -1,7 +1,8 @@
-"""The pages of the site, made of the repository's Markdown: docs/X.md becomes X.md, README.md becomes overview.md.
+"""Generates the pages of the website from the repository's Markdown.
 
-Links stay as they are between pages. One to another file of the repository leads to a page that shows the file. The
-table of contents is docs/README.md, which a code-hosting site shows for the folder.
+docs/X.md becomes X.md, and README.md becomes overview.md. Links between pages stay unchanged. A link to another file of
+the repository becomes a link to a page that shows the file. The table of contents is docs/README.md, which a
+code-hosting site shows for the folder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-# Pages beyond docs/, and the names that they have on the site.
+# Pages with other names on the site, including those outside docs/.
 OTHERS = {
     "docs/README.md": "index.md",
     "README.md": "overview.md",
@@ -24,25 +25,25 @@ LANGUAGES = {
     ".cuh": "cuda", ".cpp": "cpp", ".hpp": "cpp", ".h": "c", ".py": "python", ".json": "json", ".md": "markdown",
     ".txt": "text",
 }  # fmt: skip
-# A block of code, a span of code, or a link outside of both.
+# A code block, a code span, or a link outside of both.
 _TOKEN = re.compile(
     r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)`*[ ]*$|(?P<ticks>`+)[^`].*?(?P=ticks)(?!`)|\]\((?P<target>[^)\s]+)\)",
     re.MULTILINE | re.DOTALL,
 )
 _ENTRY = re.compile(r"^- (?:\[(?P<title>[^\]]+)\]\((?P<file>[^)]+)\.md\)|`(?P<made>[\w/]+)`)", re.MULTILINE)
-# What is said to readers of the repository alone.
+# Text that only readers of the repository see.
 _ELSEWHERE = re.compile(r"^<!-- not on the site -->\n.*?^<!-- on the site -->\n\n?", re.MULTILINE | re.DOTALL)
 _MERMAID = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def pages() -> dict[str, str]:
-    """Every Markdown file that is a page, relative to the repository, and its name on the site."""
+    """Returns every Markdown page, relative to the repository, and its name on the site."""
     found = {str(path.relative_to(ROOT)): str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
     return found | OTHERS
 
 
 class Stage:
-    """The folder of the pages, and the files of the repository that they link to."""
+    """Writes the pages into a folder, with pages for the repository files that they link to."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -66,7 +67,7 @@ class Stage:
             self.show(path)
 
     def linked(self, text: str, source: str, name: str) -> str:
-        """The text of a page with its links turned to where their targets are on the site."""
+        """Returns the text of a page with its links changed to the targets' places on the site."""
 
         def turned(match: re.Match[str]) -> str:
             target = match["target"]
@@ -83,14 +84,14 @@ class Stage:
         return _TOKEN.sub(turned, text)
 
     def place_of(self, place: str) -> str:
-        """Where a file or folder of the repository that is no page lies on the site."""
+        """Returns the place on the site of a repository file or folder that is not a page."""
         if place.startswith("docs/") and place.endswith(".svg"):
             return place.removeprefix("docs/")
         self.shown.add(place)
         return f"source/{place}/index.md" if (ROOT / place).is_dir() else f"source/{place}.md"
 
     def show(self, place: str) -> None:
-        """A page that shows a file, or lists a folder and shows its files."""
+        """Writes a page that shows a file, or a page that lists a folder and pages for its files."""
         path = ROOT / place
         if path.is_dir():
             files = sorted(file.name for file in path.iterdir() if file.is_file())
@@ -109,12 +110,12 @@ class Stage:
         self.write(f"source/{place}.md", f"{HEAD}# {place}\n\n{fence}{language}\n{text}\n{fence}\n")
 
 
-# Pages of source files are reached by links, and are not what a reader looks for by words.
+# Front matter for pages of source files: they are reached by links only and stay out of the search index.
 HEAD = "---\norphan: true\nnosearch: true\n---\n\n"
 
 
 def with_contents(text: str) -> str:
-    """The index with a toctree behind each of its lists. An entry in backticks is a page that only the site has."""
+    """Returns the index with a toctree after each list. An entry in backticks is a page that only the site has."""
     parts = re.split(r"^## ", text, flags=re.MULTILINE)
     for i, part in enumerate(parts[1:], 1):
         caption = part.partition("\n")[0]
@@ -130,7 +131,7 @@ def with_contents(text: str) -> str:
 
 
 def graphs(text: str) -> str:
-    """Flowcharts of Mermaid, of which the pages use arrows and names alone, as Graphviz draws them."""
+    """Converts Mermaid flowcharts to Graphviz. The pages use only arrows and names of Mermaid."""
 
     def drawn(match: re.Match[str]) -> str:
         lines = []

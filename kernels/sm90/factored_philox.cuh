@@ -1,5 +1,5 @@
-// The random words of philox.cuh, bit for bit, for many rows and many quads (groups of four keys) of one head. Parts of
-// the first rounds that depend on the quad alone, or on the row alone, are computed once:
+// Random words of philox.cuh, bit for bit, for many rows and many quads (groups of four keys) of one head. In the first
+// rounds some parts depend only on the quad or only on the row. These parts are computed once:
 //
 //   round    product 0 is of   product 1 is of
 //   1        quad              head
@@ -7,7 +7,7 @@
 //   3        quad              both
 //   4 to 10  both              both
 //
-// So 15 of a block's 20 wide products are left. With its keys a round turns the words 0 to 3 into
+// So 15 of a block's 20 wide products remain. A round turns the words 0 to 3, with its keys, into
 //   high(product 1) ^ word 1 ^ key 0,   low(product 1),   high(product 0) ^ word 3 ^ key 1,   low(product 0)
 #pragma once
 
@@ -27,13 +27,13 @@ struct PhiloxProduct {
   }
 };
 
-// The per-row part of the Philox state: product 0 of round 2.
+// Returns the per-row part of the Philox state: product 0 of round 2.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropMask& drop_mask, uint32 row) {
   const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, drop_mask.head).high;
   return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ drop_mask.key0);
 }
 
-// The per-key part of the Philox state after kFactoredRounds, for a quad of keys. A thread loads its 16 bytes at once.
+// Per-key part of the Philox state after kFactoredRounds, for a quad of keys. A thread loads its 16 bytes at once.
 struct alignas(16) PhiloxQuad {
   uint32 factor;  // of round 3's product 1, without the row's part
   uint32 word0;   // without the high half of that product
@@ -49,7 +49,7 @@ struct alignas(16) PhiloxQuad {
             third.high ^ (drop_mask.key1 + 2 * kPhiloxWeyl1), third.low};
   }
 
-  // The words of the row and the quad after kFactoredRounds. After kPhiloxRounds they are DropMask::words().
+  // Returns the words of the row and the quad after kFactoredRounds. After kPhiloxRounds they are DropMask::words().
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxWords meet(PhiloxProduct row) const {
     const auto product1 = PhiloxProduct::of(kPhiloxMultiplier1, row.high ^ factor);
     return {{product1.high ^ word0, product1.low, word2 ^ row.low, word3}};

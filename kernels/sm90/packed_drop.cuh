@@ -1,6 +1,6 @@
-// Drops entries of packed pairs of p, in kernels that have no instructions to spare. The decisions and their order of
-// bits are those of accumulator_scores.cuh, but they take fewer instructions: several Philox blocks are computed at a
-// time, each with 15 of its 20 wide multiplications (factored_philox.cuh).
+// Dropout for packed pairs of p, in kernels that are limited by instructions. The decisions and the order of their bits
+// are those of accumulator_scores.cuh. This code needs fewer instructions: it computes several Philox blocks at a time,
+// each with 15 of its 20 wide multiplications (factored_philox.cuh).
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -8,18 +8,19 @@
 
 namespace attend {
 
-// bits = 2 * bits + (word + addend carries): an addition, and an addition with carry.
+// Computes bits = 2 * bits + (1 if word + addend carries, otherwise 0), in two instructions.
 __device__ __forceinline__ void append_carry(uint32& bits, uint32 word, uint32 addend) {
   asm("{\n.reg .u32 sum;\nadd.cc.u32 sum, %1, %2;\naddc.u32 %0, %0, %0;\n}\n" : "+r"(bits) : "r"(word), "r"(addend));
 }
 
-// A thread has values of two rows of the tile. It computes the Philox blocks of this one.
+// Returns the row whose Philox blocks the thread computes. A thread has values of two rows of the tile.
 [[nodiscard]] __device__ __forceinline__ int row_decided_by(int thread) {
   return accumulator_row(thread) + thread % 2 * kRowHalf;
 }
 
-// kept_bits() (not transposed) from two parts of the Philox state: `row` is of row_decided_by(thread), `quads` of the
-// tile's quads of keys, in shared memory. kBlocks chains of rounds run at a time.
+// Does the same as kept_bits() (not transposed), from two parts of the Philox state. `row` belongs to
+// row_decided_by(thread), and `quads` to the tile's quads of keys, in shared memory. kBlocks chains of rounds run at a
+// time.
 template <int kCount, int kBlocks>
 __device__ __forceinline__ void kept_bits_factored(const DropMask& drop_mask, PhiloxProduct row,
                                                    const PhiloxQuad* quads, uint32 (&kept)[kKeptWords<kCount>],
@@ -32,7 +33,7 @@ __device__ __forceinline__ void kept_bits_factored(const DropMask& drop_mask, Ph
     const int begin = 8 * w;
     uint32 nibbles = 0;
 #pragma unroll
-    for (int end = kTiles < begin + 8 ? kTiles : begin + 8; end > begin; end -= kBlocks) {  // the last comes first
+    for (int end = kTiles < begin + 8 ? kTiles : begin + 8; end > begin; end -= kBlocks) {  // last first
       PhiloxWords words[kBlocks];
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
@@ -57,8 +58,8 @@ __device__ __forceinline__ void kept_bits_factored(const DropMask& drop_mask, Ph
   }
 }
 
-// Keeps each half of `pair`, or makes it 0. The top bit of byte kByte of `low` decides on the low half, that of `high`
-// on the high half. PTX ISA: prmt, whose selector's high bit repeats a byte's sign.
+// Returns `pair` with each half kept or set to 0. The top bit of byte kByte of `low` decides on the low half, that of
+// `high` on the high half. PTX ISA: prmt, whose selector's high bit replicates the sign of a byte.
 template <int kByte>
 [[nodiscard]] __device__ __forceinline__ uint32 keep_halves(uint32 pair, uint32 low, uint32 high) {
   constexpr uint32 kSelector = (8u | kByte) * 0x11u | (12u | kByte) * 0x1100u;
@@ -67,13 +68,13 @@ template <int kByte>
   return pair & mask;
 }
 
-// Entries of p that are not kept become 0. p is packed in the accumulator's order.
+// Sets entries of p that are not kept to 0. p is packed in accumulator order.
 template <int kCount>
 __device__ __forceinline__ void drop_pairs(uint32 (&p)[kCount / 2], const uint32 (&kept)[kKeptWords<kCount>]) {
 #pragma unroll
   for (int w = 0; w < kKeptWords<kCount>; ++w) {
 #pragma unroll
-    for (int bit = 0; bit < 8; bit += 2) {  // of each byte: shifted to its top
+    for (int bit = 0; bit < 8; bit += 2) {  // bit of each byte, shifted to its top
       const uint32 low = kept[w] << (7 - bit);
       const uint32 high = kept[w] << (6 - bit);
       const int i = 16 * w + bit / 2;

@@ -1,12 +1,12 @@
-// Exchanges between an accumulator's order, in which four lanes share eight columns, and that of memory, in which each
-// lane has eight.
+// Converts between the accumulator's order, in which four lanes share eight columns, and memory order, in which each
+// lane has eight columns.
 #pragma once
 
 #include "../common/warp_reduce.cuh"
 
 namespace attend {
 
-// Each of four neighbouring lanes has four registers. Lane q gets register q of all lanes, in the order of the lanes.
+// Transposes four registers of four neighbouring lanes. Lane q gets register q of all lanes, in the order of the lanes.
 __device__ __forceinline__ void transpose_quad(uint32 (&r)[4]) {
   const bool odd = threadIdx.x % 2 != 0;
   const bool high = threadIdx.x / 2 % 2 != 0;

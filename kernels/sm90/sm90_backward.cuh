@@ -1,22 +1,26 @@
-// sm90, backward: dq (as float sums), dk and dv of o = softmax(s) v, on wgmma and the copy engine.
+// sm90, backward: dq (as float sums), dk and dv of o = softmax(s) v, with wgmma and the copy engine (TMA).
 //
 //   p = exp(s - lse)   dv = p^T dout   ds = p (dout v^T - delta)   dk = scale ds^T q   dq = scale ds k
 //
-// Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs
-// Supports float16, bfloat16; head dimensions to 128 each (larger ones: sm90_backward_wide_keys.cuh); full, causal,
-//          window masks; a term by position; a transform; dropping; packed sequences; grouped heads; any lengths. A
-//          term by position excludes windows that do not end on the diagonal, and above 64 columns dropping; a
-//          transform excludes dropping. Strides and addresses are multiples of 16 bytes, no stride is 0. sm_90a
-// Work     A block has 128 keys (192 if both head dimensions are at most 64) and walks over the tiles of 64 query rows
-//          that see them, for all query heads of the group. dk and dv stay in registers. A tile takes five products in
-//          one pass. dq is added up in global memory, in a fixed order only if kIsDeterministic, and rounded by
-//          sm90_backward_finish.cuh. kOwnsHeads: a block has all keys of a head, one block of them after the other, and
-//          rounds dq itself, in a fixed order: sm90_backward_own_rows.cuh
-// Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three compute all the rest
-//          (sm90_backward_compute.cuh). Above 64 columns, and if they own heads, blocks are persistent, and the last
-//          warpgroup loads (sm90_backward_load.cuh) and adds dq. Otherwise warpgroup 0 loads (sm90_backward_narrow.cuh)
-// Memory   sm90_backward_layout.cuh; sm90_backward_workspace.cuh: a float dq, and two floats a row
-// Limits   NaN or inf in a row of dout, q, k or v can reach what shares a tile with it; lengths below 2^30
+// Shapes   q, dout, o (batch, heads, seqlen_q, .), k, v (batch, heads_k, seqlen_k, .); args: Sm90BackwardArgs.
+// Supports float16, bfloat16; head dimensions up to 128 (larger ones: sm90_backward_wide_keys.cuh); full, causal and
+//          window masks; a position term (ALiBi); a transform (softcap); dropout; packed sequences; grouped heads; any
+//          lengths. A position term excludes windows that do not end on the diagonal. It also excludes dropout if a
+//          head dimension is above 64. A transform excludes dropout. Strides and addresses are multiples of 16 bytes,
+//          and no stride is 0. Requires sm_90a.
+// Work     A thread block has 128 keys, or 192 if both head dimensions are at most 64. It iterates over the tiles of 64
+//          query rows that see these keys, for all query heads of the group. dk and dv stay in registers. Each tile
+//          needs five products, all made in one pass. The copy engine adds dq to float sums in global memory, and
+//          sm90_backward_finish.cuh rounds them. The order of the additions is fixed only if kIsDeterministic.
+//          kOwnsHeads: a thread block processes all key blocks of a head, one after another, and rounds dq itself, in a
+//          fixed order (sm90_backward_own_rows.cuh).
+// Roles    Warpgroup 0 computes dq (sm90_backward_query.cuh). Two or three warpgroups compute everything else
+//          (sm90_backward_compute.cuh). Thread blocks are persistent if a head dimension is above 64 or if they own
+//          heads. The last warpgroup of a persistent block loads (sm90_backward_load.cuh) and adds dq to the sums. In
+//          other blocks warpgroup 0 does both (sm90_backward_narrow.cuh).
+// Memory   Shared: sm90_backward_layout.cuh. Global: a float dq and two floats per row (sm90_backward_workspace.cuh).
+// Limits   A NaN or inf in a row of dout, q, k or v can spread to other results of the same tile. Lengths are below
+//          2^30.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
@@ -28,7 +32,7 @@
 
 namespace attend {
 
-// A computing warpgroup of a persistent block.
+// Runs a computing warpgroup of a persistent thread block.
 template <class Config>
 __device__ __forceinline__ void compute_items(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args,
                                               int warpgroup) {
@@ -80,7 +84,7 @@ __device__ __forceinline__ void sm90_backward_narrow(Sm90BackwardStorage<Config>
   }
 }
 
-// Grid: sm90_backward_blocks(), Config::kThreads threads.
+// Computes one thread block's share of dq, dk and dv. Grid: sm90_backward_blocks(), with Config::kThreads threads.
 template <class Config>
 __device__ void sm90_backward(const Sm90BackwardArgs& args) {
   constexpr bool kIsPersistent = BackwardShape<Config>::kTile.is_persistent;
@@ -91,7 +95,7 @@ __device__ void sm90_backward(const Sm90BackwardArgs& args) {
       if (!make_item<Config>(smem.items[0], args, blockIdx.x)) smem.items[0].key = -1;
     }
   }
-  __syncthreads();  // the barriers are initialised
+  __syncthreads();  // all threads now see initialised barriers
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if constexpr (kIsPersistent) {
     sm90_backward_persistent(smem, args, warpgroup);

@@ -1,8 +1,8 @@
-// Gradients of tensors that the caller's function reads, by the warpgroup that computes dq.
+// Gradients of tensors that a custom score reads, computed by the warpgroup that computes dq.
 //
-// Functions have slope 1, so ds of q.k is the gradient of their value, and it lies in shared memory for dq. Threads add
-// it up along lines of pairs that read the same elements with the same derivatives (CustomScoreCode::kLines), and add a
-// product for each line (captured_shares.cuh).
+// These custom scores have slope 1, so ds of q.k is the gradient of their value. ds is already in shared memory, for
+// dq. Threads sum ds along lines of pairs that read the same elements with the same derivatives
+// (CustomScoreCode::kLines). They then add one product per line (captured_shares.cuh).
 #pragma once
 
 #include "../attention/captured_shares.cuh"
@@ -13,19 +13,19 @@
 
 namespace attend {
 
-// Families that refuse such gradients have no constant for it.
+// Whether the kernel computes such gradients. Families that refuse them have no constant for it.
 template <class Config>
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool has_captured_gradients() {
   if constexpr (requires { Config::kHasCapturedGradients; }) return Config::kHasCapturedGradients;
   return false;
 }
 
-// Code: looked at only where there is one that has gradients.
+// Code: a template parameter, so that it is only instantiated if a custom score has gradients.
 template <class Config, class Code = CustomScoreCode>
 class BackwardCaptureSums {
  public:
-  // ds: of a tile of rows, a panel of rows for each 64 keys, swizzled; only so many keys are seen by any of the rows.
-  // By the warpgroup's warps, which need not be together.
+  // Adds the shares of one query tile. ds: swizzled, with a panel of rows for each 64 keys. keys: number of keys that
+  // any of the rows sees. The warps of the warpgroup call this; they need not be synchronised.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                              int row_tile, const Bits16* ds, int keys) {
     constexpr GradientLines kLines = Code::kLines;
@@ -47,13 +47,13 @@ class BackwardCaptureSums {
   }
 
  private:
-  // Have all pairs of the tile the same gradients?
+  // Returns whether all pairs of the tile have the same gradients.
   [[nodiscard]] static __device__ __forceinline__ bool are_same(int first_row, int first_key) {
     const int distance = first_row - first_key;
     return distance - (Config::kBlockN - 1) >= Code::kSameFrom || distance + (Config::kBlockM - 1) <= Code::kSameUntil;
   }
 
-  // A row for each lane of two warps.
+  // Adds each pair separately. Two warps have one row per lane.
   static __device__ __forceinline__ void add_pairs(const Bits16* ds, int keys, auto add) {
     const int row = static_cast<int>(threadIdx.x % kWarpgroup);
     if (row >= Config::kBlockM) return;
@@ -68,7 +68,8 @@ class BackwardCaptureSums {
         ds[(key / kPanelColumns * Config::kBlockM + row) * kPanelColumns + chunk * kChunk + key % kChunk]);
   }
 
-  // A pair of the lane's line, and the line's sum: 0 if no pair of it is seen. By whole warps.
+  // Adds the share of a line. (row, key): a pair of the lane's line. sum: of the line, or 0 if no pair is seen. All
+  // lanes of a warp call this.
   static __device__ __forceinline__ void add_line(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int head,
                                                   int row, int key, float sum) {
     if (__all_sync(kAllLanes, sum == 0.0f)) return;

@@ -1,23 +1,25 @@
-// The computing warpgroups of the sm90 backward pass: each has 64 keys and walks over all query tiles that see them.
+// Computing warpgroups of the sm90 backward pass. Each has 64 keys and iterates over all query tiles that see them.
 //
 //   p^T = exp2(scale_log2 k q^T - lse_log2)    dp^T = v dout^T    ds^T = p^T (dp^T - delta)
 //   dv += p^T dout    dk += ds^T q
 //
-// p and ds are too large by powers of two, Sm90BackwardUnits. A term by position is added to lse or to the exponent. If
-// entries are dropped, the decisions on a tile come before step 1, dp starts at 0 instead of -delta, dropped entries
-// leave dp in step 2, and then p.
+// p and ds are scaled by powers of two (Sm90BackwardUnits). A position term (ALiBi) is added to lse or to the exponent.
+// With dropout, step 1 begins with the decisions for the tile, and dp starts at 0 instead of -delta. In step 2 dropped
+// entries of dp become 0, and then those of p.
 //
-// Keys are rows of the products, so that p^T and ds^T are A operands in the registers that they are computed in. ds
-// also goes to shared memory, transposed, for dq. Tile i; | all products drained:
-//   1  issue dp(i), which starts at -delta(i), read before: reads of shared memory starve while products run
+// Keys are rows of the products. So p^T and ds^T are A operands in the registers in which they are computed. ds is also
+// written to shared memory, transposed, for dq. These are the steps of tile i; "|" means that all products have
+// completed:
+//   1  read delta(i), because reads of shared memory starve while products run; issue dp(i), which starts at -delta(i)
 //   2  | ds(i) = p dp, to registers and shared memory
 //   3  take the token; issue dk(i); read lse(i + 1); announce ds(i)
 //   4  | issue s(i + 1) and dv(i)
-//   5  s(i + 1) is done: pass the token; p(i + 1) = exp2(s) in place, while dv(i) runs
+//   5  when s(i + 1) has completed: pass the token; p(i + 1) = exp2(s) in place, while dv(i) runs
 //   6  | pack p(i + 1)
-// The token goes round the warpgroups and keeps their phases apart. So one has products for the tensor cores while
-// another is in 5, 6, 1 and 2. Without it they fall into step, and all wait for their exponentials.
-// docs/hopper_backward.md has the budget of registers, which decides this order, and measurements of other orders.
+// The warpgroups pass a token to each other in turn, which keeps their phases apart. While one warpgroup is in steps 5,
+// 6, 1 and 2, another has products for the tensor cores. Without the token the warpgroups fall into step, and all
+// compute exponentials at the same time. docs/hopper_backward.md has the register budget, which decides this order, and
+// measurements of other orders.
 #pragma once
 
 #include "packed_drop.cuh"
@@ -42,7 +44,7 @@ class BackwardComputer {
   using Storage = Sm90BackwardStorage<Config>;
   using PositionTerm = BackwardPositionTerm<Config>;
 
-  // warpgroup: number among the computing ones; uniform.
+  // warpgroup: index among the computing warpgroups; uniform.
   __device__ __forceinline__ BackwardComputer(Storage& smem, const Sm90BackwardArgs& args, int warpgroup)
       : smem_(smem), args_(args), base_(MatrixDescriptor::along_rows(smem_address(&smem))), warpgroup_(warpgroup) {
     ds_place_ = ds_place(threadIdx.x);
@@ -50,10 +52,11 @@ class BackwardComputer {
     token().begin();
   }
 
-  // After the last item.
+  // Ends the use of the token. Call it after the last item.
   __device__ __forceinline__ void finish() { token().end(); }
 
-  // All steps of an item; then dk and dv to memory. keys_parity: of the phase in which its k and v come.
+  // Runs all steps of an item, then stores dk and dv. keys_parity: parity of the phase in which the item's k and v
+  // arrive.
   __device__ __forceinline__ void compute(const Sm90BackwardItem& item, uint32 keys_parity) {
     fill_zero(dk_);
     fill_zero(dv_);
@@ -61,7 +64,8 @@ class BackwardComputer {
     int step = uniform(item.begin);
     if (step == end) {
       if constexpr (kHasLoader) {
-        smem_.v_full.wait(keys_parity);  // keeps the phase
+        // There is no tile to compute, but the barrier's phase must advance with the items.
+        smem_.v_full.wait(keys_parity);
         arrive_as_warp(smem_.v_empty);
       }
     }
@@ -79,12 +83,14 @@ class BackwardComputer {
   }
 
  private:
-  static constexpr bool kHasLoader = Shape::kTile.is_persistent;  // which waits for buffers to be released
+  // Whether a separate warpgroup loads. It waits until buffers are released.
+  static constexpr bool kHasLoader = Shape::kTile.is_persistent;
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
     return static_cast<int>(threadIdx.x % kWarpgroup);
   }
-  // The same, recomputed at each use, so that values that follow from it take no registers between uses.
+  // Returns the same value. It is recomputed at each use, so that values derived from it need no registers between
+  // uses.
   [[nodiscard]] static __device__ __forceinline__ int recomputed_lane() {
     return static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);
   }
@@ -92,27 +98,27 @@ class BackwardComputer {
     return {warpgroup_};
   }
 
-  // The buffer of the tile with this number, counted through all items. The count may wrap: rings have powers of two of
-  // buffers.
+  // Returns the buffer of the tile with this number, counted through all items. The count may wrap, because the number
+  // of buffers is a power of two.
   [[nodiscard]] static __device__ __forceinline__ uint32 stage_of(uint32 number) {
     return number % Config::kStages;
   }
   [[nodiscard]] static __device__ __forceinline__ uint32 parity_of(uint32 number) {
     return number / Config::kStages & 1;
   }
-  // This thread's row of 16 bytes of transposed 8 x 8 matrices, in the first buffer of ds.
+  // Returns the address of this thread's 16-byte row of the transposed 8 x 8 matrices, in the first buffer of ds.
   [[nodiscard]] __device__ __forceinline__ uint32 ds_place(uint32 thread) const {
-    const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // of queries
+    const uint32 row = thread % 32 / 16 * 8 + thread % 8;  // query row
     const uint32 piece = thread % kWarpgroup / 32 * 2 + thread / 8 % 2;
-    // swizzled_offset() in the only panel
+    // This is swizzled_offset() for a single panel.
     return smem_address(smem_.ds[0][warpgroup_]) + row * kSwizzleBytes + (piece ^ row % 8) * 16;
   }
-  // Until dq has read the tile before from this buffer of ds.
+  // Waits until the dq product has read the previous tile from this buffer of ds. Then the buffer may be overwritten.
   __device__ __forceinline__ void wait_for_ds_buffer() {
     smem_.ds_empty[number_ % Config::kDsBuffers].wait(number_ / Config::kDsBuffers & 1 ^ 1);
   }
 
-  // The tiles of one query head, up to number_end_, without the first `skipped`: 0 or 1.
+  // Computes the tiles of one query head up to number_end_, except the first `skipped` tiles (0 or 1).
   __device__ __forceinline__ void compute_head(const Sm90BackwardItem& item, int skipped, bool is_last_head,
                                                uint32 keys_parity) {
     if constexpr (kSkipsTiles<Config>) {
@@ -127,34 +133,34 @@ class BackwardComputer {
     number_ = number_end_;
   }
 
-  // Tiles number_ to number_end_, at least one.
+  // Computes tiles number_ to number_end_. There is at least one.
   __device__ __forceinline__ void compute_tiles(const Sm90BackwardItem& item, bool is_last_head, uint32 keys_parity) {
-    smem_.k_full.wait(keys_parity);                            // k has landed
-    smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have landed
+    smem_.k_full.wait(keys_parity);                            // k has arrived
+    smem_.q_full[stage_of(number_)].wait(parity_of(number_));  // q and lse of the tile have arrived
     read_row_statistics(lse_, smem_.lse_log2[stage_of(number_)]);
     read_seen(stage_of(number_));
     add_position_term(item, number_);
     wgmma_fence();
     issue_s();
     wait_for_ds_buffer();
-    smem_.v_full.wait(keys_parity);  // v has landed
+    smem_.v_full.wait(keys_parity);  // v has arrived
     wgmma_wait<0>(s_);
     exponentials(item);
     pack_p();
 #pragma unroll 1
     while (number_ + 1 < number_end_) {
-      compute_dk(item);  // 1, 2, 3
+      compute_dk(item);  // steps 1, 2, 3
       wgmma_fence();
       const uint32 stage = stage_of(number_++);
-      issue_s();  // 4
+      issue_s();  // step 4
       issue_dv(stage);
       read_seen(stage_of(number_));
-      wgmma_wait<1>(s_);  // 5: s may be read, dv is under way
+      wgmma_wait<1>(s_);  // step 5: s may be read while dv still runs
       token().pass();
       exponentials(item);
       if constexpr (!Score<Config>::kTransforms) pin_registers(s_);
-      // For the next ds. The wait is here because it is a branch: without one, ptxas moves the exponentials behind the
-      // drain.
+      // The next ds needs this buffer. The wait is here because its loop is a branch: without a branch, ptxas moves the
+      // exponentials after wgmma_wait<0>.
       wait_for_ds_buffer();
       wgmma_wait<0>(dv_);
       if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_ - 1)]);
@@ -169,12 +175,12 @@ class BackwardComputer {
     if constexpr (kHasLoader) arrive_as_warp(smem_.dout_empty[stage_of(number_)]);
   }
 
-  // Steps 1 to 3 of a tile that another one of the head follows.
+  // Runs steps 1 to 3 of a tile that is not the head's last one.
   __device__ __forceinline__ void compute_dk(const Sm90BackwardItem& item) {
     const uint32 stage = stage_of(number_);
     compute_dp(item, stage);
     store_ds(smem_.delta[stage]);
-    smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // the next q has landed
+    smem_.q_full[stage_of(number_ + 1)].wait(parity_of(number_ + 1));  // the next q has arrived
     token().take();
     issue_dk(stage);
     read_row_statistics(lse_, smem_.lse_log2[stage_of(number_ + 1)]);
@@ -183,7 +189,7 @@ class BackwardComputer {
     finish_dk(stage);
   }
 
-  // Steps 1 to 3 of a head's last tile: no tile is read ahead.
+  // Runs steps 1 to 3 of a head's last tile, which reads nothing ahead.
   __device__ __forceinline__ void compute_last_dk(const Sm90BackwardItem& item, bool is_last_head) {
     const uint32 stage = stage_of(number_);
     compute_dp(item, stage);
@@ -195,16 +201,16 @@ class BackwardComputer {
     finish_dk(stage);
   }
 
-  // s of tile number_.
+  // Issues s of tile number_.
   __device__ __forceinline__ void issue_s() {
     begin_scores<Config, Config::kHeadDim>(s_, keys(smem_.k), along_rows(q_tile(stage_of(number_))));
   }
   __device__ __forceinline__ void issue_dv(uint32 stage) {
     begin_gradient<Config, Shape::kDepthV>(dv_, p_, down_columns(dout_tile(stage)));
   }
-  // Step 1: dp, which starts at -delta unless entries are dropped.
+  // Runs step 1: dp, which starts at -delta, or at 0 with dropout.
   __device__ __forceinline__ void compute_dp(const Sm90BackwardItem& item, uint32 stage) {
-    smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have landed
+    smem_.dout_full[stage].wait(parity_of(number_));  // dout and delta have arrived
     if constexpr (Score<Config>::kDrops) {
       decide(item);
       wgmma_fence();
@@ -224,14 +230,14 @@ class BackwardComputer {
     wgmma_wait<0>(dk_);
     if constexpr (kHasLoader) arrive_as_warp(smem_.q_empty[stage]);
   }
-  // This thread has stored ds of the tile, which the tensor cores read for dq.
+  // Announces that this thread has stored its ds. The tensor cores may then read ds for dq.
   __device__ __forceinline__ void announce_ds() {
     fence_smem_for_async();
     __syncwarp();
     arrive_as_warp(smem_.ds_full[number_ % Config::kDsBuffers][warpgroup_]);
   }
 
-  // Keeps step with the other warpgroups in a tile whose rows see none of this one's keys.
+  // Waits and arrives as for other tiles, for a tile whose rows see none of this warpgroup's keys.
   __device__ __forceinline__ void skip_tile() {
     const uint32 stage = stage_of(number_);
     smem_.q_full[stage].wait(parity_of(number_));
@@ -246,14 +252,15 @@ class BackwardComputer {
     }
   }
 
-  // 1 if the first tile's rows see none of this warpgroup's keys, otherwise 0. dq skips the same tiles.
+  // Returns 1 if the first tile's rows see none of this warpgroup's keys, otherwise 0. The dq warpgroup skips the same
+  // tiles.
   [[nodiscard]] __device__ __forceinline__ int skipped_tiles(const Sm90BackwardItem& item, int tile) const {
     const BackwardBand band = BackwardBand::of<Config>(args_.options);
     return uniform(warpgroup_ == 1 && item.is_above_band(band, tile, 1) ? 1 : 0);
   }
 
-  // A tile `bytes` behind the start of shared memory. All descriptors follow from one by additions: address and stride
-  // are separate fields, and shared memory ends before the address field does.
+  // Returns the descriptor of a tile at offset `bytes` in shared memory. All descriptors follow from one by additions,
+  // because address and stride are separate fields and a shared memory address never overflows its field.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor along_rows(uint32 bytes) const {
     return base_.advance(bytes);
   }
@@ -271,14 +278,14 @@ class BackwardComputer {
   [[nodiscard]] __device__ __forceinline__ uint32 dout_tile(uint32 stage) const {
     return offset_of(smem_.dout) + stage * static_cast<uint32>(sizeof(smem_.dout[0]));
   }
-  // This warpgroup's first row of k or v. The added offset is always 0, but not provably so: it stops ptxas from
-  // keeping the descriptors in registers from tile to tile.
+  // Returns the descriptor of this warpgroup's first row of k or v. The offset `zero` is always 0, but the compiler
+  // cannot prove it. So ptxas does not keep the descriptors in registers from tile to tile.
   [[nodiscard]] __device__ __forceinline__ MatrixDescriptor keys(const Bits16* tensor) const {
     const uint32 zero = kHasLoader ? (number_ >> 31) * kSwizzleAtom : 0;
     return along_rows(offset_of(tensor) + static_cast<uint32>(warpgroup_) * (kWarpgroupRows * kSwizzleBytes) + zero);
   }
 
-  // dp starts at -delta and the product adds to it. So no registers hold delta next to p and dp.
+  // Starts dp at -delta, and the product adds to it. So delta needs no registers next to p and dp.
   __device__ __forceinline__ void begin_at_minus_delta(const float* stats) {
     float delta[16];
     read_row_statistics(delta, stats);
@@ -286,9 +293,9 @@ class BackwardComputer {
     for (int i = 0; i < 32; ++i) dp_[i] = -delta[backward_statistic(i)];
   }
 
-  // s becomes p; entries that are not seen become 0, whatever they held. The branch comes first, right behind the
-  // passing of the token. ptxas delays that up to the next branch, and with it the start of the other warpgroup: with
-  // the branch behind the exponentials the kernel was 8 to 20 % slower.
+  // Turns s into p. Unseen entries become 0, even if they held NaN. The masking branch must directly follow
+  // token().pass(): ptxas delays the pass until the next branch, and that delays the next warpgroup. With the branch
+  // after the exponentials the kernel was 8 to 20 % slower.
   __device__ __forceinline__ void exponentials(const Sm90BackwardItem& item) {
     if constexpr (Score<Config>::kTransforms) return transformed_exponentials(item);
     mask(item, unseen());
@@ -300,11 +307,11 @@ class BackwardComputer {
       s_[i] = exp2_fast(term.exponent(i, s_[i], args_.scale_log2, lse_[backward_statistic(i)]));
     }
   }
-  // The same of scores that are transformed; and p times a quarter of the derivative, in the registers of lse, which is
-  // read again behind the next ds.
+  // Does the same for transformed scores. It also computes p times a quarter of the derivative, in the registers of
+  // lse. lse is read again after the next ds.
   __device__ __forceinline__ void transformed_exponentials(const Sm90BackwardItem& item) {
     if (is_masked()) {
-      pin_registers(s_);  // otherwise the compiler would move what both branches begin with in front of the branch
+      pin_registers(s_);  // otherwise the compiler moves the common start of both branches above the branch
       make_reciprocals(s_, args_.transform);
       mask(item, kUnseenReciprocal);
       probabilities_of_reciprocals<Element>(next_p_, sloped_p_, s_, lse_, args_.transform);
@@ -315,8 +322,8 @@ class BackwardComputer {
     pin_registers(next_p_);
     pin_registers(sloped_p_);
   }
-  // The function may make anything of what is not seen. So p is masked, too, in the few tiles that need it: that takes
-  // two instructions less per entry in all others.
+  // A custom score may return any value for unseen entries. So p is masked as well, but only in the few tiles that need
+  // it. This saves two instructions per entry in all other tiles.
   __device__ __forceinline__ void custom_exponentials(const Sm90BackwardItem& item) {
     static_assert(!Score<Config>::kHasSlopes);  // ds has no registers for derivatives
     TileRules<Config> tile = rules_of_tile(item);
@@ -330,7 +337,7 @@ class BackwardComputer {
       if (has_coarse_rows_) divide_by_sums(item);
     }
   }
-  // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
+  // Divides p by its sum in rows with a coarse lse: lse_rounding.cuh.
   __device__ __forceinline__ void divide_by_sums(const Sm90BackwardItem& item) {
     const auto head = static_cast<int>(rules_.place.head);
     const float* sums = args_.log2_sums + backward_stats_row(args_, item, head, tile_of_rows(number_));
@@ -349,17 +356,17 @@ class BackwardComputer {
                                                                       uint32 number) const {
     return PositionTerm::of(rules_, item, tile_of_rows(number), first_key(item), recomputed_lane());
   }
-  // lse_ has been read for the tile with this number.
+  // Adds the position term to lse_, which must hold the statistics of tile `number`.
   __device__ __forceinline__ void add_position_term(const Sm90BackwardItem& item, uint32 number) {
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(item, number).add_to_rows(lse_);
   }
 
-  // Does some row of the tile not see some of this warpgroup's keys?
+  // Returns whether some row of the tile does not see all of this warpgroup's keys.
   [[nodiscard]] __device__ __forceinline__ bool is_masked() const {
     if (has_block_mask<Config>() && pattern_ != kAllSeen) return true;
     return masked_.has<Config>(number_, number_end_);
   }
-  // Entries that are not seen become `hidden`.
+  // Sets unseen entries to `hidden`.
   __device__ __forceinline__ void mask(const Sm90BackwardItem& item, float hidden) {
     if (masked_.has<Config>(number_, number_end_)) {
       mask_scores<Config>(s_, item, BackwardBand::of<Config>(args_.options), tile_of_rows(number_), first_key(item),
@@ -369,8 +376,8 @@ class BackwardComputer {
       if (pattern_ != kAllSeen) hide_unseen(s_, seen_, hidden);
     }
   }
-  // Of a block mask: which scores of the tile in the buffer are seen. Called while s and dv are computed: before ds is
-  // announced, it would hold up dq.
+  // With a block mask: reads which scores of the tile in buffer `stage` are seen. The call overlaps with s and dv. If
+  // called before ds is announced, it would delay dq.
   __device__ __forceinline__ void read_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
       if constexpr (Score<Config>::kIsCustom) row_tile_ = uniform(smem_.seen.of_stage[stage].number());
@@ -380,7 +387,7 @@ class BackwardComputer {
       seen_ = __ldg(args_.options.block_mask.patterns + int64{pattern_} * kPatternWords + recomputed_lane());
     }
   }
-  // Its sign makes p 0; scale_log2 is not 0.
+  // Returns an infinity whose sign makes p 0. scale_log2 is never 0.
   [[nodiscard]] __device__ __forceinline__ float unseen() const {
     return -kInfinity * args_.scale_log2;
   }
@@ -393,7 +400,7 @@ class BackwardComputer {
     pin_registers(p_);
   }
 
-  // ds of the tile, to registers and shared memory. For dv, dropped entries then leave p.
+  // Writes ds of the tile to registers and shared memory. With dropout, it then clears dropped entries of p for dv.
   __device__ __forceinline__ void store_ds(const float* stats) {
     const uint32 place = Score<Config>::kTransforms ? ds_place(recomputed(threadIdx.x)) : ds_place_;
     const uint32 to = place + number_ % Config::kDsBuffers * static_cast<uint32>(sizeof(smem_.ds[0]));
@@ -407,11 +414,11 @@ class BackwardComputer {
     pin_registers(ds_);
   }
 
-  // First key of this warpgroup.
+  // Returns the first key of this warpgroup.
   [[nodiscard]] __device__ __forceinline__ int first_key(const Sm90BackwardItem& item) const {
     return item.key + warpgroup_ * kWarpgroupRows;
   }
-  // The tile of the head's rows that has this number.
+  // Returns the query tile, within the head, that has this number.
   [[nodiscard]] __device__ __forceinline__ int tile_of_rows(uint32 number) const {
     if constexpr (has_block_mask<Config>() && Score<Config>::kIsCustom) return row_tile_;
     if constexpr (has_block_mask<Config>()) return uniform(smem_.seen.of_stage[stage_of(number)].number());
@@ -420,13 +427,13 @@ class BackwardComputer {
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> rules_of_tile(const Sm90BackwardItem& item) const {
     return rules_.tile(int64{tile_of_rows(number_)} * kBackwardRows, first_key(item));
   }
-  // Decides which entries of the tile are kept. No products are under way, whose registers this would take.
+  // Decides which entries of the tile are kept. No products run meanwhile, because they need the same registers.
   __device__ __forceinline__ void decide(const Sm90BackwardItem& item) {
     kept_bits_transposed<32>(rules_of_tile(item), kept_, recomputed_lane());
   }
 
-  // dk and dv go to memory, or are added to sums in memory. If the item was cut in two, they are left as float sums for
-  // the block that has its first steps.
+  // Writes dk and dv to memory, or adds them to sums in memory. The later run of an item that was cut in two leaves
+  // float sums instead, for the thread block with the item's first steps.
   __device__ __forceinline__ void store(const Sm90BackwardItem& item) {
     if constexpr (Config::kAddsUp) {
       if (item.begin < item.end) BackwardKeySums<Config>::add(args_, item, warpgroup_, dk_, dv_);
@@ -445,22 +452,23 @@ class BackwardComputer {
   const Sm90BackwardArgs& args_;
   MatrixDescriptor base_;  // of the start of shared memory
   int warpgroup_;
-  uint32 ds_place_;        // ds_place(); of a transform it is recomputed instead
-  uint32 number_ = 0;      // of the tile, through all items: its buffers and their phases follow from it
-  uint32 number_end_ = 0;  // behind the head's last tile
-  int first_tile_ = 0;     // the tile of the head's rows that would have number 0
+  uint32 ds_place_;        // ds_place(); recomputed instead if scores are transformed
+  uint32 number_ = 0;      // tile number through all items; determines its buffers and their phases
+  uint32 number_end_ = 0;  // one past the head's last tile
+  int first_tile_ = 0;     // plus the number of a tile: its query tile in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // kHasBlockMask
-  uint32 seen_ = 0;                        // likewise: of the thread's scores, a bit each
+  int row_tile_ = 0, pattern_ = kAllSeen;  // has_block_mask
+  uint32 seen_ = 0;                        // has_block_mask: visibility of the thread's scores, one bit each
   float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
-  float s_[32];  // s, then p; kTransforms: s, then r
+  float s_[32];  // s, then p; kTransforms: s, then the reciprocals r
   float dp_[32];
   uint32 p_[16], ds_[16];
-  uint32 next_p_[16], sloped_p_[16];  // kTransforms: p of the next tile; and p times a quarter of the derivative
+  // kTransforms: p of the next tile, and p times a quarter of the derivative.
+  uint32 next_p_[16], sloped_p_[16];
   float lse_[16];
   uint32 kept_[kKeptWords<32>] = {};  // kDrops: which entries of the tile are kept
-  ScoreRules<Config> rules_ = {};     // of the head; members that no trait needs take no registers
-  bool has_coarse_rows_ = false;      // kMayBeLowest: in the whole launch
+  ScoreRules<Config> rules_ = {};     // of the head; members that no trait needs use no registers
+  bool has_coarse_rows_ = false;      // kMayBeLowest: for the complete launch
 };
 
 }  // namespace attend

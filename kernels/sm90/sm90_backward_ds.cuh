@@ -1,8 +1,9 @@
-// ds of a computing warpgroup of the sm90 backward pass: to registers, as an A operand, and to shared memory, for dq.
+// ds of a computing warpgroup of the sm90 backward pass. It is written to registers, as an A operand, and to shared
+// memory, for dq.
 //
 //   ds^T = p^T (dp^T - delta)
 //
-// 64 keys and a tile of 64 query rows, spread as an accumulator. ds is stored transposed, 16 query rows at a time.
+// The accumulator has 64 keys and a tile of 64 query rows. ds is stored transposed, 16 query rows at a time.
 #pragma once
 
 #include "../isa/stmatrix.cuh"
@@ -13,24 +14,25 @@
 
 namespace attend {
 
-// Factor of dp in the units of ds. Of a transform, p has been multiplied by a quarter of the derivative.
+// Factor of dp in the units of ds. With a transform, p has been multiplied by a quarter of the derivative.
 template <class Config>
 constexpr float kUnitOfDs = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
                             sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -
                                                sm90_backward_units(Config::kElement).ds_bits);
 
-// ds as a product of pairs: dp - delta is rounded before it, which makes errors of dq and dk 15 % larger. At 64 columns
-// arithmetic limits the kernel (3 % faster), at 128 it does not. Not if entries are dropped: all dropped entries of a
-// row have the same -delta, so that its rounding would add up in dq.
+// Whether ds is a product of bfloat16 pairs. dp - delta is then rounded before the product, which makes errors of dq
+// and dk 15 % larger. At 64 columns arithmetic limits the kernel, so that this is faster; at 128 columns it does not.
+// With dropout pairs are not used: all dropped entries of a row have the same -delta, so its rounding would add up in
+// dq.
 template <class Config>
 constexpr bool kPacksDs = !kBackwardTile<Config>.is_persistent && ElementOf<Config>::kHasPairProduct;
 
-// 16 query rows of ds, from row 16 i on. to: this lane's place in the buffer.
+// Stores 16 query rows of ds, from row 16 i on. to: this lane's address in the buffer.
 __device__ __forceinline__ void store_ds_rows(uint32 to, const uint32 (&ds)[16], int i) {
   stmatrix_transposed(to + i * 16 * kSwizzleBytes, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
 }
 
-// dp has started at -delta.
+// Makes ds from a dp that started at -delta.
 template <class Config>
 __device__ __forceinline__ void make_ds(uint32 (&ds)[16], uint32 to, const uint32 (&p)[16], const float (&dp)[32]) {
   using Element = ElementOf<Config>;
@@ -50,7 +52,7 @@ __device__ __forceinline__ void make_ds(uint32 (&ds)[16], uint32 to, const uint3
   }
 }
 
-// dp - delta of entry i of the accumulator. delta: four statistics, with that of the entry.
+// Returns dp - delta of entry i of the accumulator. delta: the four statistics that include that of the entry.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float kept_gradient(const float (&dp)[32], uint32 kept, int i,
                                                              const float (&delta)[4]) {
@@ -58,8 +60,8 @@ template <class Config>
   return (gradient - delta[backward_statistic(i) % 4]) * kUnitOfDs<Config>;
 }
 
-// Entries are dropped. A dropped one has no dp, but it has -delta. The scale of kept entries is left out: it is a
-// factor of dq, dk and dv. stats: delta of the tile's rows.
+// Makes ds with dropout. A dropped entry has no dp, but still has -delta. The scale of kept entries is left out,
+// because it is a factor of dq, dk and dv. stats: delta of the tile's rows.
 template <class Config>
 __device__ __forceinline__ void make_kept_ds(uint32 (&ds)[16], uint32 to, const uint32 (&p)[16], const float (&dp)[32],
                                              uint32 kept, const float* stats) {

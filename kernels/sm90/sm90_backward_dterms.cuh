@@ -1,13 +1,14 @@
-// The gradient of a term from memory, in 16 bits. sm90_backward_wide_queries.cuh makes it next to dq: ds of each tile
-// is stored, or first added up over the sequences that share the term.
+// Gradient of the bias, in 16 bits. sm90_backward_wide_queries.cuh computes it together with dq. ds of each tile is
+// stored directly, or first summed over the sequences that share the bias.
 //
-//   dterms = ds, summed over the batch if the term has batch 1
+//   dterms = ds, summed over the batch if the bias has batch 1
 //
-// Work     If sequences share the term, the blocks of a cluster have the same rows and head, each of another sequence,
-//          and walk over the same tiles. A block sends each chunk of 8 keys of its ds, in float, to the block that adds
-//          up this chunk. The sum is made in the order of the sequences, not of arrival, so that the same inputs give
-//          the same bits, and it is rounded once. This happens a tile later, while the products of the next tile run
-// Zeros    Tiles that no row of the warpgroup sees are stored as zeros
+// Work     If sequences share the bias, the blocks of a cluster have the same rows and head, each in a different
+//          sequence, and iterate over the same tiles. A block sends each chunk of 8 keys of its ds, in float, to the
+//          block that sums this chunk. Sums are made in the order of the sequences, not of arrival, and are rounded
+//          once. So the same inputs give the same bits. The sum of a tile is made one tile later, while the products of
+//          the next tile run.
+// Zeros    Tiles that no row of the warpgroup sees are stored as zeros.
 #pragma once
 
 #include "../attention/terms.cuh"
@@ -18,8 +19,8 @@
 
 namespace attend {
 
-// The part of one computing warpgroup. For each tile: begin(), then put() of all chunks, then store(), at the latest
-// before the next begin().
+// Bias gradient of one computing warpgroup. For each tile, call begin(), then put() for all chunks, then store().
+// store() must precede the next begin().
 template <class Config, int kBlocks = Config::kDtermsBlocks>
 class BackwardDterms {
  public:
@@ -34,14 +35,15 @@ class BackwardDterms {
     if constexpr (kIsShared) {
       const uint32 buffer = number % kBuffers;
       if (thread() == 0) smem_.ds_full[buffer][warpgroup_].arrive_expect_bytes(kBytesOfChunk * num_chunks());
-      // All blocks have taken the sums of the tile before from this buffer.
+      // Wait until all blocks have read the previous tile's sums from this buffer. Then it may be overwritten.
       smem_.ds_empty[buffer][warpgroup_].wait(number / kBuffers % 2 ^ 1);
       to_ = smem_address(&smem_.ds[buffer][warpgroup_][0][rank()][thread()]);
       full_ = smem_address(&smem_.ds_full[buffer][warpgroup_]);
     }
   }
 
-  // ds: entries 4 chunk to 4 chunk + 3 of the accumulator, two columns of two rows.
+  // Packs one chunk of ds, or passes it to the block that sums it. ds: entries 4 chunk to 4 chunk + 3 of the
+  // accumulator, two columns of two rows.
   __device__ __forceinline__ void put(uint32 number, int chunk, float4 ds) {
     if constexpr (kIsShared) {
       const int owner = chunk * kBlocks / kBackwardDtermsChunks;
@@ -49,7 +51,7 @@ class BackwardDterms {
       if (owner == rank()) {
         if constexpr (kHoldsSums) {
           held_[slot] = ds;
-        } else {  // this thread reads it again
+        } else {  // the same thread reads it again
           smem_.ds[number % kBuffers][warpgroup_][slot][owner][thread()] = ds;
         }
       } else {
@@ -75,7 +77,7 @@ class BackwardDterms {
     store_chunks(first_key, chunks, static_cast<int>(block.span.seqlen_k) - first_key);
   }
 
-  // Stores zeros in all tiles of keys except the first `computed` ones of those that the block walks over.
+  // Stores zeros in all key tiles except the first `computed` ones over which the block iterates.
   __device__ __forceinline__ void store_zeros(uint32 computed) const {
     const BackwardRowBlock& block = smem_.block;
     const auto tiles = static_cast<int>(num_tiles(block.span.seqlen_k, Config::kBlockN));
@@ -90,12 +92,12 @@ class BackwardDterms {
   static constexpr bool kIsShared = kBlocks > 1;
   static constexpr int kBuffers = kIsShared ? Storage::kBuffersDs : 1;
   static constexpr int kChunks = kIsShared ? backward_dterms_chunks(kBlocks) : kBackwardDtermsChunks;
-  // To 128 columns there are registers for this block's ds of the chunks that it adds up.
+  // Up to 128 columns, registers can hold this block's ds of the chunks that it sums.
   static constexpr bool kHoldsSums = kIsShared && BackwardShape<Config>::kDepth <= 128;
-  static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDtermsChunkBytes;  // that come from the other blocks
+  static constexpr int kBytesOfChunk = (kBlocks - 1) * kBackwardDtermsChunkBytes;  // that arrive from the other blocks
   static constexpr int kRowsOfWarp = 16;
 
-  // By a warp, at the barrier of each block of the cluster.
+  // Arrives at the barrier of each block of the cluster. All lanes of a warp call it.
   static __device__ __forceinline__ void arrive_everywhere(Mbarrier& barrier) {
     __syncwarp();
 #pragma unroll
@@ -106,7 +108,7 @@ class BackwardDterms {
 
   __device__ __forceinline__ void add_up(uint32 number, int chunks) {
     const uint32 buffer = number % kBuffers;
-    smem_.ds_full[buffer][warpgroup_].wait(number / kBuffers % 2);  // ds of the other sequences is there
+    smem_.ds_full[buffer][warpgroup_].wait(number / kBuffers % 2);  // ds of the other sequences has arrived
     const auto& parts = smem_.ds[buffer][warpgroup_];
 #pragma unroll
     for (int slot = 0; slot < kChunks; ++slot) {
@@ -122,7 +124,7 @@ class BackwardDterms {
     arrive_everywhere(smem_.ds_empty[buffer][warpgroup_]);
   }
 
-  // ds of block b. That of this block may have stayed in registers.
+  // Returns ds of block b. This block's ds may have stayed in registers.
   [[nodiscard]] __device__ __forceinline__ float4 part(const float4 (&of_blocks)[kBlocks][kWarpgroup], int slot,
                                                        int b) const {
     return kHoldsSums && b == rank() ? held_[slot] : of_blocks[b][thread()];
@@ -136,7 +138,7 @@ class BackwardDterms {
     pairs_[2 * slot + 1] = Element::pack(ds.z * unit, ds.w * unit);
   }
 
-  // key: the first of the chunks; keys_left: how many keys exist from there on.
+  // key: first key of the chunks. keys_left: number of keys that exist from there on.
   __device__ __forceinline__ void store_chunks(int key, int chunks, int keys_left) {
     const int lane = thread() % 32;
     const int rows_left = static_cast<int>(smem_.block.span.seqlen_q) - first_row();
@@ -180,7 +182,7 @@ class BackwardDterms {
     }
   }
 
-  // 8 threads store a row.
+  // Stores a tile of zeros. 8 threads store a row.
   __device__ __forceinline__ void store_zero_tile(int key) const {
     constexpr int kThreadsOfRow = Config::kBlockN / kPieceElements;
     const int at = thread() % kThreadsOfRow * kPieceElements;
@@ -197,11 +199,11 @@ class BackwardDterms {
     const uint32 batch = kIsShared ? 0 : smem_.block.span.batch;
     return static_cast<Bits16*>(args_.dterms) + args_.dterms_stride.offset(batch, smem_.block.head, row);
   }
-  // The warp's first row in the sequence.
+  // Returns the warp's first row in the sequence.
   [[nodiscard]] __device__ __forceinline__ int first_row() const {
     return smem_.block.rows.row + warpgroup_ * kBackwardRows + thread() / 32 * kRowsOfWarp;
   }
-  // Recomputed at each use, so that it takes no register between uses.
+  // Returns the thread in its warpgroup, recomputed at each use so that it needs no register between uses.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return recomputed_thread() % kWarpgroup;
   }
@@ -209,7 +211,7 @@ class BackwardDterms {
     return static_cast<int>(blockIdx.x % kBlocks);
   }
 
-  // How many chunks this block adds up.
+  // Returns how many chunks this block sums.
   [[nodiscard]] static __device__ __forceinline__ int num_chunks() {
     return backward_dterms_chunk(rank() + 1, kBlocks) - backward_dterms_chunk(rank(), kBlocks);
   }
@@ -217,12 +219,12 @@ class BackwardDterms {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   const int warpgroup_;
-  uint32 to_, full_;                       // from begin() to the last put(): the thread's place and its barrier
-  float4 held_[kHoldsSums ? kChunks : 1];  // this block's ds of the chunks that it adds up
-  uint32 pairs_[2 * kChunks];              // of 16 bits: the tile that is stored next
+  uint32 to_, full_;                       // from begin() to the last put(): the thread's address and its barrier
+  float4 held_[kHoldsSums ? kChunks : 1];  // this block's ds of the chunks that it sums
+  uint32 pairs_[2 * kChunks];              // 16-bit pairs of the tile that is stored next
 };
 
-// The gradient is not wanted.
+// The gradient is not requested.
 template <class Config>
 class BackwardDterms<Config, 0> {
  public:

@@ -1,7 +1,8 @@
-// sm90, after the backward pass proper: dq = scale * (its float sums), rounded, or added to floats (kAddsToOutputs).
+// sm90, after the main backward kernel: dq = scale * (its float sums), rounded or added to floats (kAddsToOutputs).
 //
-// The sums lie in the order of the accumulators that were added to them. This kernel's threads take the same places, so
-// that the lanes of a quad exchange their pairs and each writes 16 bytes of a row.
+// The layout of the sums is that of the accumulators that were added to them. Each thread of this kernel reads the
+// entries of the thread with the same index. So the lanes of a quad exchange their pairs, and each lane writes 16 bytes
+// of a row.
 #pragma once
 
 #include "sm90_backward_layout.cuh"
@@ -10,7 +11,7 @@
 
 namespace attend {
 
-// Grid: sm90_backward_row_blocks(), kBackwardFinishThreads threads.
+// Rounds a tile of rows. Grid: sm90_backward_row_blocks(), with kBackwardFinishThreads threads.
 template <class Config>
 __device__ void sm90_backward_finish(const Sm90BackwardArgs& args) {
   constexpr int kDepth = sm90_backward_tile(Config::kHeadDim, Config::kHeadDimV, {}, 0).depth;

@@ -1,6 +1,7 @@
-// sm90, after the backward pass proper if it adds up dk and dv in memory: rounds the sums.
+// sm90, after a main backward kernel that sums dk and dv in memory: rounds the sums.
 //
-// The sums lie in the order of the accumulators that were added to them. This kernel's threads take the same places.
+// The layout of the sums is that of the accumulators that were added to them. Each thread of this kernel reads the
+// entries of the thread with the same index.
 #pragma once
 
 #include "sm90_backward_key_sums.cuh"
@@ -8,7 +9,8 @@
 
 namespace attend {
 
-// Grid: a block for 64 keys of a head of k, heads are neighbours; kBackwardFinishThreads threads.
+// Rounds dk and dv of 64 keys of a KV head. Grid: one block for each of these, with adjacent heads in adjacent blocks.
+// kBackwardFinishThreads threads.
 template <class Config>
 __device__ void sm90_backward_finish_keys(const Sm90BackwardArgs& args) {
   using Shape = BackwardShape<Config>;

@@ -1,4 +1,4 @@
-// dk and dv of the sm90 backward pass, from registers to memory: rounded, or added to float sums.
+// Writes dk and dv of the sm90 backward pass from registers to memory: rounded, or added to float sums.
 #pragma once
 
 #include "../attention/score_mods.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// Stores a warp's 16 keys of both, rounded, or adds them to floats (kAddsToOutputs). key: the first one. Keys from
+// Stores a warp's 16 keys of dk and dv, rounded, or adds them to floats (kAddsToOutputs). key: the first key. Keys from
 // num_rows on do not exist.
 template <class Config>
 __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args,
@@ -29,16 +29,17 @@ __device__ __forceinline__ void store_key_gradients(const Sm90BackwardArgs& args
 template <class Config>
 struct BackwardKeySums {
   using Shape = BackwardShape<Config>;
-  static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // of a thread
+  static constexpr int kVectors = (Shape::kDepth + Shape::kDepthV) / 8;  // per thread
 
-  // The thread's sums of 64 keys, which have number key_tile in their head of k. head: counted through all sequences.
+  // Returns the thread's sums of key tile `key_tile` of a KV head. The tile has 64 keys. head: counted through all
+  // sequences.
   [[nodiscard]] static __device__ __forceinline__ float4* of_tile(const Sm90BackwardArgs& args, int64 head,
                                                                   int64 key_tile) {
     const int64 tile = head * args.key_blocks * Shape::kWarpgroups + key_tile;
     return reinterpret_cast<float4*>(args.key_sums) + tile * (kVectors * kWarpgroup) + threadIdx.x % kWarpgroup;
   }
 
-  // Additions of different blocks have no fixed order.
+  // Adds dk and dv to the sums. Additions of different blocks have no fixed order.
   static __device__ __forceinline__ void add(const Sm90BackwardArgs& args, const Sm90BackwardItem& item, int warpgroup,
                                              const float (&dk)[Shape::kDepth / 2],
                                              const float (&dv)[Shape::kDepthV / 2]) {

@@ -1,9 +1,9 @@
-// Tiles of the sm90 backward kernels, and how many bytes of shared memory they take. Host and device.
+// Tiles of the sm90 backward kernels and their shared memory in bytes. Shared by host and device.
 //
-// The host fills a Config from sm90_backward_tile() and launches three kernels in a row: sm90_backward_prepare,
-// sm90_backward and, unless blocks own their heads, sm90_backward_finish. If dk and dv are added up in memory,
-// sm90_backward_finish_keys follows. The wide form has sm90_backward_prepare, sm90_backward_wide_keys and
-// sm90_backward_wide_queries. The kernels assert that their storage has the size that is computed here.
+// The host fills a Config from sm90_backward_tile(). It then launches sm90_backward_prepare, sm90_backward and, unless
+// thread blocks own their heads, sm90_backward_finish. If dk and dv are summed in memory, sm90_backward_finish_keys
+// follows. The wide form launches sm90_backward_prepare, sm90_backward_wide_keys and sm90_backward_wide_queries. The
+// kernels assert that their storage has the size computed here.
 #pragma once
 
 #include "../attention/score_mods.cuh"
@@ -13,66 +13,68 @@
 
 namespace attend {
 
-constexpr int kBackwardElementBytes = sizeof(Bits16);  // of an element of q, k, v, dout, ds and a term from memory
+// Bytes of an element of q, k, v, dout, ds and the bias.
+constexpr int kBackwardElementBytes = sizeof(Bits16);
 constexpr int kBackwardFloatBytes = sizeof(float);
 constexpr int kBackwardBarrierBytes = 8;    // sizeof(Mbarrier)
-constexpr int kBackwardMostSmem = 232448;   // bytes that a block can have
+constexpr int kBackwardMostSmem = 232448;   // bytes available to a thread block
 constexpr int kBackwardItemBytes = 64;      // sizeof(Sm90BackwardItem)
 constexpr int kBackwardTargetBytes = 16;    // sizeof(BackwardTarget)
 constexpr int kBackwardRowBlockBytes = 72;  // sizeof(BackwardRowBlock)
 
 constexpr int kBackwardRows = 64;             // query rows of a tile: kBlockM
 constexpr int kBackwardKeysOfWarpgroup = 64;  // keys of a computing warpgroup
-constexpr int kBackwardPanelColumns = 64;     // head dimensions are filled up with zeros to a multiple of this
+constexpr int kBackwardPanelColumns = 64;     // head dimensions are zero-padded to a multiple of this
 constexpr int kBackwardPassColumns = 64;      // columns of dq that a warpgroup computes at a time
-constexpr int kBackwardItemRing = 8;          // items on their way from the loader to the other warps
+constexpr int kBackwardItemRing = 8;          // items between the loader and the other warps
 
 constexpr int kBackwardPrepareThreads = 256;
-constexpr int kBackwardFinishThreads = 128;  // a warp has 16 rows
+constexpr int kBackwardFinishThreads = 128;  // 16 rows per warp
 
 constexpr int kBackwardWideKeys = 64;        // keys of a tile of the wide form
-constexpr int kBackwardWideRows = 128;       // query rows of a block of sm90_backward_wide_queries: 64 a warpgroup
-constexpr int kBackwardWideHandovers = 2;    // buffers in which one warpgroup leaves p for the other
+constexpr int kBackwardWideRows = 128;       // query rows of a block of sm90_backward_wide_queries: 64 per warpgroup
+constexpr int kBackwardWideHandovers = 2;    // buffers through which one warpgroup passes p to the other
 constexpr int kBackwardWideKeyStages = 2;    // buffers of k in sm90_backward_wide_queries
-constexpr int kBackwardWideValueStages = 2;  // buffers of v there, at most
-constexpr int kBackwardTermsStages = 2;      // buffers of a term from memory there, at most
-constexpr int kBackwardTermsBytes = kBackwardRows * kBackwardWideKeys * kBackwardElementBytes;  // of one tile of it
+constexpr int kBackwardWideValueStages = 2;  // maximum number of buffers of v in that kernel
+constexpr int kBackwardTermsStages = 2;      // maximum number of buffers of the bias in that kernel
+constexpr int kBackwardTermsBytes = kBackwardRows * kBackwardWideKeys * kBackwardElementBytes;  // of one bias tile
 
-// sm90_backward_wide_queries also makes the gradient of a term from memory. Blocks whose sequences share entries of it
-// form a cluster. Each adds up and stores a share of a tile's 8 chunks of 8 keys, from backward_dterms_chunk(rank) on.
-constexpr int kBackwardMostDtermsBlocks = 8;  // every GPU can run such a cluster
-constexpr int kBackwardDtermsChunks = 8;      // of a tile
-constexpr int kBackwardDtermsBuffers = 2;     // of ds on its way between blocks, at most
+// sm90_backward_wide_queries also computes the gradient of the bias. Thread blocks whose sequences share bias entries
+// form a cluster. A tile has 8 chunks of 8 keys. Each block sums and stores the chunks from backward_dterms_chunk(rank)
+// up to that of the next rank.
+constexpr int kBackwardMostDtermsBlocks = 8;  // every GPU can run a cluster of this size
+constexpr int kBackwardDtermsChunks = 8;      // chunks of a tile
+constexpr int kBackwardDtermsBuffers = 2;     // maximum number of buffers for the exchange of ds between blocks
 constexpr int kBackwardDtermsChunkBytes = kBackwardRows * 8 * kBackwardFloatBytes;
-// The first chunk of the block with this rank.
+// Returns the first chunk of the block with this rank.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dterms_chunk(int rank, int blocks) {
   return (kBackwardDtermsChunks * rank + blocks - 1) / blocks;
 }
-// How many chunks a block has at most.
+// Returns the largest number of chunks of any block.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int backward_dterms_chunks(int blocks) {
   return blocks < 1 ? 0 : (kBackwardDtermsChunks + blocks - 1) / blocks;
 }
 
-// The constants of a Config that follow from the head dimensions and the score's traits.
+// Constants of a Config that follow from the head dimensions and the score's traits.
 struct Sm90BackwardTile {
-  int depth;            // columns of q and k in shared memory: 64 to 256, zeros behind head_dim
-  int depth_v;          // columns of v and dout
-  bool is_wide;         // one kernel makes dk and dv, another makes dq
-  bool is_persistent;   // a block walks over a list of key blocks; otherwise it has one
-  int block_n;          // keys of a block
+  int depth;            // columns of q and k in shared memory: 64 to 256, zero-padded beyond head_dim
+  int depth_v;          // columns of v and dout in shared memory
+  bool is_wide;         // one kernel computes dk and dv, another computes dq
+  bool is_persistent;   // a thread block iterates over a list of key blocks; otherwise it has one
+  int block_n;          // keys of a thread block
   int stages;           // buffers of q, and of dout
-  int ds_buffers;       // of ds
-  int staging_buffers;  // of dq on its way to memory, 64 x 64 floats each
-  // Per thread: Sm90BackwardRegisters.
+  int ds_buffers;       // buffers of ds
+  int staging_buffers;  // buffers of dq before its copy to memory, 64 x 64 floats each
+  // Registers per thread, from Sm90BackwardRegisters.
   int compute_registers;
   int query_registers;
   int load_registers;
   int threads;
-  int smem_bytes;  // of the kernel that makes dk and dv
-  // is_wide: of sm90_backward_wide_queries.
+  int smem_bytes;  // of the kernel that computes dk and dv
+  // Fields of sm90_backward_wide_queries, if is_wide.
   int v_stages;        // buffers of v
-  int terms_stages;    // buffers of a term from memory
-  int dterms_buffers;  // buffers of ds on its way to the blocks of a cluster; 0 without a cluster
+  int terms_stages;    // buffers of the bias
+  int dterms_buffers;  // buffers of ds that a cluster exchanges; 0 without a cluster
   int dq_smem_bytes;
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int columns() const { return depth + depth_v; }
@@ -87,15 +89,15 @@ struct Sm90BackwardTile {
   }
 };
 
-// Bytes of a tile of elements.
+// Returns the bytes of a tile of 16-bit elements.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_tile_bytes(int rows, int columns) {
   return rows * columns * kBackwardElementBytes;
 }
-// Bytes of lse and delta of the rows in all stages.
+// Returns the bytes of lse and delta in all stages.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_statistics_bytes(int stages) {
   return 2 * stages * kBackwardRows * kBackwardFloatBytes;
 }
-// Tiles are aligned to kilobytes, and so is the size of the storage.
+// Rounds up to a multiple of 1 KiB. Tiles and the complete storage have this alignment.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_whole_kilobytes(int bytes) {
   return (bytes + 1023) / 1024 * 1024;
 }
@@ -103,9 +105,9 @@ struct Sm90BackwardTile {
 // Shared memory of sm90_backward: Sm90BackwardStorage.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_barriers(const Sm90BackwardTile& t) {
   const int of_items = 2 * kBackwardItemRing;                     // full and empty
-  const int of_keys = 2 * 2 + 1;                                  // k and v, full and empty; a tile's tail
+  const int of_keys = 2 * 2 + 1;                                  // k and v, full and empty; tail tile
   const int of_rows = 2 * 2 * t.stages;                           // q and dout, full and empty
-  const int of_ds = t.ds_buffers * (t.compute_warpgroups() + 1);  // full by each warpgroup, empty
+  const int of_ds = t.ds_buffers * (t.compute_warpgroups() + 1);  // full for each warpgroup, and empty
   const int of_dq = 2 * t.staging_buffers;                        // full and empty
   return of_items + of_keys + of_rows + of_ds + of_dq;
 }
@@ -124,12 +126,12 @@ struct Sm90BackwardTile {
 // Shared memory of sm90_backward_wide_keys: Sm90BackwardWideKeysStorage.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_barriers(int stages) {
   const int of_keys = 2;                        // k and v, full
-  const int of_tails = 2;                       // of each loading warp
+  const int of_tails = 2;                       // one for each loading warp
   const int of_rows = 2 * 2 * stages;           // q and dout, full and empty
   const int of_p = 2 * kBackwardWideHandovers;  // full and empty
   return of_keys + of_tails + of_rows + of_p;
 }
-// Bytes of the decisions on the entries of p that a warpgroup leaves: a bit each.
+// Bytes of the dropout decisions that one warpgroup passes to the other: one bit per entry of p.
 constexpr int kBackwardKeptBytes = kBackwardWideHandovers * kBackwardRows * kBackwardWideKeys / 8;
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_keys_smem(int columns, int stages,
@@ -149,7 +151,7 @@ constexpr int kBackwardWideQueryWarpgroups = kBackwardWideRows / kBackwardRows;
 
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_wide_queries_barriers(int v_stages) {
   const int of_rows = 2;                                                        // q and dout, full
-  const int of_tails = 2;                                                       // of each loading warp
+  const int of_tails = 2;                                                       // one for each loading warp
   const int of_keys = 2 * (kBackwardWideKeyStages + v_stages);                  // k and v, full and empty
   const int of_terms = 2 * kBackwardTermsStages;                                // full and empty
   const int of_ds = 2 * kBackwardWideQueryWarpgroups * kBackwardDtermsBuffers;  // full and empty
@@ -161,15 +163,16 @@ constexpr int kBackwardWideQueryWarpgroups = kBackwardWideRows / kBackwardRows;
   const int k = kBackwardWideKeyStages * sm90_backward_tile_bytes(kBackwardWideKeys, t.depth);
   const int v = t.v_stages * sm90_backward_tile_bytes(kBackwardWideKeys, t.depth_v);
   const int terms = t.terms_stages * kBackwardWideQueryWarpgroups * kBackwardTermsBytes;
-  const int chunks = backward_dterms_chunks(dterms_blocks) * dterms_blocks;  // that a warpgroup gets from all blocks
+  // Chunks that a warpgroup receives from all blocks.
+  const int chunks = backward_dterms_chunks(dterms_blocks) * dterms_blocks;
   const int ds = t.dterms_buffers * kBackwardWideQueryWarpgroups * chunks * kBackwardDtermsChunkBytes;
   const int barriers = sm90_backward_wide_queries_barriers(t.v_stages) * kBackwardBarrierBytes;
   return sm90_backward_whole_kilobytes(q_and_dout + k + v + terms + ds + kBackwardRowBlockBytes + barriers);
 }
 
-// Buffers of sm90_backward_wide_queries: as many as fit, at most two of each. If they do not fit, ds on its way between
-// blocks gives up a buffer first, then the term from memory, then v. If even one of each does not fit, dq_smem_bytes is
-// above kBackwardMostSmem. dterms_blocks: as for sm90_backward_tile().
+// Sets the buffers of sm90_backward_wide_queries: as many as fit, but at most two of each kind. If they do not fit, the
+// exchange of ds loses a buffer first, then the bias, then v. If one buffer of each does not fit, dq_smem_bytes is
+// above kBackwardMostSmem. dterms_blocks: see sm90_backward_tile().
 ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t, bool has_terms, int dterms_blocks) {
   const int most_terms = has_terms ? kBackwardTermsStages : 0;
   const int most_dterms = dterms_blocks > 1 ? kBackwardDtermsBuffers : 0;
@@ -185,7 +188,7 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   }
 }
 
-// Both head dimensions at most 64.
+// Returns the tile for two head dimensions of at most 64.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_narrow_tile() {
   Sm90BackwardTile t = {};
   t.depth = t.depth_v = 64;
@@ -198,7 +201,7 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   return t;
 }
 
-// Both at most 128.
+// Returns the tile for two head dimensions of at most 128.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_persistent_tile(int head_dim,
                                                                                           int head_dim_v) {
   Sm90BackwardTile t = {};
@@ -214,7 +217,8 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   return t;
 }
 
-// Head dimensions to 256; with a term from memory to 192, beyond which its tiles do not fit into shared memory.
+// Returns the tile for head dimensions up to 256. With a bias the limit is 192, because its tiles do not fit into
+// shared memory beyond that.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_wide_tile(int head_dim, int head_dim_v,
                                                                                     const ScoreModTraits& score,
                                                                                     int dterms_blocks) {
@@ -232,14 +236,15 @@ ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t,
   return t;
 }
 
-// Has the kernel of five products registers for the derivatives of scores that are transformed? It keeps p times the
-// derivative where lse was. The caller's own function and dropping need those registers.
+// Returns whether the five-product kernel has registers for the derivatives of transformed scores. It keeps p times the
+// derivative in the registers of lse. A bias, a position term, a custom score or dropout needs those registers.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm90_backward_keeps_slopes(const ScoreModTraits& score) {
   return !score.adds() && !score.drops;
 }
 
-// dterms_blocks: how many sequences share entries of the gradient of a term from memory: 1 if none share, 0 if that
-// gradient is not wanted. owns_heads: sm90_backward_own_rows.cuh, which only the persistent form can.
+// Returns the tile of a problem. dterms_blocks: number of sequences that share entries of the bias gradient, 1 if none
+// share, or 0 if that gradient is not requested. owns_heads: see sm90_backward_own_rows.cuh; only the persistent form
+// supports it.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr Sm90BackwardTile sm90_backward_tile(int head_dim, int head_dim_v,
                                                                                const ScoreModTraits& score,
                                                                                int dterms_blocks,

@@ -1,4 +1,4 @@
-// The loads of the sm90 backward pass, and the warp that issues them in the persistent form.
+// Loads of the sm90 backward pass, and the warp that issues them in the persistent form.
 #pragma once
 
 #include "../isa/bulk_copy.cuh"
@@ -7,24 +7,26 @@
 
 namespace attend {
 
-// Statistics that come with a tile of rows: `count` floats, a number that the compiler knows; 0 says that none come.
+// Statistics that are loaded with a tile of rows: `count` floats. count must be a compile-time constant after inlining.
+// A count of 0 means that there are none.
 struct BackwardStatistics {
   float* to = nullptr;
   const float* from = nullptr;
   int count = 0;
 };
 
-// Loads tiles of rows to free buffers. By all lanes of one warp; the first lane asks the copy engine.
+// Loads tiles of rows into free buffers. All lanes of one warp call it; the first lane issues the copies.
 //
-// The copy engine brings zeros for rows outside the tensor. Behind a packed sequence the next one follows, or anything,
-// and a NaN would pass through products with zeros. So the rows behind a packed sequence are cleared.
+// The copy engine writes zeros for rows outside the tensor. After the end of a packed sequence the next one follows, or
+// other data. A NaN there would survive products with zeros. So this class clears the rows after the end of the
+// sequence.
 template <class Config>
 class BackwardTileLoads {
  public:
-  // tail_full: a barrier of this warp alone, for tiles whose end is cleared before they are announced.
+  // tail_full: a barrier that only this warp uses, for tiles whose end is cleared before they are announced.
   __device__ __forceinline__ explicit BackwardTileLoads(Mbarrier& tail_full) : tail_full_(tail_full) {}
 
-  // kRows rows from at.row on, of which `rows_left` belong to the sequence. The statistics come with them.
+  // Loads kRows rows from at.row on, of which `rows_left` belong to the sequence, and the statistics with them.
   template <int kDepth, int kRows>
   __device__ __forceinline__ void load(Bits16* to, const TensorMapArg& map, Mbarrier& full, const PanelPlace& at,
                                        int rows_left, const BackwardStatistics& statistics = {}) {
@@ -47,14 +49,14 @@ class BackwardTileLoads {
   __device__ __forceinline__ void clear_tail(Bits16* tile, int rows, Mbarrier& full) {
     tail_full_.wait(tail_parity_);  // the copy is done: nothing overwrites the zeros
     tail_parity_ ^= 1;
-    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle does not leave the row
+    constexpr int kPieces = kSwizzleBytes / 16;  // of a row of a panel; the swizzle stays within the row
 #pragma unroll
     for (int column = 0; column < kDepth; column += kPanelColumns) {
       auto* panel = reinterpret_cast<uint4*>(tile + column * kRows);
 #pragma unroll 1
       for (int i = rows * kPieces + static_cast<int>(threadIdx.x % 32); i < kRows * kPieces; i += 32) panel[i] = {};
     }
-    fence_smem_for_async();  // the tensor cores read the zeros
+    fence_smem_for_async();  // makes the zeros visible to the tensor cores
     __syncwarp();
     if (is_first_lane()) full.arrive();
   }
@@ -67,7 +69,7 @@ class BackwardTileLoads {
   uint32 tail_parity_ = 0;
 };
 
-// The four kinds of tiles of a key block.
+// Loads the four tensors of a key block: k, v, q and dout.
 template <class Config, class Storage = Sm90BackwardStorage<Config>>
 class BackwardLoads {
  public:
@@ -83,8 +85,9 @@ class BackwardLoads {
   __device__ __forceinline__ void load_v(const Sm90BackwardItem& item) {
     load_keys<Shape::kDepthV>(smem_.v, args_.v_map, smem_.v_full, item);
   }
-  // Begins to read what a block mask says of the tile of rows that is loaded next, at a place of its lists. Called as
-  // soon as the loads of the tile before are issued: it is there when the buffers are free.
+  // With a block mask: starts to read the entry of the next query tile, at index `place` of the mask's lists. The
+  // caller does this right after issuing the loads of the previous tile. So the entry arrives before the buffers are
+  // free.
   __device__ __forceinline__ void look_up(const Sm90BackwardItem& item, int head, int place) {
     if constexpr (has_block_mask<Config>()) {
       const int group = static_cast<int>(args_.base.num_heads_q / args_.base.num_heads_k);
@@ -118,7 +121,8 @@ class BackwardLoads {
         to, map, full, PanelPlace::of(item.span().query_place(row), head), item.seqlen_q - row,
         {to_stats, stats + backward_stats_row(args_, item, head, number), Config::kBlockM});
   }
-  // What the tile is, before its q is announced: by the lane that announces it, which needs to wait for no other.
+  // With a block mask: writes the tile's entry before q is announced. The lane that announces q writes it, so it needs
+  // to wait for no other lane.
   __device__ __forceinline__ void write_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
 #pragma unroll
@@ -132,11 +136,11 @@ class BackwardLoads {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   BackwardTileLoads<Config> loads_;
-  int entry_ = 0;  // of a block mask: a word of the next tile's entry in each lane
+  int entry_ = 0;  // with a block mask: one word of the next tile's entry in each lane
 };
 
-// The loader of the persistent form: one warp that walks over the list and waits for free buffers. v, q and dout of the
-// next item come while the last tiles of this one are computed; k follows when the last dq has read it.
+// Loader of the persistent form: one warp that iterates over the list and waits for free buffers. v, q and dout of the
+// next item are loaded while the last tiles of this item are computed. k follows after the last dq product has read it.
 template <class Config>
 class BackwardLoader {
  public:
@@ -151,7 +155,7 @@ class BackwardLoader {
       if (announces) smem_.item_full[number % kBackwardItemRing].arrive();  // the item of prepare() may be read
       const Sm90BackwardItem& item = smem_.items[number % kBackwardItemRing];
       if (item.is_end()) break;
-      if (item.begin == item.end) {  // nothing is loaded, but the phases go on
+      if (item.begin == item.end) {  // nothing is loaded, but the phases advance
         smem_.k_empty.wait(number & 1 ^ 1);
         smem_.v_empty.wait(number & 1 ^ 1);
         if (announces) smem_.k_full.arrive();
@@ -164,17 +168,18 @@ class BackwardLoader {
   }
 
  private:
-  // While the first buffers of an item are busy, there is time to make the next item: 1 to 2 % faster with full masks.
-  // If blocks take the next item of the list, they must not take it so early: 2 to 3 % slower with causal masks.
+  // Whether the next item is made while the first buffers of the current item are busy. This is 1 to 2 % faster with
+  // full masks. If blocks fetch the next item from a shared list, fetching it that early is 2 to 3 % slower (causal
+  // masks).
   static constexpr bool kPreparesEarly = Sm90BackwardList<Config>::kIsFixed;
 
-  // Writes the next item of the list to its place in the ring. run() announces it.
+  // Writes the next item of the list to its slot in the ring. run() announces it.
   __device__ __forceinline__ void prepare(uint32 number) {
     const uint32 slot = number % kBackwardItemRing;
-    // All readers have left the item that was here before.
+    // Wait until all readers have released the previous item of this slot. Then the slot may be overwritten.
     smem_.item_empty[slot].wait(number / kBackwardItemRing & 1 ^ 1);
     if (threadIdx.x % 32 == 0 && !list_.next(smem_.items[slot])) smem_.items[slot].key = -1;
-    __syncwarp();  // the other lanes read it
+    __syncwarp();  // the other lanes read the item
   }
 
   __device__ __forceinline__ void load_item(const Sm90BackwardItem& item, uint32 number) {
@@ -187,13 +192,13 @@ class BackwardLoader {
       const bool is_first = step == item.begin;
       const bool is_second = step == item.begin + 1;
       const bool is_only = item.end - item.begin == 1;
-      // In the order in which buffers become free: v after the last dp of the item before, k after its last dq.
+      // Load in the order in which buffers become free: v after the previous item's last dp, k after its last dq.
       if (is_first && number == 0) load_k(item, number);
-      smem_.q_empty[stage].wait(parity);  // dk of the tile before has read it
+      smem_.q_empty[stage].wait(parity);  // dk of the previous tile has read the buffer
       loads_.load_q(item, at.head, at.tile, stage);
       if (is_first && number == 0) load_v(item, number);
       if (is_second && number > 0) load_k(item, number);
-      smem_.dout_empty[stage].wait(parity);  // dv of the tile before has read it
+      smem_.dout_empty[stage].wait(parity);  // dv of the previous tile has read the buffer
       loads_.load_dout(item, at.head, at.tile, stage);
       if (is_first && number > 0) load_v(item, number);
       if (is_only && number > 0) load_k(item, number);
@@ -205,19 +210,19 @@ class BackwardLoader {
     }
   }
   __device__ __forceinline__ void load_k(const Sm90BackwardItem& item, uint32 number) {
-    smem_.k_empty.wait(number & 1 ^ 1);  // dq of the item before is done
+    smem_.k_empty.wait(number & 1 ^ 1);  // dq of the previous item has read k
     loads_.load_k(item);
   }
   __device__ __forceinline__ void load_v(const Sm90BackwardItem& item, uint32 number) {
-    smem_.v_empty.wait(number & 1 ^ 1);  // dp of the item before is done
+    smem_.v_empty.wait(number & 1 ^ 1);  // dp of the previous item has read v
     loads_.load_v(item);
   }
 
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
   BackwardLoads<Config> loads_;
-  Sm90BackwardList<Config> list_;  // only in the first lane
-  uint32 tiles_ = 0;               // loaded so far: buffers and phases follow from it
+  Sm90BackwardList<Config> list_;  // used only in the first lane
+  uint32 tiles_ = 0;               // tiles loaded so far; determines buffers and phases
 };
 
 }  // namespace attend

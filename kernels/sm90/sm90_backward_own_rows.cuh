@@ -1,9 +1,9 @@
-// kOwnsHeads: dq of heads whose key blocks all belong to one block of the grid, in the sm90 backward pass.
+// kOwnsHeads in the sm90 backward pass: computes dq of heads whose key blocks all belong to one thread block.
 //
-// Such a block has room for the sums of one head, and uses it again for the next: the sums of all blocks together stay
-// in the L2 cache as long as heads are short. The first key block that a tile of rows sees stores its pass, later ones
-// add theirs, and the last one begins its accumulators at the sums and rounds them. So nothing clears sums before, no
-// kernel rounds them behind, and the order of additions is always the same.
+// Such a thread block has room for the sums of one head and reuses it for the next head. If heads are short, the sums
+// of all thread blocks together stay in the L2 cache. The first key block that a query tile sees stores its part of dq,
+// and later key blocks add theirs. The last key block starts its accumulators from the sums and rounds the result. So
+// no kernel has to clear the sums before or round them afterwards, and the order of additions is always the same.
 #pragma once
 
 #include "sm90_backward_products.cuh"
@@ -12,13 +12,13 @@
 
 namespace attend {
 
-// Between ordinary accesses to the sums and those of the copy engine, in either order.
+// Orders ordinary accesses to the sums and accesses of the copy engine, in either direction.
 __device__ __forceinline__ void fence_sums_for_async() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// The accumulator of one pass begins at these sums of the warp's, or at 0. They bypass the L1 cache, which may have
-// those of another head.
+// Starts the accumulator of one pass from the warp's sums, or from 0 if `sums` is null. The loads bypass the L1 cache,
+// which may hold sums of another head.
 __device__ __forceinline__ void load_own_sums(float (&acc)[32], const float* sums) {
   if (sums == nullptr) return fill_zero(acc);
   const auto* const from = reinterpret_cast<const float4*>(sums) + threadIdx.x % 32;
@@ -32,14 +32,14 @@ __device__ __forceinline__ void load_own_sums(float (&acc)[32], const float* sum
   }
 }
 
-// The 16 rows of a tile that a warp of the query warpgroup has.
+// The 16 rows of a tile that belong to one warp of the query warpgroup.
 template <class Config>
 struct BackwardOwnRows {
   const Sm90BackwardArgs& args;
   const Sm90BackwardItem& item;
-  int row;  // the first, in the sequence
+  int row;  // first row, in the sequence
 
-  // The columns of a pass.
+  // Rounds and stores the columns of one pass.
   template <int kPass>
   __device__ __forceinline__ void store(const float (&acc)[32]) const {
     constexpr int kFirst = kPass * kBackwardPassColumns;

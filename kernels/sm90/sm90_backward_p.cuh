@@ -1,4 +1,4 @@
-// p of the sm90 backward pass's tile of 64 x 64: of scores that are transformed, and of those that a block mask hides.
+// p of a 64 x 64 tile of the sm90 backward pass, for transformed scores and for scores that a block mask hides.
 #pragma once
 
 #include "../attention/score_transform.cuh"
@@ -7,13 +7,13 @@
 
 namespace attend {
 
-// Scores become r of the transform.
+// Turns scores into r of the transform.
 __device__ __forceinline__ void make_reciprocals(float (&s)[32], const ReciprocalTransform& transform) {
 #pragma unroll
   for (float& x : s) x = transform.r(x);
 }
 
-// p of r, and p times a quarter of the derivative, both packed.
+// Computes p from r, and p times a quarter of the derivative. Both are packed.
 template <class Element>
 __device__ __forceinline__ void probabilities_of_reciprocals(uint32 (&p)[16], uint32 (&sloped_p)[16],
                                                              const float (&reciprocals)[32], const float (&lse)[16],
@@ -32,7 +32,7 @@ __device__ __forceinline__ void probabilities_of_reciprocals(uint32 (&p)[16], ui
   }
 }
 
-// Scores whose bit is 0 become `hidden`.
+// Sets scores whose bit is 0 to `hidden`.
 __device__ __forceinline__ void hide_unseen(float (&s)[32], uint32 seen, float hidden) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {

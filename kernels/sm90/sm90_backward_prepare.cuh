@@ -1,12 +1,12 @@
-// sm90, before the backward pass proper: statistics of query rows, zeros in sums, counters at their start.
+// sm90, before the main backward kernel: computes statistics of query rows, clears sums and resets counters.
 //
-//   delta = rowsum(dout * o) - dlse, times 1 - probability if entries are dropped
-//   lse_log2 = log2(e) lse - p_bits, of a transform less its lse_offset; with a term from memory, or a function that
-//              may be as low, lse
-// kSoleKey: rows that see one key take their o as it was before it was rounded
+//   delta = rowsum(dout * o) - dlse, times 1 - probability with dropout
+//   lse_log2 = log2(e) lse - p_bits, minus lse_offset with a transform. With a bias, or a custom score that may be as
+//              low as a bias, it is lse
+// kSoleKey: rows with only one visible key get the delta of an o that was not rounded
 //
-// Shapes   as in sm90_backward.cuh. Rows are padded to whole tiles. Rows that see no key, or do not exist, get
-//          lse_log2 = +inf and delta = 0: their p is 0, and with it all gradients
+// Shapes   as in sm90_backward.cuh. Rows are padded to complete tiles. Rows that see no key or do not exist get
+//          lse_log2 = +inf and delta = 0, so their p and all their gradients are 0.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2, line 4
 #pragma once
 
@@ -21,14 +21,14 @@
 
 namespace attend {
 
-// One tile of rows of one query head: the work of a block of the first and the last kernel. Heads are neighbours in the
-// grid, as the heads of a token usually are in memory.
+// One tile of rows of one query head: the work of a block of the prepare and finish kernels. Heads are adjacent in the
+// grid, because the heads of a token are usually adjacent in memory.
 struct BackwardRowTile {
   uint32 sequence;
   uint32 head;
   SequenceSpan span;
-  int64 row;        // first, in the sequence
-  int64 rows_left;  // from there on; <= 0: none
+  int64 row;        // first row, in the sequence
+  int64 rows_left;  // rows from there on; <= 0: none
   int64 stats_row;  // padded row, counted through all heads
 
   template <class Config>
@@ -46,7 +46,7 @@ struct BackwardRowTile {
     return tile;
   }
 
-  // Place of the statistics of a row of the tile.
+  // Returns the position of the statistics of a row of the tile.
   [[nodiscard]] __device__ __forceinline__ int64 place(int row) const {
     return stats_row + row / 16 * 16 + sm90_backward_stats_place(row);
   }
@@ -65,7 +65,7 @@ template <class Element>
   return sum;
 }
 
-// By one block, for the whole launch.
+// Resets the counters of the launch. One block calls this.
 template <class Config>
 __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   constexpr int kWarpgroups = Config::kBlockN / 64;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void reset_counters(const Sm90BackwardArgs& args) {
   }
 }
 
-// kSoleKey. kLanes threads share a row; the first one reads and writes its delta.
+// kSoleKey: replaces delta of rows with only one visible key. kLanes threads share a row; the first accesses its delta.
 template <class Config, int kLanes>
 __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], const Sm90BackwardArgs& args,
                                                const BackwardRowTile& tile) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void unround_deltas(float (&delta)[kBackwardRows], co
   }
 }
 
-// lse_log2_sum() of the tile's rows, a warp for each. By all threads of the block.
+// Stores lse_log2_sum() of the tile's rows, one warp per row. All threads of the block call this.
 template <class Config>
 __device__ __forceinline__ void sum_rows(const float (&lse)[kBackwardRows], const Sm90BackwardArgs& args,
                                          const BackwardRowTile& tile) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ void sum_rows(const float (&lse)[kBackwardRows], cons
   }
 }
 
-// Sums and counters of the tile's rows, to which the main kernel adds.
+// Clears sums and turn counters of the tile's rows, which the main kernel uses.
 template <class Config>
 __device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const BackwardRowTile& tile) {
   constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
@@ -118,16 +118,16 @@ __device__ __forceinline__ void reset_dq(const Sm90BackwardArgs& args, const Bac
   }
 }
 
-// A row that sees no key may have an lse as low as -FLT_MAX, the logit of its head (Score<Config>::kAddsToSum). From
-// this lse on, an entry that is not seen gets a p of 0: lse_log2 is finite and, with a transform, well above the value
-// that such an entry has (wide_unseen()). No row that sees a key has a lower one.
+// Returns the lowest lse that still gives unseen entries a p of 0. A row that sees no key may have an lse as low as
+// -FLT_MAX, if that is the logit of its head (Score<Config>::kAddsToSum). At this limit lse_log2 is finite. With a
+// transform it is also well above the value of an unseen entry (wide_unseen()). No row that sees a key has a lower lse.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lowest_lse(const OptionArgs& options) {
   if constexpr (Score<Config>::kTransforms) return -1e17f * ScoreTransform::cap_of(options);
   return -1e38f;
 }
 
-// The statistics of row `thread` of the tile. delta: rowsum(dout * o) of the tile's rows.
+// Stores the statistics of row `thread` of the tile. delta: rowsum(dout * o) of the tile's rows.
 template <class Config>
 __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, const BackwardRowTile& tile, float lse,
                                                  const float (&delta)[kBackwardRows]) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
   if (thread < tile.rows_left) {
     if (lse != -kInfinity) {
       const float lowest = lowest_lse<Config>(args.options);
-      const float finite = lse < lowest ? lowest : lse;  // NaN stays
+      const float finite = lse < lowest ? lowest : lse;  // keeps NaN
       row_lse = kSumsRows<Config> ? lse : fmaf(finite, kLog2E, static_cast<float>(-kPBits));
       if constexpr (Score<Config>::kTransforms) row_lse -= args.transform.lse_offset;
       row_delta = delta[thread];
@@ -152,12 +152,12 @@ __device__ __forceinline__ void store_statistics(const Sm90BackwardArgs& args, c
   args.delta[tile.place(thread)] = row_delta;
 }
 
-// Grid: sm90_backward_row_blocks(), kBackwardPrepareThreads threads.
+// Prepares a tile of rows. Grid: sm90_backward_row_blocks(), with kBackwardPrepareThreads threads.
 template <class Config>
 __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   using Element = ElementOf<Config>;
   constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
-  constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;  // of a row: a power of two
+  constexpr int kLanes = (kTile.depth_v > 128 ? 256 : kTile.depth_v) / kPieceElements;  // per row; a power of two
   static_assert(kFitsTiles<Config>);
   constexpr int kRowStep = kBackwardPrepareThreads / kLanes;
   constexpr int kRowsOfLane = kBackwardRows / kRowStep;
@@ -176,7 +176,7 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   }
   uint4 x[kRowsOfLane] = {}, y[kRowsOfLane] = {};
 #pragma unroll
-  for (int i = 0; i < kRowsOfLane; ++i) {  // all on their way at once
+  for (int i = 0; i < kRowsOfLane; ++i) {  // all loads are issued before the first result is used
     const int row = i * kRowStep + thread / kLanes;
     const int column = thread % kLanes * kPieceElements;
     if (row >= tile.rows_left) continue;
@@ -193,12 +193,12 @@ __device__ void sm90_backward_prepare(const Sm90BackwardArgs& args) {
   if constexpr (kSumsRows<Config>) {
     __shared__ float row_lse[kBackwardRows];
     if (thread < kBackwardRows) row_lse[thread] = lse;
-    // delta and row_lse are complete behind the barrier.
+    // After this barrier delta and row_lse are complete.
     const bool may_be_coarse = Score<Config>::kMayBeLowest ? is_coarse(lse) : fabsf(lse) >= kCoarseLse;
     if (__syncthreads_or(may_be_coarse) != 0) {
       sum_rows<Config>(row_lse, args, tile);
       if (Score<Config>::kMayBeLowest && thread == 0) *args.has_coarse_rows = 1;
-    } else if constexpr (Score<Config>::kMayBeLowest) {  // a coarse row anywhere lets all sums be read
+    } else if constexpr (Score<Config>::kMayBeLowest) {  // one coarse row anywhere causes all sums to be read
       if (thread < kBackwardRows) args.log2_sums[tile.place(thread)] = 0.0f;
     }
   } else {

@@ -1,4 +1,4 @@
-// The products of a computing warpgroup of the sm90 backward pass. Each is issued and committed; its caller waits.
+// Products of a computing warpgroup of the sm90 backward pass. Each is issued and committed, and its caller waits.
 #pragma once
 
 #include "../isa/wgmma_fresh.cuh"
@@ -7,20 +7,20 @@
 
 namespace attend {
 
-// Products of depth 16 that sum over head_dim columns.
+// Returns the number of products of depth 16 that sum over head_dim columns.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int products_of(int head_dim) {
   return (head_dim + kWgmmaDepth - 1) / kWgmmaDepth;
 }
 
-// Bytes from the first column of a tile of rows to the 16 columns of product i. The tile's panels are `panel_bytes`
-// apart.
+// Returns the bytes from the first column of a tile of rows to the 16 columns of product i. The tile's panels are
+// `panel_bytes` apart.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr uint32 product_offset(int i, uint32 panel_bytes) {
   constexpr int kProductsOfPanel = kPanelColumns / kWgmmaDepth;
   constexpr int kProductBytes = kWgmmaDepth * kBackwardElementBytes;
   return i / kProductsOfPanel * panel_bytes + i % kProductsOfPanel * kProductBytes;
 }
 
-// x += product i of a b^T: 64 keys of k or v times the tile's rows of q or dout.
+// Issues x += product i of a b^T: 64 keys of k or v times the tile's rows of q or dout.
 template <class Config>
 __device__ __forceinline__ void add_score_product(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b, int i) {
   using Shape = BackwardShape<Config>;
@@ -28,7 +28,7 @@ __device__ __forceinline__ void add_score_product(float (&x)[32], MatrixDescript
                                                        b.advance(product_offset(i, Shape::kPanelBytesM)), true);
 }
 
-// x = a b^T, over the kHeadDim columns that exist.
+// Issues x = a b^T, over the kHeadDim columns that exist.
 template <class Config, int kHeadDim>
 __device__ __forceinline__ void begin_scores(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b) {
   WgmmaFresh<Config::kElement>::template ss<false>(x, a, b);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void begin_scores(float (&x)[32], MatrixDescriptor a,
   wgmma_commit();
 }
 
-// x += a b^T, over the kHeadDim columns that exist.
+// Issues x += a b^T, over the kHeadDim columns that exist.
 template <class Config, int kHeadDim>
 __device__ __forceinline__ void add_scores(float (&x)[32], MatrixDescriptor a, MatrixDescriptor b) {
 #pragma unroll
@@ -45,8 +45,8 @@ __device__ __forceinline__ void add_scores(float (&x)[32], MatrixDescriptor a, M
   wgmma_commit();
 }
 
-// Loads 64 rows of a tile to registers, as A operands. Products of them leave half of the bandwidth of shared memory to
-// others.
+// Loads 64 rows of a tile into registers, as A operands. Products with these operands leave half of the shared memory
+// bandwidth to other warps.
 template <int kPairs>
 __device__ __forceinline__ void hold_rows(uint32 (&pairs)[kPairs], uint32 tile, int thread) {
 #pragma unroll
@@ -54,7 +54,7 @@ __device__ __forceinline__ void hold_rows(uint32 (&pairs)[kPairs], uint32 tile, 
     read_panel<false>(pairs + i, tile + i / 16 * kWarpgroupRows * kSwizzleBytes, thread);
   }
 }
-// x = a b^T, a from hold_rows().
+// Issues x = a b^T, with a from hold_rows().
 template <class Config, int kHeadDim>
 __device__ __forceinline__ void begin_held_scores(float (&x)[32], const uint32* a, MatrixDescriptor b) {
   WgmmaFresh<Config::kElement>::template rs<false>(x, a, b);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void begin_held_scores(float (&x)[32], const uint32* 
   wgmma_commit();
 }
 
-// x += a b: 64 keys of p or ds times the tile's rows of dout or q.
+// Issues x += a b: 64 keys of p or ds times the tile's rows of dout or q.
 template <class Config, int kDepth>
 __device__ __forceinline__ void begin_gradient(float (&x)[kDepth / 2], const uint32 (&a)[16], MatrixDescriptor b) {
 #pragma unroll
@@ -77,14 +77,14 @@ __device__ __forceinline__ void begin_gradient(float (&x)[kDepth / 2], const uin
   wgmma_commit();
 }
 
-// (a0 b0, a1 b1), each rounded. PTX ISA, half precision floating point: mul.bf16x2.
+// Returns (a0 b0, a1 b1), each rounded. PTX ISA, half precision floating point: mul.bf16x2.
 [[nodiscard]] __device__ __forceinline__ uint32 multiply_bf16_pairs(uint32 a, uint32 b) {
   uint32 product;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
   return product;
 }
 
-// Accumulators without a product yet.
+// Sets accumulators to 0, before their first product.
 template <int kCount>
 __device__ __forceinline__ void fill_zero(float (&x)[kCount]) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Masks and a term by position in the scores of a transposed tile: rows are keys, columns are query rows.
+// Masks and the position term (ALiBi) for scores of a transposed tile: rows are keys, columns are query rows.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -10,9 +10,9 @@
 
 namespace attend {
 
-// s: 64 keys from `key` on and a tile of 64 query rows, spread as an accumulator. Entries that are not seen become
-// `unseen`, whatever they held. With the caller's function so do those of rows behind the sequence: it may make NaN of
-// them, which no lse makes 0.
+// Sets unseen entries of s to `unseen`, even if they hold NaN. s has 64 keys from `key` on and a tile of 64 query rows,
+// in accumulator order. With a custom score, entries of rows beyond the sequence also count as unseen: the score may be
+// NaN there, and no lse would make p 0.
 template <class Config>
 __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardItem& item, const BackwardBand& band,
                                             int tile, int key, float unseen) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], const Sm90BackwardIt
   }
 }
 
-// The score modifications of one query head, with the slope in units of log2.
+// Returns the score modifications of one query head, with the slope in log2 units.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> rules_of_head(const Sm90BackwardArgs& args,
                                                                           const Sm90BackwardItem& item, int head) {
@@ -52,20 +52,20 @@ template <class Config>
   return rules;
 }
 
-// A thread's columns of the products belong to 16 of the tile's rows. Reads the statistics 4 i to 4 i + 3 of these.
+// Reads statistics 4 i to 4 i + 3 of the 16 query rows to which a thread's columns of the products belong.
 __device__ __forceinline__ void read_four_statistics(float* x, const float* stats, int i) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
                : "r"(smem_address(stats) + threadIdx.x % 4 * 16 + i * 64));
 }
-// Reads all 16.
+// Reads all 16 statistics.
 __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float* stats) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) read_four_statistics(x + 4 * i, stats, i);
 }
 
-// Which of the thread's statistics belongs to entry i of its accumulator, and how many columns the entry is behind the
-// thread's first one.
+// Return, for entry i of the thread's accumulator, the index of its statistic, and its distance in columns from the
+// thread's first column.
 [[nodiscard]] __device__ __forceinline__ constexpr int backward_statistic(int i) {
   return i / 8 * 4 + i / 4 % 2 * 2 + i % 2;
 }
@@ -73,9 +73,9 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
   return i / 4 * kColumnsOfTile + i % 2;
 }
 
-constexpr int kCustomTogether = 8;  // scores whose loads a thread waits for at once
+constexpr int kCustomTogether = 8;  // scores whose loads a thread waits for together
 
-// The caller's function of a product, times log2(e), of a row and key of `tile`; -inf of what mask_scores() has hidden.
+// Returns the custom score of a product in log2 units, or -inf if mask_scores() has hidden the product.
 template <bool kWithSlope, class Config>
 [[nodiscard]] __device__ __forceinline__ float custom_exponent(const TileRules<Config>& tile, float product,
                                                                float scale, float unseen,
@@ -84,7 +84,7 @@ template <bool kWithSlope, class Config>
   return product == unseen ? -kInfinity : value * kLog2E;
 }
 
-// p of a value of the caller's function. lse: of the row, as args.lse_log2 has it.
+// Returns p of a custom score. lse: of the row, in the units of args.lse_log2.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float custom_probability(float value, float lse) {
   if constexpr (!Score<Config>::kMayBeLowest) return exp2_fast(value * kLog2E - lse);
@@ -92,17 +92,16 @@ template <class Config>
   return exp2_fast(smaller_or_nan(fmaf(value - lse, kLog2E, kBits), kBits));
 }
 
-// p of a transposed tile of products, by a function whose derivative is 1; anything where an entry is not seen.
-// lane: of the warpgroup.
-// kHeld: after TileRules::hold().
+// Turns a transposed tile of products into p, for a custom score whose derivative is 1. Unseen entries get any value.
+// lane: index in the warpgroup. kHeld: TileRules::hold() has been called.
 template <bool kHeld, class Config>
 __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float (&lse)[16],
                                                      const TileRules<Config>& tile, float scale, int lane) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
     if ((!kHeld || !CustomScoreCode::kHoldsAll) && i % kCustomTogether == 0) {
-      __syncwarp();  // no load moves up across it: it would take a register there
-      // Nor does a table's subscript, whose 32 took a dozen registers more.
+      __syncwarp();  // stops loads from moving up, where each would need a register
+      // For the same reason the lane is recomputed: 32 subscripts of a table would need a dozen more registers.
       if constexpr (Score<Config>::kMayBeLowest) lane = static_cast<int>(recomputed(threadIdx.x) % kWarpgroup);
     }
     float unused;
@@ -113,12 +112,12 @@ __device__ __forceinline__ void custom_probabilities(float (&s)[32], const float
   }
 }
 
-// The numbers of the tiles in which some row does not see some of a warpgroup's keys.
+// Numbers of the tiles in which some row does not see all of a warpgroup's keys.
 struct MaskedTiles {
-  int before;  // all numbers below this one
-  int from;    // kWindow: and all from this one on
+  int before;  // all numbers below this one are masked
+  int from;    // kWindow: all numbers from this one on are masked, too
 
-  // first_key: of the warpgroup. number: of row tile `tile`; number_end: behind the head's last tile.
+  // first_key: of the warpgroup. number: of row tile `tile`. number_end: one past the head's last tile.
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ MaskedTiles of(const Sm90BackwardArgs& args,
                                                                  const Sm90BackwardItem& item, int first_key, int tile,
@@ -127,22 +126,23 @@ struct MaskedTiles {
     const int first = first_key - item.offset();
     const int last = first + kWarpgroupRows - 1;
     if constexpr (has_block_mask<Config>() && Config::kMask != MaskKind::kFull) {
-      return {static_cast<int>(number_end), static_cast<int>(number_end)};  // tiles are in no order that would say more
+      return {static_cast<int>(number_end), static_cast<int>(number_end)};  // no order: all tiles may be masked
     }
     MaskedTiles masked = {static_cast<int>(number), 0};
     if constexpr (Config::kMask != MaskKind::kFull) {
-      const int first_row = last - band.right;  // rows from here on see all keys that are before their window's end
+      const int first_row = last - band.right;  // rows from here on have windows that end after all keys
       masked.before += uniform((first_row <= 0 ? 0 : (first_row - 1) / kBackwardRows + 1) - tile);
     }
     if (uniform(last + item.offset() >= item.seqlen_k)) masked.before = static_cast<int>(number_end);
     if constexpr (Config::kMask == MaskKind::kWindow) {
-      const int end_row = first + band.left + 1;  // rows before this one see all keys behind their window's begin
+      const int end_row = first + band.left + 1;  // rows before this one have windows that begin before all keys
       masked.from = uniform(static_cast<int>(number) + (end_row <= 0 ? 0 : end_row / kBackwardRows) - tile);
     }
     return masked;
   }
 
-  // number_end: behind the head's last tile, which may have rows behind the sequence.
+  // Returns whether the tile is masked. number_end: one past the head's last tile, which may have rows beyond the
+  // sequence.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ bool has(uint32 number, uint32 number_end) const {
     bool is_masked = static_cast<int>(number) < before;
@@ -152,8 +152,8 @@ struct MaskedTiles {
   }
 };
 
-// The term by position lowers a score by slope |i + off - j|, in units of log2. If rows see no key behind the diagonal,
-// it is linear in rows and keys: the part of the rows and of the thread's first key is added to the rows' lse.
+// The position term lowers a score by slope |i + off - j|, in log2 units. If rows see no key beyond the diagonal, the
+// term is linear in rows and keys. The part of the rows and of the thread's first key is then added to the rows' lse.
 template <class Config>
 struct BackwardPositionTerm {
   static constexpr bool kIsOn = Score<Config>::kAddsByPosition;
@@ -179,9 +179,9 @@ struct BackwardPositionTerm {
     }
   }
 
-  // log2 of p, of entry i of the accumulator.
+  // Returns log2 of p of entry i of the accumulator.
   [[nodiscard]] __device__ __forceinline__ float exponent(int i, float product, float scale, float lse) const {
-    const int half = i / 2 % 2;  // which of the thread's two keys
+    const int half = i / 2 % 2;  // selects one of the thread's two keys
     if (kIsOn && kIsLinear && half == 1) return fmaf(product, scale, slope * kRowHalf) - lse;
     const float without_term = fmaf(product, scale, -lse);
     if constexpr (!kIsOn || kIsLinear) return without_term;

@@ -1,7 +1,7 @@
 // Shared memory of the sm90 backward pass: tiles, and the barriers between the warpgroups.
 //
-// The comments of the barriers name their arrivals. "Announced": one arrival, of the thread that asks the copy engine,
-// with the bytes to come. "4 warps": one arrival of each warp.
+// The comment of each barrier names the arrivals and then what is legal or true afterwards. "Announced" means one
+// arrival, by the thread that issues the copy, with the expected bytes. "4 warps" means one arrival of each warp.
 #pragma once
 
 #include "../common/element.cuh"
@@ -19,7 +19,7 @@ struct BackwardShape {
   static constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;
   static constexpr int kDepth = kTile.depth;
   static constexpr int kDepthV = kTile.depth_v;
-  static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // computing ones: 64 keys each
+  static constexpr int kWarpgroups = Config::kBlockN / kWarpgroupRows;  // computing warpgroups: 64 keys each
   static constexpr int kPasses = kDepth / kBackwardPassColumns;
   static constexpr int kPassFloats = kBackwardRows * kBackwardPassColumns;
   static constexpr uint32 kPassBytes = kPassFloats * 4;
@@ -28,24 +28,24 @@ struct BackwardShape {
   static_assert(Config::kBlockM == kBackwardRows && kFitsTiles<Config>);
 };
 
-// May a warpgroup skip the first tile of a head, in the persistent form?
+// Whether a warpgroup may skip the first tile of a head. Only the persistent form does.
 template <class Config>
 constexpr bool kSkipsTiles =
     kBackwardTile<Config>.is_persistent&& Config::kMask != MaskKind::kFull && !has_block_mask<Config>();
 
-// The target of a staged pass of dq.
+// Target of a staged pass of dq.
 struct alignas(16) BackwardTarget {
-  float* sums;       // null: there are no more passes
-  uint32 turn;       // kIsDeterministic: how many additions to these sums come before. kOwnsHeads: see below
-  uint32 next_turn;  // the same for the next tile's sums; kNoTurn if another head follows, or nothing
+  float* sums;       // null: no more passes
+  uint32 turn;       // kIsDeterministic: number of additions to these sums that come before. kOwnsHeads: see below
+  uint32 next_turn;  // the same for the next tile's sums; kNoTurn if not known, or if no tile of this head follows
 };
 constexpr uint32 kNoTurn = 0xffffffffu;
-// kOwnsHeads, in the place of `turn`.
-constexpr uint32 kAddsPass = 0, kStoresPass = 1;  // overwrites what another head has left there
-constexpr uint32 kCompletesPasses = 2;            // no pass: all before it are to be complete
+// Values of `turn` with kOwnsHeads.
+constexpr uint32 kAddsPass = 0, kStoresPass = 1;  // kStoresPass overwrites the sums of another head
+constexpr uint32 kCompletesPasses = 2;            // not a pass: completes all passes before it
 static_assert(sizeof(BackwardTarget) == kBackwardTargetBytes && sizeof(Mbarrier) == kBackwardBarrierBytes);
 
-// Of a block mask: what the tiles in the buffers of q are. It comes with q.
+// With a block mask: index and visibility of the query tiles in the buffers of q. Written before q is announced.
 template <class Config>
 struct BackwardSeenTiles {};
 template <class Config>
@@ -63,30 +63,31 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   Bits16 v[Config::kBlockN * Shape::kDepthV];
   Bits16 q[Config::kStages][Config::kBlockM * Shape::kDepth];
   Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
-  Bits16 ds[Config::kDsBuffers][Config::kBlockN / 64][Config::kBlockM * 64];  // rows of queries, a panel of 64 keys
-  float dq[Config::kStagingBuffers][Shape::kPassFloats];                      // (4 warps, 8, 32 lanes, 4)
+  // ds: rows are query rows; one panel of 64 keys per warpgroup.
+  Bits16 ds[Config::kDsBuffers][Config::kBlockN / 64][Config::kBlockM * 64];
+  float dq[Config::kStagingBuffers][Shape::kPassFloats];  // (4 warps, 8, 32 lanes, 4)
   float lse_log2[Config::kStages][Config::kBlockM];
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem items[kRing];
   BackwardTarget dq_target[Config::kStagingBuffers];
 
-  Mbarrier item_full[kRing];                          // 1: the item may be read
-  Mbarrier item_empty[kRing];                         // every warp that reads it: it may be overwritten
-  Mbarrier k_full, v_full;                            // announced
-  Mbarrier tail_full;                                 // announced: a tile whose end is cleared first
-  Mbarrier k_empty;                                   // 4 warps of the query warpgroup: its last dq has read k
-  Mbarrier v_empty;                                   // every computing warp: its last dp has read v
-  Mbarrier q_full[Config::kStages];                   // announced: q and lse_log2
-  Mbarrier q_empty[Config::kStages];                  // every computing warp: dk of the tile is done
-  Mbarrier dout_full[Config::kStages];                // announced: dout and delta
-  Mbarrier dout_empty[Config::kStages];               // every computing warp: dv of the tile is done
-  Mbarrier ds_full[Config::kDsBuffers][kWarpgroups];  // 4 warps: that warpgroup stored its ds
-  Mbarrier ds_empty[Config::kDsBuffers];              // 4 warps: dq has read all of it
-  Mbarrier dq_full[Config::kStagingBuffers];          // 4 warps: a pass of dq and its target are there
-  Mbarrier dq_empty[Config::kStagingBuffers];         // 1: the copy engine has read them
-  BackwardSeenTiles<Config> seen;                     // in what is left of the last kilobyte
+  Mbarrier item_full[kRing];             // 1: the item may be read
+  Mbarrier item_empty[kRing];            // every warp that reads the item: it may be overwritten
+  Mbarrier k_full, v_full;               // announced: k or v has arrived
+  Mbarrier tail_full;                    // announced: a tile has arrived whose end must be cleared
+  Mbarrier k_empty;                      // 4 warps of the query warpgroup: its last dq product has read k
+  Mbarrier v_empty;                      // every computing warp: its last dp product has read v
+  Mbarrier q_full[Config::kStages];      // announced: q and lse_log2 have arrived
+  Mbarrier q_empty[Config::kStages];     // every computing warp: dk of the tile is done, so q may be overwritten
+  Mbarrier dout_full[Config::kStages];   // announced: dout and delta have arrived
+  Mbarrier dout_empty[Config::kStages];  // every computing warp: dv of the tile is done, so dout may be overwritten
+  Mbarrier ds_full[Config::kDsBuffers][kWarpgroups];  // 4 warps: that warpgroup has stored its ds
+  Mbarrier ds_empty[Config::kDsBuffers];              // 4 warps: the dq products have read ds, so it may be overwritten
+  Mbarrier dq_full[Config::kStagingBuffers];          // 4 warps: a pass of dq and its target are staged
+  Mbarrier dq_empty[Config::kStagingBuffers];         // 1: the copy engine has read the pass
+  BackwardSeenTiles<Config> seen;                     // uses the rest of the last kilobyte
 
-  // By one thread; a barrier of the block follows.
+  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     for (int i = 0; i < kRing; ++i) {
       item_full[i].init(1);
@@ -115,7 +116,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardStorage {
   }
 };
 
-// Waits until item `number` of the block's list is there.
+// Waits until item `number` of the block's list is written, and returns it.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ const Sm90BackwardItem& wait_for_item(Sm90BackwardStorage<Config>& smem,
                                                                                uint32 number) {
@@ -123,7 +124,7 @@ template <class Config>
   return smem.items[number % kBackwardItemRing];
 }
 
-// By a warp that no longer reads the item.
+// Releases the item. Each warp calls this after its last read.
 template <class Config>
 __device__ __forceinline__ void release_item(Sm90BackwardStorage<Config>& smem, uint32 number) {
   __syncwarp();

@@ -1,4 +1,4 @@
-// Gradients from accumulators to memory, and pieces of rows of 16-bit elements.
+// Stores gradients from accumulators to memory, and accesses pieces of rows of 16-bit elements.
 #pragma once
 
 #include "../common/element.cuh"
@@ -11,7 +11,7 @@ namespace attend {
 constexpr int kPieceBytes = 16;  // the widest load and store
 constexpr int kPieceElements = kPieceBytes / int{sizeof(Bits16)};
 
-// Elements [column, column + 8) of a row of kHeadDim elements; zeros behind the row's end.
+// Returns elements [column, column + 8) of a row of kHeadDim elements, with zeros beyond the row's end.
 template <int kHeadDim>
 [[nodiscard]] __device__ __forceinline__ uint4 load_piece(const Bits16* row, int column) {
   if (column + kPieceElements <= kHeadDim) return *reinterpret_cast<const uint4*>(row + column);
@@ -37,13 +37,13 @@ __device__ __forceinline__ void store_piece(Bits16* row, int column, const uint3
   }
 }
 
-// Stores a warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements; a lane stores 16 bytes of a row.
-// x: the accumulator, of at least kHeadDim columns. to: the first of the 16 rows; rows from num_rows on do not exist.
+// Stores a warp's 16 rows of an accumulator, times factor, as rows of 16-bit elements. A lane stores 16 bytes of a row.
+// x: the accumulator, with at least kHeadDim columns. to: the first of the 16 rows. Rows from num_rows on do not exist.
 template <class Element, int kHeadDim>
 __device__ __forceinline__ void store_accumulator(const float* x, float factor, Bits16* to, int64 row_stride,
                                                   int num_rows) {
   static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
-  // Recomputed here, once per block of keys, so that it takes no register before.
+  // Recomputed here, once per key block, so that it needs no register before.
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -63,13 +63,13 @@ __device__ __forceinline__ void store_accumulator(const float* x, float factor, 
   }
 }
 
-// Adds the same values to rows of floats, or overwrites these. A lane takes 8 bytes of a row, so that a quad has whole
-// sectors. The stride of rows is even.
+// Adds the same values to rows of floats, or overwrites the rows. A lane has 8 bytes of a row, so that a quad accesses
+// complete sectors. The stride of rows is even.
 template <int kHeadDim>
 __device__ __forceinline__ void add_accumulator(const float* x, float factor, float* to, int64 row_stride, int num_rows,
                                                 bool overwrites) {
   static_assert(kHeadDim % 2 == 0);
-  constexpr int kTile = 8;  // columns: two of each lane of a quad
+  constexpr int kTile = 8;  // columns: two per lane of a quad
   const int lane = static_cast<int>(recomputed(threadIdx.x) % 32);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void add_accumulator(const float* x, float factor, fl
   }
 }
 
-// Stores rows of a gradient, `at` elements from its start. kAddsToOutputs: adds them, unless memory is overwritten.
+// Stores rows of a gradient, `at` elements from its start. kAddsToOutputs: adds them, unless `overwrites` is set.
 template <class Config, int kHeadDim>
 __device__ __forceinline__ void store_gradient(const float* x, float factor, void* tensor, int64 at, int64 row_stride,
                                                int num_rows, bool overwrites) {

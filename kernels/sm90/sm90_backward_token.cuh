@@ -1,4 +1,4 @@
-// The token that goes round the computing warpgroups of the sm90 backward pass.
+// Token that the computing warpgroups of the sm90 backward pass hand to each other.
 #pragma once
 
 #include "../isa/thread_barrier.cuh"
@@ -7,19 +7,21 @@
 
 namespace attend {
 
-// Each warpgroup takes the token once a tile and passes it to the next one. So the warpgroups stay in different phases.
+// Each warpgroup takes the token once per tile and passes it to the next one. So the warpgroups stay in different
+// phases.
 template <class Config>
 struct BackwardToken {
   static constexpr int kWarpgroups = BackwardShape<Config>::kWarpgroups;
-  static constexpr int kFirstBarrier = 8;          // named barriers 8, 9, ...: one a warpgroup
-  static constexpr int kThreads = 2 * kWarpgroup;  // the warpgroup that takes, and the one that passes
+  static constexpr int kFirstBarrier = 8;          // named barriers 8, 9, ...: one per warpgroup
+  static constexpr int kThreads = 2 * kWarpgroup;  // the warpgroup that takes the token and the one that passes it
   int warpgroup;
 
-  // No warpgroup comes before the first: the last one passes the token to it.
+  // Gives the first warpgroup its initial token, because no other warpgroup precedes it. The last one passes that
+  // token.
   __device__ __forceinline__ void begin() const {
     if (warpgroup == kWarpgroups - 1) thread_barrier_arrive(kFirstBarrier, kThreads);
   }
-  // After the last tile: the first warpgroup takes back the token that the last one passed.
+  // Takes back the token that the last warpgroup passed after its last tile. The first warpgroup does this.
   __device__ __forceinline__ void end() const {
     if (warpgroup == 0) thread_barrier_sync(kFirstBarrier, kThreads);
   }

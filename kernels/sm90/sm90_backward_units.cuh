@@ -1,4 +1,4 @@
-// The powers of two that p and ds of the sm90 backward pass are scaled by. Host and device.
+// Powers of two by which the sm90 backward pass scales p and ds. Shared by host and device.
 #pragma once
 
 #include "../common/element_info.cuh"
@@ -6,10 +6,10 @@
 
 namespace attend {
 
-// p is computed 2^p_bits times too large, and factors at the end undo it. Otherwise small entries of p would become 0
-// when p is rounded for the products, and the gradients of keys with little weight would vanish. p is at most 1 except
-// for rounding, so that it stays below float16's 65504; bfloat16 has float's range. ds is 2^ds_bits too large. Float16
-// has no room for that, because dout and v can make ds large.
+// The kernels compute p times 2^p_bits, and factors at the end undo the scale. Without the scale, small entries of p
+// would round to 0 before the products, and gradients of keys with little weight would vanish. p is at most 1 except
+// for rounding, so the scaled p stays below float16's 65504; bfloat16 has float's range. ds is scaled by 2^ds_bits. For
+// float16 ds_bits is 0, because dout and v can already make ds large.
 struct Sm90BackwardUnits {
   int p_bits;
   int ds_bits;
@@ -18,7 +18,7 @@ struct Sm90BackwardUnits {
   const ElementInfo info = element_info(element);
   return {info.p_shift, info.has_float_range ? info.p_shift : 0};
 }
-// 2^-bits
+// Returns 2^-bits.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr float sm90_backward_unit(int bits) {
   return 1.0f / static_cast<float>(1 << bits);
 }

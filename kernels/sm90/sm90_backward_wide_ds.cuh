@@ -1,4 +1,4 @@
-// Warpgroup 2 of sm90_backward_wide_keys.cuh: ds from dp, and from p of the other warpgroup.
+// Warpgroup 2 of sm90_backward_wide_keys.cuh: computes ds from dp and from p of the other warpgroup.
 #pragma once
 
 #include "sm90_backward_scores.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// A PairMaker of WideKeysWarpgroup: dp = v dout^T becomes ds, and dk += ds q.
+// PairMaker of WideKeysWarpgroup: turns dp = v dout^T into ds, for dk += ds q.
 template <class Config>
 class WideDs {
  public:
@@ -30,17 +30,17 @@ class WideDs {
     return {args_.base.dk, args_.base.dk_stride, args_.base.gradient_scale};
   }
 
-  // The tile has landed.
+  // Reads delta of the tile's rows. The tile must have arrived.
   __device__ __forceinline__ void read_rows(uint32 number) {
     read_row_statistics(delta_, smem_.delta[stage_of<Config::kStages>(number)]);
 #pragma unroll
     for (float& x : delta_) x *= kScoreGradientUnit<Config>;
   }
 
-  // dp of the tile is done.
+  // Makes ds of the tile. dp must be complete.
   __device__ __forceinline__ void make_pairs(uint32 number, const float (&dp)[32], uint32 (&ds)[16]) {
     const uint32 buffer = stage_of<kBackwardWideHandovers>(number);
-    smem_.p_full[buffer].wait(parity_of<kBackwardWideHandovers>(number));  // p of the tile is there
+    smem_.p_full[buffer].wait(parity_of<kBackwardWideHandovers>(number));  // p of the tile may be read
     if constexpr (Score<Config>::kDrops) kept_ = smem_.kept.words[buffer][threadIdx.x % kWarpgroup];
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
@@ -53,7 +53,7 @@ class WideDs {
   }
 
  private:
-  // A dropped entry has no dp.
+  // Returns ds of entry i. A dropped entry has no dp.
   [[nodiscard]] __device__ __forceinline__ float score_gradient(float p, const float (&dp)[32], int i) const {
     const float kept = Score<Config>::kDrops && (kept_ >> i & 1u) == 0 ? 0.0f : dp[i];
     return wide_score_gradient<Config>(p, kept, delta_[backward_statistic(i)]);

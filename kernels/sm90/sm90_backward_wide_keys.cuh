@@ -1,17 +1,18 @@
-// sm90, wide backward: dk and dv, if a head dimension is above 128, or scores have what sm90_backward_tile() says.
-// sm90_backward.cuh has the equations; sm90_backward_wide_queries.cuh makes dq.
+// sm90, wide backward: dk and dv, if a head dimension is above 128 or if the score needs the wide form
+// (sm90_backward_tile()). sm90_backward.cuh has the equations; sm90_backward_wide_queries.cuh computes dq.
 //
-// Shapes   as in sm90_backward.cuh, head dimensions to 256; args: Sm90BackwardArgs
-// Supports float16, bfloat16; full, causal, window masks; a term by position, a transform of scores, or a term of 16
-//          bits from memory (to 192 columns), one of them at a time; dropping; packed sequences; grouped heads; any
-//          lengths. Strides and addresses are multiples of 16 bytes, no stride is 0. sm_90a
-// Work     A block has 64 keys and walks over the tiles of 64 query rows that see them, for all query heads of the
-//          group. dk and dv stay in registers. A tile takes four products. Nothing is added up in memory, so that the
-//          same inputs give the same bits
-// Roles    warpgroup 0: one warp loads k and q, one loads v and dout. Warpgroup 1 computes s, p and dv; warpgroup 2
-//          computes dp, ds and dk with p from warpgroup 1. For 64 keys, 256 columns of dk and dv would take 256
-//          registers a thread of one warpgroup. So each of the two has one of them
-// Limits   NaN or inf in a row of dout, q, k or v can reach what shares a tile with it; lengths below 2^30
+// Shapes   as in sm90_backward.cuh, head dimensions up to 256; args: Sm90BackwardArgs.
+// Supports float16, bfloat16; full, causal and window masks; dropout; packed sequences; grouped heads; any lengths.
+//          Also one of: a position term (ALiBi), a transform (softcap), or a 16-bit bias (up to 192 columns). Strides
+//          and addresses are multiples of 16 bytes, and no stride is 0. Requires sm_90a.
+// Work     A thread block has 64 keys and iterates over the tiles of 64 query rows that see them, for all query heads
+//          of the group. dk and dv stay in registers. Each tile needs four products. Nothing is summed in memory, so
+//          the same inputs give the same bits.
+// Roles    Warpgroup 0: one warp loads k and q, another loads v and dout. Warpgroup 1 computes s, p and dv. Warpgroup 2
+//          computes dp, ds and dk with p from warpgroup 1. For 64 keys, 256 columns of both dk and dv would need 256
+//          registers per thread of one warpgroup. So each of the two warpgroups has one of these gradients.
+// Limits   A NaN or inf in a row of dout, q, k or v can spread to other results of the same tile. Lengths are below
+//          2^30.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
@@ -25,18 +26,18 @@
 
 namespace attend {
 
-// A computing warpgroup. It multiplies its keys with the tiles of rows, makes pairs of 16 bits from the scores, and
-// adds their product with other tiles to a gradient:
+// Computing warpgroup. It multiplies its keys with the tiles of rows, turns these scores into pairs of 16 bits, and
+// adds the product of the pairs with other tiles to a gradient:
 //
 //   PairMaker  scores            pairs  gradient
 //   WideP      s = k q^T         p      dv += p dout
 //   WideDs     dp = v dout^T     ds     dk += ds q
 //
-// Tile i; | all products drained:
+// These are the steps of tile i; "|" means that all products have completed:
 //   1  issue gradient(i - 1) and scores(i)
 //   2  | pairs(i)
-// While a warpgroup is in 2, the tensor cores have products of the other. The gradient is issued first, so that its
-// tile is free early.
+// While one warpgroup is in step 2, the tensor cores run the products of the other. The gradient is issued first, so
+// that its tile is released early.
 template <class Config, class PairMaker>
 class WideKeysWarpgroup {
  public:
@@ -48,7 +49,7 @@ class WideKeysWarpgroup {
     for (float& x : gradient_) x = 0.0f;
   }
 
-  // All tiles of the item; then the gradient to memory.
+  // Processes all tiles of the item, then stores the gradient.
   __device__ __forceinline__ void run() {
     const auto end = static_cast<uint32>(uniform(smem_.item.end));
     if (end > 0) compute(end);
@@ -56,14 +57,15 @@ class WideKeysWarpgroup {
   }
 
  private:
-  // To 128 columns there are registers for the gradient and the keys.
+  // Up to 128 columns, registers can hold the keys in addition to the gradient.
   static constexpr bool kHoldsKeys = PairMaker::kKeysDepth <= 128 && PairMaker::kGradientDepth <= 128;
-  // A operands. They are no member: the compiler would no longer take the larger object apart into registers.
+  // A operands. They are not a member, because the compiler would then no longer split the larger object into
+  // registers.
   using HeldKeys = uint32[kHoldsKeys ? PairMaker::kKeysDepth / 4 : 1];
 
-  // Tiles 0 to end, at least one.
+  // Computes tiles 0 to `end`. There is at least one.
   __device__ __forceinline__ void compute(uint32 end) {
-    maker_.keys_full().wait(0);  // the keys have landed
+    maker_.keys_full().wait(0);  // the keys have arrived
     HeldKeys held;
     if constexpr (kHoldsKeys) hold_rows(held, smem_address(maker_.keys()), static_cast<int>(threadIdx.x % kWarpgroup));
     issue_scores(held, 0);
@@ -82,7 +84,7 @@ class WideKeysWarpgroup {
 
   __device__ __forceinline__ void issue_scores(const HeldKeys& held, uint32 number) {
     const auto tiles = maker_.score_tiles();
-    tiles.wait(number);  // the tile and its rows' statistics have landed
+    tiles.wait(number);  // the tile and its rows' statistics have arrived
     maker_.read_rows(number);
     wgmma_fence();
     const auto tile = MatrixDescriptor::along_rows(smem_address(tiles.tile(number)));
@@ -101,14 +103,14 @@ class WideKeysWarpgroup {
   }
   __device__ __forceinline__ void issue_gradient(uint32 number) {
     const auto tiles = maker_.gradient_tiles();
-    tiles.wait(number);  // the tile has landed
+    tiles.wait(number);  // the tile has arrived
     wgmma_fence();
     const uint32 tile = smem_address(tiles.tile(number));
     begin_gradient<Config, PairMaker::kGradientDepth>(
         gradient_, pairs_, MatrixDescriptor::down_columns(tile, BackwardShape<Config>::kPanelBytesM));
   }
 
-  // A warp stores its 16 keys.
+  // Stores the gradient. Each warp stores its 16 keys.
   __device__ __forceinline__ void store() const {
     const WideGradient to = maker_.gradient();
     const Sm90BackwardItem& item = smem_.item;
@@ -125,7 +127,7 @@ class WideKeysWarpgroup {
   PairMaker maker_;
 };
 
-// Grid: sm90_backward_items(), Config::kThreads threads.
+// Computes dk and dv. Grid: sm90_backward_items(), with Config::kThreads threads.
 template <class Config>
 __device__ void sm90_backward_wide_keys(const Sm90BackwardArgs& args) {
   auto& smem = shared_storage<Sm90BackwardWideKeysStorage<Config>, Config>();
@@ -133,7 +135,7 @@ __device__ void sm90_backward_wide_keys(const Sm90BackwardArgs& args) {
     smem.init_barriers();
     if (!make_item<Config>(smem.item, args, blockIdx.x)) smem.item.key = -1;
   }
-  __syncthreads();  // the barriers are initialised, the item is there
+  __syncthreads();  // the barriers are initialised, and the item is written
   if (smem.item.is_end()) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
   if (warpgroup == 0) {

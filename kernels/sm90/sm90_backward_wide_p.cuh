@@ -1,5 +1,5 @@
-// Warpgroup 1 of sm90_backward_wide_keys.cuh: p from s, packed for dv, and as floats for the warpgroup that computes
-// ds.
+// Warpgroup 1 of sm90_backward_wide_keys.cuh: computes p from s. Packs p for dv, and passes it as floats to the
+// warpgroup that computes ds.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -12,7 +12,7 @@
 
 namespace attend {
 
-// A PairMaker of WideKeysWarpgroup: s = k q^T becomes p, and dv += p dout.
+// PairMaker of WideKeysWarpgroup: turns s = k q^T into p, for dv += p dout.
 template <class Config>
 class WideP {
  public:
@@ -37,7 +37,8 @@ class WideP {
     return {args_.base.dv, args_.base.dv_stride, Score<Config>::kDrops ? unit * power_of_kept() : unit};
   }
 
-  // The tile has landed. Reads of shared memory come before its products: while these run, they starve.
+  // Reads the tile's statistics, after the tile has arrived and before its products are issued. Reads of shared memory
+  // starve while products run.
   __device__ __forceinline__ void read_rows(uint32 number) {
     if (number == head_end_) begin_head(number);
     const uint32 stage = stage_of<Config::kStages>(number);
@@ -45,13 +46,14 @@ class WideP {
     read_seen(stage);
     if constexpr (Score<Config>::kAddsFromMemory) {
       terms_.read(smem_address(smem_.terms[stage]), thread());
-      const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];  // a warp: all rows
+      // The lanes of a warp read all rows of the tile.
+      const float2 two = reinterpret_cast<const float2*>(smem_.lse_log2[stage])[thread() % 32];
       largest_lse_ = fmaxf(fabsf(two.x), fabsf(two.y));
     }
     if constexpr (PositionTerm::kIsOn && PositionTerm::kIsLinear) position_term(number).add_to_rows(lse_);
   }
 
-  // s of the tile is done. It becomes what the other warpgroup gets.
+  // Makes p of the tile from s, which must be complete. Leaves in s the values that the other warpgroup needs.
   __device__ __forceinline__ void make_pairs(uint32 number, float (&s)[32], uint32 (&p)[16]) {
     exponentials(number, s);
     uint32 kept[kKeptWords<32>] = {};
@@ -65,7 +67,7 @@ class WideP {
   }
 
  private:
-  // Tile `number` is the first of a query head.
+  // Prepares a query head, of which tile `number` is the first.
   __device__ __forceinline__ void begin_head(uint32 number) {
     const Sm90BackwardItem& item = smem_.item;
     const auto segment = BackwardSegment::at(item, static_cast<int>(number)).as_uniform();
@@ -75,7 +77,7 @@ class WideP {
     masked_ = MaskedTiles::of<Config>(args_, item, item.key, segment.tile, number, head_end_);
   }
 
-  // s becomes p, or r of a transform. Entries that are not seen get a value that makes p 0, whatever they held.
+  // Turns s into p, or into r of a transform. Unseen entries get a value that makes p 0, even if they hold NaN.
   __device__ __forceinline__ void exponentials(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
 #pragma unroll
@@ -95,13 +97,13 @@ class WideP {
       exponentials_of_products(number, s);
     }
   }
-  // s: scores with a term from memory.
+  // s: scores with a bias.
   __device__ __forceinline__ void exponentials_of_sums(uint32 number, float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] = probability_with_terms<Config>(s[i], lse_[backward_statistic(i)]);
     if (__any_sync(kAllLanes, largest_lse_ >= kCoarseLse)) divide_by_sums(number, s);
   }
-  // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
+  // Divides p by its sum in rows with a coarse lse: lse_rounding.cuh.
   __device__ __forceinline__ void divide_by_sums(uint32 number, float (&s)[32]) {
     const auto segment = BackwardSegment::at(smem_.item, static_cast<int>(number));
     const float* sums = args_.log2_sums + backward_stats_row(args_, smem_.item, segment.head, segment.tile);
@@ -116,7 +118,7 @@ class WideP {
       }
     }
   }
-  // s: products. A term by position is added if there is one.
+  // s: products. The position term is added if there is one.
   __device__ __forceinline__ void exponentials_of_products(uint32 number, float (&s)[32]) {
     PositionTerm term = {rules_.slope, 0.0f};
     if constexpr (PositionTerm::kIsOn && !PositionTerm::kIsLinear) term = position_term(number);
@@ -129,7 +131,7 @@ class WideP {
     return PositionTerm::of(rules_, smem_.item, tile_of_rows(number), smem_.item.key, thread());
   }
 
-  // p of entry i, from a product that may be hidden. It becomes p times the derivative of the caller's function.
+  // Returns p of entry i. `product` may be hidden; it becomes p times the derivative of the custom score.
   [[nodiscard]] __device__ __forceinline__ float custom_probability(uint32 number, int i, float& product) const {
     float slope;
     const CustomScoreOffset at = {accumulator_column(thread()), backward_column(i), accumulator_row(thread()),
@@ -141,8 +143,9 @@ class WideP {
     return p;
   }
 
-  // Pair i of p times `scale`. Of a transform, s is still r, and with the caller's function a product: p follows here,
-  // and s becomes p times the derivative, of a transform a quarter of it, as ds wants it.
+  // Returns pair i of p times `scale`, packed. With a transform s still holds r, and with a custom score it holds
+  // products. In these cases p is computed here, and s becomes p times the derivative, or times a quarter of it for a
+  // transform. ds needs this value.
   [[nodiscard]] __device__ __forceinline__ uint32 pack(uint32 number, int i, float (&s)[32], float scale) {
     float p[2];
 #pragma unroll
@@ -158,13 +161,14 @@ class WideP {
     return Element::pack(p[0] * scale, p[1] * scale);
   }
 
-  // The scale of kept entries is a factor of p before p is rounded, as in other implementations, so that equal entries
-  // are rounded as theirs are. Its power of two is left out: float16 has no room for it. It becomes a factor of dv.
+  // Returns the power of two in the scale of kept entries. The rest of the scale is a factor of p before p is rounded,
+  // as in other implementations, so that equal entries are rounded alike. float16 has no room for the power of two, so
+  // it becomes a factor of dv.
   [[nodiscard]] __device__ __forceinline__ float power_of_kept() const {
     constexpr uint32 kExponent = 0x7f800000;
     return __uint_as_float(__float_as_uint(kept_scale<Config>(args_.options)) & kExponent);
   }
-  // Packs p with 0 for dropped entries.
+  // Packs p, with 0 for dropped entries.
   __device__ __forceinline__ void pack_kept(uint32 number, float (&s)[32], uint32 (&p)[16],
                                             uint32 (&kept)[kKeptWords<32>]) {
     kept_bits_transposed<32>(rules_of_tile(number), kept, thread());
@@ -174,10 +178,10 @@ class WideP {
     drop_pairs<32>(p, kept);
   }
 
-  // The other warpgroup gets p of all entries, and which of them are kept.
+  // Passes p of all entries to the other warpgroup, and which of them are kept.
   __device__ __forceinline__ void hand_over(uint32 number, const float (&p)[32], uint32 kept) {
     const uint32 buffer = stage_of<kBackwardWideHandovers>(number);
-    smem_.p_empty[buffer].wait(parity_of<kBackwardWideHandovers>(number) ^ 1);  // p of two tiles before has been read
+    smem_.p_empty[buffer].wait(parity_of<kBackwardWideHandovers>(number) ^ 1);  // p two tiles before has been read
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
       smem_.p[buffer][i / 4][thread()] = make_float4(p[i], p[i + 1], p[i + 2], p[i + 3]);
@@ -194,7 +198,7 @@ class WideP {
     if constexpr (has_block_mask<Config>()) return row_tile_;
     return first_tile_ + static_cast<int>(number);
   }
-  // Of a block mask: which row tile is in the buffer, and which of its scores are seen.
+  // With a block mask: reads which row tile is in the buffer, and which of its scores are seen.
   __device__ __forceinline__ void read_seen(uint32 stage) {
     if constexpr (has_block_mask<Config>()) {
       row_tile_ = uniform(smem_.seen.of_stage[stage].number());
@@ -219,14 +223,13 @@ class WideP {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   uint32 head_end_ = 0;  // number of the first tile of the next query head
-  int first_tile_ = 0;   // the tile of the head's rows that would have number 0
+  int first_tile_ = 0;   // plus the number of a tile: its query tile in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // kHasBlockMask: of the tile whose lse was read last
-  uint32 seen_ = 0;                        // likewise: of the thread's scores, a bit each
-  ScoreRules<Config> rules_ = {};          // of the head; members that no trait needs take no registers
+  int row_tile_ = 0, pattern_ = kAllSeen;  // has_block_mask: of the tile whose lse was read last
+  uint32 seen_ = 0;                        // has_block_mask: visibility of the thread's scores, one bit each
+  ScoreRules<Config> rules_ = {};          // of the head; members that no trait needs use no registers
   float lse_[16];
-  float largest_lse_ =
-      0.0f;  // kAddsFromMemory: the larger magnitude of the two rows of the tile that the lane has read
+  float largest_lse_ = 0.0f;  // kAddsFromMemory: the larger |lse| of the two rows of the tile that the lane has read
   WideTerms<Config, true> terms_;
 };
 

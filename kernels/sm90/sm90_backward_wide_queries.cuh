@@ -1,12 +1,13 @@
-// sm90, wide backward: dq, if a head dimension is above 128, or scores have what sm90_backward_tile() says.
-// sm90_backward.cuh has the equations. sm90_backward_wide_keys.cuh makes dk and dv; its header says what is supported,
-// and the limits.
+// sm90, wide backward: dq, if a head dimension is above 128 or if the score needs the wide form (sm90_backward_tile()).
+// sm90_backward.cuh has the equations. sm90_backward_wide_keys.cuh computes dk and dv; its header states the supported
+// options and the limits.
 //
-// Work     A block has 128 query rows of a head and walks over the tiles of 64 keys that they see. dq stays in
-//          registers. s and dp are computed a second time, so that the whole pass has seven products instead of five.
-//          In return nothing is added up in memory: the L2 cache could not take the sums of such short key blocks
-// Roles    warpgroup 0: one warp loads q and k, one loads dout and v, one thread loads a term from memory. Warpgroups 1
-//          and 2: 64 rows each, and all of their p, ds and dq
+// Work     A thread block has 128 query rows of a head and iterates over the tiles of 64 keys that they see. dq stays
+//          in registers. s and dp are computed a second time, so the complete pass has seven products instead of five.
+//          In return, nothing is summed in memory: the L2 cache could not keep up with the sums of dq if key
+//          blocks were that short.
+// Roles    Warpgroup 0: one warp loads q and k, one warp loads dout and v, and one thread loads the bias. Warpgroups 1
+//          and 2 have 64 rows each, with all of their p, ds and dq.
 // Source   Dao, FlashAttention-2 (2023), Algorithm 2; docs/hopper_backward.md
 #pragma once
 
@@ -20,12 +21,12 @@
 
 namespace attend {
 
-// A computing warpgroup. Tile i; | its products are drained:
+// Computing warpgroup. These are the steps of tile i; "|" means that its products have completed:
 //   1  issue dq(i - 1), s(i) and dp(i)
-//   2  s is done: p = exp2(s), while dp runs
+//   2  when s has completed: p = exp2(s), while dp runs
 //   3  | ds = p (dp - delta), packed
-// dq is issued first, so that k of the tile before is free early. While a warpgroup is in 3, the tensor cores have
-// products of the other.
+// dq is issued first, so that the previous tile's k is released early. While one warpgroup is in step 3, the tensor
+// cores run the products of the other.
 template <class Config>
 class WideQueryWarpgroup {
  public:
@@ -47,34 +48,34 @@ class WideQueryWarpgroup {
   }
 
  private:
-  // These forms have no registers for ds as an operand of dq while s and dp are issued: dq is drained before.
+  // These forms have no registers for ds as an operand of dq while s and dp are issued. So dq completes before that.
   static constexpr bool kDrainsDq =
       (Shape::kDepth == 256 && (Score<Config>::kDrops || Config::kMask == MaskKind::kWindow ||
                                 (Score<Config>::kTransforms && Config::kMask == MaskKind::kFull))) ||
       (Shape::kDepth == 192 && Score<Config>::kDrops && Config::kDtermsBlocks > 1);
 
-  // To 128 columns there are registers for q and dout besides the products.
+  // Up to 128 columns, registers can hold q and dout in addition to the products.
   static constexpr bool kHoldsQ = Shape::kDepth <= 128;
   static constexpr bool kHoldsDout =
       kHoldsQ && Shape::kDepth + Shape::kDepthV <= (Config::kDtermsBlocks > 0 ? 192 : 256);
-  // A operands. They are no members: the compiler would no longer take the larger object apart into registers.
+  // A operands. They are not members, because the compiler would then no longer split the larger object into registers.
   struct Held {
     uint32 q[kHoldsQ ? Shape::kDepth / 4 : 1];
     uint32 dout[kHoldsDout ? Shape::kDepthV / 4 : 1];
   };
 
-  // Tiles 0 to end, at least one.
+  // Computes tiles 0 to `end`. There is at least one.
   __device__ __forceinline__ void compute(uint32 end) {
-    smem().q_full.wait(0);  // q has landed
+    smem().q_full.wait(0);  // q has arrived
     Held held;
     if constexpr (kHoldsQ) hold_rows(held.q, part(smem().q, 0), thread());
     rows_.decide(0);
-    smem().k_ring().wait(0);  // k has landed
+    smem().k_ring().wait(0);  // k has arrived
     wgmma_fence();
     begin_s(held, 0);
-    smem().dout_full.wait(0);  // dout has landed
+    smem().dout_full.wait(0);  // dout has arrived
     if constexpr (kHoldsDout) hold_rows(held.dout, part(smem().dout, 0), thread());
-    smem().v_ring().wait(0);  // v has landed
+    smem().v_ring().wait(0);  // v has arrived
     wgmma_fence();
     begin_dp(held, 0);
     end_tile(0);
@@ -102,7 +103,7 @@ class WideQueryWarpgroup {
     smem().k_ring().release(end - 1);
   }
 
-  // Tiles from `begin` on, which only the other warpgroup wants: keeps step and uses nothing.
+  // Waits for the tiles from `begin` on and releases them unused. Only the other warpgroup needs them.
   __device__ __forceinline__ void skip_tiles(uint32 begin) {
     const auto all = static_cast<uint32>(uniform(smem().block.rows.tile_end - smem().block.rows.tile));
 #pragma unroll 1
@@ -112,7 +113,7 @@ class WideQueryWarpgroup {
       smem().k_ring().release(number);
       smem().v_ring().release(number);
       if constexpr (Score<Config>::kAddsFromMemory) {
-        // The wait for the term says that all warps have read that of the tile before. If the term has fewer buffers
+        // After this wait, all warps have read the previous bias tile in this buffer. If the bias has fewer buffers
         // than v, an earlier arrival could count for that tile.
         const uint32 stage = stage_of<Storage::kStagesTerms>(number);
         smem().terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));
@@ -138,13 +139,13 @@ class WideQueryWarpgroup {
     }
   }
 
-  // s and dp of the tile are under way. Makes ds of them.
+  // Computes ds of the tile from s and dp, whose products are still running.
   __device__ __forceinline__ void end_tile(uint32 number) {
     wgmma_wait<1>(s_);
     rows_.probabilities(number, s_);
     pin_registers(s_);
-    // v landed long ago. The wait is here because it is a branch: without one, ptxas moves the exponentials behind the
-    // drain.
+    // v arrived long ago. The wait is here because its loop is a branch: without a branch, ptxas moves the exponentials
+    // after wgmma_wait<0>.
     smem().v_ring().wait(number);
     wgmma_wait<0>(dp_);
     smem().v_ring().release(number);
@@ -174,8 +175,8 @@ class WideQueryWarpgroup {
                                                  static_cast<int>(block.span.seqlen_q) - row);
   }
 
-  // Address of this warpgroup's part of q or dout. The added offset is always 0, but not provably so: it stops ptxas
-  // from keeping descriptors in registers from tile to tile.
+  // Returns the address of this warpgroup's part of q or dout. The added offset is always 0, but the compiler cannot
+  // prove it. So ptxas does not keep descriptors in registers from tile to tile.
   template <int kElements>
   [[nodiscard]] __device__ __forceinline__ uint32 part(const Bits16 (&parts)[Storage::kWarpgroups][kElements],
                                                        uint32 number) const {
@@ -190,14 +191,14 @@ class WideQueryWarpgroup {
     return rows_.smem;
   }
 
-  // All of a tile of keys, summed over along its rows or down its columns.
+  // Return the descriptor of a key tile, for a product that sums along its rows or down its columns.
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor along_rows(const Bits16* tile) {
     return MatrixDescriptor::along_rows(smem_address(tile));
   }
   [[nodiscard]] static __device__ __forceinline__ MatrixDescriptor down_columns(const Bits16* tile) {
     return MatrixDescriptor::down_columns(smem_address(tile), Shape::kPanelBytesN);
   }
-  // Recomputed at each use, so that it takes no register between uses.
+  // Returns the thread in its warpgroup, recomputed at each use so that it needs no register between uses.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return recomputed_thread() % kWarpgroup;
   }
@@ -210,7 +211,7 @@ class WideQueryWarpgroup {
   BackwardDterms<Config> dterms_;
 };
 
-// Grid: sm90_backward_wide_row_blocks(), Config::kThreads threads.
+// Computes dq. Grid: sm90_backward_wide_row_blocks(), with Config::kThreads threads.
 template <class Config>
 __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
   auto& smem = shared_storage<Sm90BackwardWideQueriesStorage<Config>, Config>();
@@ -218,7 +219,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
     smem.init_barriers();
     smem.block = BackwardRowBlock::mine<Config>(args);
   }
-  __syncthreads();  // the barriers are initialised, the block's rows are known
+  __syncthreads();  // the barriers are initialised, and the block's rows are written
   if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();  // the other blocks' barriers are initialised
   if (smem.block.rows.count <= 0) return;
   const int warpgroup = static_cast<int>(__shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0));
@@ -233,7 +234,7 @@ __device__ void sm90_backward_wide_queries(const Sm90BackwardArgs& args) {
   } else {
     take_registers<Config::kComputeRegisters>();
     WideQueryWarpgroup<Config>(smem, args, warpgroup - 1).run();
-    if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();  // no block arrives at this one's barriers any more
+    if constexpr (Config::kDtermsBlocks > 1) cluster_barrier();  // no other block will arrive at this block's barriers
   }
 }
 

@@ -1,4 +1,4 @@
-// The loading warps of sm90_backward_wide_queries.cuh.
+// Loading warps of sm90_backward_wide_queries.cuh.
 #pragma once
 
 #include "sm90_backward_load.cuh"
@@ -6,7 +6,7 @@
 
 namespace attend {
 
-// By one thread: the tiles of a term from memory. Tiles go to buffers as these become free.
+// Loads the bias tiles, each as soon as its buffer becomes free. One thread runs this.
 template <class Config>
 __device__ __forceinline__ void load_wide_query_terms(Sm90BackwardWideQueriesStorage<Config>& smem,
                                                       const Sm90BackwardArgs& args) {
@@ -16,14 +16,15 @@ __device__ __forceinline__ void load_wide_query_terms(Sm90BackwardWideQueriesSto
 #pragma unroll 1
   for (int tile = block.rows.tile; tile < block.rows.tile_end; ++tile, ++number) {
     const uint32 stage = stage_of<Storage::kStagesTerms>(number);
-    smem.terms_empty[stage].wait(parity_of<Storage::kStagesTerms>(number) ^ 1);  // the tile before has been read
+    smem.terms_empty[stage].wait(parity_of<Storage::kStagesTerms>(number) ^ 1);  // the previous bias tile has been read
     load_wide_terms<Storage::kWarpgroups>(&smem.terms[stage * Storage::kWarpgroups], args, smem.terms_full[stage],
                                           tile * Config::kBlockN, block.rows.row, block.head,
                                           static_cast<int>(block.span.batch));
   }
 }
 
-// By one warp: q and the tiles of k, or dout and the tiles of v. Tiles go to buffers as these become free.
+// Loads q and the tiles of k, or dout and the tiles of v. Each tile is loaded as soon as its buffer becomes free. One
+// warp runs this.
 template <class Config, bool kIsK>
 __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage<Config>& smem,
                                                   const Sm90BackwardArgs& args) {
@@ -33,7 +34,7 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
   constexpr int kDepth = kIsK ? Shape::kDepth : Shape::kDepthV;
   constexpr int kStages = kIsK ? Storage::kStagesK : Storage::kStagesV;
   if (block.rows.tile_end <= block.rows.tile) return;
-    // Rows behind the sequence may hold anything: they only reach their rows of dq, which are not stored.
+    // Rows beyond the sequence may hold any data: they only affect their own rows of dq, which are not stored.
 #pragma unroll
   for (int i = 0; i < Storage::kWarpgroups; ++i) {
     const PanelPlace at = PanelPlace::of(block.span.query_place(block.rows.row + i * kWarpgroupRows), block.head);
@@ -57,13 +58,13 @@ __device__ __forceinline__ void load_wide_queries(Sm90BackwardWideQueriesStorage
     const int key = number_of_tile * Config::kBlockN;
     const PanelPlace at = PanelPlace::of(block.span.keys().place(key), head_k);
     if constexpr (kIsK) {
-      smem.k_empty[stage].wait(parity);  // dq of the tile before has read it
+      smem.k_empty[stage].wait(parity);  // dq of the previous tile has read the buffer
       loads.template load<kDepth, Config::kBlockN>(smem.k[stage], args.k_map, smem.k_full[stage], at, seqlen_k - key);
     } else {
-      smem.v_empty[stage].wait(parity);  // dp of the tile before has read it
+      smem.v_empty[stage].wait(parity);  // dp of the previous tile has read the buffer
       loads.template load<kDepth, Config::kBlockN>(smem.v[stage], args.v_map, smem.v_full[stage], at, seqlen_k - key);
     }
-    if (tile + 1 < block.rows.tile_end) number_of_tile = list.number(tile + 1);  // comes while a buffer is waited for
+    if (tile + 1 < block.rows.tile_end) number_of_tile = list.number(tile + 1);  // overlaps with the wait for a buffer
   }
 }
 

@@ -1,4 +1,4 @@
-// The rows of a computing warpgroup of sm90_backward_wide_queries.cuh: what they see, and p from their products.
+// Rows of a computing warpgroup of sm90_backward_wide_queries.cuh: their masks, and p from their products.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -11,7 +11,7 @@
 
 namespace attend {
 
-// Tiles of keys are numbered from the block's first one on. A thread has two of the rows.
+// Key tiles are numbered from the block's first one. A thread has two of the rows.
 template <class Config>
 class WideQueryScores {
  public:
@@ -19,12 +19,12 @@ class WideQueryScores {
 
   Storage& smem;
   const Sm90BackwardArgs& args;
-  const int warpgroup;  // number among the computing ones
+  const int warpgroup;  // index among the computing warpgroups
 
   __device__ __forceinline__ WideQueryScores(Storage& storage, const Sm90BackwardArgs& arguments, int number)
       : smem(storage), args(arguments), warpgroup(number) {}
 
-  // Everything that holds for all tiles. Returns the number of the tile behind the last one that the rows see. Tiles
+  // Prepares all state that is the same for all tiles. Returns one past the last tile number that the rows see. Tiles
   // before the first one that they see are masked.
   [[nodiscard]] __device__ __forceinline__ uint32 begin() {
     const BackwardRowBlock& block = smem.block;
@@ -36,7 +36,7 @@ class WideQueryScores {
     if constexpr (Config::kMask != MaskKind::kFull) seen_by_all = min(seen_by_all, diagonal_ + block.band.right + 1);
     masked_from_ = uniform(max(0, (seen_by_all - first_key_) / Config::kBlockN));
     if constexpr (Config::kMask == MaskKind::kWindow) {
-      const int first = diagonal_ + kWarpgroupRows - 1 - block.band.left - first_key_;  // that all rows see
+      const int first = diagonal_ + kWarpgroupRows - 1 - block.band.left - first_key_;  // first key that all rows see
       masked_before_ = uniform(first <= 0 ? 0 : (first - 1) / Config::kBlockN + 1);
     }
     read_statistics(rows);
@@ -48,21 +48,21 @@ class WideQueryScores {
     return static_cast<uint32>(uniform(rows.tile_end > rows.tile ? rows.tile_end - block.rows.tile : 0));
   }
 
-  // Decides which entries of the tile are kept, and which are seen. No products are under way, whose registers this
-  // would take.
+  // Decides which entries of the tile are kept, and reads which are seen. No products run meanwhile, because they need
+  // the same registers.
   __device__ __forceinline__ void decide(uint32 number) {
     tile_ = list_.tile(static_cast<int>(number), warpgroup, thread());
     if constexpr (Score<Config>::kDrops) {
       const int row = diagonal_ - smem.block.offset();
       TileRules<Config> rules = rules_.tile(row, first_key_ + tile_.number * Config::kBlockN);
-      rules.drop_mask.key0 = recomputed(rules.drop_mask.key0);  // so that the keys of all rounds take no registers
+      rules.drop_mask.key0 = recomputed(rules.drop_mask.key0);  // so that the keys of all rounds need no registers
       rules.drop_mask.key1 = recomputed(rules.drop_mask.key1);
       kept_bits<32>(rules, kept_, thread());
     }
   }
 
-  // s of the tile is done. It becomes p; of a transform, p times a quarter of the derivative. Entries that are not seen
-  // become 0, whatever they held.
+  // Turns s of the tile, which must be complete, into p. With a transform s becomes p times a quarter of the
+  // derivative. Unseen entries become 0, even if they hold NaN.
   __device__ __forceinline__ void probabilities(uint32 number, float (&s)[32]) {
     const int key = first_key_ + tile_.number * Config::kBlockN;
     values(number, s);
@@ -71,17 +71,17 @@ class WideQueryScores {
     exponentials(key, s);
   }
 
-  // dp of dropped entries becomes 0.
+  // Sets dp of dropped entries to 0.
   __device__ __forceinline__ void drop_gradients(float (&dp)[32]) const {
     if constexpr (Score<Config>::kDrops) drop(dp, kept_);
   }
 
-  // delta of entry i of the accumulator, times kScoreGradientUnit.
+  // Returns delta of entry i of the accumulator, times kScoreGradientUnit.
   [[nodiscard]] __device__ __forceinline__ float delta(int i) const { return delta_[i / 2 % 2]; }
 
  private:
-  // Of the products in s, makes the values that are masked before their exponentials are taken: r of a transform, or
-  // scores with their term from memory.
+  // Turns the products in s into the values that are masked before their exponentials: r of a transform, or scores with
+  // a bias.
   __device__ __forceinline__ void values(uint32 number, float (&s)[32]) {
     if constexpr (Score<Config>::kTransforms) {
 #pragma unroll
@@ -90,7 +90,7 @@ class WideQueryScores {
     if constexpr (Score<Config>::kAddsFromMemory) {
       WideTerms<Config, false> terms;
       const uint32 stage = stage_of<Storage::kStagesTerms>(number);
-      smem.terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));  // it has landed
+      smem.terms_full[stage].wait(parity_of<Storage::kStagesTerms>(number));  // the bias has arrived
       terms.read(smem_address(smem.terms[stage * Storage::kWarpgroups + warpgroup]), thread());
       terms.add(s, args.base.scale);
       __syncwarp();
@@ -109,7 +109,7 @@ class WideQueryScores {
       exponentials_of_products(key, s);
     }
   }
-  // s: scores with a term from memory.
+  // s: scores with a bias.
   __device__ __forceinline__ void exponentials_of_sums(float (&s)[32]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) s[i] = probability_with_terms<Config>(s[i], lse_[i / 2 % 2]);
@@ -121,7 +121,7 @@ class WideQueryScores {
       s[i] = args.transform.probability(s[i], lse_[i / 2 % 2]) * ReciprocalTransform::quarter_slope(s[i]);
     }
   }
-  // s: products. It becomes p times the derivative of the caller's function.
+  // s: products. It becomes p times the derivative of the custom score.
   __device__ __forceinline__ void exponentials_of_function(int key, float (&s)[32]) {
     const TileRules<Config> tile = rules_.tile(diagonal_ - smem.block.offset(), key);
     const int lane = thread();
@@ -135,12 +135,13 @@ class WideQueryScores {
       if constexpr (Score<Config>::kHasSlopes) s[i] = times_slope<Config>(s[i], slope);
     }
   }
-  // s: products. A term by position is added if there is one.
+  // s: products. The position term is added if there is one.
   __device__ __forceinline__ void exponentials_of_products(int key, float (&s)[32]) {
     const float distance = static_cast<float>(first_diagonal() - key - accumulator_column(thread()));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // If rows see no key behind the diagonal, the term is linear, and the row's part of it is added to its lse.
+      // If rows see no key beyond the diagonal, the term is linear. The row's part of the term is then added to its
+      // lse.
       constexpr bool kIsLinear = Config::kMask != MaskKind::kFull;
       const float base =
           Score<Config>::kAddsByPosition && kIsLinear ? fmaf(rules_.slope, distance + h * kRowHalf, lse_[h]) : lse_[h];
@@ -157,11 +158,11 @@ class WideQueryScores {
     }
   }
 
-  // The key on the diagonal of the thread's first row.
+  // Returns the key on the diagonal of the thread's first row.
   [[nodiscard]] __device__ __forceinline__ int first_diagonal() const {
     return diagonal_ + accumulator_row(thread());
   }
-  // Has the tile entries that are not seen? Rows that do not exist do not count.
+  // Returns whether the tile has unseen entries. Rows that do not exist do not count.
   [[nodiscard]] __device__ __forceinline__ bool is_masked(int number) const {
     return number >= masked_from_ || (Config::kMask == MaskKind::kWindow && number < masked_before_);
   }
@@ -191,7 +192,7 @@ class WideQueryScores {
     }
   }
 
-  // Place of the statistics of row `row` of the head, the first of a tile.
+  // Returns the position of the statistics of row `row` of the head. The row must be the first of a tile.
   [[nodiscard]] __device__ __forceinline__ int64 first_statistic(int row) const {
     const BackwardRowBlock& block = smem.block;
     return (int64{block.span.batch} * args.base.num_heads_q + block.head) * args.stats_rows +
@@ -202,7 +203,7 @@ class WideQueryScores {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = accumulator_row(thread()) + h * kRowHalf;
-      lse_[h] = kInfinity;  // rows that do not exist: their tile may lie behind the end of the statistics
+      lse_[h] = kInfinity;  // for rows that do not exist: their tile may lie beyond the statistics
       delta_[h] = 0.0f;
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
@@ -213,7 +214,7 @@ class WideQueryScores {
       has_coarse_rows_ = __any_sync(kAllLanes, is_coarse(lse_[0]) || is_coarse(lse_[1]));
     }
   }
-  // Divides p of rows whose lse is coarse by the sum of p: lse_rounding.cuh.
+  // Divides p by its sum in rows with a coarse lse: lse_rounding.cuh.
   __device__ __forceinline__ void divide_by_sums(float (&s)[32]) {
     const int64 first = first_statistic(smem.block.rows.row + warpgroup * kWarpgroupRows);
 #pragma unroll
@@ -226,17 +227,17 @@ class WideQueryScores {
     }
   }
 
-  // Recomputed at each use, so that it takes no register between uses.
+  // Returns the thread in its warpgroup, recomputed at each use so that it needs no register between uses.
   [[nodiscard]] static __device__ __forceinline__ int thread() {
     return recomputed_thread() % kWarpgroup;
   }
 
   int diagonal_;       // the key on the diagonal of the warpgroup's first row
   int first_key_;      // of tile 0
-  int masked_from_;    // tiles from this number on have entries that are not seen
-  int masked_before_;  // kWindow: so have tiles below this number
+  int masked_from_;    // tiles from this number on have unseen entries
+  int masked_before_;  // kWindow: tiles below this number have unseen entries, too
   KeyTileList<Config, Storage::kWarpgroups> list_ = {};
-  SeenKeyTile<Config> tile_ = {};  // that was decided last
+  SeenKeyTile<Config> tile_ = {};  // current tile, set by decide()
   ScoreRules<Config> rules_ = {};
   float lse_[2], delta_[2];
   bool has_coarse_rows_ = false;      // kAddsFromMemory: some row of the warp has a coarse lse

@@ -1,6 +1,6 @@
-// Transforms of scores and terms from memory in the wide kernels of the sm90 backward pass. A transform is
-// computed by reciprocals (score_transform.cuh). A term from memory is added in natural units, as in the forward pass,
-// because it may be as low as -FLT_MAX.
+// Transforms (softcap) and bias in the wide kernels of the sm90 backward pass. Transforms are computed with reciprocals
+// (score_transform.cuh). The bias is added in natural units, as in the forward pass, because it may be as low as
+// -FLT_MAX.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"
@@ -15,24 +15,25 @@
 
 namespace attend {
 
-// The value of an entry that is not seen, which makes its p 0: r of a transform, a score with a term from memory,
-// otherwise a product. scale_log2 is not 0.
+// Returns the value of an unseen entry, which makes its p 0. It is r of a transform, a score with a bias, or otherwise
+// a product. scale_log2 is never 0.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float wide_unseen(const Sm90BackwardArgs& args) {
   if constexpr (Score<Config>::kTransforms) return kUnseenReciprocal;
   return Score<Config>::kAddsFromMemory ? -kInfinity : -kInfinity * args.scale_log2;
 }
 
-// 2^p_bits p of a score with a term from memory. lse: natural. p is limited to 1, which it could exceed if lse is
-// rounded more coarsely than scores differ. p of such rows is then divided by its sum: lse_rounding.cuh.
+// Returns 2^p_bits p of a score with a bias. lse is in natural units. p is limited to 1, because it could exceed 1 if
+// the rounding of lse is coarser than the differences of scores. p of such rows is then divided by its sum:
+// lse_rounding.cuh.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float probability_with_terms(float score, float lse) {
-  static_assert(!Score<Config>::kTransforms);  // its lse_offset() would hide which lse are coarse
+  static_assert(!Score<Config>::kTransforms);  // its lse_offset would hide which lse are coarse
   constexpr auto kBits = static_cast<float>(sm90_backward_units(Config::kElement).p_bits);
   return exp2_fast(smaller_or_nan(fmaf(score - lse, kLog2E, kBits), kBits));
 }
 
-// The term from memory of a thread's scores; empty without one. kTransposed: rows of the accumulator are keys.
+// Bias entries of a thread's scores; empty if there is no bias. kTransposed: rows of the accumulator are keys.
 template <class Config, bool kTransposed>
 class WideTerms {};
 template <class Config, bool kTransposed>
@@ -40,7 +41,8 @@ requires Score<Config>::kAddsFromMemory class WideTerms<Config, kTransposed>
     : public Sm90TermsFragment<TermsElementOf<Config>, kTransposed> {
 };
 
-// By one thread: loads kTiles tiles of 64 keys from `key` on, and of 64 rows each from `row` on. head: of q.
+// Loads kTiles bias tiles of 64 keys from `key` on and 64 rows each from `row` on. One thread calls it. head: query
+// head.
 template <int kTiles>
 __device__ __forceinline__ void load_wide_terms(unsigned char (*to)[kBackwardTermsBytes], const Sm90BackwardArgs& args,
                                                 Mbarrier& full, int key, int row, int head, int batch) {

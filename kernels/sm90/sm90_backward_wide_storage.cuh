@@ -1,7 +1,7 @@
 // Shared memory of the wide kernels of the sm90 backward pass: tiles, and the barriers between warps.
 //
 // The comments of the barriers name their arrivals, as in sm90_backward_storage.cuh. All tiles have 64 rows, so that
-// panels have one size.
+// all panels have one size.
 #pragma once
 
 #include "../attention/score_rules.cuh"
@@ -13,7 +13,7 @@
 
 namespace attend {
 
-// The buffer of tile `number` in a ring, and the parity of its phase.
+// Return the buffer of tile `number` in a ring, and the parity of its phase.
 template <int kStages>
 [[nodiscard]] __device__ __forceinline__ uint32 stage_of(uint32 number) {
   return number % kStages;
@@ -23,14 +23,14 @@ template <int kStages>
   return number / kStages & 1;
 }
 
-// A gradient of rows of keys, and the factor of its accumulators.
+// A gradient of k or v, and the factor of its accumulators.
 struct WideGradient {
   void* tensor;
   const TensorStrides& stride;
   float factor;
 };
 
-// The reader's view of the buffers of one kind of tiles. Tiles are numbered in the order of their loads.
+// Reader's view of the buffers of one kind of tile. Tiles are numbered in the order of their loads.
 template <int kStages, int kElements>
 struct TileRing {
   const Bits16 (&tiles)[kStages][kElements];
@@ -40,15 +40,15 @@ struct TileRing {
   [[nodiscard]] __device__ __forceinline__ const Bits16* tile(uint32 number) const {
     return tiles[stage_of<kStages>(number)];
   }
-  __device__ __forceinline__ void wait(uint32 number) const {  // until the tile has landed
+  __device__ __forceinline__ void wait(uint32 number) const {  // waits until the tile has arrived
     full[stage_of<kStages>(number)].wait(parity_of<kStages>(number));
   }
-  __device__ __forceinline__ void release(uint32 number) const {  // by whole warps
+  __device__ __forceinline__ void release(uint32 number) const {  // releases the buffer; all lanes of a warp call it
     arrive_as_warp(empty[stage_of<kStages>(number)]);
   }
 };
 
-// kDrops: which entries of p are kept, a bit for each of a thread's accumulator.
+// kDrops: which entries of p are kept, one bit for each entry of a thread's accumulator.
 template <class Config>
 struct Sm90BackwardKept {};
 template <class Config>
@@ -57,7 +57,7 @@ requires Score<Config>::kDrops struct Sm90BackwardKept<Config> {
   static_assert(sizeof(words) == kBackwardKeptBytes);
 };
 
-// For the kernel that makes dk and dv. Tiles have the names of Sm90BackwardStorage, which BackwardLoads uses.
+// Storage of the kernel that computes dk and dv. Tiles have the names of Sm90BackwardStorage, which BackwardLoads uses.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     : Sm90TermsTiles<Score<Config>::kAddsFromMemory ? Config::kStages : 0, kBackwardTermsBytes> {
@@ -69,20 +69,20 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
   float4 p[kBackwardWideHandovers][8]
           [kWarpgroup];  // each thread's accumulator, for the same thread of the other warpgroup
-  [[no_unique_address]] Sm90BackwardKept<Config> kept;  // for the same thread likewise
+  [[no_unique_address]] Sm90BackwardKept<Config> kept;  // passed to the same thread
   float lse_log2[Config::kStages][Config::kBlockM];
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem item;
 
-  Mbarrier k_full, v_full;                   // announced
-  Mbarrier tail_full[2];                     // announced: a tile whose end is cleared first, of each loading warp
-  Mbarrier q_full[Config::kStages];          // announced: q and lse_log2; again, a term from memory
-  Mbarrier q_empty[Config::kStages];         // 8 warps: s of the tile is done, or dk; the term was read before s
-  Mbarrier dout_full[Config::kStages];       // announced: dout and delta
-  Mbarrier dout_empty[Config::kStages];      // 8 warps: dp of the tile is done, or dv
-  Mbarrier p_full[kBackwardWideHandovers];   // 4 warps: p of the tile is there, with the decisions on it
-  Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: it has been read
-  BackwardSeenTiles<Config> seen;            // in what is left of the last kilobyte
+  Mbarrier k_full, v_full;                  // announced: k or v has arrived
+  Mbarrier tail_full[2];                    // announced: a tile has arrived whose end must be cleared; per loading warp
+  Mbarrier q_full[Config::kStages];         // announced: q and lse_log2 have arrived; announced again for the bias
+  Mbarrier q_empty[Config::kStages];        // 8 warps: s (warpgroup 1) or dk (2) is done; the bias was read before s
+  Mbarrier dout_full[Config::kStages];      // announced: dout and delta have arrived
+  Mbarrier dout_empty[Config::kStages];     // 8 warps: dp (warpgroup 2) or dv (1) is done
+  Mbarrier p_full[kBackwardWideHandovers];  // 4 warps: p of the tile and its dropout decisions are written
+  Mbarrier p_empty[kBackwardWideHandovers];  // 4 warps: p has been read and may be overwritten
+  BackwardSeenTiles<Config> seen;            // uses the rest of the last kilobyte
 
   [[nodiscard]] __device__ __forceinline__ auto q_ring() {
     return TileRing<Config::kStages, Config::kBlockM * Shape::kDepth>{q, q_full, q_empty};
@@ -91,7 +91,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
     return TileRing<Config::kStages, Config::kBlockM * Shape::kDepthV>{dout, dout_full, dout_empty};
   }
 
-  // By one thread; a barrier of the block follows.
+  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     k_full.init(1);
     v_full.init(1);
@@ -110,8 +110,9 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   }
 };
 
-// ds of the sequences that share a term from memory, on its way to the block that adds up these chunks. A thread's part
-// of a chunk is for the same thread of that block. A base class, so that it takes no place if it is empty.
+// Exchange buffers for ds of the sequences that share a bias. They hold the chunks that this block of the cluster sums.
+// Each thread's part of a chunk is read by the thread with the same index in this block. A base class, so that it needs
+// no space if it is empty.
 template <class Config>
 struct Sm90BackwardDsChunks {};
 template <class Config>
@@ -120,7 +121,7 @@ requires(BackwardShape<Config>::kTile.dterms_buffers > 0) struct Sm90BackwardDsC
            [backward_dterms_chunks(Config::kDtermsBlocks)][Config::kDtermsBlocks][kWarpgroup];
 };
 
-// For the kernel that makes dq.
+// Storage of the kernel that computes dq.
 template <class Config>
 struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     : Sm90TermsTiles<BackwardShape<Config>::kTile.terms_stages * kBackwardWideQueryWarpgroups, kBackwardTermsBytes>,
@@ -138,16 +139,16 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   Bits16 v[kStagesV][Config::kBlockN * Shape::kDepthV];
   BackwardRowBlock block;
 
-  Mbarrier q_full, dout_full;                  // announced, once for each warpgroup's rows
-  Mbarrier tail_full[2];                       // announced: a tile whose end is cleared first, of each loading warp
-  Mbarrier k_full[kStagesK];                   // announced
-  Mbarrier k_empty[kStagesK];                  // 8 warps: dq of the tile is done
-  Mbarrier v_full[kStagesV];                   // announced
-  Mbarrier v_empty[kStagesV];                  // 8 warps: dp of the tile is done
-  Mbarrier terms_full[kBackwardTermsStages];   // announced: for both warpgroups
-  Mbarrier terms_empty[kBackwardTermsStages];  // 8 warps: it has been read
-  Mbarrier ds_full[kBackwardDtermsBuffers][kWarpgroups];   // announced: ds of the cluster's other blocks
-  Mbarrier ds_empty[kBackwardDtermsBuffers][kWarpgroups];  // 4 warps of each block: the sums have been taken
+  Mbarrier q_full, dout_full;  // announced, once for each warpgroup's rows: q or dout has arrived
+  Mbarrier tail_full[2];       // announced: a tile has arrived whose end must be cleared; per loading warp
+  Mbarrier k_full[kStagesK];   // announced: k has arrived
+  Mbarrier k_empty[kStagesK];  // 8 warps: dq of the tile is done, so k may be overwritten
+  Mbarrier v_full[kStagesV];   // announced: v has arrived
+  Mbarrier v_empty[kStagesV];  // 8 warps: dp of the tile is done, so v may be overwritten
+  Mbarrier terms_full[kBackwardTermsStages];               // announced: the bias of both warpgroups has arrived
+  Mbarrier terms_empty[kBackwardTermsStages];              // 8 warps: the bias has been read and may be overwritten
+  Mbarrier ds_full[kBackwardDtermsBuffers][kWarpgroups];   // announced: ds of the cluster's other blocks has arrived
+  Mbarrier ds_empty[kBackwardDtermsBuffers][kWarpgroups];  // 4 warps of each block: the sums have been read
 
   [[nodiscard]] __device__ __forceinline__ auto k_ring() {
     return TileRing<kStagesK, Config::kBlockN * Shape::kDepth>{k, k_full, k_empty};
@@ -156,7 +157,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
     return TileRing<kStagesV, Config::kBlockN * Shape::kDepthV>{v, v_full, v_empty};
   }
 
-  // By one thread; a barrier of the block follows.
+  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     q_full.init(kWarpgroups);
     dout_full.init(kWarpgroups);
@@ -183,8 +184,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   }
 };
 
-// ds from p and dp, in their units (Sm90BackwardUnits). delta has been multiplied by kScoreGradientUnit. If scores are
-// transformed, p has been multiplied by a quarter of the derivative.
+// Factor of dp in ds, in the units of Sm90BackwardUnits. delta must have been multiplied by it. If scores are
+// transformed, p has been multiplied by a quarter of the derivative, and the factor includes the 4.
 template <class Config>
 constexpr float kScoreGradientUnit = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
                                      sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -

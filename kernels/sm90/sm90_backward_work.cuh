@@ -1,14 +1,17 @@
-// The work of a block of the sm90 backward pass: key blocks of one head of k, each with the query tiles that see it.
+// Work of a thread block of the sm90 backward pass: key blocks of one KV head, each with the query tiles that see it.
 //
-// The steps of a key block are the tiles of all query heads that share its head of k, one head after the other. dk and
-// dv stay in registers for the whole group. With kAddsUp the steps are the tiles of one query head, and dk and dv are
-// added up in memory: then all key blocks work on the same query head at about the same time, and find in the L2 cache
-// the rows that others have read.
+// The steps of a key block are the query tiles of all query heads that share its KV head, one head after another. dk
+// and dv stay in registers for the complete group. With kAddsUp the steps are the tiles of one query head, and dk and
+// dv are summed in memory. Then all key blocks process the same query head at about the same time, and they find its
+// rows in the L2 cache.
 //
-// If all key blocks are alike, each block has a fixed list, whose last waves are cut into equal runs of steps. If a key
-// block is cut in two, the block with its later steps leaves float sums for the block with its first steps. Otherwise
-// blocks take the next key block when they are done, longest first. If additions to dq have an order, the list has it
-// too: Sm90BackwardOrder. With kOwnsHeads a block has all key blocks of every n-th head.
+// If all key blocks have the same number of steps, each thread block has a fixed list. The last waves of that list are
+// cut into equal runs of steps. If a key block is cut in two, the thread block with its later steps leaves float sums
+// for the thread block with its first steps.
+//
+// If key blocks have different numbers of steps, thread blocks fetch the next key block when they finish one, longest
+// first. If additions to dq have an order, the list has the same order (Sm90BackwardOrder). With kOwnsHeads a thread
+// block has all key blocks of every n-th head, where n is the grid size.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -29,25 +32,25 @@ constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, 
                                                               Score<Config>::kTileTraits, Config::kDtermsBlocks,
                                                               Config::kOwnsHeads);
 
-// Statistics have lse itself, and rows whose lse is coarse are summed once more: lse_rounding.cuh.
+// Whether row statistics hold lse in natural units. Rows with a coarse lse are then summed again: lse_rounding.cuh.
 template <class Config>
 constexpr bool kSumsRows = Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest;
 
 constexpr int kNearlyEverywhere = 1 << 30;  // beyond every row and key, as an int
 
-// First padded row of a sequence in the statistics of one head.
+// Returns the first padded row of a sequence in the statistics of one head.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int64 backward_stats_begin(const SequenceSpan& span, uint32 sequence) {
   return Config::kIsVarlen ? sm90_backward_first_row(span.q_begin, sequence) : 0;
 }
 
-// The place of row % 16 among 16 statistics. Lane q of a quad has the columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of each
-// 16 columns of an accumulator, and reads their statistics as 16 bytes.
+// Returns the position of row % 16 among 16 statistics. Lane q of a quad has columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9
+// of each 16 columns of an accumulator. This order lets the lane read their statistics as one 16-byte load.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm90_backward_stats_place(int row) {
   return row % 16 % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
 }
 
-// The mask's ends as ints: a row sees keys from row + offset - left to row + offset + right.
+// Mask bounds as ints: a row sees keys from row + offset - left to row + offset + right.
 struct BackwardBand {
   int left;
   int right;
@@ -64,45 +67,47 @@ struct BackwardBand {
 
 // A key block, or a run of its steps. Step s is tile first_tile + s % tiles of query head `head` + s / tiles.
 struct alignas(16) Sm90BackwardItem {
-  int key;  // first key, in the sequence; -1: no more items
+  int key;  // first key in the sequence; -1: no more items
   int head_k;
   int batch;
-  int first_tile;   // of query rows that see the block; with a block mask its place in the lists
+  int first_tile;   // first query tile that sees the block; with a block mask, an index into its lists
   int tiles;        // of each head
-  int begin;        // steps
-  int end;          // begin == end: no row sees the block, dk and dv are 0
-  int partial_out;  // slot for the sums of this run; -1: they go to dk and dv
+  int begin;        // first step
+  int end;          // end of the steps; begin == end: no row sees the block, so dk and dv are 0
+  int partial_out;  // slot for the sums of this run; -1: they are written to dk and dv
   int partial_in;   // slot of the next run, whose sums are added to these; -1: none
   int seqlen_q;
   int seqlen_k;
   int q_begin;  // first row of the sequence in q
-  int k_begin;  // in k
+  int k_begin;  // first row of the sequence in k
   int stats_begin;
   int sequence;
-  int head;  // of q, the first
+  int head;  // first query head
 
   [[nodiscard]] __device__ __forceinline__ bool is_end() const { return key < 0; }
   [[nodiscard]] __device__ __forceinline__ int offset() const { return seqlen_k - seqlen_q; }
 
-  // Where the sequence lies in the tensors.
+  // Returns the position of the sequence in the tensors.
   [[nodiscard]] __device__ __forceinline__ SequenceSpan span() const {
     return {static_cast<uint32>(batch), q_begin, k_begin, seqlen_q, seqlen_k};
   }
 
-  // Do the rows of this tile see none of the warpgroup's 64 keys, since their windows end before these?
+  // Returns whether no row of this tile sees any of the warpgroup's 64 keys, because all windows end before them.
   [[nodiscard]] __device__ __forceinline__ bool is_above_band(const BackwardBand& band, int tile, int warpgroup) const {
     return key + warpgroup * 64 > (tile + 1) * kBackwardRows - 1 + offset() + band.right;
   }
 };
 static_assert(sizeof(Sm90BackwardItem) == kBackwardItemBytes);
 
-// The tiles of rows that see each block of keys, by a block mask. A BackwardSegment's tiles are places in these lists.
+// Returns the query tiles that see each key block, from a block mask. A BackwardSegment's tiles are indices into these
+// lists.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ RowTileLists<Config> backward_row_lists(const Sm90BackwardArgs& args) {
   return {args.options.block_mask};
 }
 
-// Makes the item of all steps of key block `index` of the launch. Returns false if its sequence is too short for it.
+// Makes the item with all steps of key block `index` of the launch. Returns false if its sequence ends before that key
+// block.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ bool make_item(Sm90BackwardItem& item, const Sm90BackwardArgs& args,
                                                         uint32 index) {
@@ -147,14 +152,15 @@ template <class Config>
   return true;
 }
 
-// The items of one block, one after the other.
+// The items of one thread block, in order.
 template <class Config>
 class Sm90BackwardList {
  public:
-  // Key blocks are alike: each has the same number of steps.
+  // All key blocks have the same number of steps.
   static constexpr bool kIsFixed = Config::kMask == MaskKind::kFull && !Config::kIsVarlen && !has_block_mask<Config>();
   static constexpr bool kCuts = kIsFixed && !Config::kIsDeterministic && !Config::kOwnsHeads;
-  static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;  // to the block with the item's first steps
+  // A cut item leaves its sums to the thread block with the item's first steps.
+  static constexpr bool kLeavesSums = kCuts && !Config::kAddsUp;
 
   __device__ __forceinline__ explicit Sm90BackwardList(const Sm90BackwardArgs& args) : args_(args) {
     num_items_ = args.key_blocks * args.base.batch * (Config::kAddsUp ? args.base.num_heads_q : args.base.num_heads_k);
@@ -170,7 +176,7 @@ class Sm90BackwardList {
     }
   }
 
-  // Returns false if there are no more.
+  // Makes the next item. Returns false if there is none.
   [[nodiscard]] __device__ __forceinline__ bool next(Sm90BackwardItem& item) {
     if constexpr (Config::kOwnsHeads) {
       return next_of_own_heads(item);
@@ -178,7 +184,7 @@ class Sm90BackwardList {
       if (next_ < first_cut_) {
         const bool exists = make_item<Config>(item, args_, next_);
         next_ = next_index<Schedule::kStatic>(next_, nullptr);
-        return exists;  // always
+        return exists;  // always true
       }
       if (at_ >= run_end_) return false;
       if (!make_item<Config>(item, args_, first_cut_ + at_ / steps_)) return false;
@@ -191,7 +197,8 @@ class Sm90BackwardList {
       at_ += item.end - item.begin;
       return true;
     } else {
-      // Not before it is wanted: with the item before it, a block would take what others are free for earlier.
+      // Fetch the next item only now. If fetched together with the previous item, it would be withheld from thread
+      // blocks that become free earlier.
       do {
         if (has_begun_) next_ = next_index<Schedule::kDynamic>(next_, args_.next_item);
         has_begun_ = true;
@@ -201,7 +208,7 @@ class Sm90BackwardList {
   }
 
  private:
-  // kOwnsHeads: all key blocks of a head, one after the other, then those of the head that is gridDim.x further.
+  // kOwnsHeads: makes an item for each key block of a head in order, then continues with the head gridDim.x further on.
   [[nodiscard]] __device__ __forceinline__ bool next_of_own_heads(Sm90BackwardItem& item) {
     const uint32 index = next_ * args_.key_blocks + key_block_;
     if (index >= num_items_) return false;
@@ -209,22 +216,22 @@ class Sm90BackwardList {
       key_block_ = 0;
       next_ += gridDim.x;
     }
-    return make_item<Config>(item, args_, index);  // always
+    return make_item<Config>(item, args_, index);  // always true
   }
 
   const Sm90BackwardArgs& args_;
   uint32 num_items_;
-  uint32 next_;  // item; kOwnsHeads: head; where blocks take items, the one taken last
+  uint32 next_;  // next item; kOwnsHeads: head; with dynamic scheduling: the item fetched last
   bool has_begun_ = false;
-  uint32 key_block_ = 0;  // kOwnsHeads: of that head
-  uint32 first_cut_;      // items from here on are cut
+  uint32 key_block_ = 0;  // kOwnsHeads: key block of that head
+  uint32 first_cut_;      // items from this one on are cut
   int steps_;             // of an item
-  int at_;                // this block's run of the steps of all items from first_cut_ on: [at_, run_end_)
+  int at_;                // this block's run within the steps of all items from first_cut_ on: [at_, run_end_)
   int run_end_;
 };
 
-// All lanes have the same value. This tells the compiler, which then keeps the value and its results in uniform
-// registers. The computing warpgroups have no others to spare.
+// Returns lane 0's value, which all lanes must share. The shuffle lets the compiler keep the value and its results in
+// uniform registers. The computing warpgroups have no spare ordinary registers.
 [[nodiscard]] __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
@@ -236,37 +243,37 @@ class Sm90BackwardList {
           uniform(item.k_begin),    uniform(item.stats_begin), uniform(item.sequence), uniform(item.head)};
 }
 
-// One query head's part of an item: tiles [tile, tile_end).
+// Part of an item that belongs to one query head: tiles [tile, tile_end).
 struct BackwardSegment {
   int step_end;
-  int head;  // of q
+  int head;  // query head
   int tile;
   int tile_end;
 
   [[nodiscard]] static __device__ __forceinline__ BackwardSegment at(const Sm90BackwardItem& item, int step) {
-    const int in_group = step < item.tiles ? 0 : step / item.tiles;  // avoids a division, whose time shows
+    const int in_group = step < item.tiles ? 0 : step / item.tiles;  // avoids a division, whose cost is measurable
     const int end = min(item.end, (in_group + 1) * item.tiles);
     const int tile = item.first_tile + step - in_group * item.tiles;
     return {end, item.head + in_group, tile, tile + end - step};
   }
-  // By whole warps.
+  // Returns the segment in uniform registers. All lanes of a warp call it.
   [[nodiscard]] __device__ __forceinline__ BackwardSegment as_uniform() const {
     return {uniform(step_end), uniform(head), uniform(tile), uniform(tile_end)};
   }
 };
 
-// The statistics and sums of row tile `tile` of a query head start at this padded row, counted through all heads.
+// Returns the padded row, counted through all heads, at which the statistics and sums of a query tile start.
 [[nodiscard]] __device__ __forceinline__ int64 backward_stats_row(const Sm90BackwardArgs& args,
                                                                   const Sm90BackwardItem& item, int head, int tile) {
   return (int64{item.batch} * args.base.num_heads_q + head) * args.stats_rows + item.stats_begin +
          int64{tile} * kBackwardRows;
 }
 
-// The rows of a block, or of a warpgroup of it, and the key tiles that at least one of them sees.
+// Query rows of a thread block or of one warpgroup, and the key tiles that at least one of these rows sees.
 struct BackwardRows {
-  int row;       // first, in the sequence
-  int count;     // how many exist; <= 0: none
-  int tile;      // first tile of keys
+  int row;       // first row, in the sequence
+  int count;     // number of rows that exist; <= 0: none
+  int tile;      // first key tile
   int tile_end;  // tile_end <= tile: no tile
 
   template <class Config>
@@ -283,7 +290,7 @@ struct BackwardRows {
   }
 };
 
-// The work of a block of sm90_backward_wide_queries.
+// Work of a thread block of sm90_backward_wide_queries.
 struct alignas(8) BackwardRowBlock {
   uint32 sequence;
   int head;
@@ -295,7 +302,7 @@ struct alignas(8) BackwardRowBlock {
   [[nodiscard]] static __device__ __forceinline__ BackwardRowBlock mine(const Sm90BackwardArgs& args) {
     const auto tiles = static_cast<uint32>(num_tiles(args.base.seqlen_q, kBackwardWideRows));
     constexpr int64 kColumns = Config::kHeadDim + Config::kHeadDimV;
-    // The blocks of a cluster have the same rows and head, each of another sequence.
+    // The blocks of a cluster have the same rows and head, each in a different sequence.
     constexpr uint32 kBlocks = Config::kDtermsBlocks > 1 ? Config::kDtermsBlocks : 1;
     HeadTile at = Config::kMask == MaskKind::kFull && !Config::kIsVarlen
                       ? HeadTile::of_block(blockIdx.x / kBlocks, tiles, args.base.num_heads_q)
@@ -314,14 +321,14 @@ struct alignas(8) BackwardRowBlock {
     return block;
   }
 
-  // The tiles of keys that the rows see, by a block mask. `rows` has places in it then.
+  // Returns the key tiles that the rows see, from a block mask. `rows` then has indices into this list.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ auto list(const Sm90BackwardArgs& args) const {
     return KeyTileList<Config, kBackwardWideRows / kBackwardRows>::of(
         args.options.block_mask, static_cast<int>(sequence), head, rows.row / kBackwardWideRows);
   }
 
-  // The rows of one of its warpgroups.
+  // Returns the rows of one of the block's warpgroups.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ BackwardRows of_warpgroup(int warpgroup) const {
     BackwardRows own = BackwardRows::of<Config>(span, band, rows.row + warpgroup * kBackwardRows, kBackwardRows);

@@ -1,4 +1,4 @@
-// Global memory of the sm90 backward pass besides its tensors: rows of statistics, sums and counters. Host and device.
+// Workspace of the sm90 backward pass in global memory: row statistics, sums and counters. Shared by host and device.
 #pragma once
 
 #include "../attention/work.cuh"
@@ -7,11 +7,12 @@
 
 namespace attend {
 
-// Counters of a tile of dq: one for each of its passes, or one for each warp of its only pass.
+// Turn counters of a tile of dq: one for each of its passes, or one for each warp of its only pass.
 constexpr int kBackwardTurns = 4;
 
-// Rows of one head's statistics and sums: whole tiles of rows for each sequence. The tiles of packed sequence i start
-// at sm90_backward_first_row(cu_seqlens_q[i], i), which is at or behind the end of those of sequence i - 1.
+// Return the rows of one head's statistics and sums. Each sequence has complete tiles of rows. The tiles of packed
+// sequence i start at sm90_backward_first_row(cu_seqlens_q[i], i). The tiles of sequence i - 1 end at or before that
+// row.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_padded_rows(int64 seqlen_q) {
   return num_tiles(seqlen_q, kBackwardRows) * kBackwardRows;
 }
@@ -22,14 +23,15 @@ constexpr int kBackwardTurns = 4;
   return (q_begin + sequence * kBackwardRows) / kBackwardRows * kBackwardRows;
 }
 
-// Byte offsets into the workspace, each a multiple of 256. heads: query heads of all sequences, of packed sequences
-// num_heads_q; rows: padded rows of one head; blocks: of the main kernel's grid if it is persistent, otherwise 0;
-// sums: heads that have sums of dq at a time, those blocks if they own their heads.
+// Byte offsets into the workspace, each a multiple of 256. heads: query heads of all sequences, or num_heads_q for
+// packed sequences. rows: padded rows of one head. blocks: grid size of the main kernel if it is persistent, otherwise
+// 0. sums: number of heads that have sums of dq at the same time; if thread blocks own their heads, this is the number
+// of blocks.
 struct Sm90BackwardWorkspace {
   int64 lse_log2;       // float (heads, rows)
   int64 delta;          // float (heads, rows)
-  int64 log2_sums;      // float (heads, rows), if rows may be summed once more
-  int64 dq_sums;        // float (sums, rows, depth), if tiles are not wide
+  int64 log2_sums;      // float (heads, rows), if rows may be summed again
+  int64 dq_sums;        // float (sums, rows, depth), except in the wide form
   int64 dq_turns;       // uint32 (heads, rows / 64, 4), if additions to dq have an order
   int64 partial_sums;   // float (blocks, block_n, depth + depth_v)
   int64 partial_ready;  // uint32 (blocks, 2)
@@ -61,8 +63,8 @@ struct Sm90BackwardWorkspace {
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 aligned(int64 bytes) { return (bytes + 255) / 256 * 256; }
 };
 
-// kAddsUp: floats of the sums of dk and dv, to which each query head of a group adds. They lie in the order of the
-// accumulators that are added. heads: of k, of all sequences.
+// kAddsUp: returns the floats of the sums of dk and dv, to which each query head of a group adds. Their layout is that
+// of the accumulators. heads: KV heads of all sequences.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int64 sm90_backward_key_sums(const Sm90BackwardTile& tile, int64 heads,
                                                                         int64 key_blocks) {
   return heads * key_blocks * tile.block_n * tile.columns();

@@ -1,12 +1,12 @@
-// Tiles of keys and values from a cache, Config::kIsCached. A loading warp looks up the pages of its rows of every
-// tile, a tile ahead, and asks for them. A warp makes a request in some 60 clocks: small pages want several warps.
+// Loads tiles of keys and values from a cache: Config::kIsCached. A loading warp looks up the pages of its rows one
+// tile ahead, and then issues the copies. A warp issues a copy in about 60 clocks, so small pages need several warps.
 //
-//   kKeyLoaders == 1   each tile lies in one page, or keys in no page at all: the copy engine brings it in one box
-//   kHasBoxes          each warp has 32 rows. The copy engine brings boxes of them, each of which lies in one page
-//   otherwise          each warp has 32 rows. cp.async brings one by one what the boxes would
+//   kKeyLoaders == 1   each tile lies in one page, or its keys lie in no page. The copy engine loads it as one box.
+//   kHasBoxes          each warp has 32 rows. The copy engine loads them in boxes, each of which lies in one page.
+//   otherwise          each warp has 32 rows and copies them one by one with cp.async.
 //
-// A key is hidden if it lies in front of the first key (cache_leftpad), or in a page that does not exist. Consumers
-// mask its score. Its value and those of keys that the sequence does not have are zeros: p is 0, but 0 * NaN is NaN.
+// A key is hidden if it lies before the first key (cache_leftpad) or in a page that does not exist. Consumers mask its
+// score. The values of hidden keys, and of keys beyond the sequence, are set to zeros: p is 0, but 0 * NaN is NaN.
 #pragma once
 
 #include "../isa/cp_async.cuh"
@@ -18,11 +18,11 @@
 
 namespace attend {
 
-// The keys of a sequence, for the tiles of its rows.
+// Keys of a sequence, for the tiles of its query rows.
 struct Sm90CachedKeys {
   int64 cache_row;
   int first_key;
-  int begin_key, end_key;  // those that a row of the sequence may see
+  int begin_key, end_key;  // range of keys that a row of the sequence may see
 
   template <class Config>
   [[nodiscard]] static __device__ __forceinline__ Sm90CachedKeys of(const Sm90CachedArgs& args, const Sm90Work& work) {
@@ -32,15 +32,15 @@ struct Sm90CachedKeys {
   }
 };
 
-// Where the lane's row of a tile lies, the first of its rows.
+// Location of the lane's row of a tile. If the lane has several rows, it is the first one.
 struct Sm90CachedRow {
   int key;
-  int block;    // -1: in no page, or nothing of its box may be seen
-  int row;      // of the block; kKeyLoaders == 1: that of the tile's first row
-  bool exists;  // and may be seen
+  int block;    // -1: in no page, or no key of its box may be seen
+  int row;      // row in the block; kKeyLoaders == 1: that of the tile's first row
+  bool exists;  // the key exists and may be seen
 };
 
-// A warp of the loading warpgroup. Its places in the rings go on from tile to tile.
+// One warp of the loading warpgroup. Its ring positions continue from query tile to query tile.
 template <class Config>
 struct Sm90CachedLoader {
   using Shape = Sm90Shape<Config>;
@@ -49,14 +49,14 @@ struct Sm90CachedLoader {
   int warp;
   RingPlace<Config::kStages> k_at = {};
   RingPlace<Config::kStages> v_at = {};
-  uint32 tails = 0;  // tiles of v of which rows were cleared
+  uint32 tails = 0;  // tiles of v whose rows this warp has cleared
 
-  // k and v of all tiles that the rows see, in the order of their use. load_q comes behind the first k.
+  // Loads k and v of all tiles that the rows see, in the order of their use. Calls load_q after the first k.
   template <class LoadQ>
   __device__ __forceinline__ void load(const Sm90Work& work, const LoadQ& load_q) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
+    if (tiles.begin >= tiles.end) return;  // consumers also skip the barriers of q, k and v
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const Sm90CachedKeys keys = Sm90CachedKeys::of<Config>(args, work);
     int n = tiles.end - 1;
@@ -65,7 +65,7 @@ struct Sm90CachedLoader {
     load_q();
 #pragma unroll 1
     for (--n; n >= tiles.begin; --n) {
-      const Sm90CachedRow behind = find(keys, n - 1);  // is looked up while the tiles before it are waited for
+      const Sm90CachedRow behind = find(keys, n - 1);  // looked up while waiting for the tiles before it
       load_k(keys, next, head);
       load_v(keys, row, head);
       row = next;
@@ -85,13 +85,13 @@ struct Sm90CachedLoader {
   [[nodiscard]] __device__ __forceinline__ int in_tile() const {
     return warp * kWarpThreads + lane();
   }
-  // Of the warp, and of one box.
+  // Rows of the warp, and of one box.
   static constexpr int kRows = Config::kKeyLoaders == 1 ? Config::kBlockN : kWarpThreads;
   [[nodiscard]] __device__ __forceinline__ int box_rows() const {
     return Config::kKeyLoaders == 1 ? Config::kBlockN : Config::kHasBoxes ? 1 << args.box_shift : 1;
   }
 
-  // Pages are looked up for boxes of which a key may be seen, and for no others.
+  // Returns the location of the lane's row in tile n. Only looks up pages of boxes that have a key that may be seen.
   [[nodiscard]] __device__ __forceinline__ Sm90CachedRow find(const Sm90CachedKeys& keys, int n) const {
     const int key = n * Config::kBlockN + in_tile(), box = box_rows();
     const int first = Config::kKeyLoaders == 1 ? n * Config::kBlockN : key & -box;
@@ -104,7 +104,7 @@ struct Sm90CachedLoader {
     return found;
   }
 
-  // The warp's rows of a tile of k, and which of them are hidden.
+  // Load the warp's rows of a tile of k or v. load_k also writes the bits of hidden rows.
   __device__ __forceinline__ void load_k(const Sm90CachedKeys& keys, const Sm90CachedRow& row, int head) {
     Mbarrier& full = smem.k_full[k_at.buffer()];
     wait_for(smem.k_empty[k_at.buffer()], k_at.parity() ^ 1);
@@ -130,7 +130,7 @@ struct Sm90CachedLoader {
     v_at.advance();
   }
 
-  // Tells the consumers which of the warp's rows are hidden, with the tile.
+  // Writes one bit for each of the warp's rows: 1 if it is hidden. Consumers read these bits together with the tile.
   __device__ __forceinline__ void hide(const Sm90CachedKeys& keys, const Sm90CachedRow& row) const {
     auto& word = smem.hidden.of_tile[k_at.count % smem.hidden.kTiles].word;
 #pragma unroll
@@ -143,10 +143,10 @@ struct Sm90CachedLoader {
   }
   static __device__ __forceinline__ void wait_for(Mbarrier& empty, uint32 parity) {
     if (lane() == 0) empty.wait(parity);
-    __syncwarp();  // the buffer is free: all lanes may ask for its rows
+    __syncwarp();  // the buffer is free: all lanes may load its rows
   }
 
-  // Asks for the warp's boxes that exist, and announces their bytes to `full`.
+  // Issues copies of the warp's existing boxes, and announces their bytes to `full`.
   template <int kPanels>
   __device__ __forceinline__ void ask_for_boxes(unsigned char* to, const TensorMapArg& map, Mbarrier& full,
                                                 const Sm90CachedRow& row, int head) const {
@@ -164,7 +164,7 @@ struct Sm90CachedLoader {
     }
   }
 
-  // visit(row): the lane's rows that nothing may see.
+  // Calls visit(row) for each of the lane's rows that no query row may see.
   template <class Visit>
   __device__ __forceinline__ void for_each_empty_row(const Sm90CachedKeys& keys, const Sm90CachedRow& row,
                                                      const Visit& visit) const {
@@ -181,10 +181,10 @@ struct Sm90CachedLoader {
     for_each_empty_row(keys, row, [&](int) { has = true; });
     return has;
   }
-  // Such rows of v become zeros. The copy engine tells v_tail when it has brought the warp's boxes.
+  // Sets such rows of v to zeros. `v_tail` completes when the copy engine has written the warp's boxes.
   __device__ __forceinline__ void clear_rows(const Sm90CachedKeys& keys, const Sm90CachedRow& row, unsigned char* v,
                                              Mbarrier& full) {
-    smem.v_tail[warp].wait(tails++ % 2);  // the boxes have landed: the copy engine overwrites no zeros
+    smem.v_tail[warp].wait(tails++ % 2);  // the boxes have arrived: the copy engine overwrites no zeros
     for_each_empty_row(keys, row, [&](int empty) {
       uint4* const to = reinterpret_cast<uint4*>(v + empty * kSwizzleBytes);  // zeros need no swizzle
 #pragma unroll
@@ -196,33 +196,34 @@ struct Sm90CachedLoader {
       }
     });
     fence_smem_for_async();
-    __syncwarp();  // all zeros are there, also for the tensor cores: the rows may be announced
+    __syncwarp();  // all zeros are written and visible to the tensor cores: the rows may be announced
     if (lane() == 0) full.arrive();
   }
 
-  // visit(row of the warp's, place of the lane's chunk in the panel): a lane has one of the eight chunks of every
+  // Calls visit(row of the warp, offset of the lane's chunk in the panel). A lane has one of the eight chunks of every
   // fourth row.
   template <int kUnroll, class Visit>
   __device__ __forceinline__ void for_each_row(const Visit& visit) const {
 #pragma unroll kUnroll
     for (int first = 0; first < kWarpThreads; first += kRowsAtOnce) {
       const int at = first + lane() / kRowChunks, in_tile = warp * kWarpThreads + at;
-      // Chunks change places inside of a row, as the 128-byte swizzle has them
+      // The 128-byte swizzle permutes the chunks of a row.
       const int chunk = lane() % kRowChunks ^ at % kRowChunks;
       if (Config::kBlockN % kWarpThreads != 0 && warp * kWarpThreads + first >= Config::kBlockN) return;
       visit(at, static_cast<uint32>(in_tile * kSwizzleBytes + chunk * kChunkBytes));
     }
   }
 
-  // Asks for the warp's rows. Those that do not exist, and columns behind the last, become zeros. `full` is told when
-  // they have landed. Consumers fence them for the tensor cores (Sm90Consumer::wait_for).
+  // Issues copies of the warp's rows. Rows that do not exist, and columns beyond the last, become zeros. `full`
+  // completes when the rows have arrived. Consumers fence them for the tensor cores (Sm90Consumer::wait_for).
   template <int kColumns>
   __device__ __forceinline__ void ask_for_rows(unsigned char* to, const void* tensor, const TensorStrides& stride,
                                                Mbarrier& full, const Sm90CachedRow& row, int head) const {
     const int64 offset = row.exists ? stride.offset(row.block, head, row.row) : -1;
     const uint64 chunks = static_cast<uint64>(offset) / kElementsOfChunk;
     const uint32 near = static_cast<uint32>(chunks);
-    // If all rows exist, less than 64 GB from the tensor's begin, half a shuffle says where a row lies
+    // If all rows exist and lie within 64 GB of the tensor's start, a 32-bit shuffle is enough to pass a row's
+    // position.
     if (kColumns % kPanelColumns == 0 && __all_sync(kAllLanes, offset >= 0 && chunks == near)) {
       for_each_row<sm90_panels(kColumns) <= 2 ? kRowsOfLoop : 2>([&](int at, uint32 place) {
         const uint64 chunk = __shfl_sync(kAllLanes, near, at) + lane() % kRowChunks;
@@ -245,12 +246,12 @@ struct Sm90CachedLoader {
       });
     }
     cp_async_arrive(full);
-    __syncwarp();  // all lanes have written what they write themselves
+    __syncwarp();  // all lanes have issued their ordinary writes
     arrive_as_warp(full);
   }
 };
 
-// Loading warps but the first, which announces tiles of query rows (sm90_producer.cuh).
+// All loading warps except the first, which announces tiles of query rows (sm90_producer.cuh).
 template <class Config>
 struct Sm90CachedHelper {
   Sm90Storage<Config>& smem;
@@ -262,7 +263,7 @@ struct Sm90CachedHelper {
     for (;;) {
       smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
       const Sm90Work work = smem.work[work_at.buffer()];
-      __syncwarp();  // all lanes have read it: it may be overwritten
+      __syncwarp();  // all lanes have read the work: it may be overwritten
       arrive_as_warp(smem.work_empty[work_at.buffer()]);
       if (work.sequence == Sm90Work::kNoWork) return;
       loader.load(work, [] {});

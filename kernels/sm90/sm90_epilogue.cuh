@@ -1,4 +1,4 @@
-// o / l and lse of a consumer warpgroup's 64 rows, from registers to memory.
+// Stores o / l and lse of a consumer warpgroup's 64 rows from registers to memory.
 #pragma once
 
 #include "../attention/merge_rows.cuh"
@@ -13,21 +13,21 @@
 
 namespace attend {
 
-constexpr int kSm90StoreBarrier = 8;  // consumer 0's; the other consumers have the next ones
+constexpr int kSm90StoreBarrier = 8;  // of consumer 0; the other consumers use the next ones
 
-// The thread's number in its warpgroup, read again: if it were kept, it would take a register in the loop over keys.
+// Returns the thread's index in its warpgroup, read again. A kept value would need a register in the loop over keys.
 [[nodiscard]] __device__ __forceinline__ int reread_thread() {
   uint32 thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return static_cast<int>(thread % kWarpgroup);
 }
 
-// The rows of a warpgroup, and the two rows of the thread.
+// Rows of a warpgroup, and the two rows of the thread.
 struct Sm90Rows {
-  int consumer;  // number of the warpgroup, in a uniform register
-  int thread;    // in the warpgroup
+  int consumer;  // index of the warpgroup, in a uniform register
+  int thread;    // index in the warpgroup
   int first;     // first row of the warpgroup, in the sequence
-  int mine;      // the thread's row h = 0; h = 1 is kRowHalf below
+  int mine;      // the thread's row h = 0; row h = 1 is kRowHalf below
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Rows of(const Sm90Work& work, int consumer) {
     const int thread = reread_thread();
@@ -36,14 +36,15 @@ struct Sm90Rows {
   }
 };
 
-// What lse is multiplied by: 1, but for a cache's callers that want logarithms to the base of 2.
+// Returns the factor of lse: 1, or log2(e) for callers of the cache that request base-2 logarithms.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ float lse_unit(const Sm90ForwardArgs& args) {
   if constexpr (Config::kIsCached) return static_cast<const Sm90CachedArgs&>(args).lse_base2 != 0 ? kLog2E : 1.0f;
   return 1.0f;
 }
 
-// Where the tile's o and lse lie. kSplitsKeys: all batches of a part of the keys follow those of the part before.
+// Returns the position of the tile's o and lse. kSplitsKeys: the batch entries of one part of the keys follow those of
+// the previous part.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ SequenceSpan span_of_outputs(const Sm90ForwardArgs& args,
                                                                       const Sm90Work& work) {
@@ -65,8 +66,8 @@ __device__ __forceinline__ void store_lse(const Sm90ForwardArgs& args, const Sm9
   }
 }
 
-// Threads store o, 16 bytes a lane, if there is no place to stage it or if the next rows belong to another sequence.
-// All lanes of the warp take part.
+// Stores o from threads, 16 bytes per lane. Used if o cannot be staged, or if the next rows belong to another sequence.
+// All lanes of the warp call it.
 template <class Config>
 __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                  const Sm90Rows& rows,
@@ -86,22 +87,22 @@ __device__ __forceinline__ void store_o_directly(const Sm90ForwardArgs& args, co
         four[j] = i < Sm90Fragments<Config>::kOutputs / 2 ? pair[i] : 0;
       }
       transpose_quad(four);
-      if (row < work.seqlen_q && column + lane_column < Config::kHeadDimV) {  // a multiple of 8
+      if (row < work.seqlen_q && column + lane_column < Config::kHeadDimV) {  // kHeadDimV is a multiple of 8
         *reinterpret_cast<uint4*>(o_row + column) = make_uint4(four[0], four[1], four[2], four[3]);
       }
     }
   }
 }
 
-// The copy engine stores o from the place of the warpgroup's q. The warpgroup's products of q are done.
+// Stores o with the copy engine, from the buffer of the warpgroup's q. The warpgroup's products of q must be complete.
 template <class Config>
 __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                                uint32 q_smem,
                                                const uint32 (&pair)[Sm90Fragments<Config>::kOutputs / 2]) {
   using Shape = Sm90Shape<Config>;
   const int lane = rows.thread % 32;
-  const int row = rows.thread / 32 * 16 + lane % 16;  // this lane gives its address to stmatrix
-  const int half = lane / 16;                         // of the 16 columns of one stmatrix
+  const int row = rows.thread / 32 * 16 + lane % 16;  // this lane passes the row's address to stmatrix
+  const int half = lane / 16;                         // half of the 16 columns of one stmatrix
 #pragma unroll
   for (int i = 0; i < Shape::kColumnsV / 16; ++i) {
     const int piece = i % 4 * 2 + half;
@@ -109,7 +110,7 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
     stmatrix_x4(q_smem + i / 4 * Shape::kPanelBytesQ + row * kSwizzleBytes + ((piece ^ (row % 8)) << 4), four);
   }
   fence_smem_for_async();
-  barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // all of o is there, for the copy engine too
+  barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // all of o is written and visible to the copy engine
   if (rows.thread != 0) return;
 #pragma unroll
   for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
@@ -120,7 +121,7 @@ __device__ __forceinline__ void store_o_by_tma(const Sm90ForwardArgs& args, cons
   tma_store_commit();
 }
 
-// kSplitsKeys: o and lse over a part of the keys, for the merge of all parts.
+// kSplitsKeys: stores o and lse over a part of the keys, for the merge of all parts.
 template <class Config>
 __device__ __forceinline__ void store_part(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
@@ -136,14 +137,14 @@ __device__ __forceinline__ void store_part(const Sm90ForwardArgs& args, const Sm
     auto* const o_row = static_cast<float*>(args.base.o) + span.query_offset(args.base.o_stride, work.head, row) +
                         accumulator_column(rows.thread);
 #pragma unroll
-    for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {  // a multiple of 8
+    for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {  // kHeadDimV is a multiple of 8
       const int i = column / 2 + 2 * h;
       *reinterpret_cast<float2*>(o_row + column) = make_float2(o[i] * factor[h], o[i + 1] * factor[h]);
     }
   }
 }
 
-// kAddsToOutputs: merges the rows' o, l and lse over these keys into those in memory, over other keys. All are floats.
+// kAddsToOutputs: merges the rows' o and lse over these keys into those in memory, over other keys. All are floats.
 template <class Config>
 __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                            const float (&factor)[kRowsOfThread], const float (&lse)[kRowsOfThread],
@@ -158,7 +159,7 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
       before[h] = args.base.lse[span.query_offset(args.base.lse_stride, work.head, row)];
     }
   }
-  __syncwarp();  // the quad has read its rows' lse: one of its lanes may overwrite them
+  __syncwarp();  // the quad has read its rows' lse, so one of its lanes may overwrite it
   const float after[kRowsOfThread] = {merged(before[0], lse[0]).lse, merged(before[1], lse[1]).lse};
   store_lse<Config>(args, work, rows, after);
 #pragma unroll
@@ -178,7 +179,7 @@ __device__ __forceinline__ void merge_rows(const Sm90ForwardArgs& args, const Sm
       }
     }
 #pragma unroll
-    for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {  // a multiple of 8
+    for (int column = 0; column < Config::kHeadDimV; column += kColumnsOfTile) {  // kHeadDimV is a multiple of 8
       const int i = column / 2 + 2 * h;
       const float2 other = found[column / kColumnsOfTile];
       *reinterpret_cast<float2*>(o_row + column) =
@@ -192,8 +193,8 @@ template <class Config>
   return RowEnd<Config>::of(args.options, work.sequence, work.head);
 }
 
-// Rows that see no key: o = 0, lse = -inf. kAddsToOutputs: they keep what they have over other keys. kSplitsKeys: the
-// merge does not read the o of such a part.
+// Stores the result of rows that see no key: o = 0, and lse = -inf or the head's logit. kAddsToOutputs: the rows keep
+// their results over other keys. kSplitsKeys: stores only lse, because the merge does not read o of such a part.
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                    const Sm90Rows& rows) {
@@ -239,8 +240,8 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
     store_o_directly<Config>(args, work, rows, pair);
   } else if (!Config::kIsVarlen || rows.first + kWarpgroupRows <= work.seqlen_q) {
     store_o_by_tma<Config>(args, work, rows, q_smem, pair);
-  } else {  // the copy engine would not drop the rows of the next sequence
-    barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // the whole warpgroup has read q
+  } else {  // the copy engine would also overwrite rows of the next sequence
+    barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);  // the entire warpgroup has read q
     store_o_directly<Config>(args, work, rows, pair);
   }
 }

@@ -1,4 +1,4 @@
-// o / l and lse of a consumer's 64 rows of sm90_f32_forward, from registers to memory.
+// Stores o / l and lse of a consumer's 64 rows of sm90_f32_forward from registers to memory.
 #pragma once
 
 #include "../attention/row_end.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// o of the thread's rows, each times its factor.
+// Stores o of the thread's rows, each times its factor.
 template <class Config>
 __device__ __forceinline__ void f32_store_o(const Sm90ForwardArgs& args, const Sm90Work& work, const Sm90Rows& rows,
                                             const float (&factor)[kRowsOfThread],
@@ -33,7 +33,7 @@ __device__ __forceinline__ void f32_store_o(const Sm90ForwardArgs& args, const S
   }
 }
 
-// Rows that see no key: o = 0, lse = -inf.
+// Stores the result of rows that see no key: o = 0, and lse = -inf or the head's logit.
 template <class Config>
 __device__ __forceinline__ void f32_store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                        const Sm90Rows& rows) {

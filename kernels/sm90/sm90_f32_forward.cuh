@@ -1,18 +1,19 @@
-// sm90_f32_forward: o = softmax(s) v and lse for float32, as exact as float32 arithmetic, on Hopper's tensor cores.
+// sm90_f32_forward: o = softmax(s) v and lse for float32, with the accuracy of float32 arithmetic, on Hopper's tensor
+// cores.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
-//          packed sequences. Any strides and addresses: the preparing kernel reads q, k and v
-// Supports float32, d and d_v from 8 to 128, every option but dropout and rings. sm_90a
+//          packed sequences. Any strides and addresses, because the preparing kernel reads q, k and v.
+// Supports float32, d and d_v from 8 to 128, every option except dropout and rings. Requires sm_90a.
 // Work     sm90_f32_split.cuh writes each operand as two float16 pieces. A product of two operands is three products of
-//          pieces (sm90_f32_products.cuh), and that of p and v of a tile of keys has a sum of its own, which is added
-//          to o in float32: the tensor cores' sums are cut off, and o would lose 2^-24 of itself with each product.
-//          Otherwise the work is divided as in sm90_forward.cuh. The step of a consumer for a tile n of keys:
-//            1  issue s = q k(n)^T and pv = p(n + 1) v(n + 1), in turns with the other consumer (Sm90Turn)
+//          pieces (sm90_f32_products.cuh). The product of p and v of a key tile has a separate sum, which is added to o
+//          in float32. The reason: tensor cores truncate their sums, so o would lose up to 2^-24 of its value with each
+//          product. The rest of the work is divided as in sm90_forward.cuh. The step of a consumer for key tile n:
+//            1  issue s = q k(n)^T and pv = p(n + 1) v(n + 1), in turn with the other consumer (Sm90Turn)
 //            2  o += pv
-//            3  scores, softmax: p(n) in two pieces; o is rescaled if the row's maximum has risen
-// Memory   both pieces of q, rings of those of k and v: Sm90F32Storage
-// Measured (4, 16, 4096, 64): full 196, causal 180; (4, 8, 4096, 128): full 224, causal 190 TFLOP/s. H200, CUDA 13.0
-// Called   by compute 'sm90_f32_forward': src/cuda/launch/sm90_f32_forward.cpp
+//            3  scores, softmax: p(n) in two pieces; o is rescaled if the row maximum has risen.
+// Memory   both pieces of q, rings of both pieces of k and v: Sm90F32Storage.
+// Measured docs/hopper_forward.md
+// Called   by compute 'sm90_f32_forward': src/cuda/launch/sm90_f32_forward.cpp.
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1; Ootomo and Yokota, Recovering single precision accuracy
 //          from Tensor Cores while surpassing the FP32 theoretical peak performance (2022)
 #pragma once
@@ -27,20 +28,20 @@
 
 namespace attend {
 
-// What a consumer has of its rows while it walks over the tiles of keys.
+// State of a consumer's rows while it iterates over key tiles.
 template <class Config>
 struct F32RowState {
   const Sm90Scores<Config>& scores;
-  uint32 q_smem;           // the warpgroup's first row
+  uint32 q_smem;           // address of the warpgroup's first row
   float q_unit;            // of q's pieces
-  const float* key_units;  // of the head's tiles of keys: F32Pieces
+  const float* key_units;  // of the head's key tiles: F32Pieces
   F32Softmax<Config>& softmax;
   float v_unit = 0.0f;  // of the tile whose p v is next
   float (&o)[Sm90F32Shape<Config>::kOutputs];
   float (&pv)[Sm90F32Shape<Config>::kOutputs];
 };
 
-// A consumer warpgroup: 64 query rows of each of the block's tiles.
+// Consumer warpgroup: 64 query rows of each of the block's tiles.
 template <class Config>
 struct F32Consumer {
   using Shape = Sm90F32Shape<Config>;
@@ -52,15 +53,15 @@ struct F32Consumer {
   const Sm90F32ForwardArgs& args;
   Sm90Turn<Config> turn;
   RingPlace<1> q_at = {};
-  Place at = {};  // of k, and of v between tiles of rows; inside of one, v is one behind
+  Place at = {};  // buffer of k, and of v between query tiles; within a query tile v is one behind
 
-  // Tiles of keys that only other warpgroups of the block want.
+  // Skips key tiles that only other warpgroups of the block need.
   __device__ __forceinline__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
       turn.wait();
       turn.pass();
-      smem.k_full[at.buffer()].wait(at.parity());  // or the release could count for the tile before
+      smem.k_full[at.buffer()].wait(at.parity());  // otherwise the release could count for the previous tile
       arrive_as_warp(smem.k_empty[at.buffer()]);
       smem.v_full[at.buffer()].wait(at.parity());
       arrive_as_warp(smem.v_empty[at.buffer()]);
@@ -68,20 +69,20 @@ struct F32Consumer {
     }
   }
 
-  // Issues s = q k^T of tile n and pv of tile n + 1, in this consumer's turn. Returns the place of that v.
+  // Issues s = q k^T of tile n and pv of tile n + 1, in this consumer's turn. Returns the buffer of that v.
   [[nodiscard]] __device__ __forceinline__ Place issue_products(RowState& rows, ScoreTile& s, const Weights& p) {
     const Place v_at = at;
     at.advance();
-    smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has landed
+    smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has arrived
     turn.wait();
     f32_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
-    smem.v_full[v_at.buffer()].wait(v_at.parity());  // v of tile n + 1 has landed
+    smem.v_full[v_at.buffer()].wait(v_at.parity());  // v of tile n + 1 has arrived
     f32_begin_pv<Config>(rows.pv, p, smem_address(smem.v[v_at.buffer()]));
     turn.pass();
     return v_at;
   }
 
-  // The units of tile n: of q k^T, and of v.
+  // Units of tile n: of q k^T, and of v.
   struct Units {
     float s;
     float v;
@@ -91,12 +92,12 @@ struct F32Consumer {
     return {rows.q_unit * of_keys.x, of_keys.y};
   }
 
-  // Products of pieces, which are there, become scores. Returns what makes exponents of 2 of them.
+  // Turns the completed products of pieces into scores. Returns the factor that turns scores into exponents of 2.
   template <bool kIsFirst>
   [[nodiscard]] __device__ __forceinline__ float finish_scores(const RowState& rows, ScoreTile& s,
                                                                const SeenKeyTile<Config>& tile, float unit) {
     arrive_as_warp(smem.k_empty[at.buffer()]);
-    constexpr bool kHasRules = Sm90Scores<Config>::kHasRules;  // which want q k^T itself
+    constexpr bool kHasRules = Sm90Scores<Config>::kHasRules;  // the rules need q k^T in natural units
     if constexpr (kHasRules) {
 #pragma unroll
       for (int i = 0; i < Shape::kScores; ++i) s[i] *= unit;
@@ -104,23 +105,23 @@ struct F32Consumer {
     const uint32 no_terms[Sm90Scores<Config>::kTermsWords] = {};
     rows.scores.template finish<kIsFirst>(s, tile, false, no_terms);
     if constexpr (kScoreUnits<Config> == ScoreUnits::kNatural) F32Softmax<Config>::limit(s);
-    constexpr float kLeast = 0x1p-100f;  // as sm90_folded_scale: 0 * -inf would be NaN
+    constexpr float kLeast = 0x1p-100f;  // as in sm90_folded_scale: 0 * -inf would be NaN
     return kHasRules ? rows.scores.multiplier() : fmaxf(rows.scores.multiplier() * unit, kLeast);
   }
 
-  // o += pv, whose products are done.
+  // Adds pv to o. The products of pv must be complete.
   __device__ __forceinline__ void add_products(RowState& rows) {
 #pragma unroll
     for (int i = 0; i < Shape::kOutputs; ++i) rows.o[i] = fmaf(rows.pv[i], rows.v_unit, rows.o[i]);
   }
 
-  // Tile n. The other consumer's products run under its softmax.
+  // Processes tile n. Its softmax overlaps with the other consumer's products.
   __device__ __forceinline__ void step(RowState& rows, int place, bool is_last, Weights& p) {
     ScoreTile s;
     const Place v_at = issue_products(rows, s, p);
     const SeenKeyTile<Config> tile = rows.scores.tile_at(place);
     const Units units = units_of(rows, tile.number);
-    wgmma_wait<0>(s);  // s and pv are there
+    wgmma_wait<0>(s);  // s and pv are complete
     pin_registers(rows.pv);
     arrive_as_warp(smem.v_empty[v_at.buffer()]);
     if (is_last) arrive_as_warp(smem.q_empty);
@@ -131,9 +132,9 @@ struct F32Consumer {
     rows.v_unit = units.v;
   }
 
-  // p v of the first tile of keys, which comes last.
+  // Adds p v of the first key tile, which is processed last.
   __device__ __forceinline__ void finish_products(RowState& rows, const Weights& p) {
-    smem.v_full[at.buffer()].wait(at.parity());  // its v has landed
+    smem.v_full[at.buffer()].wait(at.parity());  // v of that tile has arrived
     f32_begin_pv<Config>(rows.pv, p, smem_address(smem.v[at.buffer()]));
     wgmma_wait<0>(rows.pv);
     arrive_as_warp(smem.v_empty[at.buffer()]);
@@ -141,13 +142,13 @@ struct F32Consumer {
     add_products(rows);
   }
 
-  // o and softmax of the rows for the tiles of keys at these places, last to first. At least one.
+  // Computes o and softmax of the rows for the key tiles at these positions, last to first. There is at least one.
   __device__ __forceinline__ void attend_keys(RowState& rows, Sm90KeyTiles tiles) {
     Weights p;
     int place = tiles.end - 1;
-    {  // the first tile: there is no p v yet
+    {  // the first iteration has no p v yet
       ScoreTile s;
-      smem.k_full[at.buffer()].wait(at.parity());  // k of tile n has landed
+      smem.k_full[at.buffer()].wait(at.parity());  // k of the tile has arrived
       turn.wait();
       f32_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
       turn.pass();
@@ -166,7 +167,7 @@ struct F32Consumer {
     rows.softmax.finish();
   }
 
-  // One tile of query rows.
+  // Processes one tile of query rows.
   __device__ __forceinline__ void consume(const Sm90Work& work) {
     const WindowMask mask = sm90_mask<Config>(args.options, work);
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
@@ -181,7 +182,7 @@ struct F32Consumer {
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       f32_store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
-      smem.q_full.wait(q_at.parity());  // or the release could count for the tile before
+      smem.q_full.wait(q_at.parity());  // otherwise the release could count for the previous tile
       arrive_as_warp(smem.q_empty);
     } else {
       skip(all.end - seen.end);
@@ -211,7 +212,7 @@ struct F32Consumer {
                      .softmax = softmax,
                      .o = o,
                      .pv = pv};
-    smem.q_full.wait(q_at.parity());  // q has landed
+    smem.q_full.wait(q_at.parity());  // q has arrived
     attend_keys(rows, seen);
     f32_store_rows<Config>(args, work, Sm90Rows::of(work, turn.consumer), softmax, o);
   }
@@ -224,13 +225,14 @@ struct F32Consumer {
       const Sm90Work& work = smem.work[work_at.buffer()];
       if (work.sequence == Sm90Work::kNoWork) break;
       consume(work);
-      arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp: all lanes have read it
+      arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp(): all lanes have read it
       work_at.advance();
     }
   }
 };
 
-// Grid: any number of blocks, which share all tiles. Warpgroup 0 loads, the others compute.
+// Computes o and lse. The grid may have any number of blocks, which share all tiles. Warpgroup 0 loads, and the others
+// compute.
 template <class Config>
 __device__ void sm90_f32_forward(const Sm90F32ForwardArgs& args) {
   using Shape = Sm90F32Shape<Config>;
@@ -244,8 +246,8 @@ __device__ void sm90_f32_forward(const Sm90F32ForwardArgs& args) {
   auto& smem = *reinterpret_cast<Sm90F32Storage<Config>*>(smem_bytes);
 
   if (threadIdx.x == 0) smem.init_barriers();
-  __syncthreads();  // the barriers are there: all may wait, arrive and load
-  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
+  __syncthreads();  // the barriers are initialised: all threads may wait, arrive and load
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // in a uniform register
   if (group == 0) {
     give_registers<Config::kProducerRegisters>();
     if (__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpThreads, 0) == 0) {

@@ -1,5 +1,5 @@
-// The warp of sm90_f32_forward that loads: one of its lanes asks the copy engine for pieces. Heads that are marked as
-// wide (sm90_f32_split.cuh) are passed over.
+// Loading warp of sm90_f32_forward: one of its lanes issues the copies of pieces. It skips heads that are marked as
+// wide (sm90_f32_split.cuh).
 #pragma once
 
 #include "../isa/wgmma.cuh"
@@ -10,10 +10,10 @@
 
 namespace attend {
 
-// Where the pieces of a tile of query rows and of its head's keys lie.
+// Position of the pieces of a tile of query rows, and of its head's keys.
 template <class Config>
 struct F32Place {
-  int head_q;  // in the maps
+  int head_q;  // head in the maps
   int head_k;
   int first_q;  // the sequence's first row of pieces
   int first_k;
@@ -30,7 +30,7 @@ struct F32Place {
   }
 };
 
-// Its places in the rings go on from tile to tile.
+// Loads q, k and v. Its ring positions continue from query tile to query tile.
 template <class Config>
 struct F32Producer {
   using Shape = Sm90F32Shape<Config>;
@@ -43,7 +43,7 @@ struct F32Producer {
 
   [[nodiscard]] static __device__ __forceinline__ bool is_loader() { return threadIdx.x % 32 == 0; }
 
-  // Both pieces of some rows.
+  // Loads both pieces of some rows.
   template <int kPanels>
   static __device__ __forceinline__ void load(void* to, int panel_bytes, const TensorMapArg& map, Mbarrier& full,
                                               int row, int head) {
@@ -58,7 +58,7 @@ struct F32Producer {
     }
   }
 
-  // Each load waits until its buffer is free. The first waits pass: fresh barriers say that buffers are free.
+  // Each load waits until its buffer is free. The first waits pass, because a new barrier reports a free buffer.
   __device__ __forceinline__ void load_q(const F32Place<Config>& place, const Sm90Work& work) {
     smem.q_empty.wait(q_at.parity() ^ 1);
     load<Shape::kPanelsQk>(smem.q, Shape::kPanelBytesQ, args.q_map, smem.q_full, place.first_q + work.row,
@@ -78,12 +78,12 @@ struct F32Producer {
     v_at.advance();
   }
 
-  // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next.
+  // Loads q, k and v of the tile in the order of their use: v of a key tile follows k of the next one.
   __device__ __forceinline__ void load_tile(const Sm90Work& work) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles =
         places_of_rows<Config, Shape::kBlockM>(list, sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // consumers skip the barriers of q, k and v too
+    if (tiles.begin >= tiles.end) return;  // consumers also skip the barriers of q, k and v
     const F32Place<Config> place = F32Place<Config>::of(args, work);
     int number = list.number(tiles.end - 1);
     load_k(place, number);
@@ -103,15 +103,15 @@ struct F32Producer {
     return __ldg(args.pieces.wide + work.sequence * static_cast<int>(args.base.num_heads_k) + head_k) != 0;
   }
 
-  // By one warp.
+  // Runs the producer. All lanes of one warp call it.
   __device__ __forceinline__ void run() {
     Sm90TileWalk<Config> walk(args);
     for (;;) {
       const Sm90Work work = walk.tile();
       const bool is_end = work.sequence == Sm90Work::kNoWork;
-      if (!is_end) walk.take();  // the answer comes while this tile is loaded
+      if (!is_end) walk.take();  // the request overlaps with the loads of this tile
       if (is_end || !is_wide(work)) {
-        smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the tile announced here before
+        smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the previous tile
         if (is_loader()) {
           smem.work[work_at.buffer()] = work;
           smem.work_full[work_at.buffer()].arrive();

@@ -1,26 +1,26 @@
-// The numbers of sm90_f32_forward that host and device must agree on: tiles, shared memory, where pieces lie.
+// Numbers of sm90_f32_forward that host and device must agree on: tiles, shared memory and the layout of pieces.
 #pragma once
 
 #include "sm90_forward_shape.cuh"
 
 namespace attend {
 
-// A float32 as the sum of two float16 numbers, times a power of two that a block of rows shares.
+// A float32 is the sum of two float16 numbers, times a power of two that a block of rows shares.
 constexpr int kPieces = 2;
 enum Piece { kHighPiece, kLowPiece };
 
 constexpr int kF32SplitThreads = 256;
-constexpr int kF32LeastHeadDim = 8;  // of fewer numbers a row may be small by chance: F32Block::kMostSpread
+constexpr int kF32LeastHeadDim = 8;  // in shorter rows all numbers may be small by chance: F32Block::kMostSpread
 constexpr int kF32LargestHeadDim = 128;
 
-// The choices of a Config, with the names of its constants.
+// Choices of a Config, named like its constants.
 struct Sm90F32Tile {
-  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 consumers
+  int consumers;           // kConsumers: warpgroups of 64 query rows each; kBlockM = 64 * consumers
   int block_n;             // kBlockN: keys
   int stages;              // kStages: buffers of k and of v
   int producer_registers;  // kProducerRegisters: per thread
   int consumer_registers;  // kConsumerRegisters: per thread
-  int takes_turns;         // kPingPong: consumers issue their products one after the other
+  int takes_turns;         // kPingPong: consumers issue their products one after another
   Schedule schedule;       // kSchedule
 
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int block_m() const { return consumers * kSm90ConsumerRows; }
@@ -35,30 +35,31 @@ struct Sm90F32Tile {
   }
 };
 
-// Columns of a row of pieces in memory: the copy engine takes multiples of 16 bytes.
+// Returns the columns of a row of pieces in memory. The copy engine requires multiples of 16 bytes.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int f32_piece_pitch(int head_dim) {
   return (head_dim + 7) / 8 * 8;
 }
 
-// The rows of a tensor's pieces, of one head. They are in blocks, each of one sequence: packed sequences begin at
-// multiples of a block.
+// Rows of a tensor's pieces, for one head. The rows form blocks, and each block belongs to one sequence. So packed
+// sequences begin at multiples of a block.
 struct F32PieceRows {
   int64 rows;    // of a head, in memory
   int64 blocks;  // of the longest sequence
 
-  // length: tokens in the tensor; longest: of a sequence
+  // length: tokens in the tensor. longest: tokens of the longest sequence.
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr F32PieceRows of(int64 length, int64 longest, bool is_packed,
                                                                     int64 sequences, int block) {
     const int64 rows = is_packed ? length + sequences * block : length;
     return {num_tiles(rows, block) * block, num_tiles(longest, block)};
   }
-  // Of a packed sequence whose first token is `begin`. The blocks of different sequences do not overlap.
+  // Returns the first row of a packed sequence whose first token is `begin`. Blocks of different sequences do not
+  // overlap.
   [[nodiscard]] static ATTEND_HOST_DEVICE constexpr int64 first(int64 begin, uint32 sequence, int block) {
     return (begin + static_cast<int64>(sequence) * block) / block * block;
   }
 };
 
-// The same for a Config.
+// The same numbers for a Config.
 template <class Config>
 struct Sm90F32Shape {
   static constexpr int kConsumers = Config::kConsumers;
@@ -70,11 +71,11 @@ struct Sm90F32Shape {
   static constexpr int kPanelsV = sm90_panels(kColumnsV);
   static constexpr int kPanelBytesQ = kBlockM * kSwizzleBytes;
   static constexpr int kPanelBytesK = Config::kBlockN * kSwizzleBytes;
-  // Of one piece:
+  // Per piece:
   static constexpr int kQBytes = kPanelsQk * kPanelBytesQ;
   static constexpr int kKBytes = kPanelsQk * kPanelBytesK;
   static constexpr int kVBytes = kPanelsV * kPanelBytesK;
-  // Of a thread:
+  // Per thread:
   static constexpr int kScores = Config::kBlockN / 2;
   static constexpr int kPairs = Config::kBlockN / 4;
   static constexpr int kOutputs = kColumnsV / 2;

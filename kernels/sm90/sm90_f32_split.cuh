@@ -1,14 +1,15 @@
-// sm90_f32_split: q, k and v of float32 as two float16 pieces each, for sm90_f32_forward:
+// sm90_f32_split: writes float32 q, k and v as two float16 pieces each, for sm90_f32_forward:
 //   x = unit * (high + low),   high = float16(x / unit),   low = float16(x / unit - high)
 //
-// Work     A block has 64 rows of q, or kBlockN rows of k or v, of one head. Its unit is the power of two that brings
-//          its largest |x| to [2^14, 2^15): float16 ends at 2^16.
-// Bounds   |x - unit (high + low)| <= max(2^-23 |x|, 2^-40 of the largest of the block): high has 11 bits, low 11 more
-//          and a sign, and 2^-25 is half of float16's smallest number.
-// Wide     Two pieces are not enough where a block's largest number is not finite or beyond 2^48, or where some row's
-//          largest is below 2^-16 of the block's, but not 0: that row's scores, or outputs of rows that see only such
-//          keys, would have fewer than 24 bits. Such heads are marked, and left to sm90_f32_wide.cuh.
-// Called   by compute 'sm90_f32_forward', before its main kernel
+// Work     A block has 64 rows of q, or kBlockN rows of k or v, of one head. Its unit is the power of two that scales
+//          its largest |x| to [2^14, 2^15). float16 overflows at 2^16.
+// Bounds   |x - unit (high + low)| <= max(2^-23 |x|, 2^-40 of the largest of the block): high has 11 bits, low has 11
+//          more and a sign, and 2^-25 is half of float16's smallest number.
+// Wide     Two pieces are not enough in two cases. First, a block's largest number is not finite or not between 2^-48
+//          and 2^49. Second, some row's largest number is not 0 but below 2^-16 of the block's: scores of that row, or
+//          outputs of rows that see only such keys, would have fewer than 24 bits. Such heads are marked, and
+//          sm90_f32_wide.cuh computes them.
+// Called   by compute 'sm90_f32_forward', before its main kernel.
 // Source   Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022)
 #pragma once
 
@@ -21,17 +22,17 @@
 
 namespace attend {
 
-// A tensor that is split, and where a block's rows lie in it.
+// A tensor to split, and the position of a block's rows in it.
 struct F32Source {
-  const float* data;  // of the block's first row
+  const float* data;  // first row of the block
   int64 row_stride;
-  int rows;  // of the block that exist
+  int rows;  // rows of the block that exist
 };
 
-// Where its pieces go.
+// Destination of the pieces.
 struct F32Target {
-  unsigned short* high;  // of the block's first row
-  int64 low_offset;      // from a high piece to its low one
+  unsigned short* high;  // first row of the block
+  int64 low_offset;      // from a high piece to its low piece
   float* unit;
   uint32* wide;
 };
@@ -40,7 +41,7 @@ struct F32Target {
 template <int kRows, int kColumns, bool kAligned>
 struct F32Block {
   static constexpr int kVector = 4;
-  static constexpr int kLanes = kColumns <= 32 ? 8 : kColumns <= 64 ? 16 : 32;  // that share a row
+  static constexpr int kLanes = kColumns <= 32 ? 8 : kColumns <= 64 ? 16 : 32;  // lanes that share a row
   static constexpr int kVectors = (kColumns + kVector * kLanes - 1) / (kVector * kLanes);
   static constexpr int kRowsAtOnce = kF32SplitThreads / kLanes;
   static constexpr int kSteps = kRows / kRowsAtOnce;
@@ -48,8 +49,8 @@ struct F32Block {
   static constexpr uint32 kMagnitude = 0x7fffffff;
   static constexpr int kExponentBits = 23, kBias = 127;
   static constexpr int kTop = 14;         // floor(log2) of the largest number in pieces
-  static constexpr int kMostRange = 48;   // of its floor(log2) before, either way
-  static constexpr int kMostSpread = 16;  // powers of two between the largest numbers of two rows
+  static constexpr int kMostRange = 48;   // limit of |floor(log2 x)| of the largest number x
+  static constexpr int kMostSpread = 16;  // limit of log2 of the ratio of two row maxima
   static_assert(kRows % kRowsAtOnce == 0);
   float value[kSteps][kVectors][kVector];
 
@@ -83,7 +84,8 @@ struct F32Block {
     }
   }
 
-  // The bits of the largest magnitude of a row. In this order infinity is beyond all numbers, and NaN beyond infinity.
+  // Returns the bits of a row's largest magnitude. Compared as integers, infinity exceeds all finite numbers, and NaN
+  // exceeds infinity.
   [[nodiscard]] __device__ __forceinline__ uint32 row_largest(int step) const {
     uint32 largest = 0;
 #pragma unroll
@@ -98,7 +100,7 @@ struct F32Block {
     return largest;
   }
 
-  // The bits of the largest magnitude of all rows, and of the smallest of those of rows that are not all 0.
+  // Bits of the largest magnitude of all rows, and the smallest row maximum among rows that are not all 0.
   struct Extent {
     uint32 largest;
     uint32 smallest;
@@ -109,11 +111,11 @@ struct F32Block {
     }
     [[nodiscard]] __device__ __forceinline__ bool is_wide() const {
       if (largest == 0) return false;
-      const int exponent = static_cast<int>(largest >> kExponentBits) - kBias;  // of NaN and infinity 128
+      const int exponent = static_cast<int>(largest >> kExponentBits) - kBias;  // 128 for NaN and infinity
       if (exponent < -kMostRange || exponent > kMostRange) return true;
       return __uint_as_float(smallest) < __uint_as_float(largest - (kMostSpread << kExponentBits));
     }
-    // The exponent of x / unit over that of x.
+    // Returns log2 of the factor from x to x / unit.
     [[nodiscard]] __device__ __forceinline__ int shift() const {
       return largest == 0 ? 0 : kTop + kBias - static_cast<int>(largest >> kExponentBits);
     }
@@ -132,13 +134,13 @@ struct F32Block {
           {__shfl_xor_sync(kAllLanes, mine.largest, distance), __shfl_xor_sync(kAllLanes, mine.smallest, distance)});
     }
     if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = mine;
-    __syncthreads();  // those of all warps are there
+    __syncthreads();  // the values of all warps are written
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) mine.add(of_warp[warp]);
     return mine;
   }
 
-  // 2^exponent, for exponents of normal numbers.
+  // Returns 2^exponent. The exponent must be that of a normal number.
   [[nodiscard]] static __device__ __forceinline__ float power_of_two(int exponent) {
     return __uint_as_float(static_cast<uint32>(exponent + kBias) << kExponentBits);
   }
@@ -168,7 +170,7 @@ struct F32Block {
     F32Block block;
     block.load(from);
     const Extent extent = block.extent();
-    const bool is_wide = extent.is_wide();  // then nobody reads the pieces
+    const bool is_wide = extent.is_wide();  // then no kernel reads the pieces
     const int shift = is_wide ? 0 : extent.shift();
     if (threadIdx.x == 0) {
       *to.unit = power_of_two(-shift);
@@ -178,15 +180,15 @@ struct F32Block {
   }
 };
 
-// Which rows a block has: of which sequence and head.
+// Rows of a block, with their sequence and head.
 template <class Config>
 struct F32SplitWork {
   SequenceSpan span;
   uint32 sequence;
   uint32 head;
-  uint32 number;     // of the block in its sequence
-  uint32 num_heads;  // of the tensor
-  uint32 batches;    // likewise
+  uint32 number;     // index of the block in its sequence
+  uint32 num_heads;  // heads of the tensor
+  uint32 batches;    // batch entries of the tensor
 
   [[nodiscard]] static __device__ __forceinline__ F32SplitWork of(const Sm90F32SplitArgs& args, uint32 index,
                                                                   uint32 blocks, uint32 num_heads) {
@@ -199,8 +201,8 @@ struct F32SplitWork {
             Config::kIsVarlen ? 1 : args.base.batch};
   }
 
-  // tensor: its data and strides; begin and length: the sequence's in it. pieces, rows, units: F32Pieces; of units one
-  // in kStep is this tensor's.
+  // A tensor to split. begin and length: of the sequence in the tensor. pieces, rows, units: see F32Pieces. This tensor
+  // has one unit in kStep.
   struct Tensor {
     const void* data;
     const TensorStrides& stride;

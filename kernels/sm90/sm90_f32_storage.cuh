@@ -13,16 +13,16 @@ struct alignas(kSwizzleAtom) Sm90F32Storage {
   unsigned char k[Config::kStages][kPieces][Shape::kKBytes];
   unsigned char v[Config::kStages][kPieces][Shape::kVBytes];
   Sm90Work work[kSm90WorkSlots];
-  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
-  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it
-  Mbarrier q_full;                      // the bytes of both pieces of q have landed
-  Mbarrier q_empty;                     // each consumer warp has read them
-  Mbarrier k_full[Config::kStages];     // likewise
+  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced and may be read
+  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left the tile
+  Mbarrier q_full;                      // both pieces of q have arrived
+  Mbarrier q_empty;                     // each consumer warp has read q
+  Mbarrier k_full[Config::kStages];     // k_full to v_empty: the same for k and v
   Mbarrier v_full[Config::kStages];
   Mbarrier k_empty[Config::kStages];
   Mbarrier v_empty[Config::kStages];
 
-  // By one thread; a barrier of the block follows.
+  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     constexpr int kReaders = Config::kConsumers * kWarpgroup / kWarpThreads;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {

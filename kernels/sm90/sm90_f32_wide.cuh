@@ -1,6 +1,6 @@
-// sm90_f32_wide: the heads that sm90_f32_forward leaves out, since two float16 pieces are not enough for their numbers
-// (sm90_f32_split.cuh says when), by simt_forward: infinities and NaN, and numbers of very different size. A block of
-// another head ends at once.
+// sm90_f32_wide: computes the heads that sm90_f32_forward skips, with simt_forward. Two float16 pieces are not enough
+// for the numbers of these heads (sm90_f32_split.cuh states when): infinities, NaN, and numbers of very different size.
+// Blocks of other heads exit at once.
 #pragma once
 
 #include "../simt/simt_forward.cuh"

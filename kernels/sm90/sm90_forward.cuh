@@ -1,23 +1,21 @@
 // sm90_forward: o = softmax(s) v and lse, with every option of the interface, on Hopper's tensor cores.
 //
 // Shapes   q (batch, heads, seqlen_q, d), k (batch, heads_k, seqlen_k, d), v (batch, heads_k, seqlen_k, d_v) and o;
-//          packed sequences. The last stride is 1, the others and the addresses are multiples of 16 bytes, as the copy
-//          engine takes them. The host refuses others
-// Supports float16 and bfloat16, d and d_v multiples of 8 up to 256, every option. sm_90a
-// Work     A block has tiles of kBlockM query rows, one after the other; there are as many blocks as multiprocessors.
-//          In warpgroup 0 one warp loads (sm90_producer.cuh), and if entries are dropped another prepares random words
-//          (sm90_random_words.cuh). The kConsumers other warpgroups have 64 rows each. Their step for a tile n of keys:
-//            1  issue s = q k(n)^T and o += p(n + 1) v(n + 1), in turns with the other consumers (Sm90Turn)
-//            2  scores: modifications and masks (sm90_scores.cuh), under the products as far as they need no s
+//          packed sequences. The last stride is 1. The other strides and the addresses are multiples of 16 bytes,
+//          because the copy engine (TMA) requires it. The host refuses other tensors.
+// Supports float16 and bfloat16, d and d_v multiples of 8 up to 256, every option. Requires sm_90a.
+// Work     There is one block per multiprocessor. A block processes tiles of kBlockM query rows, one after another. In
+//          warpgroup 0 one warp loads (sm90_producer.cuh). With dropout another warp prepares random words
+//          (sm90_random_words.cuh). The kConsumers other warpgroups have 64 rows each. Their step for key tile n:
+//            1  issue s = q k(n)^T and o += p(n + 1) v(n + 1), in turn with the other consumers (Sm90Turn)
+//            2  scores: modifications and masks (sm90_scores.cuh); the part that needs no s overlaps with the products
 //            3  softmax: p(n), without waiting for a maximum if possible (sm90_softmax.cuh)
-//          kOverlap: 2 and 3 run while o += p v does. Tiles go from the last to the first: the masked ones come first
-// Memory   q, rings of k and v: Sm90Storage. o leaves from the place of its q
-// Measured bf16, 16384 tokens, heads * d = 2048, H200, CUDA 13.0, TFLOP/s for S = 512, 2048, 8192, 16384
-//          d  64: full 429 549 599 605, causal 271 444 558 578
-//          d 128: full 515 673 748 756, causal 328 556 694 712
-//          d 256: full 529 673 745 763, causal 340 596 701 740       (comparisons and reasons: docs/hopper_forward.md)
+//          kOverlap: 2 and 3 overlap with o += p v. Key tiles are processed from the last to the first, so
+//          masked tiles come first.
+// Memory   q, rings of k and v: Sm90Storage. o is stored from the buffer of its q.
+// Measured docs/hopper_forward.md
 // Called   by compute 'sm90_forward': src/cuda/launch/sm90_forward.cpp. With keys in a cache (kIsCached) by decode(),
-//          for sequences with many rows: src/cuda/serving/long_rows.cpp
+//          for sequences with many rows: src/cuda/serving/long_rows.cpp.
 // Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2; the lagging maximum: FlashAttention-4 (2025)
 #pragma once
 
@@ -32,17 +30,17 @@
 
 namespace attend {
 
-// What a consumer has of its rows while it walks over the tiles of keys.
+// State of a consumer's rows while it iterates over key tiles.
 template <class Config>
 struct Sm90RowState {
   const Sm90Scores<Config>& scores;
-  uint32 q_smem;  // the warpgroup's first row
+  uint32 q_smem;  // address of the warpgroup's first row
   Sm90Softmax<Config>& softmax;
   Sm90LongSum<Config>& long_sum;
   float (&o)[Sm90Fragments<Config>::kOutputs];
 };
 
-// A consumer warpgroup: 64 query rows of each of the block's tiles.
+// Consumer warpgroup: 64 query rows of each of the block's tiles.
 template <class Config>
 struct Sm90Consumer {
   using Shape = Sm90Shape<Config>;
@@ -53,16 +51,17 @@ struct Sm90Consumer {
   const Sm90ForwardArgs& args;
   Sm90Turn<Config> turn;
   RingPlace<Config::kQBuffers> q_at = {};
-  Place at = {};    // of k, and of v between tiles of rows; inside of one, v is one behind
-  int stored = -1;  // buffer of q from which a store may still read; only in the thread that stores
+  Place at = {};    // buffer of k, and of v between query tiles; within a query tile v is one behind
+  int stored = -1;  // buffer of q that a store may still read, or -1; valid only in the thread that stores
 
-  // Until a tile of keys or values is there, also for the tensor cores: what lanes copied came by another way.
+  // Waits until a tile of keys or values has arrived. If lanes copied it, a fence makes it visible to the tensor cores.
   static __device__ __forceinline__ void wait_for(Mbarrier& full, Place place) {
     full.wait(place.parity());
     if constexpr (Shape::kCopiesKeys) fence_smem_for_async();
   }
 
-  // Says that o has left the place of q. By the thread that stores.
+  // Waits until the store of o has read its buffer, then releases the buffer for the next q. Run by the thread that
+  // stores.
   __device__ __forceinline__ void release_stored() {
     if constexpr (Shape::kStagesO) {
       if (stored < 0) return;
@@ -71,25 +70,25 @@ struct Sm90Consumer {
       stored = -1;
     }
   }
-  // The warp's last scores of these rows are made. If o does not take q's place, the next q may.
+  // Releases q after the warp's last scores of these rows. If o uses q's buffer, release_stored() releases it instead.
   __device__ __forceinline__ void release_q() {
     if constexpr (!Shape::kStagesO) arrive_as_warp(smem.q_empty[q_at.buffer()]);
   }
 
-  // s of the tile is made. Takes what came with k, then releases k.
+  // Reads what was loaded with k, then releases k. s of the tile must be complete.
   __device__ __forceinline__ void take_products(const Sm90Scores<Config>& scores, float (&s)[Fragments::kScores]) {
     if constexpr (Config::kTermsTiles) scores.add_terms_tile(s, smem_address(smem.terms[at.buffer()]));
     if constexpr (Config::kTermsTiles || Score<Config>::kDrops) __syncwarp();  // all lanes have read what came with k
     arrive_as_warp(smem.k_empty[at.buffer()]);
   }
 
-  // Tiles of keys that only other warpgroups of the block want.
+  // Skips key tiles that only other warpgroups of the block need.
   __device__ __forceinline__ void skip(int tiles) {
 #pragma unroll 1
     for (; tiles > 0; --tiles) {
       turn.wait();
       turn.pass();
-      smem.k_full[at.buffer()].wait(at.parity());  // or the release could count for the tile before
+      smem.k_full[at.buffer()].wait(at.parity());  // otherwise the release could count for the previous tile
       arrive_as_warp(smem.k_empty[at.buffer()]);
       smem.v_full[at.buffer()].wait(at.parity());
       arrive_as_warp(smem.v_empty[at.buffer()]);
@@ -97,21 +96,21 @@ struct Sm90Consumer {
     }
   }
 
-  // Issues s = q k^T of tile n and o += p v of tile n + 1, in this consumer's turn. Returns the place of that v.
+  // Issues s = q k^T of tile n and o += p v of tile n + 1, in this consumer's turn. Returns the buffer of that v.
   [[nodiscard]] __device__ __forceinline__ Place issue_products(RowState& rows, float (&s)[Fragments::kScores],
                                                                 const uint32 (&p)[Fragments::kPairs]) {
     const Place v_at = at;
     at.advance();
-    wait_for(smem.k_full[at.buffer()], at);  // k of tile n has landed
+    wait_for(smem.k_full[at.buffer()], at);  // k of tile n has arrived
     turn.wait();
     sm90_begin_qk<Config>(s, rows.q_smem, smem_address(smem.k[at.buffer()]));
-    wait_for(smem.v_full[v_at.buffer()], v_at);  // v of tile n + 1 has landed
+    wait_for(smem.v_full[v_at.buffer()], v_at);  // v of tile n + 1 has arrived
     sm90_begin_pv<Config>(rows.o, p, smem_address(smem.v[v_at.buffer()]));
     turn.pass();
     return v_at;
   }
 
-  // Before tile n is added: o becomes relative to the new maximum, and long sums move to memory.
+  // Prepares o for tile n: makes o relative to the new maximum, and moves long sums to memory.
   __device__ __forceinline__ void prepare_sums(RowState& rows, int n, bool rescales,
                                                const float (&factor)[kRowsOfThread]) {
     if (rescales) {
@@ -121,8 +120,8 @@ struct Sm90Consumer {
     rows.long_sum.move_to_memory(rows.o, n);
   }
 
-  // Tile n with overlap: o += p v of tile n + 1 runs under the softmax of tile n. Without kSpeculate p_next may be p,
-  // since it is written when the products have read p.
+  // Processes tile n with overlap: o += p v of tile n + 1 runs during the softmax of tile n. Without kSpeculate, p_next
+  // may be p, because p_next is written after the products have read p.
   __device__ __forceinline__ void step_overlapped(RowState& rows, int place, bool is_last,
                                                   uint32 (&p)[Fragments::kPairs], uint32 (&p_next)[Fragments::kPairs]) {
     float s[Fragments::kScores];
@@ -132,21 +131,21 @@ struct Sm90Consumer {
     rows.scores.decide(kept, smem, at.buffer());
     uint32 terms[Sm90Scores<Config>::kTermsWords];
     const bool has_terms = rows.scores.load_terms(terms, tile.number);
-    wgmma_wait<1>(s);  // s is there
+    wgmma_wait<1>(s);  // s is complete
     take_products(rows.scores, s);
     if (is_last) release_q();
     rows.scores.template finish<false>(s, tile, has_terms, terms);
     rows.scores.hide(s, smem, at.count);
     float factor[kRowsOfThread];
     const bool rescales = rows.softmax.update_under_products(s, rows.scores.multiplier(), p_next, factor);
-    wgmma_wait<0>(rows.o);  // o may be scaled, p overwritten
+    wgmma_wait<0>(rows.o);  // o may be scaled, and p overwritten
     arrive_as_warp(smem.v_empty[v_at.buffer()]);
     rows.softmax.pack_late(s, p_next);
     prepare_sums(rows, place, rescales, factor);
     rows.scores.drop(p_next, kept);
   }
 
-  // Tile n without overlap: both products are done before its softmax.
+  // Processes tile n without overlap: both products are complete before its softmax.
   __device__ __forceinline__ void step_in_order(RowState& rows, int place, bool is_last,
                                                 uint32 (&p)[Fragments::kPairs]) {
     float s[Fragments::kScores];
@@ -156,7 +155,7 @@ struct Sm90Consumer {
     rows.scores.decide(kept, smem, at.buffer());
     uint32 terms[Sm90Scores<Config>::kTermsWords];
     const bool has_terms = rows.scores.load_terms(terms, tile.number);
-    wgmma_wait<0>(s);  // s and o are there
+    wgmma_wait<0>(s);  // s and o are complete
     pin_registers(rows.o);
     take_products(rows.scores, s);
     arrive_as_warp(smem.v_empty[v_at.buffer()]);
@@ -169,8 +168,8 @@ struct Sm90Consumer {
     rows.scores.drop(p, kept);
   }
 
-  // The tiles at places n down to begin, with a second p: while p of a tile is in the products, that of the next tile
-  // is made.
+  // Processes the tiles at positions n down to begin with two buffers of p. While products read p of one tile, p of the
+  // next tile is computed.
   __device__ __forceinline__ void attend_in_pairs(RowState& rows, int n, int begin, uint32 (&p)[Fragments::kPairs]) {
     uint32 p_other[Fragments::kPairs];
     for (;;) {
@@ -183,25 +182,25 @@ struct Sm90Consumer {
     }
   }
 
-  // o += p v of the first tile of keys, which comes last.
+  // Adds p v of the first key tile, which is processed last.
   __device__ __forceinline__ void finish_products(RowState& rows, const uint32 (&p)[Fragments::kPairs]) {
-    wait_for(smem.v_full[at.buffer()], at);  // its v has landed
+    wait_for(smem.v_full[at.buffer()], at);  // v of that tile has arrived
     sm90_begin_pv<Config>(rows.o, p, smem_address(smem.v[at.buffer()]));
     wgmma_wait<0>(rows.o);
     arrive_as_warp(smem.v_empty[at.buffer()]);
     at.advance();
   }
 
-  // o and softmax of the rows for the tiles of keys at these places, last to first. At least one.
+  // Computes o and softmax of the rows for the key tiles at these positions, last to first. There is at least one.
   __device__ __forceinline__ void attend_keys(const Sm90Scores<Config>& scores, Sm90KeyTiles tiles, uint32 q_smem,
                                               Sm90Softmax<Config>& softmax, float (&o)[Fragments::kOutputs]) {
     Sm90LongSum<Config> long_sum = {args, scores.work.seqlen_k};
     RowState rows = {scores, q_smem, softmax, long_sum, o};
     uint32 p[Fragments::kPairs];
     int place = tiles.end - 1;
-    {  // the first tile: there is no p v yet
+    {  // the first iteration has no p v yet
       float s[Fragments::kScores];
-      wait_for(smem.k_full[at.buffer()], at);  // k of tile n has landed
+      wait_for(smem.k_full[at.buffer()], at);  // k of the tile has arrived
       turn.wait();
       sm90_begin_qk<Config>(s, q_smem, smem_address(smem.k[at.buffer()]));
       turn.pass();
@@ -236,7 +235,7 @@ struct Sm90Consumer {
     softmax.finish(scores.multiplier());
   }
 
-  // One tile of query rows.
+  // Processes one tile of query rows.
   __device__ __forceinline__ void consume(const Sm90Work& work) {
     const WindowMask mask = sm90_mask<Config>(args.options, work);
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
@@ -252,9 +251,9 @@ struct Sm90Consumer {
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
-      smem.q_full[q_at.buffer()].wait(q_at.parity());  // or the release could count for the tile before
+      smem.q_full[q_at.buffer()].wait(q_at.parity());  // otherwise the release could count for the previous tile
       release_q();
-      // One thread releases it for all: the next q must not land twice before a slow warp has seen that this one did.
+      // One thread releases q for all. All warps must first see that this q arrived, before the next q may arrive.
       if constexpr (Shape::kStagesO) barrier_wait<kWarpgroup>(kSm90StoreBarrier + turn.consumer);
       if (Shape::kStagesO && reread_thread() == 0) {
         release_stored();
@@ -264,7 +263,7 @@ struct Sm90Consumer {
       skip(all.end - seen.end);
       Sm90Softmax<Config> softmax;
       float o[Fragments::kOutputs] = {};
-      smem.q_full[q_at.buffer()].wait(q_at.parity());  // q has landed
+      smem.q_full[q_at.buffer()].wait(q_at.parity());  // q has arrived
       attend_keys(Sm90Scores<Config>::of(args, work, turn.consumer, mask, list), seen, q_smem, softmax, o);
       if constexpr (Config::kMask == MaskKind::kWindow) skip(seen.begin - all.begin);
       const Sm90Rows rows = Sm90Rows::of(work, turn.consumer);
@@ -283,19 +282,19 @@ struct Sm90Consumer {
       const Sm90Work& work = smem.work[work_at.buffer()];
       if (work.sequence == Sm90Work::kNoWork) break;
       consume(work);
-      arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp: all lanes have read it
+      arrive_as_warp(smem.work_empty[work_at.buffer()]);  // consume() ends with __syncwarp(): all lanes have read it
       work_at.advance();
     }
-    if (reread_thread() == 0) release_stored();  // shared memory lives until the stores have read it
+    if (reread_thread() == 0) release_stored();  // shared memory must stay valid until the stores have read it
   }
 };
 
-// Grid: any number of blocks, which share all tiles: args.total_tiles, or as many as lengths on the device say.
-// Warpgroup 0 loads, the others compute.
+// Computes o and lse. The grid may have any number of blocks, which share all tiles: args.total_tiles, or the number
+// that follows from lengths on the device. Warpgroup 0 loads, and the others compute.
 template <class Config>
 __device__ void sm90_forward(const Sm90ForwardArgs& args) {
   using Shape = Sm90Shape<Config>;
-  constexpr int kRegistersOfThreads = 65536 / Shape::kThreads / 8 * 8;  // if one block has all of a multiprocessor's
+  constexpr int kRegistersOfThreads = 65536 / Shape::kThreads / 8 * 8;  // if one block has all registers of an SM
   static_assert(Config::kThreads == Shape::kThreads && Config::kBlockM == Shape::kBlockM);
   static_assert(Config::kProducerRegisters + Config::kConsumers * Config::kConsumerRegisters <=
                     (1 + Config::kConsumers) * kRegistersOfThreads,
@@ -305,8 +304,8 @@ __device__ void sm90_forward(const Sm90ForwardArgs& args) {
   auto& smem = *reinterpret_cast<Sm90Storage<Config>*>(smem_bytes);
 
   if (threadIdx.x == 0) smem.init_barriers();
-  __syncthreads();  // the barriers are there: all may wait, arrive and load
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // uniform register
+  __syncthreads();  // the barriers are initialised: all threads may wait, arrive and load
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);  // in a uniform register
   if (group == 0) {
     give_registers<Config::kProducerRegisters>();
     const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);

@@ -1,5 +1,5 @@
-// Sums over very many keys, Config::kPutsAside: every kKeysOfSum keys o moves to a sum in memory, which is added to o
-// at the end. ../attention/long_sum.cuh says why.
+// Sums over very many keys, Config::kPutsAside. Every kKeysOfSum keys, o is added to a sum in memory and restarts at 0.
+// The sum is added to o at the end. ../attention/long_sum.cuh has the reason.
 #pragma once
 
 #include "../attention/long_sum.cuh"
@@ -9,7 +9,7 @@
 
 namespace attend {
 
-// The sum of one consumer's rows: a float in memory for each output of each thread, neighbouring threads side by side.
+// Sum of one consumer's rows: a float in memory for each output of each thread. Adjacent threads have adjacent floats.
 template <class Config>
 struct Sm90LongSum {
   static constexpr int kTiles = kKeysOfSum / Config::kBlockN;
@@ -24,11 +24,11 @@ struct Sm90LongSum {
            (threadIdx.x - kWarpgroup);
   }
 
-  // Before p v of tile n is added. No product is writing o.
+  // Moves o to memory if tile n starts a new sum. Called before p v of tile n is added, when no product writes o.
   __device__ __forceinline__ void move_to_memory(float (&o)[kOutputs], int n) {
     if constexpr (Config::kPutsAside) {
       if (n % kTiles != 0) return;
-      // The bits of a sequence do not depend on how many keys others may have
+      // The bits of a sequence must not depend on the number of keys of other sequences.
       if (Config::kIsCached && !puts_sums_aside(Config::kElement, seqlen_k)) return;
       float* sum = mine();
 #pragma unroll

@@ -1,9 +1,9 @@
-// sm90, after sm90_mask_tiles: the lists of tiles that attention walks over, as BlockMaskLists of the host are for
-// block masks: by tiles of rows for the forward pass, by blocks of keys for the backward one. A list has room for all
-// tiles, so that no list waits for the length of another.
+// sm90, after sm90_mask_tiles: makes the lists of tiles over which the attention kernels iterate. They match the
+// BlockMaskLists that the host makes for block masks: by tiles of rows for the forward pass, by blocks of keys for the
+// backward pass. A list has room for all tiles, so that no list has to wait for the length of another.
 //
-// Work     a warp has a list, a lane an element of it: 32 are looked at together
-// Called   after sm90_mask_tiles; if additions to dq have an order, sm90_mask_turns comes between
+// Work     A warp has a list, and each lane checks one of its elements: 32 at a time.
+// Called   after sm90_mask_tiles; if additions to dq have an order, sm90_mask_turns runs in between.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -14,12 +14,12 @@
 
 namespace attend {
 
-// The tiles of the heads that share lists.
+// Tiles of the heads that share lists.
 struct MaskListTiles {
   const Sm90MaskArgs& args;
   int64 first_head;  // counted through all sequences
 
-  // What is seen of a tile by a head of those that share the list.
+  // Returns the pattern of a tile for head `head` of those that share the list.
   [[nodiscard]] __device__ __forceinline__ int kind(int head, int row, int column) const {
     if (row >= args.tile_rows() || column >= args.tile_columns()) return kNoneSeen;
     const WindowMask window = {args.seqlen_q, args.seqlen_k, args.window_left, args.window_right};
@@ -30,7 +30,7 @@ struct MaskListTiles {
     const int64 mask_row = args.mask_rows == 1 ? 0 : row;
     return __ldg(args.kinds + ((first_head + head) * args.mask_rows + mask_row) * args.tile_columns() + column);
   }
-  // Word i of the patterns of an element.
+  // Returns word i of the patterns of an element.
   [[nodiscard]] __device__ __forceinline__ int word(int list, int element, int i) const {
     const MaskListShape& shape = args.shape;
     const int column = i % shape.keys, row = i / shape.keys % shape.rows, head = i / shape.keys / shape.rows;
@@ -40,15 +40,15 @@ struct MaskListTiles {
   [[nodiscard]] __device__ __forceinline__ bool sees_any(int list, int element) const {
     bool is_seen = false;
 #pragma unroll 4
-    for (int i = 0; i < args.shape.tiles(); ++i) {  // all the way: no load waits for the one before
+    for (int i = 0; i < args.shape.tiles(); ++i) {  // no early exit, so that the loads are independent
       is_seen |= word(list, element, i) != kNoneSeen;
     }
     return is_seen;
   }
 };
 
-// Grid: kMaskListsOfBlock rows of tiles, counted through the heads that share lists. How many blocks of keys add to the
-// tile of rows before each.
+// Writes, for each tile of rows, how many blocks of keys add to it before each block. Grid: kMaskListsOfBlock rows of
+// tiles per block, counted through the heads that share lists.
 template <class Config>
 __device__ void sm90_mask_turns(const Sm90MaskArgs& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -69,7 +69,7 @@ __device__ void sm90_mask_turns(const Sm90MaskArgs& args) {
   }
 }
 
-// Grid: kMaskListsOfBlock lists, counted through the heads that share them.
+// Writes the lists. Grid: kMaskListsOfBlock lists per block, counted through the heads that share them.
 template <class Config>
 __device__ void sm90_mask_lists(const Sm90MaskArgs& args) {
   const MaskListShape& shape = args.shape;

@@ -1,10 +1,10 @@
-// sm90, before attention with a boolean mask: reads the mask once and says of each tile of 64 x 64 whether all of its
-// pairs are seen, none, or some, and which. sm90_mask_lists.cuh makes lists of it, so that attention itself has one
-// form of mask: kernels/attention/block_mask.cuh.
+// sm90, before attention with a boolean mask. Reads the mask once and classifies each tile of 64 x 64 pairs: all pairs
+// are seen, none are seen, or some are seen. In the last case it also writes which ones. sm90_mask_lists.cuh makes
+// lists of the result, so that the attention kernels handle a single form of mask: kernels/attention/block_mask.cuh.
 //
-// Shapes   as in Sm90MaskArgs; any strides and lengths
-// Work     a block has 64 rows of 512 keys: each warp reads 8 rows, 16 bytes a lane, and then has a tile
-// Memory   reads what the window leaves of the mask, a byte a pair; writes a bit a pair of tiles with patterns
+// Shapes   as in Sm90MaskArgs; any strides and lengths.
+// Work     A block has 64 rows of 512 keys. Each warp reads 8 rows, 16 bytes per lane, and then processes one tile.
+// Memory   Reads one byte for each pair inside the window. Writes one bit for each pair of tiles that have patterns.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -20,20 +20,21 @@ constexpr int kMaskRowsOfWarp = 8;
 constexpr int kMaskBytesOfLane = 16;
 constexpr int kMaskLanesOfTile = 4;
 
-// Bit i: byte i is not 0.
+// Returns a word whose bit i is set if byte i is not 0.
 [[nodiscard]] __device__ __forceinline__ uint32 nonzero_bytes(const uint4& bytes) {
   const auto of_word = [](uint32 x) {
     const uint32 high_bits = (((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) & 0x80808080u;
-    return (high_bits >> 7) * 0x01020408u >> 24;  // bits 0, 8, 16 and 24 become 24 to 27
+    return (high_bits >> 7) * 0x01020408u >> 24;  // moves bits 0, 8, 16 and 24 to 24 to 27
   };
   return of_word(bytes.x) | of_word(bytes.y) << 4 | of_word(bytes.z) << 8 | of_word(bytes.w) << 12;
 }
 
-// 16 keys of a row, a bit each; 0 behind the last key. The row may begin anywhere: whole vectors are read and their
-// bits are shifted, but for vectors that reach beyond the row, which nobody may own.
+// 16 keys of a row, one bit each; 0 beyond the last key. The row may start at any address: the code reads complete
+// aligned vectors and shifts their bits. It does not read vectors that reach beyond the row, because that memory may be
+// unmapped.
 struct MaskRun {
   const unsigned char* at;
-  int before, left;  // keys of the row before the run and from its first on; more than two vectors' count as two
+  int before, left;  // keys of the row before the run, and from its first key on; limited to two vectors
 
   [[nodiscard]] __device__ __forceinline__ int shift() const {
     return static_cast<int>(reinterpret_cast<uint64>(at)) & (kMaskBytesOfLane - 1);
@@ -54,7 +55,8 @@ struct MaskRun {
   }
 };
 
-// Bits 8 j + column and 8 j + column + 1 of a row become bits 4 j and 4 j + 1: what a thread of an accumulator has.
+// Moves bits 8 j + column and 8 j + column + 1 of a row to bits 4 j and 4 j + 1: the entries of an accumulator's
+// thread.
 [[nodiscard]] __device__ __forceinline__ uint32 pairs_of_row(uint64 row, int column) {
   const auto of_half = [](uint32 x) {
     x &= 0x03030303u;
@@ -65,7 +67,7 @@ struct MaskRun {
   return of_half(static_cast<uint32>(shifted)) | of_half(static_cast<uint32>(shifted >> 32)) << 16;
 }
 
-// The reverse: bits 4 j and 4 j + 1 become bits 8 j and 8 j + 1.
+// Does the reverse: moves bits 4 j and 4 j + 1 to bits 8 j and 8 j + 1.
 [[nodiscard]] __device__ __forceinline__ uint64 row_of_pairs(uint32 pairs) {
   const auto of_half = [](uint32 x) {
     x = (x | x << 8) & 0x00ff00ffu;
@@ -74,7 +76,7 @@ struct MaskRun {
   return of_half(pairs & 0xffffu) | of_half(pairs >> 16) << 32;
 }
 
-// Writes the words of a pattern whose accumulator has these 64 rows. By a warp.
+// Writes the words of the pattern whose accumulator has these 64 rows. All lanes of a warp call this.
 __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows) {
 #pragma unroll
   for (int i = 0; i < kPatternWords; i += kWarpThreads) {
@@ -84,7 +86,7 @@ __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows)
   }
 }
 
-// Row `row` of a pattern.
+// Returns row `row` of a pattern.
 [[nodiscard]] __device__ __forceinline__ uint64 row_of_pattern(const uint32* words, int row) {
   uint64 bits = 0;
 #pragma unroll
@@ -95,7 +97,7 @@ __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows)
   return bits;
 }
 
-// Of 32 x 32 bits, a row in each lane: the column with the lane's number.
+// Transposes 32 x 32 bits, one row per lane. Returns the column with the lane's index.
 [[nodiscard]] __device__ __forceinline__ uint32 column_of_rows(uint32 row) {
   uint32 low = 0x0000ffffu;
 #pragma unroll
@@ -108,13 +110,13 @@ __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows)
   return row;
 }
 
-// What a block mask beside the boolean one says of a tile.
+// Returns the pattern of a tile in the block mask that is combined with the boolean mask.
 [[nodiscard]] __device__ __forceinline__ int pattern_of_tile(const BlockMaskArgs& mask, int sequence, int head, int row,
                                                              int column) {
-  constexpr int kWords = 2;  // of an entry
+  constexpr int kWords = 2;  // words of an entry
   const int64* bounds = bounds_of_list(mask, sequence, head, row);
   int64 place = __ldg(bounds), end = __ldg(bounds + 1);
-  while (place < end) {  // numbers rise
+  while (place < end) {  // binary search: entries are sorted by tile number
     const int64 middle = (place + end) / 2;
     const int number = __ldg(mask.entries + middle * kWords);
     if (number == column) return __ldg(mask.entries + middle * kWords + 1);
@@ -127,12 +129,14 @@ __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows)
   return kNoneSeen;
 }
 
-// A tile of 64 x 64. rows: of the warp that calls, a bit a key; 0 where there is no row or no key.
+// A tile of 64 x 64 pairs. `rows` in its functions belongs to the calling warp: one bit per key, 0 if the row or key
+// does not exist.
 struct MaskTile {
   int head;  // counted through all sequences
   int row, column;
 
-  // The pattern's number of this tile; kAllSeen: each row that exists sees each key that exists.
+  // Returns the pattern number of this tile, kNoneSeen if no pair is seen, or kAllSeen if each existing row sees each
+  // existing key.
   [[nodiscard]] __device__ __forceinline__ int kind(const Sm90MaskArgs& args, const uint64* rows) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
     const int64 keys = args.seqlen_k - int64{column} * kPatternKeys;
@@ -151,7 +155,7 @@ struct MaskTile {
     return (int64{head} * args.mask_rows + row) * args.tile_columns() + column;
   }
 
-  // Leaves of the rows what the block mask sees too.
+  // Clears the bits of pairs that the block mask hides.
   __device__ __forceinline__ void see_too(const Sm90MaskArgs& args, uint64* rows) const {
     if (args.other.bounds == nullptr) return;
     const int sequence = head / static_cast<int>(args.num_heads), of_sequence = head % static_cast<int>(args.num_heads);
@@ -168,12 +172,13 @@ struct MaskTile {
   }
 };
 
-// No more than most, as an int.
+// Returns the smaller of count and most, as an int.
 [[nodiscard]] __device__ __forceinline__ int at_most(int64 count, int most) {
   return count > most ? most : static_cast<int>(count);
 }
 
-// The warp's rows of a block's keys as bits, of which a lane has kMaskBytesOfLane from `key` on. tiles: of the block.
+// Reads the warp's rows of the block's keys as bits. A lane reads kMaskBytesOfLane keys from `key` on. tiles: bits of
+// all tiles of the block.
 template <int kStride>
 __device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const unsigned char* mask, int64 first_row,
                                                int64 key, bool is_wanted, uint64 (*tiles)[kStride]) {
@@ -183,9 +188,10 @@ __device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const u
   auto* const to = reinterpret_cast<Bits16*>(tiles[lane / kMaskLanesOfTile] + row_of_tile) + lane % kMaskLanesOfTile;
   const unsigned char* const from = mask + row * args.mask_stride.row + key;
   const int before = at_most(key, 2 * kMaskBytesOfLane), left = at_most(args.seqlen_k - key, 2 * kMaskBytesOfLane);
-  const int rows = is_wanted ? at_most(args.seqlen_q - row, kMaskRowsOfWarp) : 0;  // that exist; may be negative
+  // The number of rows that exist; it may be negative.
+  const int rows = is_wanted ? at_most(args.seqlen_q - row, kMaskRowsOfWarp) : 0;
   const auto run = [&](int r) { return MaskRun{from + r * args.mask_stride.row, before, left}; };
-  uint4 first[kMaskRowsOfWarp];  // all are on their way before one is looked at
+  uint4 first[kMaskRowsOfWarp];  // all loads are issued before the first result is used
 #pragma unroll
   for (int r = 0; r < kMaskRowsOfWarp; ++r) {
     first[r] = {};
@@ -201,12 +207,12 @@ __device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const u
     to[kMaskLanesOfTile * r] = static_cast<Bits16>(bits);
   }
 #pragma unroll 1
-  for (int r = 0; r < rows; ++r) {  // few lanes, at the ends of rows
+  for (int r = 0; r < rows; ++r) {  // only few lanes, at the ends of rows
     if (!run(r).is_inside()) to[kMaskLanesOfTile * r] = static_cast<Bits16>(run(r).by_bytes());
   }
 }
 
-// Grid: runs of kMaskTilesOfBlock tiles of each row of tiles of each head; kMaskTilesOfBlock warps.
+// Grid: runs of kMaskTilesOfBlock tiles, for each row of tiles of each head. A block has kMaskTilesOfBlock warps.
 template <class Config>
 __device__ void sm90_mask_tiles(const Sm90MaskArgs& args) {
   static_assert(Config::kThreads == kMaskTilesOfBlock * kWarpThreads);
@@ -222,16 +228,16 @@ __device__ void sm90_mask_tiles(const Sm90MaskArgs& args) {
   const WindowMask window = {args.seqlen_q, args.seqlen_k, args.window_left, args.window_right};
   const int64 end_row = args.seqlen_q - first_row < kPatternKeys ? args.seqlen_q : first_row + kPatternKeys;
   const KeyRange seen =
-      args.mask_rows == 1 ? KeyRange{0, args.seqlen_k} : window.rows(first_row, end_row);  // all rows have one tile
+      args.mask_rows == 1 ? KeyRange{0, args.seqlen_k} : window.rows(first_row, end_row);  // 1: all rows are equal
   const int64 first_key = int64{first_column} * kPatternKeys;
   const int64 key = first_key + lane * kMaskBytesOfLane;
   const int64 key_of_tile = first_key + lane / kMaskLanesOfTile * kPatternKeys;
   const bool is_wanted =
-      key < args.seqlen_k && key_of_tile < seen.end && key_of_tile + kPatternKeys > seen.begin;  // in whole tiles
+      key < args.seqlen_k && key_of_tile < seen.end && key_of_tile + kPatternKeys > seen.begin;  // in complete tiles
   const uint32 sequence = tile.head / args.num_heads, head = tile.head % args.num_heads;
   read_mask_rows<kStride>(args, args.mask + args.mask_stride.offset(sequence, head, 0), first_row, key, is_wanted,
                           of_rows);
-  __syncthreads();  // the bits of all rows are there
+  __syncthreads();  // the bits of all rows are written
   if (tile.column >= args.tile_columns()) return;
   uint64* const rows = of_rows[warp];
   tile.see_too(args, rows);
@@ -242,7 +248,7 @@ __device__ void sm90_mask_tiles(const Sm90MaskArgs& args) {
   if (args.patterns_by_key == nullptr) return;
   uint64* const keys = of_keys[warp];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {  // of the keys
+  for (int half = 0; half < 2; ++half) {  // half of the keys
     const auto column = [&](int r) { return column_of_rows(static_cast<uint32>(rows[r + lane] >> 32 * half)); };
     const uint32 low = column(0), high = column(kWarpThreads);
     keys[half * kWarpThreads + lane] = low | uint64{high} << 32;

@@ -1,4 +1,4 @@
-// Reads panels of 64 columns of 16-bit elements from shared memory, where the copy engine brings them.
+// Reads panels of 64 columns of 16-bit elements, which the copy engine has written to shared memory.
 #pragma once
 
 #include "../isa/ldmatrix.cuh"
@@ -6,7 +6,7 @@
 
 namespace attend {
 
-// Reads a thread's part of 64 rows, from `panel` on: the entries that it has in an accumulator of wgmma, packed in
+// Reads a thread's part of 64 rows, from `panel` on: the entries that the thread has in a wgmma accumulator, packed in
 // pairs. They are also A operands of four products. kTransposed: rows of the accumulator are the panel's columns.
 template <bool kTransposed>
 __device__ __forceinline__ void read_panel(uint32* pairs, uint32 panel, int thread) {

@@ -1,5 +1,5 @@
-// The warp that loads. One of its lanes asks the copy engine. The others help to find packed sequences and to clear
-// rows behind their ends. If keys are cached, its warpgroup brings them (sm90_cached_loader.cuh).
+// The loading warp. One of its lanes issues the copies. The others help to find packed sequences and to clear rows
+// beyond their ends. Keys in a cache are loaded by the warps of sm90_cached_loader.cuh.
 #pragma once
 
 #include "../attention/terms.cuh"
@@ -10,7 +10,7 @@
 
 namespace attend {
 
-// Its places in the rings go on from tile to tile.
+// Loads q, k and v. Its ring positions continue from query tile to query tile.
 template <class Config>
 struct Sm90Producer {
   using Shape = Sm90Shape<Config>;
@@ -35,7 +35,7 @@ struct Sm90Producer {
     }
   }
 
-  // Each load waits until its buffer is free. The first waits pass: fresh barriers say that buffers are free.
+  // Each load waits until its buffer is free. The first waits pass, because a new barrier reports a free buffer.
   __device__ __forceinline__ void load_q(const Sm90Work& work, const SequenceSpan& span) {
     if (is_loader()) {
       smem.q_empty[q_at.buffer()].wait(q_at.parity() ^ 1);
@@ -53,7 +53,7 @@ struct Sm90Producer {
     }
     k_at.advance();
   }
-  // The term from memory comes with k of the tile.
+  // Loads the bias of the tile together with k.
   __device__ __forceinline__ void load_terms(const Sm90Work& work, int n) {
     const TensorStrides& stride = terms_stride(args.options);
     smem.k_full[k_at.buffer()].arrive_expect_bytes(Shape::kTermsBytes);
@@ -78,11 +78,11 @@ struct Sm90Producer {
     v_at.advance();
   }
 
-  // The rows behind a packed sequence belong to another one. p is 0 there, but 0 * NaN would be NaN.
+  // Clears the rows beyond a packed sequence, which belong to another one. p is 0 there, but 0 * NaN would be NaN.
   __device__ __forceinline__ void clear_tail(unsigned char* v, int keys, Mbarrier& full) {
     constexpr int kChunks = kSwizzleBytes / kChunkBytes;  // of a row of a panel; zeros need no swizzle
     __syncwarp();
-    smem.v_tail[0].wait(tails++ % 2);  // the tile has landed: the copy engine overwrites no zeros
+    smem.v_tail[0].wait(tails++ % 2);  // the tile has arrived: the copy engine overwrites no zeros
     for (int i = static_cast<int>(threadIdx.x) % 32; i < (Config::kBlockN - keys) * kChunks; i += 32) {
 #pragma unroll
       for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
@@ -91,16 +91,16 @@ struct Sm90Producer {
       }
     }
     fence_smem_for_async();
-    __syncwarp();  // all zeros are there, also for the tensor cores: the tile may be announced
+    __syncwarp();  // all zeros are written and visible to the tensor cores: the tile may be announced
     if (is_loader()) full.arrive();
   }
 
-  // q, k and v of the tile, in the order of their use: v of a tile of keys comes after k of the next. The
-  // walk asks for its next tile when only the last v is left to load.
+  // Loads q, k and v of the tile in the order of their use: v of a key tile follows k of the next one. Requests the
+  // next query tile when only the last v is left to load.
   __device__ __forceinline__ void load_tile(const Sm90Work& work, Sm90TileWalk<Config>& walk) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles = places_of_block<Config>(args, list, sm90_mask<Config>(args.options, work), work);
-    if (tiles.begin >= tiles.end) return walk.take();  // consumers skip the barriers of q, k and v too
+    if (tiles.begin >= tiles.end) return walk.take();  // consumers also skip the barriers of q, k and v
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const SequenceSpan span = work.template span<Config>();
     const KeySource keys = span.keys();
@@ -118,7 +118,7 @@ struct Sm90Producer {
     load_v(work, keys, number, head);
   }
 
-  // By one warp.
+  // Runs the producer. All lanes of one warp call it.
   __device__ __forceinline__ void run() {
     if constexpr (Config::kIsCached) {
       Sm90CachedLoader<Config> loader = {smem, static_cast<const Sm90CachedArgs&>(args), 0};
@@ -137,27 +137,27 @@ struct Sm90Producer {
     Sm90TileWalk<Config> walk(args);
     for (;;) {
       const Sm90Work work = walk.tile();
-      smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the tile announced here before
+      smem.work_empty[work_at.buffer()].wait(work_at.parity() ^ 1);  // all have left the slot's previous tile
       if (is_loader()) {
         smem.work[work_at.buffer()] = work;
         smem.work_full[work_at.buffer()].arrive();
       }
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;
-      // A block that took its next tile when it starts this one would take the long ones that others are free for
-      // earlier. The answer comes while consumers still have tiles of keys to multiply.
+      // load_tile() requests the next tile late. If it did so at once, this block would take long tiles that other
+      // blocks are free for earlier. The request overlaps with the consumers' products of this tile.
       load(work, walk);
       __syncwarp();
       walk.advance();
     }
   }
 
-  // Nobody zeroes the counter of tiles between launches: the last block to leave does. Its kernel may have started
-  // while the one before still ran, and ends after that one: whoever waits for this kernel waits for both.
+  // Resets the tile counter for the next launch; the last block to leave does this. This kernel may have started while
+  // the previous kernel was still running. It waits for that kernel here, so waiting for this kernel waits for both.
   __device__ __forceinline__ void leave_launch() {
     if (!is_loader()) return;
     const auto& cached_args = static_cast<const Sm90CachedArgs&>(args);
-    if (atomicAdd(cached_args.blocks_done, 1u) == gridDim.x - 1) {  // no block takes another tile
+    if (atomicAdd(cached_args.blocks_done, 1u) == gridDim.x - 1) {  // no block fetches another tile
       *args.next_tile = 0;
       *cached_args.blocks_done = 0;
     }

@@ -1,6 +1,6 @@
-// The warp that prepares random words, if entries are dropped. It would be idle otherwise. For each tile of keys it
-// computes the per-key part of the Philox state (factored_philox.cuh), while the copy engine brings k of the tile.
-// Consumers read it when k has landed, and compute the rest.
+// The warp that prepares random words for dropout; it would otherwise be idle. For each key tile it computes the
+// per-key part of the Philox state (factored_philox.cuh), while the copy engine loads k of the tile. Consumers read
+// this part when k has arrived, and compute the rest.
 #pragma once
 
 #include "factored_philox.cuh"
@@ -8,7 +8,7 @@
 
 namespace attend {
 
-// Walks over the tiles of query rows and of keys in the producer's order.
+// Iterates over the query tiles and key tiles in the producer's order.
 template <class Config>
 struct Sm90RandomWords {
   Sm90Storage<Config>& smem;
@@ -16,7 +16,7 @@ struct Sm90RandomWords {
   RingPlace<Config::kStages> k_at = {};
   RingPlace<kSm90WorkSlots> work_at = {};
 
-  // A lane has a quad of keys. Tiles come in the order of the producer's load_k().
+  // Prepares the key tiles of one query tile, in the order of the producer's load_k(). A lane has a quad of keys.
   __device__ __forceinline__ void prepare(const Sm90Work& work) {
     const Sm90KeyList<Config> list = sm90_key_list<Config>(args, work);
     const Sm90KeyTiles tiles = places_of_block<Config>(args, list, sm90_mask<Config>(args.options, work), work);
@@ -25,11 +25,11 @@ struct Sm90RandomWords {
     for (int place = tiles.end - 1; place >= tiles.begin; --place) {
       const TileRules<Config> tile = rules.tile(work.row, int64{list.number(place)} * Config::kBlockN);
       const auto first = static_cast<uint32>(tile.first_key / 4);
-      smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);  // each consumer has read the tile before
+      smem.k_empty[k_at.buffer()].wait(k_at.parity() ^ 1);  // each consumer has read the previous tile of this buffer
       for (uint32 quad = threadIdx.x % 32; quad < Config::kBlockN / 4; quad += 32) {
         smem.quads.of_tile[k_at.buffer()][quad] = PhiloxQuad::of(tile.drop_mask, first + quad);
       }
-      __syncwarp();  // all quads are there: consumers that wait for k may read them
+      __syncwarp();  // all quads are written: consumers that wait for k may read them
       arrive_as_warp(smem.k_full[k_at.buffer()]);
       k_at.advance();
     }
@@ -39,7 +39,7 @@ struct Sm90RandomWords {
     for (;;) {
       smem.work_full[work_at.buffer()].wait(work_at.parity());  // the next tile is announced
       const Sm90Work work = smem.work[work_at.buffer()];
-      __syncwarp();  // all lanes have read it
+      __syncwarp();  // all lanes have read it: it may be overwritten
       arrive_as_warp(smem.work_empty[work_at.buffer()]);
       work_at.advance();
       if (work.sequence == Sm90Work::kNoWork) return;

@@ -1,12 +1,14 @@
-// From q.k in a consumer's registers to the values that the softmax takes; and which p are kept.
+// Turns q.k in a consumer's registers into the values that the softmax reads. Also decides which entries of p dropout
+// keeps.
 //
 // If no modification changes scores, only masks are left, and a tile that all rows see costs nothing. Otherwise
-// ../attention/accumulator_scores.cuh applies the modifications, except for two, if no other one changes scores:
-//   a transform          of 16-bit types by reciprocals (score_transform.cuh): its constant and its factor go into
-//                        those of the softmax
-//   a term from memory   of 16 bits comes with k, if the copy engine takes it (kTermsTiles). Otherwise it is loaded
-//                        while the products run, 16 bytes a lane. Loads of 4 bytes, in the accumulator's order, would
-//                        touch as many lines of the L1 cache for a quarter of the bytes, and a tile would wait for them
+// ../attention/accumulator_scores.cuh applies the modifications. Two modifications have faster paths if no other one
+// changes scores:
+//   transform  (softcap) With 16-bit types it uses reciprocals (score_transform.cuh). Its constant and its factor are
+//              merged with those of the softmax.
+//   bias       A 16-bit bias is loaded with k, if the copy engine can load it (kTermsTiles). Otherwise each lane loads
+//              it in pieces of 16 bytes while the products run. Loads of 4 bytes, in accumulator order, would touch the
+//              same number of L1 cache lines for a quarter of the bytes, and a tile would wait for them.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -25,9 +27,9 @@ struct Sm90Scores {
   static constexpr bool kLoadsTermsEarly = Score<Config>::kOnlyAddsFromMemory && !Config::kTermsTiles &&
                                            sizeof(typename TermsElementOf<Config>::Storage) == sizeof(Bits16) &&
                                            Config::kBlockN % 32 == 0;
-  // Pointers and strides to memory would take the registers that the values from there need: the modifications are made
-  // again for each tile then, and so are those for the caller's function. So they are for a term by position with
-  // dropping, if a second p has the registers.
+  // Whether the rules stay in registers from tile to tile. If scores need values from memory, those values need the
+  // registers that pointers and strides would occupy. The rules are then made again for each tile. The same holds for
+  // custom scores, and for a position term with dropout if a second p occupies the registers.
   static constexpr bool kKeepsRules = (kHasRules || Score<Config>::kDrops) && !Score<Config>::kReadsMemory &&
                                       !Score<Config>::kIsCustom &&
                                       !(Score<Config>::kDrops && Score<Config>::kAddsByPosition && Config::kOverlap);
@@ -36,12 +38,12 @@ struct Sm90Scores {
   static constexpr int kTermsWords = kLoadsTermsEarly ? kScores / 2 : 1;
 
   const Sm90ForwardArgs& args;
-  const Sm90Work& work;   // in shared memory: values that few tiles need take no registers
-  int consumer;           // number of the warpgroup
-  Sm90KeyTiles unmasked;  // tiles of which all of the warpgroup's rows see all keys
+  const Sm90Work& work;   // in shared memory: values that few tiles need use no registers
+  int consumer;           // index of the warpgroup
+  Sm90KeyTiles unmasked;  // tiles of which all rows of the warpgroup see all keys
   Sm90KeyList<Config> list;
   ScoreRules<Config> rules;
-  PhiloxProduct random_row;  // per-row part of the Philox state, of the row that the thread decides on
+  PhiloxProduct random_row;  // per-row part of the Philox state, for the row on which the thread decides
 
   [[nodiscard]] static __device__ __forceinline__ Sm90Scores of(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                                 int consumer, const WindowMask& mask,
@@ -56,12 +58,12 @@ struct Sm90Scores {
     return scores;
   }
 
-  // At a place of the list.
+  // Returns the key tile at a position of the list.
   [[nodiscard]] __device__ __forceinline__ SeenKeyTile<Config> tile_at(int place) const {
     return list.tile(place, consumer, thread());
   }
 
-  // Values times this are exponents of 2.
+  // Returns the factor that turns values into exponents of 2.
   [[nodiscard]] __device__ __forceinline__ float multiplier() const {
     if constexpr (kFoldsScale<Config>) {
       return args.scale_log2;
@@ -71,13 +73,13 @@ struct Sm90Scores {
       return ScoreTransform::cap_of(args.options) * (is_reciprocal(args) ? 2.0f * kLog2E : kLog2E);
     }
   }
-  // This is added to lse.
+  // Returns the value to add to lse.
   [[nodiscard]] static __device__ __forceinline__ float lse_offset(const Sm90ForwardArgs& args) {
     return is_reciprocal(args) ? ScoreTransform::cap_of(args.options) : 0.0f;
   }
 
-  // Loads the thread's term from memory of tile n, if all rows see all of the tile. It needs no scores, so that it
-  // comes while they are made. Returns whether it was loaded.
+  // Loads the thread's bias entries of tile n, if all rows see the complete tile. The load needs no scores, so it
+  // overlaps with their computation. Returns whether the entries were loaded.
   [[nodiscard]] __device__ __forceinline__ bool load_terms(uint32 (&terms)[kTermsWords], int n) const {
     if constexpr (kLoadsTermsEarly) {
       const TileRules<Config> tile = rules_of_tile(n);
@@ -90,7 +92,7 @@ struct Sm90Scores {
 #pragma unroll
         for (int i = 0; i < kTermsWords / 8; ++i) {
           uint32* to = terms + (2 * i + h) * 4;
-          // volatile: otherwise the compiler would move the load behind the wait for the products
+          // volatile: otherwise the compiler would move the load after the wait for the products.
           asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
                        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                        : "l"(from + i * 4 * kTermsOfChunk));
@@ -101,8 +103,8 @@ struct Sm90Scores {
     return false;
   }
 
-  // s becomes the values of the tile, -inf for keys that a row does not see. With a full mask these are keys behind the
-  // sequence's end, in the first tile, and what a block mask hides.
+  // Turns s into the values of the tile, with -inf for keys that a row does not see. With a full mask only two kinds of
+  // keys are unseen: keys beyond the sequence's end, in the first tile, and keys hidden by a block mask.
   template <bool kIsFirst>
   __device__ __forceinline__ void finish(float (&s)[kScores], const SeenKeyTile<Config>& tile, bool has_terms,
                                          const uint32 (&terms)[kTermsWords]) const {
@@ -110,7 +112,7 @@ struct Sm90Scores {
     tile.hide(s);
   }
 
-  // kIsCached: s of hidden keys becomes -inf. count: of the place in the ring of k.
+  // kIsCached: sets s of hidden keys to -inf. count: of the position in the ring of k.
   __device__ __forceinline__ void hide(float (&s)[kScores], const Sm90Storage<Config>& smem, uint32 count) const {
     if constexpr (Config::kIsCached) {
       const Sm90KeyBits<Config>& hidden = smem.hidden.of_tile[count % smem.hidden.kTiles];
@@ -123,7 +125,7 @@ struct Sm90Scores {
     }
   }
 
-  // Products become scores with the term from memory, whose tile lies at `tile`.
+  // Turns products into scores by adding the bias, whose tile in shared memory starts at address `tile`.
   __device__ __forceinline__ void add_terms_tile(float (&s)[kScores], uint32 tile) const {
     if constexpr (Config::kTermsTiles) {
 #pragma unroll
@@ -136,8 +138,8 @@ struct Sm90Scores {
     }
   }
 
-  // Decides which entries of the tile are kept, from the quads that came with k in this buffer. It needs no scores, so
-  // that it runs under the products that make them.
+  // Decides which entries of the tile are kept, from the Philox quads that were loaded with k in this buffer. The
+  // decision needs no scores, so it overlaps with the products that compute them.
   __device__ __forceinline__ void decide(uint32 (&kept)[kKeptWords<kScores>], const Sm90Storage<Config>& smem,
                                          uint32 buffer) const {
     if constexpr (Score<Config>::kDrops) {
@@ -145,13 +147,13 @@ struct Sm90Scores {
                                      thread());
     }
   }
-  // Entries of p that are not kept become 0. They have been added to the row's sum.
+  // Sets entries of p that are not kept to 0. They have already been added to the row's sum.
   __device__ __forceinline__ void drop(uint32 (&p)[kScores / 2], const uint32 (&kept)[kKeptWords<kScores>]) const {
     if constexpr (Score<Config>::kDrops) drop_pairs<kScores>(p, kept);
   }
 
  private:
-  // The same, but for a block mask.
+  // Does the same as finish(), but without the block mask.
   template <bool kIsFirst>
   __device__ __forceinline__ void finish_seen(float (&s)[kScores], int n, bool has_terms,
                                               const uint32 (&terms)[kTermsWords]) const {
@@ -186,19 +188,20 @@ struct Sm90Scores {
     if constexpr (kKeepsRules) return rules.tile(row, key);
     return sm90_rules<Config>(args, work).tile(row, key);
   }
-  // A window as an int; those wider than any sequence are limited, so that adding a row does not overflow.
+  // Returns a window bound as an int. Bounds wider than any sequence are limited, so that adding a row does not
+  // overflow.
   [[nodiscard]] static __device__ __forceinline__ int clamped(int64 window) {
     return static_cast<int>(min(window, int64{1} << 30));
   }
-  // The thread's first key of tile n.
+  // Returns the thread's first key of tile n.
   [[nodiscard]] __device__ __forceinline__ int first_key(int n) const {
     return n * Config::kBlockN + accumulator_column(thread());
   }
-  // The key on the diagonal of the thread's row h = 0.
+  // Returns the key on the diagonal of the thread's row h = 0.
   [[nodiscard]] __device__ __forceinline__ int diagonal() const {
     return work.row + consumer * kWarpgroupRows + accumulator_row(thread()) + work.seqlen_k - work.seqlen_q;
   }
-  // Are values -r of a transform?
+  // Returns whether the transform uses its reciprocal r. The values are then -r.
   [[nodiscard]] static __device__ __forceinline__ bool is_reciprocal(const Sm90ForwardArgs& args) {
     return Score<Config>::kOnlyTransforms && Config::kElement != ElementType::kF32 &&
            ScoreTransform::can_be_reciprocal(args.options);
@@ -218,7 +221,7 @@ struct Sm90Scores {
       }
     }
   }
-  // Can every eight elements of every row be loaded at once?
+  // Returns whether every group of eight elements of every row can be loaded at once.
   template <class Storage>
   [[nodiscard]] static __device__ __forceinline__ bool are_chunks(const Storage* data, int64 row_stride) {
     return reinterpret_cast<uint64>(data) % 16 == 0 && row_stride % kTermsOfChunk == 0;
@@ -250,7 +253,7 @@ struct Sm90Scores {
     }
   }
   __device__ __forceinline__ void mask_begin(float (&s)[kScores], int n) const {
-    const int left = clamped(args.options.window_left);  // not open: open windows mask no tile here
+    const int left = clamped(args.options.window_left);  // never an open window, which masks no tile here
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const int first_seen = diagonal() + h * kRowHalf - left - first_key(n);

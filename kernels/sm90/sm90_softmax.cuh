@@ -1,19 +1,20 @@
-// Online softmax of a consumer, two rows a thread; ../attention/online_softmax.cuh has the equations. It takes few
-// instructions per element: a tile waits for them, and not for the matrix products, which run meanwhile.
+// Online softmax of a consumer, with two rows per thread; ../attention/online_softmax.cuh has the equations. Few
+// instructions per element matter here: they limit the time of a tile, while the matrix products overlap with them.
 //
-// m is the value that is subtracted from scores. It need not be their maximum, if l and o are relative to the same m:
-//   kSpeculate   p is computed with the present m, without looking for the maximum. If the thread's sum over the tile
-//                is at most 2^kMaxLag, no p is larger than that, and p is used. Otherwise the maximum is found, m
-//                raised, and p computed again from the scores, which are still there
-//   otherwise    the maximum is found first, but m is raised only if p of a score would exceed 2^kMaxLag
-// Before the first visible key m is -inf, and the maximum is found.
+// m is the value subtracted from scores. It need not be their maximum, as long as l and o are relative to the same m:
+//   kSpeculate   p is computed with the current m, before the maximum is known. If the thread's sum over the tile is at
+//                most 2^kMaxLag, no p is larger than that, and p is used. Otherwise the maximum is computed, m is
+//                raised, and p is computed again from the scores, which are still in registers.
+//   otherwise    the maximum is computed first, but m is raised only if p of a score would exceed 2^kMaxLag.
+// Before the first visible key m is -inf, so the maximum is computed.
 //
-// kFolded (../attention/online_softmax.cuh) subtracts c m, rounded, from c s, in one instruction. If scores are large,
-// the rounding error is large as well, and p is wrong by 2 to its power. From kMostFolded on the maximum is found, and
-// p is 2 to the power of c (s - m), which is exact for scores near m: even scores of 1e30 have the right p.
+// kFolded (../attention/online_softmax.cuh) subtracts the rounded product c m from c s, in one instruction. If scores
+// are large, the error of this rounding is large, too: an error of e multiplies p by 2^e. If |c m| exceeds kMostFolded,
+// the maximum is computed, and p is 2^(c (s - m)). This is exact for scores near m: even scores of 1e30 have the right
+// p.
 //
-// All this is decided for the rows of a warp together, but for kIsCached: there each row has its own m, whichever other
-// rows are beside it, so that its bits do not depend on them.
+// The rows of a warp share all these decisions, except with kIsCached. There each row has a separate m. So the bits of
+// a row do not depend on the other rows of its warp.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"
@@ -30,13 +31,13 @@ struct Sm90Softmax {
   static constexpr float kLargestSum = 256.0f;  // 2^kMaxLag
   static_assert(kMaxLag == 8.0f);
   static constexpr float kMostFolded =
-      4096.0f;  // of |c m|: its rounding changes p by at most 2^-12 / 2 ln 2, relatively
+      4096.0f;  // limit of |c m|: the relative rounding error of p is then at most 2^-12 / 2 * ln 2
   static constexpr bool kByRow = Config::kIsCached;
 
-  float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in units of s, the same in all lanes of a quad
+  float row_max[kRowsOfThread] = {-kInfinity, -kInfinity};  // m in units of s, equal in all lanes of a quad
   float row_sum[kRowsOfThread] = {0.0f, 0.0f};              // l of the thread's columns
 
-  // Raises m to the tile's maximum. rescale: factor of the sums over earlier tiles.
+  // Raises m to the tile's maximum. rescale: factor for the sums over earlier tiles.
   __device__ __forceinline__ void raise(const float (&s)[kScores], float scale_log2, float (&rescale)[kRowsOfThread]) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) raise_to(h, tile_max(s, h), scale_log2, rescale);
@@ -45,7 +46,7 @@ struct Sm90Softmax {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, new_max);
     const float new_base = exponent_base(row_max[h]);
-    const bool is_folded = folds(h, scale_log2);  // then p is relative to a rounded product before and after
+    const bool is_folded = folds(h, scale_log2);  // then the base is a rounded product, before and after
     const float fall = is_folded ? __fmul_rn(old_max, scale_log2) - __fmul_rn(new_base, scale_log2)
                                  : (old_max - new_base) * scale_log2;
     rescale[h] = exp2_fast(fall);
@@ -54,27 +55,27 @@ struct Sm90Softmax {
   [[nodiscard]] static __device__ __forceinline__ float tile_max(const float (&s)[kScores], int h) {
     return quad_max(thread_row_max(s, h));
   }
-  // May p of row h subtract a rounded product? Not before its first visible key, and not with NaN or inf.
+  // Returns whether p of row h may subtract a rounded product. False before the first visible key, and with NaN or inf.
   [[nodiscard]] __device__ __forceinline__ bool folds(int h, float scale_log2) const {
     return kUnits == ScoreUnits::kFolded && fabsf(row_max[h] * scale_log2) <= kMostFolded;
   }
-  // The same answer for the whole warp. kByRow: no row folds in a tile that may raise its m.
+  // Returns the same for all rows of the warp. kByRow: no row folds in a tile that may raise its m.
   [[nodiscard]] __device__ __forceinline__ bool all_fold(float scale_log2) const {
     if constexpr (kByRow) return false;
     return __all_sync(kAllLanes, folds(0, scale_log2) && folds(1, scale_log2));
   }
-  // Is it so in any lane of the quad, which has the row? The same answer for all of them.
+  // Returns whether the condition holds in any lane of the quad that shares the row. All lanes get the same answer.
   [[nodiscard]] static __device__ __forceinline__ bool any_in_quad(bool is_so) {
     return (__ballot_sync(kAllLanes, is_so) >> threadIdx.x % 32 / 4 * 4 & 0xf) != 0;
   }
 
-  // The value that is subtracted from those of row h.
+  // Returns the value subtracted from the scores of row h.
   template <ScoreUnits kUnitsOfBase>
   [[nodiscard]] __device__ __forceinline__ float base_of(int h, float scale_log2) const {
     const float base = exponent_base(row_max[h]);
     return kUnitsOfBase == ScoreUnits::kFolded ? __fmul_rn(base, scale_log2) : base;
   }
-  // p of the tile, as pairs, and the sums of p.
+  // Computes p of the tile, packed in pairs, and the sums of p.
   template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(const float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                float (&sum)[kRowsOfThread]) const {
@@ -89,7 +90,7 @@ struct Sm90Softmax {
       p[i] = Element::pack(low, high);
     }
   }
-  // The same in the place of s, if p has no registers yet.
+  // Does the same but overwrites s with p, for callers whose registers of p are still in use.
   template <ScoreUnits kUnitsOfBase>
   __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale_log2,
                                                float (&sum)[kRowsOfThread]) const {
@@ -104,7 +105,7 @@ struct Sm90Softmax {
     row_sum[1] += sum[1];
   }
 
-  // The first tile. There is no o yet.
+  // Processes the first tile, when there is no o yet.
   __device__ __forceinline__ void begin(const float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2]) {
     float rescale[kRowsOfThread], sum[kRowsOfThread];
     raise(s, scale_log2, rescale);
@@ -116,13 +117,13 @@ struct Sm90Softmax {
     add(sum);
   }
 
-  // A further tile, with the present m first. Returns whether o has to be multiplied by `rescale`: the same answer for
-  // the whole warp.
+  // Processes a later tile, first with the current m. Returns whether o has to be multiplied by `rescale`. The answer
+  // is the same for the complete warp.
   [[nodiscard]] __device__ __forceinline__ bool speculate(const float (&s)[kScores], float scale_log2,
                                                           uint32 (&p)[kScores / 2], float (&rescale)[kRowsOfThread]) {
     float sum[kRowsOfThread];
     exponentials<kUnits>(s, scale_log2, p, sum);
-    bool is_good[kRowsOfThread];  // false also for NaN
+    bool is_good[kRowsOfThread];  // also false for NaN
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
       const bool has_base = kUnits == ScoreUnits::kFolded ? folds(h, scale_log2) : row_max[h] != -kInfinity;
@@ -140,10 +141,11 @@ struct Sm90Softmax {
     add(sum);
     return raises;
   }
-  // Raises m of some rows, and makes their p and its sum anew.
+  // Selects some of the thread's rows.
   struct WhichRows {
     bool of[kRowsOfThread];
   };
+  // Raises m of the selected rows, and computes their p and its sum again.
   __device__ __forceinline__ void raise_rows(const WhichRows& rows, const float (&s)[kScores], float scale_log2,
                                              uint32 (&p)[kScores / 2], float (&sum)[kRowsOfThread],
                                              float (&rescale)[kRowsOfThread]) {
@@ -167,7 +169,7 @@ struct Sm90Softmax {
     }
   }
 
-  // Raises m if p of the tile would be too large for the present one. Returns whether it was raised.
+  // Raises m if p of the tile would be too large for the current one. Returns whether it was raised.
   [[nodiscard]] __device__ __forceinline__ bool follow_max(const float (&s)[kScores], float scale_log2,
                                                            float (&rescale)[kRowsOfThread]) {
     float new_max[kRowsOfThread];
@@ -188,8 +190,9 @@ struct Sm90Softmax {
     return raises;
   }
 
-  // A further tile, while products of the tile before run. kSpeculate: its p has other registers than theirs. Otherwise
-  // s becomes p, and pack_late() moves it when they are done. Returns whether o has to be multiplied by `rescale`.
+  // Processes a later tile while products of the previous tile run. With kSpeculate its p has other registers than
+  // theirs. Otherwise s becomes p, and pack_late() packs it when the products are done. Returns whether o has to be
+  // multiplied by `rescale`.
   [[nodiscard]] __device__ __forceinline__ bool update_under_products(float (&s)[kScores], float scale_log2,
                                                                       uint32 (&p)[kScores / 2],
                                                                       float (&rescale)[kRowsOfThread]) {
@@ -208,7 +211,7 @@ struct Sm90Softmax {
     }
   }
 
-  // A further tile: p. Returns whether o has to be multiplied by `rescale`.
+  // Computes p of a later tile. Returns whether o has to be multiplied by `rescale`.
   [[nodiscard]] __device__ __forceinline__ bool update(float (&s)[kScores], float scale_log2, uint32 (&p)[kScores / 2],
                                                        float (&rescale)[kRowsOfThread]) {
     if constexpr (Config::kSpeculate) {
@@ -225,7 +228,7 @@ struct Sm90Softmax {
       return raises;
     }
   }
-  // p, which update_under_products() left in the place of s: products still read the registers of p then.
+  // Packs p, which update_under_products() left in s because products were still reading the registers of p.
   __device__ __forceinline__ void pack_late(const float (&s)[kScores], uint32 (&p)[kScores / 2]) const {
     if constexpr (!Config::kSpeculate) {
 #pragma unroll
@@ -233,7 +236,8 @@ struct Sm90Softmax {
     }
   }
 
-  // After the last tile: l becomes that of the whole row, m gets the units of an exponent.
+  // Finishes the softmax after the last tile: l becomes the sum of the complete row, and m gets the units of an
+  // exponent.
   __device__ __forceinline__ void finish(float scale_log2) {
 #pragma unroll
     for (int h = 0; h < kRowsOfThread; ++h) {
@@ -244,7 +248,7 @@ struct Sm90Softmax {
   [[nodiscard]] __device__ __forceinline__ float inverse_sum(int h) const {
     return inverse_or_zero(row_sum[h]);
   }
-  // Natural logarithm of the row's sum; -inf for a row that has seen no key.
+  // Returns the natural logarithm of the row's sum, or -inf for a row that has seen no key.
   [[nodiscard]] __device__ __forceinline__ float lse(int h) const {
     if (row_sum[h] == 0.0f) return -kInfinity;
     if constexpr (kUnits == ScoreUnits::kFolded) return (row_max[h] + log2_fast(row_sum[h])) * kLn2;

@@ -13,20 +13,20 @@
 
 namespace attend {
 
-// A tile of query rows of one head, as the producer announces it.
+// A tile of query rows of one head, as announced by the producer.
 struct alignas(16) Sm90Work {
-  int sequence;  // kNoWork: there are no more tiles
-  int head;      // of q
-  int row;       // first, in the sequence
+  int sequence;  // kNoWork: no more tiles
+  int head;      // query head
+  int row;       // first row, in the sequence
   int q_begin;   // the sequence's first row in q and o
-  int k_begin;   // and in k and v; kIsCached: keys before it are not seen
+  int k_begin;   // the same in k and v; kIsCached: keys before it are not seen
   int seqlen_q;
   int seqlen_k;
-  int batch;  // kIsCached: of q and o; kSplitsKeys: which part of the keys
+  int batch;  // kIsCached: batch entry of q and o; kSplitsKeys: part of the keys
 
   static constexpr int kNoWork = -1;
 
-  // Where the sequence lies in the tensors.
+  // Returns the position of the sequence in the tensors.
   template <class Config>
   [[nodiscard]] __device__ __forceinline__ SequenceSpan span() const {
     const int in_tensors = Config::kIsCached ? batch : Config::kIsVarlen ? 0 : sequence;
@@ -35,7 +35,7 @@ struct alignas(16) Sm90Work {
 };
 static_assert(sizeof(Sm90Work) == kSm90WorkBytes);
 
-// A bit for each key of a tile.
+// One bit for each key of a tile.
 template <class Config>
 struct Sm90KeyBits {
   static constexpr int kWords = (Config::kBlockN + kWarpThreads - 1) / kWarpThreads;
@@ -49,8 +49,8 @@ struct Sm90KeyBits {
   }
 };
 
-// kIsCached: the hidden keys of the tiles (sm90_cached_loader.cuh). They are announced with k, and read behind its
-// release, but before the next k is taken: so there are more of them than buffers of k.
+// kIsCached: the hidden keys of the tiles (sm90_cached_loader.cuh). They are announced together with k. Consumers read
+// them after releasing k, but before they wait for the next k. So more tiles must fit here than in the buffers of k.
 template <class Config, bool kIsCached = Config::kIsCached>
 struct Sm90Hidden {
   static constexpr int kTiles = kSm90HiddenTiles * Config::kStages;
@@ -60,7 +60,7 @@ struct Sm90Hidden {
 template <class Config>
 struct Sm90Hidden<Config, false> {};
 
-// The per-key part of the Philox state for the tiles of keys. It is announced and released with k.
+// Per-key part of the Philox state of the key tiles. It is announced and released together with k.
 template <class Config, bool kDrops = Score<Config>::kDrops>
 struct Sm90Quads {
   static_assert(Config::kBlockN % 4 == 0);
@@ -75,26 +75,27 @@ struct alignas(kSwizzleAtom) Sm90Storage
     : Sm90TermsTiles<Config::kTermsTiles ? Config::kStages : 0, Sm90Shape<Config>::kTermsBytes> {
   static_assert(kFitsTiles<Config>);
   using Shape = Sm90Shape<Config>;
-  unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later o of the same rows
+  unsigned char q[Config::kQBuffers][Shape::kQBytes];  // later holds o of the same rows
   unsigned char k[Config::kStages][Shape::kKBytes];
   unsigned char v[Config::kStages][Shape::kVBytes];
   [[no_unique_address]] Sm90Quads<Config> quads;
   [[no_unique_address]] Sm90Hidden<Config> hidden;
   Sm90Work work[kSm90WorkSlots];
-  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced
-  Mbarrier work_empty[kSm90WorkSlots];  // each consumer warp has left it, and the warp of Sm90RandomWords
-  Mbarrier q_full[Config::kQBuffers];   // the bytes of q have landed
-  Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left the place of q; or its warps have read q
-  Mbarrier k_full[Config::kStages];     // k, its term from memory and its quads are there
+  Mbarrier work_full[kSm90WorkSlots];   // the tile is announced and may be read
+  Mbarrier work_empty[kSm90WorkSlots];  // each warp that reads the tile has left it
+  Mbarrier q_full[Config::kQBuffers];   // q has arrived
+  Mbarrier q_empty[Config::kQBuffers];  // each consumer: o has left q's buffer; or each warp has read q
+  Mbarrier k_full[Config::kStages];     // k, its bias and its Philox quads have arrived
   Mbarrier v_full[Config::kStages];
-  Mbarrier v_tail[Shape::kTails];     // kIsVarlen: rows have landed some of which are cleared before they are announced
-  Mbarrier k_empty[Config::kStages];  // each consumer warp has read it: the buffer may be filled
+  // kIsVarlen: rows have arrived, some of which must be cleared before they are announced.
+  Mbarrier v_tail[Shape::kTails];
+  Mbarrier k_empty[Config::kStages];  // each consumer warp has read k: the buffer may be filled
   Mbarrier v_empty[Config::kStages];
 
-  // By one thread; a barrier of the block follows.
+  // Initialises the barriers. One thread calls this; the block must synchronise afterwards.
   __device__ __forceinline__ void init_barriers() {
     constexpr int kReaders = Config::kConsumers * kWarpgroup / 32;
-    // Where lanes copy keys, each of them arrives with its copies, and then its warp.
+    // If lanes copy keys, each lane arrives with its copies, and then its warp arrives.
     const uint32 of_loader = Shape::kCopiesKeys ? kWarpThreads + arrivals_of_warps(1) : 1;
     const uint32 of_keys = Shape::kKeyLoaders * of_loader;
     for (int slot = 0; slot < kSm90WorkSlots; ++slot) {
@@ -116,8 +117,8 @@ struct alignas(kSwizzleAtom) Sm90Storage
   }
 };
 
-// A place in a ring of buffers: how many buffers its user has been through. It takes one register, compared with two
-// for a stage and a parity. Consumers have several rings and no registers to spare.
+// A position in a ring of buffers, stored as the number of buffers that its user has passed. It needs one register; a
+// stage and a parity would need two. Consumers have several rings and no spare registers.
 template <int kBuffers>
 struct RingPlace {
   uint32 count = 0;

@@ -1,5 +1,5 @@
-// Tiles of a term from memory, of 16 bits, as the copy engine brings them to shared memory: panels of 64 keys in rows
-// of 128 bytes, swizzled as k is. ldmatrix reads them in the order of wgmma's accumulators.
+// Tiles of a 16-bit bias (a term from memory), as the copy engine writes them to shared memory. They are panels of 64
+// keys in rows of 128 bytes, swizzled like k. ldmatrix reads them in the order of wgmma's accumulators.
 #pragma once
 
 #include "../common/element.cuh"
@@ -7,7 +7,7 @@
 
 namespace attend {
 
-// In shared memory, on kSwizzleAtom. A base class, so that it takes no place without tiles.
+// Bias tiles in shared memory, aligned to kSwizzleAtom. This is a base class, so that it needs no space without tiles.
 template <int kTiles, int kBytes>
 struct Sm90TermsTiles {
   unsigned char terms[kTiles][kBytes];
@@ -15,15 +15,15 @@ struct Sm90TermsTiles {
 template <int kBytes>
 struct Sm90TermsTiles<0, kBytes> {};
 
-// A thread's part of 64 rows and 64 keys: the terms of its scores. kTransposed: rows of the accumulator are keys.
+// A thread's bias entries for 64 rows and 64 keys. kTransposed: rows of the accumulator are keys.
 template <class Element, bool kTransposed>
 class Sm90TermsFragment {
   static_assert(sizeof(typename Element::Storage) == sizeof(Bits16));
 
  public:
-  // panel: address of the first row. The term can be read long before it is added.
+  // Reads the entries. panel: address of the first row. add() may follow much later.
   __device__ __forceinline__ void read(uint32 panel, int thread) { read_panel<kTransposed>(pairs_, panel, thread); }
-  // s: 32 products, which become scores.
+  // Turns 32 products in s into scores.
   __device__ __forceinline__ void add(float* s, float scale) const {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {

@@ -1,4 +1,4 @@
-// Turns of consumer warpgroups, by named barriers.
+// Turns of the consumer warpgroups, made with named barriers.
 #pragma once
 
 #include "../isa/named_barrier.cuh"
@@ -6,14 +6,14 @@
 
 namespace attend {
 
-// Consumers take turns in issuing products, so that the softmax of one runs under the products of another.
+// Consumers take turns to issue products, so that the softmax of one overlaps with the products of another.
 template <class Config>
 struct Sm90Turn {
   static constexpr int kFirstBarrier = 1;
-  static constexpr int kThreads = 2 * kWarpgroup;  // the consumer that waits, and the one that passes
+  static constexpr int kThreads = 2 * kWarpgroup;  // the consumer that waits and the one that passes
   int consumer;
 
-  // No consumer comes before the first turn. The last consumer passes it.
+  // Gives the first consumer its first turn, because no other consumer precedes it. The last consumer passes that turn.
   __device__ __forceinline__ void begin() const {
     if (consumer == Config::kConsumers - 1) pass();
   }

@@ -1,4 +1,4 @@
-// The tiles of query rows, their order, and the keys that they see.
+// Tiles of query rows, their order, and the keys that they see.
 #pragma once
 
 #include "../attention/block_mask.cuh"
@@ -26,7 +26,7 @@ template <class Config>
   return window_of<Config>(work.seqlen_q, work.seqlen_k, options.window_left, options.window_right);
 }
 
-// The score modifications of the tile's head.
+// Returns the score modifications of the tile's head.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ ScoreRules<Config> sm90_rules(const Sm90ForwardArgs& args,
                                                                        const Sm90Work& work) {
@@ -34,7 +34,8 @@ template <class Config>
                                   args.base.num_heads_q);
 }
 
-// The tiles with a key that one of kRows rows from `row` on sees. work: kIsCached: of the rows.
+// Returns the key tiles that at least one of kRows rows from `row` on sees. kIsCached: `work` must belong to these
+// rows.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles key_tiles_of_rows(const WindowMask& mask, const Sm90Work& work,
                                                                         int row) {
@@ -57,7 +58,8 @@ template <class Config>
                                  work.row / Sm90Shape<Config>::kBlockM);
 }
 
-// The places in the list of tiles that kRows rows from `row` on want: with a block mask all of the block's, or none.
+// Returns the positions in the list of the key tiles that kRows rows from `row` on need. With a block mask these are
+// all positions of the block, or none.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_rows(const Sm90KeyList<Config>& list,
                                                                      const WindowMask& mask, const Sm90Work& work,
@@ -66,7 +68,7 @@ template <class Config, int kRows>
   return {0, row < work.seqlen_q ? list.count : 0};
 }
 
-// The block's tiles of keys. kSplitsKeys: those of its part; parts differ by one tile at most, and may be empty.
+// Returns the block's key tiles. kSplitsKeys: those of its part. Parts differ by at most one tile and may be empty.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_block(const Sm90ForwardArgs& args,
                                                                       const Sm90KeyList<Config>& list,
@@ -79,7 +81,7 @@ template <class Config>
           all.begin + static_cast<int>(tiles * (work.batch + 1) / splits)};
 }
 
-// Those of a warpgroup, `row` being its first.
+// Returns the key tiles of a warpgroup whose first row is `row`.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles places_of_warpgroup(const Sm90KeyTiles& of_block,
                                                                           const Sm90KeyList<Config>& list,
@@ -90,7 +92,7 @@ template <class Config>
   return {max(seen.begin, of_block.begin), min(seen.end, of_block.end)};
 }
 
-// The tiles of which every one of these rows sees every key.
+// Returns the tiles in which each of these rows sees each key.
 template <class Config, int kRows>
 [[nodiscard]] __device__ __forceinline__ Sm90KeyTiles unmasked_tiles_of_rows(const WindowMask& mask, int row) {
   const int64 last_row = min(static_cast<int64>(row + kRows), mask.seqlen_q) - 1;
@@ -98,7 +100,8 @@ template <class Config, int kRows>
           static_cast<int>(mask.row(row).end) / Config::kBlockN};
 }
 
-// Where a sequence lies. kIsCached: without rows if they are none of this kernel's; k_begin is the first key.
+// Returns the position of a sequence in the tensors. kIsCached: k_begin is the first key, and seqlen_q is 0 if another
+// kernel handles the sequence.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ SequenceSpan sm90_span(const Sm90ForwardArgs& forward_args, uint32 sequence) {
   if constexpr (Config::kIsCached) {
@@ -119,7 +122,7 @@ template <class Config>
   }
 }
 
-// A block's tiles of query rows, one after the other. By one warp; all lanes have the same values.
+// Iterates over a block's tiles of query rows. One warp uses it, and all lanes have the same values.
 template <class Config>
 class Sm90TileWalk {
   static constexpr int kBlockM = Sm90Shape<Config>::kBlockM;
@@ -129,7 +132,7 @@ class Sm90TileWalk {
     if constexpr (Config::kIsVarlen) look_at_sequences();
   }
 
-  // The present tile; kNoWork at the end.
+  // Returns the current tile, or kNoWork at the end.
   [[nodiscard]] __device__ __forceinline__ Sm90Work tile() {
     if constexpr (Config::kIsVarlen) {
       return packed_tile();
@@ -138,14 +141,14 @@ class Sm90TileWalk {
     }
   }
 
-  // take() asks for the next tile, early; advance() goes to it.
+  // take() requests the next tile early; advance() moves to it.
   __device__ __forceinline__ void take() { queue_.take(args_.next_tile); }
   __device__ __forceinline__ void advance() { queue_.advance(); }
 
  private:
-  // Tiles of a head are neighbours, so that they share its keys in the L2 cache. Under a causal mask tiles differ in
-  // length: the longest tiles of all heads of a section come first. With a block mask they may, and often the last rows
-  // see the most.
+  // Tiles of a head are adjacent, so that they share its keys in the L2 cache. Under a causal mask tiles differ in
+  // length, and the longest tiles of all heads of a section come first. With a block mask tiles may differ, too. The
+  // last rows often see the most keys, so the order is the same.
   [[nodiscard]] __device__ __forceinline__ Sm90Work dense_tile() const {
     if (queue_.index() >= args_.total_tiles) return {Sm90Work::kNoWork};
     const uint32 index = Config::kSplitsKeys ? queue_.index() / args_.splits : queue_.index();
@@ -165,7 +168,8 @@ class Sm90TileWalk {
             split};
   }
 
-  // Sequence after sequence, head after head. The walk only goes forward: each lane looks at one of 32 sequences.
+  // Returns the tile at the queue's index, by sequence and then by head. The search only moves forward: each lane
+  // checks one of 32 sequences.
   [[nodiscard]] __device__ __forceinline__ Sm90Work packed_tile() {
     while (queue_.index() >= first_index_ + __shfl_sync(kAllLanes, tiles_until_, 31)) {
       first_index_ += __shfl_sync(kAllLanes, tiles_until_, 31);
@@ -186,7 +190,7 @@ class Sm90TileWalk {
             static_cast<int>(span.seqlen_k), static_cast<int>(span.batch)};
   }
 
-  // Sets tiles_until_: tiles of all heads of the sequences from first_sequence_ to the lane's.
+  // Sets tiles_until_: the number of tiles of all heads of the sequences from first_sequence_ to the lane's.
   __device__ __forceinline__ void look_at_sequences() {
     const uint32 lane = threadIdx.x % 32;
     const uint32 sequence = first_sequence_ + lane;
@@ -205,7 +209,7 @@ class Sm90TileWalk {
   const Sm90ForwardArgs& args_;
   TileQueue<Config::kSchedule> queue_;
   uint32 first_sequence_ = 0;  // kIsVarlen: sequence of lane 0
-  uint32 first_index_ = 0;     // of its first tile
+  uint32 first_index_ = 0;     // index of the first tile of that sequence
   uint32 tiles_until_ = 0;
 };
 

@@ -16,11 +16,11 @@ namespace {
 
 using MaybeArray = std::optional<Array>;
 
-// The fields of the named tuples of attend/_settings.py, which takes its names from here. They are read by position,
-// which is quicker than by name. Options that modify scores follow from their tables.
+// Fields of the named tuples in attend/_settings.py, which imports these names. The code reads fields by position,
+// which is faster than by name. The fields for score modifications come from the tables of core.
 constexpr std::size_t kNumbers = core::kScoreNumbers.size(), kTensors = core::kScoreTensors.size();
 
-/// Position of a field in the tuple Extras: the tensors that modify scores, then these.
+/// Positions in the tuple Extras: first the tensors that modify scores, then these fields.
 struct Extra {
   static constexpr std::size_t kCuSeqlensQ = kTensors, kCuSeqlensK = kTensors + 1, kPhiloxState = kTensors + 2;
 };
@@ -32,7 +32,7 @@ std::vector<const char*> extras_fields() {
   return fields;
 }
 
-/// Position of a field in the tuple Settings.
+/// Positions in the tuple Settings.
 struct Setting {
   static constexpr std::size_t kMaxSeqlenQ = 0, kMaxSeqlenK = 1, kLayout = 2, kScale = 3, kCausal = 4, kWindowLeft = 5,
                                kWindowRight = 6, kFirstNumber = 7;
@@ -51,7 +51,7 @@ const std::vector<const char*>& settings_fields() {
   return *kFields;
 }
 
-/// Position of a field in the tuple Gradients: these, then those of options.
+/// Positions in the tuple Gradients: first these fields, then the gradients of options.
 struct Gradient {
   static constexpr std::size_t kDout = 0, kDlse = 1, kDq = 2, kDk = 3, kDv = 4, kFirstOfOptions = 5;
 };
@@ -62,7 +62,7 @@ std::vector<const char*> gradients_fields() {
   return fields;
 }
 
-/// Tells Python of a row what it cannot see in the names of the tuples' fields.
+/// Returns the properties of a row that Python cannot derive from the field names.
 nb::dict description_of(const core::ScoreTensor& row) {
   nb::dict entry;
   entry["name"] = row.name;
@@ -74,7 +74,7 @@ nb::dict description_of(const core::ScoreTensor& row) {
   return entry;
 }
 
-/// The value of a setting.
+/// Returns the value of a setting.
 template <class T>
 T setting(nb::handle settings, std::size_t field) {
   return value_of<T>(settings_fields()[field], item(settings, field));
@@ -95,12 +95,13 @@ Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu
           .max_seqlen_k = setting<std::int64_t>(settings, Setting::kMaxSeqlenK)};
 }
 
-/// The view of the option in a row, or of its gradient, whose name is `name`.
+/// Returns the view of an option's tensor or of its gradient. `name` is the name for error messages.
 Tensor view_of(const core::ScoreTensor& row, const char* name, const Array& array) {
   return row.is_of_scores() ? scores_view(name, array) : per_head_view(name, array);
 }
 
-/// Refuses a mix of dtypes: "auto" would fall back to the `reference` backend, which takes any mix and is far slower.
+/// Refuses a mix of dtypes. Otherwise "auto" would use the `reference` backend, which supports every mix but is far
+/// slower.
 void check_dtypes(const Array& q, const Array& k, const Array& v, nb::handle extras, const std::string& compute) {
   if (compute == "reference") return;
   const auto refuse = [&](const char* name, const Array& a, const std::string& allowed) {
@@ -112,7 +113,7 @@ void check_dtypes(const Array& q, const Array& k, const Array& v, nb::handle ext
   if (q.dtype == "f64") return;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
-    if (row.dtype) continue;  // the library's to check
+    if (row.dtype) continue;  // the library checks these
     const MaybeArray array = maybe_array(extras, i);
     const std::optional<DType> dtype = array ? core::find_dtype(array->dtype) : std::nullopt;
     if (dtype && core::is_float(*dtype) && !core::has_simd_loops(*dtype)) refuse(row.name, *array, "f32, f16, bf16");
@@ -234,7 +235,7 @@ Options options_without_extras(nb::handle settings) {
   for (std::size_t i = 0; i < kNumbers; ++i) {
     params.*core::kScoreNumbers[i].param = setting<double>(settings, Setting::kFirstNumber + i);
   }
-  // Frameworks have no unsigned 64-bit scalars: the bits travel in a signed one.
+  // Frameworks have no unsigned 64-bit scalars, so a signed integer carries the bits.
   params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
   params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
   params.deterministic = setting<bool>(settings, Setting::kDeterministic);

@@ -30,7 +30,7 @@ std::string dtype_text(nb::dlpack::dtype dtype) {
   for (const auto& [known, prefix] : kPrefixes) {
     if (code == known) return prefix + std::to_string(dtype.bits);
   }
-  // DLPack 1.1's codes from kFirst on, by the names that frameworks have for them.
+  // The type codes of DLPack 1.1 from kFirst on, with the names that frameworks use.
   constexpr int kFirst = 7;
   constexpr const char* kNarrow[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
                                      "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
@@ -52,7 +52,8 @@ void check_num_dims(int num_dims) {
   if (num_dims > Array::kMaxDims) refuse(fmt::format("{} dimensions, allowed at most {}", num_dims, Array::kMaxDims));
 }
 
-/// Frameworks give tensors without elements any strides, which the library's checks would judge.
+/// Sets the strides of an empty tensor to 1. Frameworks give empty tensors arbitrary strides, which the library might
+/// refuse.
 void forget_strides_of_nothing(Array& a) {
   std::int64_t numel = 1;
   for (int d = 0; d < a.num_dims; ++d) numel *= a.shape[d];
@@ -74,7 +75,7 @@ Tensor view(const char* name, const Array& a, const Shape& shape, const Shape& s
   return {a.data, element_type(name, a.dtype), a.device, shape, stride};
 }
 
-/// Of at most 4 dimensions. The others, in front, have the size 1.
+/// Returns the view of an array with at most 4 dimensions. Missing leading dimensions have size 1.
 Tensor right_aligned(const char* name, const Array& a) {
   Shape shape = {1, 1, 1, 1};
   Shape stride = {0, 0, 0, 1};
@@ -123,7 +124,7 @@ Array Array::of(nb::handle object, const std::string& dtype) {
   }
   check_num_dims(static_cast<int>(source.ndim()));
   Array a;
-  // The library reads inputs and writes outputs through the same type of view; which is which is the caller's business.
+  // The library uses one view type for inputs and outputs. The caller decides which arrays are written.
   a.data = const_cast<void*>(source.data());
   a.dtype = dtype.empty() ? dtype_text(source.dtype()) : dtype;
   a.device = device_of(source.device_type(), source.device_id());
@@ -133,8 +134,8 @@ Array Array::of(nb::handle object, const std::string& dtype) {
     a.stride[d] = source.stride(d);
   }
   forget_strides_of_nothing(a);
-  // A capsule is spent once read, so that the reader has to hold what came out of it.
-  a.owner = nb::cast(source, nb::rv_policy::reference);  // a handle of the same memory; moved, it would be copied
+  // A capsule can be read only once, so the reader must hold its contents.
+  a.owner = nb::cast(source, nb::rv_policy::reference);  // a reference to the same memory; a move would copy it
   return a;
 }
 
@@ -270,7 +271,7 @@ const void* entries_view(const char* name, const Array& a, const Entries& allowe
   }
   if (!is_dense(a)) refuse(fmt::format("{}: strides with gaps, allowed dense entries", name));
   require_device(name, a, allowed.device);
-  static constexpr std::uint64_t kNothing = 0;  // null would mean that the array is not given
+  static constexpr std::uint64_t kNothing = 0;  // a null pointer would mean that the argument is missing
   return allowed.count == 0 ? &kNothing : a.data;
 }
 

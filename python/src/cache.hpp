@@ -1,4 +1,4 @@
-// What the package asks of the folder of compiled kernels.
+// Access to the folder of compiled kernels, for the Python package.
 #pragma once
 
 #include <nanobind/nanobind.h>

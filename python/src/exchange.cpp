@@ -11,7 +11,7 @@
 namespace attend::python {
 namespace {
 
-/// The table as DLPack 1.3 lays it out. Only what is called here has its own type.
+/// The exchange table in the layout of DLPack 1.3. Only the functions that are called here have exact types.
 struct ExchangeTable {
   struct {
     std::uint32_t major, minor;
@@ -20,11 +20,11 @@ struct ExchangeTable {
   void (*allocate)();
   void (*managed_tensor_of)();
   void (*object_of_managed_tensor)();
-  int (*tensor_of)(void* object, nb::dlpack::dltensor* tensor);  // 0, or -1 with a Python exception; may be null
+  int (*tensor_of)(void* object, nb::dlpack::dltensor* tensor);  // 0, or -1 with a Python exception set; may be null
   void (*current_stream)();
 };
 
-constexpr std::uint32_t kMajor = 1;  // the layout changes with it
+constexpr std::uint32_t kMajor = 1;  // the table's layout changes with the major version
 
 const ExchangeTable* table_of(PyTypeObject* type) {
   const nb::object capsule = nb::getattr(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__", nb::object());
@@ -33,18 +33,20 @@ const ExchangeTable* table_of(PyTypeObject* type) {
   return table->header.major == kMajor && table->tensor_of != nullptr ? table : nullptr;
 }
 
-/// The table of an object's type, looked up once; null if it has none. The GIL guards the list.
+/// Returns the table of an object's type, or null if there is none. Each type is looked up once. The GIL guards the
+/// list.
 const ExchangeTable* known_table(nb::handle object) {
   static auto* tables = new std::unordered_map<PyTypeObject*, const ExchangeTable*>();  // outlives the interpreter
-  static std::pair<PyTypeObject*, const ExchangeTable*> last;  // most objects are of the type of the one before
+  static std::pair<PyTypeObject*, const ExchangeTable*> last;  // most objects have the same type as the previous one
   PyTypeObject* type = Py_TYPE(object.ptr());
   if (last.first == type) return last.second;
   auto found = tables->find(type);
   if (found == tables->end()) {
-    const ExchangeTable* table = table_of(type);  // runs Python: another thread may get here meanwhile
+    const ExchangeTable* table = table_of(type);  // runs Python code, so another thread may run this function meanwhile
     bool is_new = false;
     std::tie(found, is_new) = tables->try_emplace(type, table);
-    if (is_new) Py_INCREF(reinterpret_cast<PyObject*>(type));  // its address stays its own
+    // Keeps the type alive, so that its address is not reused.
+    if (is_new) Py_INCREF(reinterpret_cast<PyObject*>(type));
   }
   last = *found;
   return last.second;
@@ -64,7 +66,7 @@ nb::dlpack::dltensor exchanged_tensor(nb::handle object) {
   }
   nb::dlpack::dltensor tensor;
   if (table->tensor_of(object.ptr(), &tensor) != 0) {
-    PyErr_Clear();  // pages of the framework's C++
+    PyErr_Clear();  // the framework's message contains a long C++ stack trace
     const auto text = [](const nb::object& x) { return nb::cast<std::string>(nb::str(x)); };
     throw Error(ErrorCode::kInvalidArgument,
                 text(nb::type_name(object.type())) + " of dtype " + text(nb::getattr(object, "dtype", nb::none())) +

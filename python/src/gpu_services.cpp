@@ -1,4 +1,4 @@
-// What the package asks of GPUs beside the two calls: memory, streams, and their list.
+// GPU services for the Python package: memory, streams, and the list of GPUs.
 #include "gpu_services.hpp"
 
 #include <nanobind/ndarray.h>
@@ -28,21 +28,22 @@
 namespace attend::python {
 namespace {
 
-/// Memory of the library's pool that a Python array owns.
+/// Memory from the library's pool that a Python array owns.
 struct OwnedMemory {
   cuda::DevicePointer data = 0;
   int index = 0;
   cuda::StreamHandle stream = nullptr;
-  nb::object stream_owner;  // keeps the stream, as long as the memory is to go back in its order; else none
+  // Keeps the stream alive if the memory is freed in stream order; otherwise None.
+  nb::object stream_owner;
 
   ~OwnedMemory() {
     if (data == 0) return;
     try {
       const cuda::ContextGuard context(index);
-      if (stream_owner.is_none()) cuda::driver().context_synchronize();  // who may be working on it is not known
+      if (stream_owner.is_none()) cuda::driver().context_synchronize();  // the streams that use the memory are unknown
       cuda::driver().mem_free_async(data, stream);
     } catch (const Error&) {
-      // The driver has shut down, and the memory with it.
+      // The driver has already shut down and has freed the memory.
     }
   }
 };
@@ -70,14 +71,14 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
     case DType::kI32:
     case DType::kI64:
       return of(Code::Int);
-    case DType::kF8E4M3:  // no GPU takes it yet
+    case DType::kF8E4M3:  // no GPU kernel supports it yet
       break;
   }
   throw Error(ErrorCode::kInternal, std::string("DLPack has no dtype ") + dtype_name(dtype));
 }
 
-/// Uninitialised, dense memory of `bytes` on a GPU, in the order of `stream`; given back in the same order where
-/// `stream_owner` is given, else once the GPU has done everything.
+/// Allocates uninitialised dense memory of `bytes` bytes on a GPU, in the order of `stream`. If `stream_owner` is
+/// given, the memory is freed in the order of the stream. Otherwise it is freed after the GPU has finished all work.
 nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
                       std::uintptr_t stream, nb::object stream_owner) {
   const nb::dlpack::dtype type = dlpack_type(named("cuda_empty", dtype));
@@ -91,17 +92,17 @@ nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& 
   const nb::capsule owner(memory.release(), [](void* held) noexcept { delete static_cast<OwnedMemory*>(held); });
   nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr, type, nb::device::cuda::value,
                                    index);
-  return nb::cast(array);  // of an lvalue with an owner: no copy, which a moved one would be
+  return nb::cast(array);  // casting an lvalue with an owner does not copy; casting an rvalue would
 }
 
-/// Returns when all that was put on `stream` so far is done.
+/// Waits until all work on `stream` is done.
 void synchronize(int index, std::uintptr_t stream) {
   const nb::gil_scoped_release release;
   const cuda::ContextGuard guard(index);
   cuda::synchronize(reinterpret_cast<cuda::StreamHandle>(stream));
 }
 
-/// Work that is put on `second` from now on starts after what is on `first` already.
+/// Makes later work on `second` wait for the work that is already on `first`.
 void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
   if (first == second) return;
   const cuda::ContextGuard guard(index);
@@ -110,7 +111,7 @@ void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
   event.make_wait(reinterpret_cast<cuda::StreamHandle>(second));
 }
 
-/// What the library's pool on a GPU holds, in bytes; with `reset`, the peaks start anew afterwards.
+/// Returns the usage of the library's pool on a GPU, in bytes. If `reset`, resets the peaks afterwards.
 nb::dict memory(int index, bool reset) {
   const cuda::PoolUsage usage = cuda::memory_pool_usage(index);
   if (reset) cuda::reset_memory_pool_peaks(index);
@@ -122,8 +123,8 @@ nb::dict memory(int index, bool reset) {
   return entry;
 }
 
-/// The softmax between two batched products, of the measuring tools: puts it on `stream`. Addresses of dense matrices
-/// (num_matrices, seqlen_q, seqlen_k) in f16 or bf16; p is 0 forward.
+/// Launches the softmax between two batched products on `stream`, for the measuring tools. The addresses are those of
+/// dense (num_matrices, seqlen_q, seqlen_k) matrices in f16 or bf16. In the forward pass, p is 0.
 void scaled_softmax(std::uintptr_t in, std::uintptr_t p, std::uintptr_t out, const std::string& dtype,
                     const std::tuple<std::int64_t, std::int64_t, std::int64_t>& shape, double scale, bool causal,
                     int index, std::uintptr_t stream) {
@@ -141,7 +142,7 @@ void scaled_softmax(std::uintptr_t in, std::uintptr_t p, std::uintptr_t out, con
                        index, reinterpret_cast<cuda::StreamHandle>(stream));
 }
 
-/// The GPUs of this machine; none where there is no driver. Loads the driver.
+/// Returns the GPUs of this machine, or an empty list without a driver. Loads the driver.
 nb::list gpu_list() {
   nb::list list;
   try {
@@ -158,12 +159,12 @@ nb::list gpu_list() {
       list.append(entry);
     }
   } catch (const Error&) {
-    // That there is no GPU is the answer then.
+    // An error means that there is no GPU.
   }
   return list;
 }
 
-/// {"path", "version"} of one of NVIDIA's libraries, or {"lack"}.
+/// Returns {"path", "version"} of an NVIDIA library, or {"lack"} if it is missing.
 nb::dict library_entry(const cuda::FoundLibrary& library) {
   nb::dict entry;
   if (library.lack.empty()) {

@@ -1,4 +1,4 @@
-// What the package asks of GPUs beside the two calls: memory, streams, and their list.
+// GPU services for the Python package: memory, streams, and the list of GPUs.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,7 +7,8 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Adds cuda_empty, synchronize, order_streams, memory and gpus to the extension module.
+/// Adds cuda_empty, synchronize, order_streams, memory, gpus, libraries, kernel_digest and scaled_softmax to the
+/// extension module.
 void add_gpu_services(nb::module_& m);
 
 }  // namespace attend::python

@@ -1,9 +1,9 @@
-// attend._core: the two calls of the library, and the properties of this build. Services of GPUs are in
-// gpu_services.cpp, calls on tensors of torch in torch_attention.cpp and torch_serving.cpp, rings in ring.cpp, serving
-// in serving.cpp.
+// attend._core: the calls of the library and the properties of this build. Other files add GPU services
+// (gpu_services.cpp), calls on torch tensors (torch_attention.cpp, torch_serving.cpp), rings (ring.cpp) and serving
+// (serving.cpp).
 //
-// The package's front ends (attend/_arrays.py, attend/torch) turn their tensors into Array and allocate the results;
-// here the arguments become views, and the GIL is released while the library works.
+// The Python front ends (attend/_arrays.py, attend/torch) convert their tensors to Array and allocate the results. The
+// functions here convert the arguments to views and release the GIL while the library runs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -55,15 +55,16 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
   run_backward({q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings}, reinterpret_cast<Stream>(stream));
 }
 
-/// Refuses the shapes, strides, dtypes and settings that forward and backward refuse, and reads no memory. `gradients`
-/// none: forward. The arrays say that they are on a GPU, since offsets of packed sequences are not read there.
+/// Refuses the shapes, strides, dtypes and settings that forward and backward refuse, without reading memory. If
+/// `gradients` is None, checks a forward call. The arrays claim to be on a GPU, because on a GPU the library does not
+/// read the offsets of packed sequences.
 void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
            nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
   std::ignore = call.gradients ? core::make_problem(call.backward()) : core::make_problem(call.forward());
 }
 
-/// Refuses a setting of another type than it has, by name.
+/// Refuses a setting of the wrong type, by name.
 void check_settings(nb::handle settings) {
   std::ignore = options_without_extras(settings);
   std::ignore = layout_of_call(settings);
@@ -117,7 +118,7 @@ nb::list backend_list() {
   return list;
 }
 
-/// By dtype; bf16 only if a unit of the processor multiplies it.
+/// Returns the peak per dtype. Includes bf16 only if the processor has a unit that multiplies it.
 std::map<std::string, double> cpu_peak_gflops(int threads) {
   std::map<std::string, double> peaks = {{"f32", cpu::f32_peak_gflops(threads)}};
   if (const double bf16 = cpu::bf16_peak_gflops(threads); bf16 > 0) peaks["bf16"] = bf16;
@@ -148,11 +149,12 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
     const nb::object type = nb::module_::import_("attend._errors").attr(exception_name(error.code()));
     PyErr_SetString(type.ptr(), in_pythons_words(error.what()).c_str());
   } catch (const cpu::Interrupted&) {
-    // The handler of a signal has raised: KeyboardInterrupt, as a rule.
+    // A signal handler has already set a Python exception, usually KeyboardInterrupt.
   }
 }
 
-/// Lets Python's signal handlers run. True if one of them has raised. The thread may have released the GIL.
+/// Runs Python's signal handlers. Returns true if one of them has raised an exception. The calling thread need not hold
+/// the GIL.
 bool a_signal_raised() {
   if (is_thread_of_xla() || ort::is_running()) return false;
   const nb::gil_scoped_acquire acquire;

@@ -14,14 +14,14 @@
 namespace attend::python {
 namespace {
 
-/// The values of an option with which its settings are kept. They are immutable, and identity or equal bits tell them
-/// apart.
+/// The values of an option that allow caching of the settings. These values are immutable, so identity or equal bits
+/// identify them.
 enum class Kept : std::uint8_t {
   kFlag,          ///< True or False
   kNumber,        ///< a float or an int
-  kNumberOrNone,  ///< or None
+  kNumberOrNone,  ///< a float, an int or None
   kText,          ///< a str
-  kDefault,       ///< its default alone
+  kDefault,       ///< only its default
 };
 
 constexpr std::pair<std::string_view, Kept> kKeptWithOthers[] = {{"layout", Kept::kText},
@@ -30,7 +30,8 @@ constexpr std::pair<std::string_view, Kept> kKeptWithOthers[] = {{"layout", Kept
                                                                  {"deterministic", Kept::kFlag},
                                                                  {"compute", Kept::kText}};
 
-/// Numbers that modify scores are kept with settings. Dropout is not: Python draws its seed.
+/// Returns which values of an option can be cached. Numbers that modify scores can be cached. Dropout cannot, because
+/// Python draws its seed.
 Kept kept_of(std::string_view name) {
   for (const auto& [kept_name, kept] : kKeptWithOthers) {
     if (name == kept_name) return kept;
@@ -47,32 +48,33 @@ struct Option {
   nb::object default_value;
 };
 
-/// The keyword arguments of attend.attention but return_lse, in their order. It outlives the interpreter.
+/// The keyword arguments of attend.attention in their order, without return_lse. The list outlives the interpreter.
 const std::vector<Option>* known_options = nullptr;
 
 constexpr std::size_t kMostOptions = 24;
-using Values = std::array<nb::handle, kMostOptions>;  // the first known_options->size() are set
+using Values = std::array<nb::handle, kMostOptions>;  // only the first known_options->size() are set
 
 struct Known {
-  nb::object options;  ///< holds the values
+  nb::object options;  ///< keeps the values alive
   Values values;
   std::shared_ptr<const ReadSettings> settings;
 };
 
-/// The GIL guards it.
+/// Returns the cached settings. The GIL guards them.
 std::vector<std::unique_ptr<const Known>>& all_known() {
   static auto* all = new std::vector<std::unique_ptr<const Known>>();  // outlives the interpreter
   return *all;
 }
 
-/// Replaces the oldest if there are many. A program that computes another scale for each call reads each anew.
+/// Adds settings to the cache and replaces the oldest ones if it is full. A program that computes a new scale for each
+/// call misses the cache each time.
 void remember(std::unique_ptr<const Known> known) {
   constexpr std::size_t kMost = 32;
   static std::size_t oldest = 0;
   if (all_known().size() < kMost) {
     all_known().push_back(std::move(known));
   } else {
-    all_known()[oldest].swap(known);  // the former is destroyed after this, since that may run Python
+    all_known()[oldest].swap(known);  // destroys the old entry after the swap, because that may run Python code
     oldest = (oldest + 1) % kMost;
   }
 }
@@ -85,7 +87,7 @@ bool is_number(nb::handle x) {
   return is_float(x) || Py_TYPE(x.ptr()) == &PyLong_Type;
 }
 
-/// Two objects of one float are the same: a caller's float is often another object at each call.
+/// Compares floats by their bits, because a caller often passes a new float object in each call.
 bool is_same(nb::handle a, nb::handle b) {
   if (a.is(b)) return true;
   if (!is_float(a) || !is_float(b)) return false;
@@ -120,7 +122,8 @@ ReadSettings read(nb::handle tuple) {
   return {nb::borrow(tuple), options_without_extras(tuple), layout_of_call(tuple)};
 }
 
-/// A Settings of the options; not valid if Python has to resolve them, or refuses the layout.
+/// Returns a Settings tuple for the options. Returns an invalid object if Python must resolve the options or if the
+/// layout is unknown.
 nb::object tuple_of(const Values& values) {
   const std::vector<Option>& options = *known_options;
   for (std::size_t i = 0; i < options.size(); ++i) {
@@ -131,7 +134,7 @@ nb::object tuple_of(const Values& values) {
     if (options[i].kept != Kept::kDefault) given[options[i].name.c_str()] = values[i];
   }
   const char* const layout = PyUnicode_AsUTF8AndSize(nb::object(given["layout"]).ptr(), nullptr);
-  if (layout == nullptr) PyErr_Clear();  // no text: Python refuses it
+  if (layout == nullptr) PyErr_Clear();  // not valid text: Python refuses it
   if (layout == nullptr || (layout != std::string_view("bhsd") && layout != std::string_view("bshd"))) return {};
   return torch->settings_type(**given);
 }
@@ -143,7 +146,7 @@ void learn_defaults(const nb::dict& defaults) {
   for (const auto& [name, value] : defaults) {
     auto text = nb::cast<std::string>(name);
     const bool is_of_python = text == "return_lse" || text == "score" || text == "captures" || text == "block_mask";
-    if (is_of_python) continue;  // Python looks at these itself
+    if (is_of_python) continue;  // Python handles these options
     const Kept kept = kept_of(text);
     options->push_back({std::move(text), kept, nb::borrow(value)});
   }

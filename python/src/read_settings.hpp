@@ -1,4 +1,4 @@
-// Settings that are read once and kept: a model's calls have the same ones step after step.
+// Caches settings that have been read, because a model's calls repeat the same settings.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,23 +9,23 @@
 
 namespace attend::python {
 
-/// A Settings of attend/_settings.py, and the library's options and layout that it stands for.
+/// A Settings tuple of attend/_settings.py, with the options and the layout for the library.
 struct ReadSettings {
   nb::object tuple;
   Options options;
   Layout layout = Layout::kBhsd;
 };
 
-/// Learns the options of `attend.attention`: its keyword arguments in their order, with their defaults.
+/// Stores the options of `attend.attention`: its keyword arguments in their order, with their defaults.
 void learn_defaults(const nb::dict& defaults);
 
-/// The settings of a call of `attend.attention`. `options`: the tuple of its keyword arguments in their order, without
-/// return_lse. Null if Python has to resolve them: an option is a tensor, is rarely given, or has an unusual type.
+/// Returns the settings of an `attend.attention` call. `options` is the tuple of its keyword arguments in their order,
+/// without return_lse. Returns null if Python must resolve the options, because an option is a tensor, is rarely given,
+/// or has an unusual type. Requires learn_defaults and learn_torch.
 /// @throws Error (kInvalidArgument) naming the option.
-/// After learn_defaults and learn_torch.
 [[nodiscard]] std::shared_ptr<const ReadSettings> settings_of_options(const nb::tuple& options);
 
-/// The settings in `tuple`, a Settings. They are not read again if this very tuple is known.
+/// Returns the settings in `tuple`, a Settings. If this tuple object is cached, it is not read again.
 /// @throws Error (kInvalidArgument) naming the setting.
 [[nodiscard]] std::shared_ptr<const ReadSettings> settings_of_tuple(nb::handle tuple);
 

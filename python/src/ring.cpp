@@ -1,4 +1,5 @@
-// The package's front ends of rings (attend/ring) connect ranks and hand over tensors; the steps are the library's.
+// Bindings of ring attention. The Python front ends (attend/ring) connect the ranks and pass tensors. The library runs
+// the steps.
 #include "ring.hpp"
 
 #include <nanobind/stl/array.h>
@@ -39,7 +40,7 @@ Sharding sharding_of(const std::string& name) {
   throw Error(ErrorCode::kInvalidArgument, "sharding: '" + name + "', allowed 'contiguous', 'zigzag', 'striped'");
 }
 
-/// How a call is spread over the ranks: the sharding and the algorithm by their names, and RingParams::seed_of_rank_0.
+/// How a call is distributed over the ranks: names of sharding and algorithm, and RingParams::seed_of_rank_0.
 using Spread = std::tuple<std::string, std::string, bool>;
 
 RingParams ring_params_of(const Spread& spread) {
@@ -56,18 +57,19 @@ RingParams ring_params_of(const Spread& spread) {
       "algorithm: '" + algorithm + "', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all', 'two_level'");
 }
 
-/// A Python function for threads that do not hold the GIL, which the last copy takes to let go of it.
+/// A Python function that threads without the GIL can copy and call. The last copy acquires the GIL to release the
+/// function.
 class Function {
  public:
   explicit Function(nb::object function)
       : function_(new nb::object(std::move(function)), [](nb::object* held) {
           const nb::gil_scoped_acquire acquire;
-          const nb::error_scope kept;  // that of an interrupt, which ends the call by which this goes
+          const nb::error_scope kept;  // preserves the pending exception of an interrupt
           delete held;
         }) {}
 
-  /// @throws Error (kInternal) with the text of an exception of Python's. Those that are to end the program, as
-  /// KeyboardInterrupt is, end the call as other interrupts do: cpu::Interrupted, and Python's exception is set.
+  /// Calls the function. An exception derived from Exception becomes an Error (kInternal) with its text. Other
+  /// exceptions, such as KeyboardInterrupt, stay set in Python and become cpu::Interrupted.
   template <class... Arguments>
   Function call(Arguments... arguments) const {
     const nb::gil_scoped_acquire acquire;
@@ -88,7 +90,7 @@ class Function {
   std::shared_ptr<nb::object> function_;
 };
 
-/// Memory of a message, as long as the message is under way. Called with the GIL.
+/// Returns a memoryview of a message, valid while the message is in transfer. Requires the GIL.
 nb::object memory_of(const std::byte* data, std::size_t bytes, int access) {
   auto* const address = reinterpret_cast<char*>(const_cast<std::byte*>(data));
   return nb::steal(PyMemoryView_FromMemory(address, static_cast<Py_ssize_t>(bytes), access));
@@ -102,7 +104,8 @@ nb::object writable(std::span<std::byte> bytes) {
   return memory_of(bytes.data(), bytes.size(), PyBUF_WRITE);
 }
 
-/// send(to, channel, memory) and receive(from, channel, memory) give functions that wait; all_gather(mine, all).
+/// Makes a ring from Python callbacks. send(to, channel, memory) and receive(from, channel, memory) return functions
+/// that wait. all_gather(mine, all) returns when it is done.
 RingContext callback_ring(int rank, int size, nb::object send, nb::object receive, nb::object all_gather,
                           nb::object fail) {
   const auto begin = [](const Function& function, int peer, int channel, auto bytes, auto* memory) {
@@ -124,7 +127,7 @@ RingContext callback_ring(int rank, int size, nb::object send, nb::object receiv
   };
   callbacks.fail = [f = Function(std::move(fail))](const std::string& why) {
     const nb::gil_scoped_acquire acquire;
-    const nb::error_scope kept;  // no function of Python's may run with an exception set: it would be lost
+    const nb::error_scope kept;  // a Python call would lose an exception that is already set
     (void)f.call(why);
   };
   return make_callback_ring(rank, size, std::move(callbacks));
@@ -146,8 +149,8 @@ RingContext nccl_ring(const nb::bytes& id, int rank, int size, int device, doubl
   return make_nccl_ring(made, rank, size, device, {.timeout = timeout, .copy_engines = copy_engines});
 }
 
-/// The call, and how it is spread. Where this rank's arguments are none of the library's, the others are told, who
-/// would wait for it.
+/// Returns the result of `make`. If the arguments of this rank are invalid, notifies the other ranks, which would
+/// otherwise wait for the call.
 template <class Make>
 auto told(const RingContext& context, Make make) {
   try {
@@ -162,7 +165,8 @@ auto told(const RingContext& context, Make make) {
   }
 }
 
-/// A call that this rank's front end refuses with an exception of `kind`, as attend/_errors.py calls it.
+/// Reports to the other ranks that the front end of this rank refuses the call. `kind` is the exception's name in
+/// attend/_errors.py.
 void refuse(const RingContext& context, const std::string& kind, const std::string& text) {
   const ErrorCode code = kind == "ArgumentError"      ? ErrorCode::kInvalidArgument
                          : kind == "UnsupportedError" ? ErrorCode::kUnsupported
@@ -171,13 +175,13 @@ void refuse(const RingContext& context, const std::string& kind, const std::stri
   ring::refuse(context.transport(), Error(code, text));
 }
 
-/// A rendezvous in which all ranks have to say the same: `value` of what is called `name`.
+/// Waits for all ranks and checks that they pass the same `value` for `name`.
 void agree(const RingContext& context, const std::string& name, const std::string& value) {
   const nb::gil_scoped_release release;
   (void)ring::agree_on_next_call(context.transport(), [&] { return ring::Fields{{name, value}}; });
 }
 
-/// The calls of the others end, and so does every later one.
+/// Ends the current calls of all other ranks and makes every later call fail.
 void fail(const RingContext& context, const std::string& why) {
   const nb::gil_scoped_release release;
   context.transport().fail(why);
@@ -222,7 +226,8 @@ nb::dict step_of(const RingStep& step) {
   return entry;
 }
 
-/// `q` and `k` are (batch, heads, tokens of the whole, head_dim), with head_dim_v in `k`.
+/// Returns the explanation of a ring call. `q` and `k` are (batch, heads, tokens of all ranks, head_dim). The last
+/// number of `k` is head_dim_v.
 nb::list explain(int num_ranks, bool on_gpu, const std::string& dtype, const Shape& q, const Shape& k, bool is_backward,
                  bool causal, std::int64_t window_left, std::int64_t window_right, double dropout_p,
                  const Spread& spread) {
@@ -257,7 +262,7 @@ nb::list explain(int num_ranks, bool on_gpu, const std::string& dtype, const Sha
   return list;
 }
 
-/// The numbers as i64, one after another: lists of them would be long.
+/// Returns the positions as consecutive i64 values. A Python list would be large.
 nb::bytes positions(const std::string& sharding, std::int64_t seqlen, int rank, int num_ranks,
                     const std::vector<std::int32_t>& cu_seqlens) {
   const std::vector<std::int64_t> rows = shard_positions(sharding_of(sharding), seqlen, rank, num_ranks, cu_seqlens);

@@ -1,4 +1,4 @@
-// Ring attention for the package: ranks of rings, their two calls, and who holds which rows.
+// Ring attention for the Python package: ring contexts, forward and backward, and the positions of each rank's rows.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -33,7 +33,7 @@ StridedTensor named_view(const std::string& name, nb::handle array) {
   try {
     const Array a = Array::view(array);
     for (int d = 0; d < a.num_dims; ++d) {
-      // Without elements there may be no address either, which the library would name.
+      // Refuses an empty tensor here, because it may have no address and the library would report that instead.
       if (a.shape[d] == 0) throw Error(ErrorCode::kInvalidArgument, "extent 0, allowed 1 to 2147483647");
     }
     return strided_view(a);
@@ -51,7 +51,7 @@ std::vector<ScoreCapture> captures_of(const nb::tuple& names, const nb::tuple& a
   return captures;
 }
 
-/// With the arrays that it reads: some are copies that nobody else holds.
+/// A score function with the arrays that it reads. Some of these arrays are copies that only this object keeps alive.
 struct HeldFunction {
   ScoreFunction function;
   nb::object arrays;
@@ -65,12 +65,12 @@ HeldFunction with(const HeldFunction& held, const nb::tuple& names, const nb::tu
   return {held.function.with(captures_of(names, arrays)), arrays};
 }
 
-/// Only to call with_arrays of.
+/// Returns a function without arrays. Only its with_arrays may be used.
 HeldFunction without(const HeldFunction& held) {
   return {held.function, nb::none()};
 }
 
-/// gpu: where it is made; negative: on the CPU.
+/// Makes a block mask on GPU `gpu`, or on the CPU if `gpu` is negative.
 BlockMask make_mask(const std::string& text, const nb::tuple& names, const nb::tuple& arrays, std::int64_t batch,
                     std::int64_t num_heads, std::int64_t seqlen_q, std::int64_t seqlen_k, int gpu,
                     std::uintptr_t stream) {
@@ -86,7 +86,7 @@ void set_own(Params& params, const HeldFunction* held, const BlockMask* mask) {
   params.block_mask = mask;
 }
 
-/// Of the function and the mask, one or both.
+/// Runs forward with a score function, a block mask, or both.
 void forward(const HeldFunction* held, const BlockMask* mask, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
              nb::handle lse, nb::handle extras, nb::handle settings, std::uintptr_t stream) {
   const Call arguments(q, k, v, o, lse, nb::none(), extras, settings);
@@ -96,13 +96,13 @@ void forward(const HeldFunction* held, const BlockMask* mask, nb::handle q, nb::
   attend::forward(call);
 }
 
-/// What backward and its preparation have in common: the arguments, and the library's call of them. It stays where it
-/// is made, because the call points into it.
+/// The arguments of backward and the library's call, shared with its preparation. The object cannot move, because the
+/// call points into it.
 struct BackwardWithOwn {
   Call arguments;
   BackwardCall call;
 
-  /// names, arrays: of gradients of captures.
+  /// @param names, arrays  gradients of captures
   BackwardWithOwn(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
                   Call those, std::uintptr_t stream)
       : arguments(std::move(those)), call(arguments.backward(reinterpret_cast<Stream>(stream))) {
@@ -125,7 +125,7 @@ void backward(const HeldFunction* held, const BlockMask* mask, const nb::tuple& 
   attend::backward(own.call);
 }
 
-/// Compiles and loads what backward of such tensors runs. No memory is read: the arrays may be addresses alone.
+/// Compiles and loads the kernels of backward for such tensors. Reads no memory, so the arrays may have only addresses.
 void prepare_backward(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
                       nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients,
                       nb::handle extras, nb::handle settings) {

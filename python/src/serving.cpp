@@ -1,5 +1,5 @@
-// The arguments of attend::decode, append and merge, from the named tuples of the package's front ends
-// (attend/_serving.py).
+// Converts the named tuples of the Python front ends (attend/_serving.py) to the arguments of attend::decode, append
+// and merge.
 #include "serving.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ QueryPositions query_positions_of(const std::string& name) {
   refuse(fmt::format("query_positions: '{}', allowed 'last', 'first', 'one'", name));
 }
 
-/// The fields of both tuples, read by type. Everything that is read lives as long as the tuples do.
+/// Reads the fields of both tuples by type. The results are valid as long as the tuples.
 class Fields {
  public:
   Fields(nb::handle tensors, nb::handle numbers) : tensors_(tensors), numbers_(numbers) {}
@@ -62,7 +62,7 @@ class Fields {
     return number<double>(kScale);
   }
   [[nodiscard]] Layout layout() const { return dense_layout_of(number<std::string>("layout")); }
-  /// Of q and k, whose rows are packed if there are offsets.
+  /// Returns the layout of q or k. Rows with offsets are packed.
   [[nodiscard]] Layout layout_with(TensorField offsets) const { return has(offsets) ? Layout::kThd : layout(); }
 
  private:
@@ -70,15 +70,15 @@ class Fields {
   nb::handle numbers_;
 };
 
-/// The rows of q or k: packed if there are offsets.
+/// The rows of q or k. Rows with offsets are packed.
 struct Rows {
   Tensor tensor;
   const std::int32_t* offsets = nullptr;
   std::int64_t num_sequences = 0;
-  std::int64_t most = 0;  ///< packed: an upper bound of a sequence's rows
+  std::int64_t most = 0;  ///< packed: an upper bound of the rows per sequence
 
   [[nodiscard]] std::int64_t count() const { return tensor.shape[0] * tensor.shape[2]; }
-  /// What `Entries::batch` is for an array with an entry for each row.
+  /// Returns `Entries::batch` for an array with one entry per row.
   [[nodiscard]] std::int64_t batch() const { return offsets != nullptr ? -1 : num_sequences; }
 };
 
@@ -95,7 +95,7 @@ Rows rows_of(const Fields& fields, TensorField field, TensorField offsets_field,
   return rows;
 }
 
-/// An array of one i32 for each sequence, or null.
+/// Returns an array of one i32 per sequence, or null.
 const std::int32_t* per_sequence(const Fields& fields, TensorField field, const char* name, const Rows& rows) {
   const MaybeArray array = fields.maybe(field);
   if (!array) return nullptr;
@@ -103,7 +103,7 @@ const std::int32_t* per_sequence(const Fields& fields, TensorField field, const 
   return static_cast<const std::int32_t*>(entries_view(name, *array, allowed));
 }
 
-/// An array of an entry for each row, or null.
+/// Returns an array of one entry per row, or null.
 const void* per_row(const Fields& fields, TensorField field, const Rows& rows, const char* dtype,
                     const char* or_dtype = nullptr) {
   const MaybeArray array = fields.maybe(field);
@@ -113,7 +113,7 @@ const void* per_row(const Fields& fields, TensorField field, const Rows& rows, c
   return entries_view(field.name, *array, allowed);
 }
 
-/// The factors of a cache: one; one of each head; of each sequence and head; or of each row of the cache.
+/// Returns the scaling factors of a cache: one factor, or one per head, per sequence and head, or per cache row.
 std::optional<ConstTensor> maybe_descale(const Fields& fields, TensorField field) {
   const MaybeArray array = fields.maybe(field);
   if (!array) return std::nullopt;
@@ -151,7 +151,7 @@ std::optional<ConstTensor> maybe_per_head(const Fields& fields, TensorField fiel
   return per_head_view(field.name, *array);
 }
 
-/// A cache, whose 8-bit floats have torch's name.
+/// Returns a cache. Its 8-bit floats have torch's dtype name.
 std::optional<Tensor> maybe_cache(const Fields& fields, TensorField field) {
   MaybeArray array = fields.maybe(field);
   if (!array) return std::nullopt;
@@ -184,7 +184,7 @@ DecodeParams decode_params_of(const Fields& fields, const Rows& q) {
   return params;
 }
 
-/// `params.compute` is left out: the caller holds its text.
+/// Returns the call without `params.compute`, whose string the caller holds.
 DecodeCall decode_call_of(const Fields& fields, const Rows& q) {
   const Layout of_q = fields.layout_with("cu_seqlens_q");
   DecodeCall call;
@@ -211,7 +211,7 @@ std::optional<Rotary> rotary_of(const Fields& fields, const Rows& k) {
   return rotary;
 }
 
-/// What append and a decode with new keys have in common.
+/// Returns the call for append, or for the append part of a decode with new keys.
 AppendCall append_call_of(const Fields& fields, const Rows& k) {
   AppendCall call;
   call.k = k.tensor;
@@ -246,7 +246,7 @@ Rows query_rows_of(const Fields& fields) {
   return rows_of(fields, "q", "cu_seqlens_q", "max_seqlen_q");
 }
 
-/// The append that goes before a decode with new keys.
+/// Returns the append call that runs before a decode with new keys.
 std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   if (!fields.has("k")) return std::nullopt;
   const Rows k = new_rows_of(fields);
@@ -254,8 +254,8 @@ std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   return append_call_of(fields, k);
 }
 
-/// Refuses the shapes, strides, dtypes and numbers that decode refuses, and reads no memory. The arrays say that they
-/// are on a GPU, since offsets of packed rows are not read there.
+/// Refuses the shapes, strides, dtypes and numbers that decode refuses, without reading memory. The arrays claim to be
+/// on a GPU, because on a GPU the library does not read the offsets of packed rows.
 void check_decode(nb::handle tensors, nb::handle numbers) {
   const Fields fields(tensors, numbers);
   const Rows q = query_rows_of(fields);
@@ -279,7 +279,7 @@ AppendCall whole_append_call_of(const Fields& fields) {
   return call;
 }
 
-/// As check_decode.
+/// Checks the arguments of append, like check_decode.
 void check_append(nb::handle tensors, nb::handle numbers) {
   std::ignore = core::make_append_problem(whole_append_call_of({tensors, numbers}));
 }
@@ -291,7 +291,7 @@ struct MergeCall {
   MergeParams params;
 };
 
-/// `states`: tuples (o, lse). `layout_name`: "thd" for packed rows.
+/// Reads the arguments of merge. `states` has tuples (o, lse). `layout_name` is "thd" for packed rows.
 MergeCall merge_call_of(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks,
                         const std::string& layout_name, nb::handle lse_base2) {
   const Layout layout = layout_of(layout_name);
@@ -315,7 +315,7 @@ void merge(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks, co
   attend::merge(call.states, call.o, call.lse ? &*call.lse : nullptr, call.params, reinterpret_cast<Stream>(stream));
 }
 
-/// As check_decode.
+/// Checks the arguments of merge, like check_decode.
 void check_merge(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks, const std::string& layout,
                  nb::handle lse_base2) {
   const MergeCall call = merge_call_of(states, o, lse, sinks, layout, lse_base2);

@@ -9,13 +9,13 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// The library's calls of the named tuples Tensors and Numbers (attend/_serving.py), without the GIL. The tensors are
-/// Arrays, or tensors whose type has DLPack's C exchange table; those that are written are there already.
+/// Run the library on the named tuples Tensors and Numbers (attend/_serving.py), without holding the GIL. A tensor is
+/// an Array or has a type with DLPack's C exchange table. The caller has already allocated the outputs.
 void decode(nb::handle tensors, nb::handle numbers, std::uintptr_t stream);
 void append(nb::handle tensors, nb::handle numbers, std::uintptr_t stream);
 
-/// Adds decode, append and merge to the extension module, and SERVING_TENSORS and SERVING_NUMBERS, the fields of the
-/// named tuples that the first two take (attend/_serving.py).
+/// Adds decode, append and merge to the extension module, and SERVING_TENSORS and SERVING_NUMBERS, the field names of
+/// the named tuples Tensors and Numbers (attend/_serving.py).
 void add_serving(nb::module_& m);
 
 }  // namespace attend::python

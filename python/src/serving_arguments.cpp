@@ -19,7 +19,7 @@ namespace {
 
 using nb::dlpack::dltensor;
 
-/// Where a keyword argument goes: the first that is set.
+/// Destination of a keyword argument. The first member that is set applies.
 struct Place {
   nb::handle ServingArguments::*member = nullptr;
   std::optional<std::size_t> tensor = {}, number = {};
@@ -31,7 +31,7 @@ constexpr std::pair<std::string_view, nb::handle ServingArguments::*> kMembers[]
     {"head_dim_v", &ServingArguments::head_dim_v},
     {"return_lse", &ServingArguments::return_lse}};
 
-/// The keyword arguments of each call, in their order. They outlive the interpreter.
+/// Returns the destinations of a call's keyword arguments, in their order. They outlive the interpreter.
 std::vector<Place>& places_of(ServingCall call) {
   static auto* places = new std::array<std::vector<Place>, 2>();
   return (*places)[static_cast<std::size_t>(call)];
@@ -73,7 +73,7 @@ bool is_text(nb::handle x, const char* text) {
   return Py_TYPE(x.ptr()) == &PyUnicode_Type && PyUnicode_CompareWithASCIIString(x.ptr(), text) == 0;
 }
 
-/// The value of a whole number of Python between the bounds.
+/// Returns the value of a Python int if it is between the bounds.
 std::optional<std::int64_t> whole_between(nb::handle x, std::int64_t least, std::int64_t most) {
   if (!is_whole(x)) return std::nullopt;
   int overflow = 0;
@@ -85,7 +85,7 @@ std::optional<std::int64_t> whole_between(nb::handle x, std::int64_t least, std:
 bool place_rotary(ServingArguments& x) {
   if (x.rotary.is_none()) return true;
   if (!x.rotary.type().is(torch->rotary_type)) return false;
-  enum : std::uint8_t { kCos, kSin, kInterleaved, kFirstColumn, kSeqlens };  // attend._serving.Rotary
+  enum : std::uint8_t { kCos, kSin, kInterleaved, kFirstColumn, kSeqlens };  // field order of attend._serving.Rotary
   x.tensor("rotary_cos") = item_of(x.rotary, kCos);
   x.tensor("rotary_sin") = item_of(x.rotary, kSin);
   x.tensor("rotary_seqlens") = item_of(x.rotary, kSeqlens);
@@ -94,7 +94,7 @@ bool place_rotary(ServingArguments& x) {
   return x.has("rotary_cos") && x.has("rotary_sin");
 }
 
-/// Is all given that the call needs, and nothing that means something only with an argument that is not given?
+/// Returns whether all required arguments are given, and no argument that depends on a missing one.
 bool is_complete(ServingCall call, ServingArguments& x) {
   const auto none_of = [&](std::initializer_list<TensorField> fields) {
     return std::ranges::none_of(fields, [&](TensorField field) { return x.has(field); });
@@ -110,10 +110,10 @@ bool is_complete(ServingCall call, ServingArguments& x) {
          none_of({"out", "cu_seqlens_q", "q_norm"});
 }
 
-/// A window of two numbers; None leaves a side open, as the default does.
+/// Reads a window of two numbers. None leaves a side open, like the default.
 bool resolve_window(ServingArguments& x) {
   if (!x.window.is_valid()) return true;
-  if (Py_TYPE(x.window.ptr()) == &PyList_Type) {  // whose items other threads may remove
+  if (Py_TYPE(x.window.ptr()) == &PyList_Type) {  // copied, because another thread may remove items
     x.window_tuple = nb::steal(PyList_AsTuple(x.window.ptr()));
     if (!x.window_tuple.is_valid()) nb::raise_python_error();
     x.window = x.window_tuple;
@@ -125,7 +125,7 @@ bool resolve_window(ServingArguments& x) {
   return true;
 }
 
-/// The fields of the rows of q or k.
+/// The fields that describe the rows of q or k.
 struct RowFields {
   TensorField rows, offsets;
   NumberField most;
@@ -134,7 +134,8 @@ struct RowFields {
 constexpr RowFields kQueryRows = {"q", "cu_seqlens_q", "max_seqlen_q"};
 constexpr RowFields kNewRows = {"k", "cu_seqlens_new", "max_seqlen_new"};
 
-/// An upper bound of the rows of a sequence. None stands for all rows, and for 0 if they are not packed.
+/// Sets the upper bound of rows per sequence if it is None: for packed rows, to the number of all rows; otherwise to
+/// the default.
 bool resolve_most(ServingArguments& x, const RowFields& fields, nb::object& owner) {
   nb::handle& most = x.number(fields.most);
   if (!most.is_none()) return true;
@@ -149,7 +150,7 @@ bool resolve_most(ServingArguments& x, const RowFields& fields, nb::object& owne
   return true;
 }
 
-/// i32 (count), all of them `length`, in memory of the host.
+/// Returns i32 (count) in host memory with all entries equal to `length`.
 Array equal_lengths(std::int64_t count, std::int32_t length) {
   const auto bytes = static_cast<Py_ssize_t>(count * static_cast<std::int64_t>(sizeof(length)));
   Array array;
@@ -164,7 +165,7 @@ Array equal_lengths(std::int64_t count, std::int32_t length) {
   return array;
 }
 
-/// A number in the place of seqlens_k becomes an array with an entry for each sequence.
+/// Replaces a number in seqlens_k with an array that has one entry per sequence.
 bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
   nb::handle& given = x.tensor("seqlens_k");
   if (!is_whole(given)) return true;
@@ -185,7 +186,7 @@ bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
   return true;
 }
 
-/// "bhsd" or "bshd", which packed rows need too.
+/// Reads the layout. It must be "bhsd" or "bshd", for packed rows too.
 bool resolve_layout(ServingArguments& x) {
   const bool is_bshd = is_text(x.number("layout"), "bshd");
   if (!is_bshd && !is_text(x.number("layout"), "bhsd")) return false;
@@ -193,7 +194,7 @@ bool resolve_layout(ServingArguments& x) {
   return true;
 }
 
-/// head_dim_v of decode, which has to be given without v_cache.
+/// Reads head_dim_v of decode, which is required without v_cache.
 bool resolve_head_dim_v(ServingArguments& x) {
   const dltensor keys = exchanged_tensor(x.tensor("k_cache"));
   if (keys.ndim != 4) return false;
@@ -209,7 +210,7 @@ bool resolve_head_dim_v(ServingArguments& x) {
   return given.has_value();
 }
 
-/// Is a number in each field whose default is a float?
+/// Returns whether every field with a float default holds a number.
 bool has_numbers(ServingArguments& x) {
   for (std::size_t i = 0; i < x.numbers.size(); ++i) {
     if (PyFloat_Check(item_of(torch->default_numbers, i).ptr()) && !is_number(x.numbers[i])) return false;

@@ -1,5 +1,5 @@
-// The arguments of attend.decode and attend.append on tensors of torch, as the two functions hand them over, and the
-// fields that they stand for. Whatever is unusual, or refused, is left to Python (attend/torch/_serving.py).
+// The arguments of attend.decode and attend.append on torch tensors, and the fields that they set. Python
+// (attend/torch/_serving.py) handles all unusual or invalid arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,46 +19,47 @@ namespace nb = nanobind;
 
 enum class ServingCall : std::uint8_t { kDecode, kAppend };
 
-/// Learns the keyword arguments of a call in their order.
-/// @throws Error (kInternal) for one that stands for no field.
+/// Stores the keyword arguments of a call in their order.
+/// @throws Error (kInternal) for an argument without a field.
 void learn_serving_options(ServingCall call, const nb::dict& defaults);
 
-/// The fields of a call. They are valid as long as the arguments, and as this.
+/// The fields of a call. They are valid as long as the arguments and this object.
 struct ServingArguments {
   std::array<nb::handle, kNumTensorFields> tensors;  ///< None: not given
   std::array<nb::handle, kNumNumberFields> numbers;
-  // Arguments that are no field. Null: the call has no such argument.
+  // Arguments without a field. Null: the call has no such argument.
   nb::handle window, rotary, head_dim_v, return_lse;
 
-  // Of decode, known once the arguments are resolved.
+  // decode only; set by resolve():
   Layout layout_q = Layout::kBhsd;  ///< kThd: the rows of q are packed
   std::int64_t head_dim_of_values = 0;
 
-  // What handles above may refer to.
+  // Objects that the handles above may refer to.
   nb::object window_tuple, most_q, most_new, lengths_array;
 
   [[nodiscard]] nb::handle& tensor(TensorField field) { return tensors[field.position]; }
   [[nodiscard]] nb::handle& number(NumberField field) { return numbers[field.position]; }
   [[nodiscard]] bool has(TensorField field) const { return !tensors[field.position].is_none(); }
 
-  /// The tensors that are given. A number in the place of seqlens_k is none.
+  /// Returns the given tensors. Excludes a number in seqlens_k.
   [[nodiscard]] std::vector<nb::handle> given_tensors() const;
 };
 
-/// An argument that is not among the keyword arguments.
+/// A positional argument.
 struct PositionalArgument {
   TensorField field;
   nb::handle value;
 };
 
-/// The arguments in their places, with the tensors of a rotary embedding. `options`: the tuple of all keyword arguments
-/// in their order. Nothing if Python has to look at them. After learn_serving_options and learn_torch.
+/// Returns the arguments in their fields, with the tensors of a rotary embedding. `options` is the tuple of all keyword
+/// arguments in their order. Returns nothing if Python must handle the call. Requires learn_serving_options and
+/// learn_torch.
 /// @throws Error (kInternal) if the tuple has another length.
 [[nodiscard]] std::optional<ServingArguments> placed_arguments(ServingCall call, const nb::tuple& options,
                                                                std::initializer_list<PositionalArgument> others);
 
-/// Gives the fields the values that the front ends in Python give them, once torch_route.hpp has allowed the tensors.
-/// False if Python has to look at them.
+/// Sets the fields to the values that the Python front ends would set, after torch_route.hpp has allowed the tensors.
+/// Returns false if Python must handle the call.
 [[nodiscard]] bool resolve(ServingCall call, ServingArguments& x);
 
 }  // namespace attend::python

@@ -1,5 +1,5 @@
-// The fields of the named tuples Tensors and Numbers of attend/_serving.py, which takes their names from here. They are
-// read by position, which is quicker than by name.
+// Fields of the named tuples Tensors and Numbers in attend/_serving.py, which imports these names. The code reads
+// fields by position, which is faster than by name.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline constexpr std::string_view kNumberFields =
     "layout max_seqlen_q scale causal window_left window_right softcap lse_base2 max_seqlen_new rotary_interleaved "
     "rotary_first_column query_positions norm_eps compute";
 
-/// The position of a word; nothing if it is not there.
+/// Returns the position of a word, or nothing if the list does not contain it.
 constexpr std::optional<std::size_t> find_word(std::string_view word, std::string_view words) {
   for (std::size_t position = 0; !words.empty(); ++position) {
     const std::size_t length = std::min(words.find(' '), words.size());
@@ -27,7 +27,7 @@ constexpr std::optional<std::size_t> find_word(std::string_view word, std::strin
   return std::nullopt;
 }
 
-/// The same. A word that is not there does not compile.
+/// Returns the position of a word. Compilation fails if the list does not contain it.
 consteval std::size_t position_of(std::string_view word, std::string_view words) {
   return find_word(word, words).value();
 }
@@ -36,13 +36,13 @@ inline constexpr auto kNumTensorFields = static_cast<std::size_t>(std::ranges::c
 inline constexpr auto kNumNumberFields = static_cast<std::size_t>(std::ranges::count(kNumberFields, ' ') + 1);
 
 struct TensorField {
-  const char* name;  ///< what messages call it too
+  const char* name;  ///< also the name in messages
   std::size_t position;
   consteval TensorField(const char* field) : name(field), position(position_of(field, kTensorFields)) {}
 };
 
 struct NumberField {
-  const char* name;  ///< what messages call it
+  const char* name;  ///< the name in messages
   std::size_t position;
   consteval NumberField(const char* field) : NumberField(field, field) {}
   consteval NumberField(const char* field, const char* shown)

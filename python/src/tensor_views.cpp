@@ -17,7 +17,7 @@ bool has_elements(const dltensor& x) {
   return x.data != nullptr && std::find(x.shape, x.shape + x.ndim, 0) == x.shape + x.ndim;
 }
 
-/// Of the types that GPUs take, or nothing.
+/// Returns the dtype if GPUs support it, otherwise nothing.
 std::optional<DType> dtype_of(const dltensor& x) {
   if (is_bfloat16(x)) return DType::kBF16;
   if (is_float(x, 16)) return DType::kF16;
@@ -25,12 +25,13 @@ std::optional<DType> dtype_of(const dltensor& x) {
   return std::nullopt;
 }
 
-/// Is the last dimension dense, has the tensor elements, and are they of a dtype that GPUs take?
+/// Returns whether the tensor has elements of a dtype that GPUs support and a contiguous last dimension.
 bool has_rows(const dltensor& x) {
   return x.strides[x.ndim - 1] == 1 && dtype_of(x).has_value() && has_elements(x);
 }
 
-/// The view (batch, heads, rows, width) of a tensor with these dimensions at the positions `at`. -1 stands for width 1.
+/// Returns the view (batch, heads, rows, width) of a tensor. `at` gives the positions of these dimensions in the
+/// tensor; -1 stands for width 1.
 Tensor view_of(const dltensor& x, const std::array<int, 4>& at) {
   Tensor t;
   t.data = static_cast<std::byte*>(x.data) + x.byte_offset;

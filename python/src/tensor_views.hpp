@@ -1,5 +1,5 @@
-// The library's views of tensors that DLPack describes, for the calls that most models make. They are quicker to make
-// than those of array.hpp: no name of the argument, no dtype as text.
+// Views of tensors described by DLPack, for the calls of most models. They are faster than the views of array.hpp,
+// because they need neither an argument name nor a dtype string.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,17 +18,18 @@ namespace nb = nanobind;
 
 [[nodiscard]] bool is_float(const nb::dlpack::dltensor& x, int bits);
 
-/// Has it four dimensions, the last one dense, and elements, of a dtype that GPUs take?
+/// Returns whether the tensor has four dimensions, a contiguous last dimension, and elements of a dtype that GPUs
+/// support.
 [[nodiscard]] bool is_dense_4d(const nb::dlpack::dltensor& x);
 
-/// The view of a tensor that is_dense_4d.
+/// Returns the view of a tensor for which is_dense_4d() is true.
 [[nodiscard]] Tensor heads_of(const nb::dlpack::dltensor& x, Layout layout);
 
-/// The views of q, k and v in one tensor (batch, seqlen, 3, heads, head_dim), the last dimension dense. Nothing if the
-/// tensor is another one.
+/// Returns the views of q, k and v in a tensor (batch, seqlen, 3, heads, head_dim) whose last dimension is contiguous.
+/// Returns nothing for any other tensor.
 [[nodiscard]] std::optional<std::array<Tensor, 3>> parts_of(const nb::dlpack::dltensor& qkv);
 
-/// The view of lse or its gradient, f32 (batch, heads, seqlen_q). Nothing if the tensor is another one.
+/// Returns the view of lse or its gradient, f32 (batch, heads, seqlen_q). Returns nothing for any other tensor.
 [[nodiscard]] std::optional<Tensor> rows_of(const nb::dlpack::dltensor& x);
 
 }  // namespace attend::python

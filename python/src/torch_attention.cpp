@@ -18,17 +18,17 @@ namespace {
 
 using namespace nb::literals;
 
-/// The result of a direct call that is not for the direct route. attend/torch/_front.py takes torch.ops.attend then.
+/// Result of a call for which the direct route is unsupported. attend/torch/_front.py then calls torch.ops.attend.
 nb::object not_direct() {
   return nb::none();
 }
 
-/// o, or (o, lse).
+/// Returns o, or (o, lse).
 nb::object o_or_both(ForwardResults&& results, bool wants_lse) {
   return wants_lse ? nb::object(nb::make_tuple(results.o, results.lse)) : std::move(results.o);
 }
 
-/// Of tensors that route_of has seen, without autograd.
+/// Computes attention without autograd. route_of must have accepted the tensors.
 ForwardResults computed(nb::handle q, nb::handle k, nb::handle v, nb::handle extras, nb::handle settings,
                         bool return_lse) {
   if (extras.is(torch->no_extras)) {
@@ -38,7 +38,8 @@ ForwardResults computed(nb::handle q, nb::handle k, nb::handle v, nb::handle ext
   return {both[0], both[1]};
 }
 
-/// Attention.apply with extras. It shows autograd each option that has a gradient.
+/// Calls Attention.apply with extras. Passes each option that has a gradient as a separate argument, so that autograd
+/// sees it.
 template <std::size_t... kOption>
 nb::object apply_with_extras(const std::array<nb::handle, 3>& heads, nb::handle settings, bool wants_lse,
                              nb::handle extras, std::index_sequence<kOption...> /*options*/) {
@@ -47,12 +48,12 @@ nb::object apply_with_extras(const std::array<nb::handle, 3>& heads, nb::handle 
   return torch->apply(q, k, v, settings, wants_lse, extras, nb::handle(option(kOptionsWithGradient[kOption]))...);
 }
 
-/// o, or (o, lse). `others`: the tensors of extras.
+/// Returns o, or (o, lse). `others` are the tensors of extras.
 nb::object call(std::array<nb::handle, 3> heads, std::span<const nb::handle> others, nb::handle extras,
                 nb::handle settings, nb::handle return_lse) {
   const Route route = route_of(heads, others);
   if (!route.is_direct) return not_direct();
-  nb::object cast;  // holds the tensors
+  nb::object cast;  // keeps the cast tensors alive
   if (route.needs_cast) {
     cast = torch->autocast(heads[0], heads[1], heads[2]);
     for (std::size_t i = 0; i < heads.size(); ++i) heads[i] = PyTuple_GetItem(cast.ptr(), static_cast<Py_ssize_t>(i));
@@ -60,7 +61,7 @@ nb::object call(std::array<nb::handle, 3> heads, std::span<const nb::handle> oth
   const auto& [q, k, v] = heads;
   const bool wants_lse = is_true(return_lse);
   if (!route.needs_autograd) return o_or_both(computed(q, k, v, extras, settings, wants_lse), wants_lse);
-  // Each argument of autograd's function costs, whatever it is.
+  // Every argument of an autograd function adds overhead, so extras are passed only if they are needed.
   if (extras.is(torch->no_extras)) return torch->apply(q, k, v, settings, wants_lse);
   return apply_with_extras(heads, settings, wants_lse, extras, std::make_index_sequence<kOptionsWithGradient.size()>());
 }
@@ -80,7 +81,7 @@ nb::object direct_attention_qkvpacked(nb::handle qkv, nb::handle settings, nb::h
   if (torch == nullptr) return not_direct();
   const Route route = route_of(std::array{qkv});
   if (!route.is_direct) return not_direct();
-  nb::object cast;  // holds the tensor
+  nb::object cast;  // keeps the cast tensor alive
   if (route.needs_cast) {
     cast = torch->autocast(qkv)[0];
     qkv = cast;
@@ -106,20 +107,20 @@ nb::object attention_qkvpacked_of_options(nb::handle qkv, const nb::tuple& optio
   return direct_attention_qkvpacked(qkv, settings->tuple, return_lse);
 }
 
-/// The result of autograd's function, o or (o, lse). The context keeps the settings for backward.
+/// Returns the result of the autograd function: o, or (o, lse). Stores the settings in the context for backward.
 nb::object finish_forward(nb::handle context, ForwardResults&& results, nb::handle settings, bool return_lse) {
   nb::setattr(context, torch->settings, settings);
   if (return_lse) context.attr(torch->set_materialize_grads)(false);
   return o_or_both(std::move(results), return_lse);
 }
 
-/// A checkpoint unpacks saved tensors only once.
+/// Returns the saved tensors. Call it only once, because a checkpoint unpacks saved tensors only once.
 nb::tuple saved_in(nb::handle context) {
   return nb::borrow<nb::tuple>(nb::getattr(context, torch->saved_tensors));
 }
 
-/// Attention.forward: o or (o, lse) of tensors that route_of has seen. `options`, which are in `extras` too, are there
-/// for autograd, which may want their gradients.
+/// Attention.forward: returns o, or (o, lse). route_of must have accepted the tensors. `options` repeats tensors of
+/// `extras`; autograd needs them as arguments to compute their gradients.
 nb::object attention_forward(nb::handle context, nb::handle q, nb::handle k, nb::handle v, nb::handle settings,
                              bool return_lse, nb::handle extras, const nb::args& /*options*/) {
   if (!extras.is_none()) {
@@ -131,7 +132,7 @@ nb::object attention_forward(nb::handle context, nb::handle q, nb::handle k, nb:
   return finish_forward(context, std::move(results), settings, return_lse);
 }
 
-/// Attention.backward: a gradient for each argument of attention_forward but the context.
+/// Attention.backward: returns one gradient per argument of attention_forward, except the context.
 nb::object attention_backward(nb::handle context, nb::handle dout, nb::handle dlse) {
   const nb::tuple saved = saved_in(context);
   const auto [dq, dk, dv] = backward_results(saved, dout, dlse, nb::getattr(context, torch->settings));
@@ -139,7 +140,7 @@ nb::object attention_backward(nb::handle context, nb::handle dout, nb::handle dl
   return torch->run_backward(context, saved, dout, dlse, backward_is_direct(saved, dout, dlse));
 }
 
-/// PackedAttention.forward and .backward, likewise, of a tensor that is_packed has seen.
+/// PackedAttention.forward and PackedAttention.backward. is_packed must have accepted the tensor.
 nb::object packed_forward(nb::handle context, nb::handle qkv, nb::handle settings, bool return_lse) {
   ForwardResults results = forward_results_packed(qkv, settings, true);
   if (!results.is_valid()) throw Error(ErrorCode::kInternal, "qkv: another tensor than a moment ago");
@@ -156,7 +157,7 @@ nb::object packed_backward(nb::handle context, nb::handle dout, nb::handle dlse)
   return nb::make_tuple(dqkv, nb::none(), nb::none());
 }
 
-/// (is_direct, needs_autograd, needs_cast) of q, k, v or qkv, and other tensors.
+/// Returns (is_direct, needs_autograd, needs_cast). `heads` is q, k, v or qkv.
 nb::tuple route_in_python(const nb::tuple& heads, const nb::tuple& others) {
   if (torch == nullptr) return nb::make_tuple(false, false, false);
   const auto [is_direct, needs_autograd, needs_cast] = route_of(std::vector<nb::handle>(heads.begin(), heads.end()),
@@ -170,7 +171,7 @@ void add_torch_attention(nb::module_& m) {
   add_options(m);
   m.def("learn_torch", &learn_torch);
   m.def("route_of", &route_in_python);
-  // A tensor that is None is refused by name on the other route.
+  // None is allowed here, because the other route refuses it by name.
   m.def("direct_attention", &direct_attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "extras"_a, "settings"_a,
         "return_lse"_a.none());
   m.def("direct_attention_qkvpacked", &direct_attention_qkvpacked, "qkv"_a.none(), "settings"_a, "return_lse"_a.none());

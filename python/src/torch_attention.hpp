@@ -1,4 +1,4 @@
-// attend.attention and attend.attention_qkvpacked on tensors of torch: the direct route, with autograd and without.
+// The direct route of attend.attention and attend.attention_qkvpacked on torch tensors, with and without autograd.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,8 +7,8 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Adds learn_torch (torch_api.hpp), route_of (torch_route.hpp), OPTIONS (read_settings.hpp), the calls, and the two
-/// passes of the functions of autograd, as python/attend/_core.pyi has them.
+/// Adds learn_defaults (read_settings.hpp), learn_torch (torch_api.hpp), route_of (torch_route.hpp), the calls, and the
+/// forward and backward passes of the autograd functions. python/attend/_core.pyi documents them.
 void add_torch_attention(nb::module_& m);
 
 }  // namespace attend::python

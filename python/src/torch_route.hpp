@@ -1,9 +1,9 @@
-// Which route a call on tensors of torch takes. Nothing else decides it.
+// Chooses the route of a call on torch tensors. No other code makes this choice.
 //
-// The direct route goes to the library. The other one, torch.ops.attend, goes through torch's dispatcher and is always
-// right: modes, transforms of torch.func, tracers, compilers, profilers and subclasses of Tensor need it. It takes
-// longer than a small kernel, because the dispatcher calls an operator written in Python twice, and torch's autograd of
-// such an operator walks over its schema.
+// The direct route calls the library. The other route, torch.ops.attend, goes through torch's dispatcher and always
+// works. Modes, transforms of torch.func, tracers, compilers, profilers and Tensor subclasses require it. Its overhead
+// exceeds the time of a small kernel, because the dispatcher calls an operator written in Python twice and torch's
+// autograd walks the operator's schema.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,27 +16,28 @@ namespace attend::python {
 namespace nb = nanobind;
 
 struct Route {
-  bool is_direct = false;       ///< false: torch.ops.attend, and what follows says nothing
-  bool needs_autograd = false;  ///< gradients may be asked for
+  bool is_direct = false;       ///< if false, use torch.ops.attend and ignore the other fields
+  bool needs_autograd = false;  ///< gradients may be requested
   bool needs_cast = false;      ///< autocast would cast q, k and v
 };
 
-/// The route of a call of `heads` (q, k and v, or one tensor of all three) and `others`, the tensors of Extras. All are
-/// expected on one device, and the library refuses those that are not.
+/// Returns the route of a call. `heads` is q, k and v, or one tensor with all three. `others` are the tensors of
+/// Extras. All tensors should be on one device; otherwise the library refuses the call.
 [[nodiscard]] Route route_of(std::span<const nb::handle> heads, std::span<const nb::handle> others = {});
 
-/// May a call that autocast leaves alone take the direct route, and does nobody ask for its gradients?
+/// Returns whether a call can use the direct route and needs no gradients. Valid only for calls that autocast does not
+/// affect.
 [[nodiscard]] bool is_direct_without_gradients(std::span<const nb::handle> tensors);
 
-/// Do autograd's engine and torch's modes let backward go the direct route? Its tensors have to be ordinary too.
+/// Returns whether the autograd engine and torch's modes allow the direct route for backward. The tensors must be
+/// ordinary too.
 [[nodiscard]] bool engine_allows_direct_route();
 
-/// May backward go the direct route? `saved`: a tuple of tensors. dout and dlse may be None.
+/// Returns whether backward can use the direct route. `saved` is a tuple of tensors. dout and dlse may be None.
 [[nodiscard]] bool backward_is_direct(const nb::tuple& saved, nb::handle dout, nb::handle dlse);
 
-/// Does the memory of `x`, on a CPU or a GPU, hold its values? It does not if x is of a subclass or of another layout,
-/// if a transform has wrapped it, or if its sign is still to be applied. `memory` is written if torch has the exchange
-/// table.
+/// Returns whether the memory of `x`, on a CPU or a GPU, holds its values. Returns false for a subclass, a non-strided
+/// layout, a tensor wrapped by a transform, or a pending negation. Writes `memory` if torch has the exchange table.
 [[nodiscard]] bool is_ordinary(nb::handle x, nb::dlpack::dltensor& memory);
 
 }  // namespace attend::python

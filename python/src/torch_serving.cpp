@@ -1,5 +1,6 @@
-// Results are allocated by torch, and everything else goes to the library as attend/torch/_serving.py would hand it
-// over. A call that the library refuses has written nothing: Python makes it again, and names the argument.
+// The direct route of decode and append. torch allocates the results. All other arguments are passed to the library as
+// attend/torch/_serving.py would pass them. A call that the library refuses has written nothing, so Python repeats the
+// call and reports the argument.
 #include "torch_serving.hpp"
 
 #include <nanobind/ndarray.h>
@@ -28,12 +29,12 @@ using namespace nb::literals;
 using nb::dlpack::dltensor;
 using Sizes = std::vector<std::int64_t>;
 
-/// The result of a call that is not for the direct route.
+/// Result of a call for which the direct route is unsupported.
 nb::object not_direct() {
   return nb::none();
 }
 
-/// `item(i)` is an object.
+/// Returns a tuple whose entry i is `item(i)`, an object.
 template <class Item>
 nb::tuple tuple_of(std::size_t size, Item item) {
   nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
@@ -52,7 +53,7 @@ nb::tuple tuple_of(const Sizes& sizes) {
   return tuple_of(sizes.size(), [&](std::size_t i) { return nb::int_(sizes[i]); });
 }
 
-/// An uninitialised dense tensor of the device and dtype of `like`, or of float32.
+/// Returns an uninitialised contiguous tensor on the device of `like`, with its dtype or float32.
 nb::object dense(nb::handle like, const Sizes& shape, bool is_float32) {
   Sizes strides(shape.size());
   std::int64_t step = 1;
@@ -61,8 +62,8 @@ nb::object dense(nb::handle like, const Sizes& shape, bool is_float32) {
   return is_float32 ? empty_float32(like, sizes, steps) : torch->new_empty_strided(like, sizes, steps);
 }
 
-/// `out`, or a new tensor in its place. Not valid if out has another shape, or if torch would not give a new one dense
-/// rows.
+/// Returns `out`, or a new tensor if `out` is None. The result is invalid if `out` has another shape, or if torch would
+/// not allocate a contiguous last dimension.
 nb::object result(nb::handle out, nb::handle like, const Sizes& shape) {
   const auto is_of_shape = [&](const dltensor& x) { return std::ranges::equal(std::span(x.shape, x.ndim), shape); };
   if (!out.is_none()) return is_of_shape(exchanged_tensor(out)) ? nb::borrow(out) : nb::object();
@@ -73,7 +74,7 @@ nb::object result(nb::handle out, nb::handle like, const Sizes& shape) {
   return exchanged_tensor(made).strides[memory.ndim - 1] == 1 ? made : nb::object();
 }
 
-/// o and lse of decode, or None for an lse that is not wanted. Not valid as result() says.
+/// o and lse of decode. lse is None if it was not requested. They are invalid under the conditions of result().
 struct DecodeResults {
   nb::object o, lse;
 };
@@ -92,7 +93,7 @@ DecodeResults decode_results(const ServingArguments& x, nb::handle q, nb::handle
   return results;
 }
 
-/// Calls the library for tensors on the device of `owner`. False: it has refused the call.
+/// Calls the library for tensors on the device of `owner`. Returns false if the library refuses the call.
 bool run(void (*call)(nb::handle, nb::handle, std::uintptr_t), const ServingArguments& x, nb::handle owner) {
   const dltensor memory = exchanged_tensor(owner);
   Device device;
@@ -108,14 +109,14 @@ bool run(void (*call)(nb::handle, nb::handle, std::uintptr_t), const ServingArgu
   }
 }
 
-/// Tells autograd that tensors of the caller have changed: it may have saved them.
+/// Notifies autograd of writes to tensors of the caller, because autograd may have saved these tensors.
 void count_writes(std::initializer_list<nb::handle> tensors) {
   for (const nb::handle x : tensors) {
     if (!x.is_none() && !is_true(torch->is_inference(x))) torch->increment_version(x);
   }
 }
 
-/// The arguments of a call for the direct route.
+/// Returns the arguments of a call, or nothing if the direct route does not support the call.
 std::optional<ServingArguments> direct_arguments(ServingCall call, const nb::tuple& options,
                                                  std::initializer_list<PositionalArgument> others) {
   if (torch == nullptr || !torch->has_exchange_table) return std::nullopt;
@@ -139,7 +140,7 @@ nb::object decode_of_options(nb::handle q, nb::handle k_cache, nb::handle v_cach
   return lse.is_none() ? o : nb::object(nb::make_tuple(o, lse));
 }
 
-/// (q_out): None without q.
+/// Returns the tuple (q_out). q_out is None without q.
 nb::object append_of_options(nb::handle k, nb::handle v, nb::handle k_cache, nb::handle v_cache,
                              const nb::tuple& options) {
   auto x =
@@ -172,7 +173,7 @@ void learn_append(const nb::dict& defaults) {
 void add_torch_serving(nb::module_& m) {
   m.def("learn_decode", &learn_decode);
   m.def("learn_append", &learn_append);
-  // A tensor that is None is refused by name on the other route.
+  // None is allowed here, because the other route refuses it by name.
   m.def("decode_of_options", &decode_of_options, "q"_a.none(), "k_cache"_a.none(), "v_cache"_a.none(), "options"_a);
   m.def("append_of_options", &append_of_options, "k"_a.none(), "v"_a.none(), "k_cache"_a.none(), "v_cache"_a.none(),
         "options"_a);

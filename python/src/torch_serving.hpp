@@ -1,4 +1,4 @@
-// attend.decode and attend.append on tensors of torch: the direct route.
+// The direct route of attend.decode and attend.append on torch tensors.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,7 +7,7 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Adds learn_decode, learn_append, decode_of_options and append_of_options, as python/attend/_core.pyi has them.
+/// Adds learn_decode, learn_append, decode_of_options and append_of_options. python/attend/_core.pyi documents them.
 void add_torch_serving(nb::module_& m);
 
 }  // namespace attend::python

@@ -1,8 +1,8 @@
-// Numbers and texts of named tuples.
+// Reads numbers and strings from named tuples.
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>  // in every source: without it std::string would convert in another way
+#include <nanobind/stl/string.h>  // required in every source; otherwise std::string would have a different converter
 
 #include <cstddef>
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// A field by its position, which is quicker than by name.
+/// Returns a field by its position, which is faster than by name.
 [[nodiscard]] nb::handle item(nb::handle named_tuple, std::size_t field);
 
-/// The value of the argument `name` as a bool, double, std::int64_t or std::string. A number may be of any type that
-/// converts to one.
-/// @throws Error (kInvalidArgument) naming the argument, for another type.
+/// Returns the value of the argument `name` as a bool, double, std::int64_t or std::string. A number may have any type
+/// that converts to the result.
+/// @throws Error (kInvalidArgument) naming the argument if its type does not convert.
 template <class T>
 [[nodiscard]] T value_of(const char* name, nb::handle value);
 

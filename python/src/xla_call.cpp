@@ -12,7 +12,7 @@ namespace {
   throw attend::Error(attend::ErrorCode::kInternal, "custom call of attend: " + message);
 }
 
-/// By the package's names. Others are refused by the library, which calls them by this number.
+/// Returns the package's name of the dtype. The library refuses other types, and its message shows their number.
 std::string dtype_text(DataType dtype) {
   switch (dtype) {
     case DataType::kPred:
@@ -44,7 +44,7 @@ double read(const void* value) {
   return static_cast<double>(x);
 }
 
-/// Position of `name` among words with a space between two; -1 if it is none of them.
+/// Returns the position of `name` in a list of words separated by one space, or -1 if the list does not contain it.
 std::int64_t position(std::string_view words, std::string_view name) {
   for (std::int64_t i = 0; !words.empty(); ++i) {
     const std::size_t end = std::min(words.find(' '), words.size());
@@ -129,7 +129,7 @@ std::optional<Array> NamedFrame::find(std::string_view name) const {
     a.stride[d] = step;
     step *= found->dims[d];
   }
-  if (step == 0) a.stride.fill(1);  // nobody looks at the strides of nothing
+  if (step == 0) a.stride.fill(1);  // the strides of an empty array are never used
   return a;
 }
 
@@ -144,7 +144,7 @@ FrameCall::FrameCall(const CallFrame& call_frame, Device device)
   if (compute.empty()) compute = "auto";
   const std::optional<Array> given = frame.find("workspace");
   if (!given) return;
-  // XLA's buffers are aligned less than the library wants: the front end asks for kAlignment bytes more.
+  // XLA aligns buffers less strictly than the library requires, so the front end requests kAlignment additional bytes.
   constexpr std::uintptr_t kAlignment = 256;
   const auto address = reinterpret_cast<std::uintptr_t>(given->data);
   const std::uintptr_t skipped = (kAlignment - address % kAlignment) % kAlignment;
@@ -163,7 +163,7 @@ Params FrameCall::params() const {
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (const std::optional<Array> given = frame.find(row.name)) params.*row.param = view_of(row, row.name, *given);
   }
-  // Four words: JAX has no 64-bit integers by default.
+  // Four 32-bit words, because JAX has no 64-bit integers by default.
   if (const std::optional<Array> state = frame.find("philox_state")) {
     if (state->num_dims != 1 || state->shape[0] != 4 || state->dtype != "u32") fail("philox_state is not u32 (4)");
     params.philox_state = static_cast<const std::uint64_t*>(state->data);

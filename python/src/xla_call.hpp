@@ -1,4 +1,4 @@
-// A call of the library, read from the arguments, results and attributes of a custom call of XLA.
+// Reads a library call from the arguments, results and attributes of an XLA custom call.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +12,22 @@
 
 namespace attend::python::xla {
 
-/// The buffers and attributes of a frame by their names. Attributes `operands` and `results` hold the names of the
-/// arguments and results, in their order, with a space between two.
+/// The buffers and attributes of a frame, by name. The attributes `operands` and `results` list the names of the
+/// arguments and results in order, separated by one space.
 class NamedFrame {
  public:
-  /// @throws Error (kInternal) where names and buffers do not match.
+  /// @throws Error (kInternal) if names and buffers do not match.
   NamedFrame(const CallFrame& frame, Device device);
 
-  /// A buffer as the package's front ends describe arrays; none if the frame has none of this name.
+  /// Returns a buffer as an Array, or nothing if the frame has no buffer with this name.
   [[nodiscard]] std::optional<Array> find(std::string_view name) const;
-  /// @throws Error (kInternal) if there is none.
+  /// Returns a buffer as an Array. @throws Error (kInternal) if the frame has no buffer with this name.
   [[nodiscard]] Array array(std::string_view name) const;
 
-  /// An attribute that is a number or a flag; `otherwise` if there is none.
+  /// Return the value of a numeric or boolean attribute, or `otherwise` if the frame does not have it.
   [[nodiscard]] double number(std::string_view name, double otherwise) const;
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
-  /// An attribute that is a text; empty if there is none.
+  /// Returns the value of a string attribute, or an empty string if the frame does not have it.
   [[nodiscard]] std::string_view text(std::string_view name) const;
 
  private:
@@ -38,7 +38,7 @@ class NamedFrame {
   Device device_;
 };
 
-/// The tensors and options of a frame, checked for their kinds only; the library checks the rest.
+/// The tensors and options of a frame. Only their kinds are checked here. The library checks the rest.
 struct FrameCall {
   NamedFrame frame;
   std::string compute;
@@ -46,7 +46,7 @@ struct FrameCall {
 
   FrameCall(const CallFrame& call_frame, Device device);
 
-  /// Valid as long as this, and as long as the frame's buffers.
+  /// Return the library's call. It is valid as long as this object and the frame's buffers.
   [[nodiscard]] ForwardCall forward(Stream stream) const;
   [[nodiscard]] BackwardCall backward(Stream stream) const;
 

@@ -1,8 +1,9 @@
-// What XLA's foreign function interface hands to a custom call: its C structs, by our own declarations.
+// The C structs that XLA's foreign function interface passes to a custom call, declared independently of XLA's headers.
 //
-// The module needs neither JAX nor its headers to build, and one build serves every JAX from 0.4.35 on. Only the parts
-// that version 0.1 of the interface has are declared here. The headers of jaxlib 0.4.35, 0.10.2 and 0.12.0.1 (versions
-// 0.1, 0.3 and 0.5) agree on all of them: XLA adds fields at the end of a struct and functions at the end of the table.
+// The module needs neither JAX nor its headers to build, and one build supports every JAX since 0.4.35. This file
+// declares only the parts that version 0.1 of the interface has. The headers of jaxlib 0.4.35, 0.10.2 and 0.12.0.1
+// (versions 0.1, 0.3 and 0.5) agree on these parts. XLA adds fields only at the end of structs, and functions only at
+// the end of the table.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +11,16 @@
 
 namespace attend::python::xla {
 
-/// The version that this module says it was built for. XLA refuses handlers of a version that is newer than its own.
+/// The interface version of this module. XLA refuses handlers with a newer version than its own.
 inline constexpr int kMajor = 0, kMinor = 1;
 
-struct Error;    // XLA's own
-struct Context;  // likewise
+struct Error;    // opaque type of XLA
+struct Context;  // opaque type of XLA
 
-/// A linked list that XLA appends to a struct.
+/// An entry of a linked list that XLA appends to a struct.
 struct Extension {
   std::size_t struct_size;
-  int type;  ///< kMetadata, or one that we do not know
+  int type;  ///< kMetadata, or a type that this module does not use
   Extension* next;
 };
 
@@ -29,11 +30,11 @@ struct Version {
   int major, minor;
 };
 
-/// What XLA asks of a handler when it is registered, and before it is run.
+/// Handler properties that XLA queries when it registers a handler and before it runs the handler.
 struct Metadata {
   std::size_t struct_size;
   Version version;       // out
-  std::uint32_t traits;  // out, of Trait
+  std::uint32_t traits;  // out, a combination of trait bits
 };
 
 struct MetadataExtension {
@@ -42,7 +43,7 @@ struct MetadataExtension {
   Metadata* metadata;
 };
 
-/// The calls of a handler put the same work on the stream each time, so that CUDA graphs may hold it.
+/// Each call of the handler puts the same work on the stream, so CUDA graphs may contain it.
 inline constexpr std::uint32_t kCommandBufferCompatible = 1;
 
 enum class ErrorCode : int { kInvalidArgument = 3, kUnimplemented = 12, kInternal = 13 };
@@ -61,7 +62,7 @@ struct StreamGetArgs {
   void* stream;  // out: a CUstream
 };
 
-/// The beginning of XLA's table of functions.
+/// The first entries of XLA's function table.
 struct Api {
   std::size_t struct_size;
   Extension* extension;
@@ -74,7 +75,7 @@ struct Api {
   Error* (*stream_get)(StreamGetArgs*);
 };
 
-/// Element types, as many as are passed to the calls of this module.
+/// The element types that calls of this module can have.
 enum class DataType : int {
   kPred = 1,
   kS32 = 4,
@@ -107,7 +108,7 @@ struct Scalar {
   void* value;
 };
 
-/// Arguments or results: every entry is a Buffer if its type says so.
+/// Arguments or results. An entry is a Buffer if its type is kBuffer.
 struct Buffers {
   static constexpr int kBuffer = 1;
   std::size_t struct_size;

@@ -22,7 +22,7 @@ namespace {
 
 thread_local bool runs_for_xla = false;
 
-/// Marks this thread while a custom call runs on it.
+/// Marks the current thread while it runs a custom call.
 class ThreadOfXla {
  public:
   ThreadOfXla() : outer_(std::exchange(runs_for_xla, true)) {}
@@ -34,17 +34,17 @@ class ThreadOfXla {
   bool outer_;
 };
 
-/// One thread that computes for all others, one call after another. XLA runs custom calls on any of its threads, and
-/// OpenMP keeps a team of threads for each thread that has opened a parallel region: without this, calls from N threads
-/// would leave N teams of N threads behind. It lives as long as the process.
+/// A thread that runs the CPU calls of all other threads, one at a time. XLA runs custom calls on any of its threads,
+/// and OpenMP keeps a thread team for every thread that has opened a parallel region. Without this class, calls from N
+/// threads would leave N teams of N threads. The thread lives as long as the process.
 class CpuThread {
  public:
   static CpuThread& instance() {
-    static auto* const only = new CpuThread();  // calls may go on while the process ends
+    static auto* const only = new CpuThread();  // never destroyed, because calls may continue during process exit
     return *only;
   }
 
-  /// Runs `work`, and returns when it is done. Throws what it has thrown.
+  /// Runs `work` and waits until it is done. Rethrows its exception.
   void run(const std::function<void()>& work) {
     const std::lock_guard lock(one_at_a_time_);
     const std::uint32_t before = finished_.load(std::memory_order_relaxed);
@@ -82,16 +82,16 @@ class CpuThread {
 
   std::mutex one_at_a_time_;
   std::atomic<Job*> waiting_ = nullptr;
-  std::atomic<std::uint32_t> finished_ = 0;  // calls so far
+  std::atomic<std::uint32_t> finished_ = 0;  // number of finished calls
 };
 
 void run_on_cpu(const std::function<void()>& work) {
   const ThreadOfXla mark;
-  if (cpu::forked()) return work();  // the thread did not come along
+  if (cpu::forked()) return work();  // the thread does not exist in a forked process
   CpuThread::instance().run(work);
 }
 
-/// The GPU that XLA has made current for the call: version 0.1 of its interface does not say which one it is.
+/// Returns the GPU that XLA has made current for the call. Version 0.1 of the interface does not pass the device.
 Device current_gpu() {
   cuda::ContextHandle context = nullptr;
   cuda::check_call(cuda::driver().context_get(&context), "cuCtxGetCurrent", "a custom call of XLA");
@@ -126,13 +126,13 @@ void compute_on_cpu(const xla::CallFrame& frame) {
   });
 }
 
-/// Compiles the kernels at the stage that comes before the run, since a run may be recorded in a CUDA graph.
+/// Compiles the kernels in the stage before execution, because execution may be recorded in a CUDA graph.
 template <Pass pass>
 void compute_on_cuda(const xla::CallFrame& frame) {
   const ThreadOfXla mark;
   const bool runs = frame.stage == xla::Stage::kExecute;
   const xla::FrameCall call(frame, current_gpu());
-  if (!runs && call.frame.array("q").data == nullptr) return;  // no addresses yet: the run compiles
+  if (!runs && call.frame.array("q").data == nullptr) return;  // no addresses yet; the execution compiles the kernels
   const Stream stream = runs ? stream_of(frame) : nullptr;
   const Plan plan = [&] {
     if constexpr (pass == Pass::kForward) {
@@ -142,7 +142,8 @@ void compute_on_cuda(const xla::CallFrame& frame) {
     }
   }();
   if (!runs) return plan.prepare();
-  // The front end has sized the memory for the first GPU. What another one needs more comes from the library's pool.
+  // The front end sizes the workspace for the first GPU. If another GPU needs more, the library allocates from its
+  // pool.
   const bool fits = call.workspace.bytes >= plan.workspace_bytes();
   plan.run(fits ? call.workspace : WorkspaceView{});
 }
@@ -163,7 +164,7 @@ xla::Error* refused(const xla::CallFrame& frame, const char* message, xla::Error
   return frame.api->error_create(&args);
 }
 
-/// The handler of XLA's for `compute`. No exception comes out.
+/// XLA handler that runs `compute`. It returns errors and throws no exceptions.
 template <void (*compute)(const xla::CallFrame&), std::uint32_t traits>
 xla::Error* handler(xla::CallFrame* frame) {
   if (frame->extension != nullptr && frame->extension->type == xla::MetadataExtension::kType) {
@@ -197,7 +198,7 @@ nb::dict handlers_of() {
   return handlers;
 }
 
-/// {"forward": {"cpu": capsule, "CUDA": {stage: capsule}}, "backward": ...}
+/// Returns {"forward": {"cpu": capsule, "CUDA": {stage: capsule}}, "backward": ...}.
 nb::dict xla_handlers() {
   nb::dict handlers;
   handlers["forward"] = handlers_of<Pass::kForward>();
@@ -205,7 +206,7 @@ nb::dict xla_handlers() {
   return handlers;
 }
 
-/// Bytes of scratch memory that the call takes. The arguments are those of `explain`.
+/// Returns the bytes of scratch memory that the call needs. The arguments are the same as for `explain`.
 std::size_t workspace_bytes(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
                             nb::handle gradients, nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);

@@ -5,8 +5,8 @@
 
 namespace attend::python {
 
-/// Is this a thread on which a custom call of XLA runs? It must not ask for the GIL: the thread that waits for the
-/// call may hold it, and the interpreter may be gone.
+/// Returns whether an XLA custom call runs on this thread. Such a thread must not acquire the GIL. The thread that
+/// waits for the call may hold the GIL, and the interpreter may no longer exist.
 [[nodiscard]] bool is_thread_of_xla();
 
 /// Adds `xla_handlers` and `workspace_bytes` to the module.

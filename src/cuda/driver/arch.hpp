@@ -1,5 +1,6 @@
-// The GPU architectures that the library knows, and what each can do. Whoever chooses an instruction asks this table;
-// "newer than" is no answer: a later architecture may lack what an earlier one had (sm_120 has no wgmma).
+// The GPU architectures that the library supports and their capabilities. Code that chooses an instruction must check
+// this table instead of comparing versions, because a later architecture may not have a feature of an earlier one. For
+// example, sm_120 has no wgmma.
 #pragma once
 
 #include <span>
@@ -8,32 +9,33 @@
 
 namespace attend::cuda {
 
-/// One architecture. `target` is what is compiled for ("sm_90a": with the instructions of exactly that chip).
+/// One architecture. `target` is the compilation target. "sm_90a" includes the instructions of exactly that chip.
 struct Arch {
   const char* target;
-  int major;  ///< compute capability of the devices it runs on
+  int major;  ///< compute capability of its devices
   int minor;
-  int max_smem_per_block;  ///< bytes of shared memory that a block may have, static and dynamic
+  int max_smem_per_block;  ///< maximum shared memory per block in bytes, static plus dynamic
   bool cp_async;           ///< cp.async, mma.sync with 16 x 8 x 16 and bf16
-  bool fp8_mma;            ///< mma.sync with e4m3
+  bool fp8_mma;            ///< mma.sync with e4m3 operands
   bool tma;                ///< cp.async.bulk, mbarrier transactions, clusters
-  bool wgmma;              ///< wgmma and setmaxnreg: sm_90a and nothing else
+  bool wgmma;              ///< wgmma and setmaxnreg, only on sm_90a
   bool tcgen05;            ///< tensor memory
 };
 
-/// All of them, oldest first.
+/// Returns all architectures, oldest first.
 [[nodiscard]] std::span<const Arch> known_archs() noexcept;
 
-/// The architecture called `target`. @throws Error (kInvalidArgument) naming it and those that are known.
+/// Returns the architecture called `target`. @throws Error (kInvalidArgument) with the name and all known names.
 [[nodiscard]] const Arch& find_arch(std::string_view target);
 
-/// The architecture of a device of this compute capability, or null where it is not in the table.
+/// Returns the architecture with this compute capability, or null if the table does not contain it.
 [[nodiscard]] const Arch* find_capability(int major, int minor) noexcept;
 
-/// The same. @throws Error (kUnsupported) where it is not in the table.
+/// Returns the architecture with this compute capability. @throws Error (kUnsupported) if the table does not contain
+/// it.
 [[nodiscard]] const Arch& arch_of_capability(int major, int minor);
 
-/// "sm_80, sm_86, ..."
+/// Returns the names, e.g. "sm_80, sm_86, ...".
 [[nodiscard]] std::string known_arch_names();
 
 }  // namespace attend::cuda

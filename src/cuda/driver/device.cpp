@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kMostDevices = 64;
 
-/// What is kept for each GPU. Both parts are made at first use, under the lock, and never change or go; readers take no
-/// lock, since every launch reads them.
+/// Cached state of one GPU. Both members are created on first use, under the lock, and never change or disappear. Every
+/// launch reads them, so readers take no lock.
 struct DeviceState {
   std::atomic<const DeviceInfo*> info = nullptr;
   std::atomic<ContextHandle> primary = nullptr;
@@ -30,7 +30,7 @@ struct DeviceTable {
 };
 
 DeviceTable& table() {
-  static auto* instance = new DeviceTable;  // never destroyed: other threads may still be launching at exit
+  static auto* instance = new DeviceTable;  // never destroyed, because other threads may still launch kernels at exit
   return *instance;
 }
 
@@ -41,7 +41,7 @@ void check_index(int index) {
   }
 }
 
-/// The state of GPU `index`, or null where that cannot be one.
+/// Returns the state of GPU `index`, or null if the index is out of range.
 DeviceState* state(int index) {
   return index >= 0 && index < kMostDevices ? &table().states[static_cast<std::size_t>(index)] : nullptr;
 }
@@ -66,7 +66,7 @@ DeviceInfo query(int index) {
   info.max_smem_per_block = attribute(DeviceAttribute::kMaxSmemPerBlockOptin);
   info.max_smem_per_multiprocessor = attribute(DeviceAttribute::kMaxSmemPerMultiprocessor);
   info.l2_bytes = static_cast<std::size_t>(attribute(DeviceAttribute::kL2CacheBytes));
-  const double transfers = 2e3 * attribute(DeviceAttribute::kMemoryClockKiloHertz);  // two a clock
+  const double transfers = 2e3 * attribute(DeviceAttribute::kMemoryClockKiloHertz);  // two transfers per clock
   info.memory_bytes_per_s = transfers * attribute(DeviceAttribute::kMemoryBusBits) / 8;
   check_call(d.device_memory(&info.memory_bytes, device), "cuDeviceTotalMem", doing);
   return info;
@@ -143,10 +143,11 @@ ContextHandle primary_context(int index) {
 ContextGuard::ContextGuard(int device) {
   const ContextHandle primary = primary_context(device);
   ContextHandle current = nullptr;
-  // A thread that computes has it current already, most of the time. A failure shows in the push below.
+  // The context is usually current already, in threads that compute. If context_get fails, the push below reports the
+  // error.
   if (driver().context_get(&current) == 0 && current == primary) return;
   const DriverResult result = driver().context_push(primary);
-  // The text is made only where it is needed: every launch passes here.
+  // Creates the text only on failure, because every launch calls this function.
   if (result != 0) fail_call(result, "cuCtxPushCurrent", fmt::format("making device {} current", device));
   pushed_ = true;
 }
@@ -154,7 +155,7 @@ ContextGuard::ContextGuard(int device) {
 ContextGuard::~ContextGuard() {
   if (!pushed_) return;
   ContextHandle ours = nullptr;
-  driver().context_pop(&ours);  // a failure here has been reported by the call that caused it
+  driver().context_pop(&ours);  // the call that caused a failure has already reported it
 }
 
 }  // namespace attend::cuda

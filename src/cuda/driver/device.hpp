@@ -1,4 +1,4 @@
-// What is known about a GPU, and the guard that makes it current.
+// Properties of a GPU, and a guard that makes it current.
 #pragma once
 
 #include <optional>
@@ -9,46 +9,50 @@
 
 namespace attend::cuda {
 
-/// Facts of one GPU that the choice of a kernel depends on.
+/// Properties of one GPU that the choice of a kernel depends on.
 struct DeviceInfo {
-  int index = 0;  ///< as in CUDA_VISIBLE_DEVICES
+  int index = 0;  ///< index under CUDA_VISIBLE_DEVICES
   std::string name;
   int major = 0, minor = 0;  ///< compute capability
   int num_multiprocessors = 0;
-  int max_smem_per_block = 0;  ///< bytes a block may have after asking for them (static and dynamic)
+  /// Largest shared memory of a block that opts in, static plus dynamic, in bytes.
+  int max_smem_per_block = 0;
   int max_smem_per_multiprocessor = 0;
   std::size_t l2_bytes = 0;
   std::size_t memory_bytes = 0;
-  double memory_bytes_per_s = 0;  ///< peak, from clock and bus; 0: the driver does not say
+  /// Peak memory bandwidth computed from clock and bus width; 0 if the driver does not report them.
+  double memory_bytes_per_s = 0;
 
-  /// Its row of the capability table; null where the table has none.
+  /// Returns the GPU's row of the architecture table, or null if the table does not contain it.
   [[nodiscard]] const Arch* known_arch() const noexcept { return find_capability(major, minor); }
-  /// The same. @throws Error (kUnsupported) where the table has none.
+  /// Returns the GPU's row of the architecture table. @throws Error (kUnsupported) if the table does not contain it.
   [[nodiscard]] const Arch& arch() const { return arch_of_capability(major, minor); }
 };
 
-/// Number of GPUs. @throws Error (kMissingHardware) where there is no driver.
+/// Returns the number of GPUs. @throws Error (kMissingHardware) if there is no driver.
 [[nodiscard]] int device_count();
 
-/// Why there is no GPU to compute on, in one line; nothing where there is one. Never throws for lack of hardware.
+/// Returns the reason why there is no GPU, in one line, or nothing if there is one. Does not throw if hardware is
+/// missing.
 [[nodiscard]] std::optional<std::string> missing_gpu();
 
-/// Why the library cannot compute on GPU `index`, in one line; nothing where it can: no driver or no such GPU, a
-/// compute capability that it does not know, no NVRTC, or one that does not compile for it. Never throws for lack of
-/// hardware.
+/// Returns the reason why the library cannot compute on GPU `index`, in one line, or nothing if it can. Reasons are: no
+/// driver, no such GPU, an unknown compute capability, no NVRTC, or an NVRTC that does not support the GPU. Does not
+/// throw if hardware is missing.
 [[nodiscard]] std::optional<std::string> unusable_gpu(int index);
 
-/// Facts of GPU `index`, asked once and kept. @throws Error (kInvalidArgument) where there is no such GPU.
+/// Returns the properties of GPU `index`. Queries them once and caches them. @throws Error (kInvalidArgument) if there
+/// is no such GPU.
 [[nodiscard]] const DeviceInfo& device_info(int index);
 
-/// The driver's name of GPU `index`.
+/// Returns the driver's handle of GPU `index`.
 [[nodiscard]] DeviceIndex device_handle(int index);
 
-/// The primary context of GPU `index`, retained by the first call and kept.
+/// Returns the primary context of GPU `index`. The first call retains it for the life of the process.
 [[nodiscard]] ContextHandle primary_context(int index);
 
-/// Makes the primary context of a GPU current in this thread, and the former one again at its end. The primary context
-/// is the one that every framework shares; it is retained once and kept.
+/// Makes the primary context of a GPU current in this thread and restores the previous context in the destructor. All
+/// frameworks share the primary context. It is retained once and never released.
 class ContextGuard {
  public:
   explicit ContextGuard(int device);
@@ -57,7 +61,7 @@ class ContextGuard {
   ContextGuard& operator=(const ContextGuard&) = delete;
 
  private:
-  bool pushed_ = false;  // else it was current before
+  bool pushed_ = false;  // false if the context was already current
 };
 
 }  // namespace attend::cuda

@@ -1,4 +1,5 @@
-// libcuda, loaded and initialised at first use. Every call of it in the library goes through this table and is checked.
+// libcuda, loaded and initialised on first use. The library makes every CUDA driver call through this table and checks
+// its result.
 #pragma once
 
 #include <string>
@@ -74,32 +75,31 @@ namespace attend::cuda {
     (DevicePointer, std::size_t, unsigned char, std::size_t, std::size_t, StreamHandle))                      \
   X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))
 
-/// The driver's entry points.
+/// The driver's functions.
 struct Driver {
 // NOLINTBEGIN(bugprone-macro-parentheses): the arguments are declarators and parameter lists.
 #define ATTEND_DECLARE(member, symbol, parameters) DriverResult(*member) parameters = nullptr;
   ATTEND_DRIVER_FUNCTIONS(ATTEND_DECLARE)
 #undef ATTEND_DECLARE
   // NOLINTEND(bugprone-macro-parentheses)
-  // Absent from old drivers, which have no device that needs it.
+  // Missing in old drivers, which support no device that needs it.
   DriverResult (*tensor_map_encode_tiled)(TensorMap*, TensorMapType, std::uint32_t rank, void* address,
                                           const std::uint64_t* dims, const std::uint64_t* strides,
                                           const std::uint32_t* box, const std::uint32_t* element_strides,
                                           int interleave, TensorMapSwizzle, TensorMapPromotion, int fill) = nullptr;
-  std::string path;  ///< of libcuda.so.1
-  int version = 0;   ///< 1000 * major + 10 * minor of the newest CUDA that it serves
+  std::string path;  ///< path of libcuda.so.1
+  int version = 0;   ///< newest supported CUDA version, 1000 * major + 10 * minor
 };
 
-/// The one driver of this process, loaded and initialised by the first call. ATTEND_LIBCUDA_PATH names another file.
-/// @throws Error (kMissingHardware) where there is no driver or it finds no device; a later call tries again. In a
-/// child
-///         forked after first use the driver refuses every call: CUDA_ERROR_NOT_INITIALIZED.
+/// Returns the driver of this process. The first call loads and initialises it. ATTEND_LIBCUDA_PATH names another file.
+/// @throws Error (kMissingHardware) if there is no driver or no device. A later call tries again. In a child process
+///         forked after the first use, the driver refuses every call with CUDA_ERROR_NOT_INITIALIZED.
 const Driver& driver();
 
-/// Throws what a failed call means: the call, CUDA's name and text for `result`, and what was being done.
+/// Throws an Error for a failed call, with the call, CUDA's name and text for `result`, and the current operation.
 [[noreturn]] void fail_call(DriverResult result, const char* call, std::string_view doing);
 
-/// `result` of `call` has to be success. @throws Error (kInternal; kMissingHardware where there is no device).
+/// Checks that `call` succeeded. @throws Error (kInternal; kMissingHardware if there is no device) otherwise.
 inline void check_call(DriverResult result, const char* call, std::string_view doing) {
   if (result != 0) [[unlikely]]
     fail_call(result, call, doing);

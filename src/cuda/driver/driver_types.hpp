@@ -1,5 +1,5 @@
-// The part of CUDA's driver interface that is used, declared here: building needs no CUDA header. The layouts and the
-// numbers are the documented binary interface of libcuda (CUDA driver API reference, 12.0 and later).
+// Declarations for the parts of the CUDA driver API that are used, so that the build needs no CUDA headers. The layouts
+// and numbers are the documented binary interface of libcuda (CUDA driver API reference, 12.0 and later).
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ using UserObjectHandle = struct ObjectTag*;  // CUuserObject
 using EventHandle = struct EventTag*;        // CUevent
 using MemoryPoolHandle = struct PoolTag*;    // CUmemoryPool
 
-/// CUipcMemHandle and CUipcEventHandle: what another process of the machine opens.
+/// CUipcMemHandle and CUipcEventHandle. Another process of the machine opens the memory or event with it.
 struct IpcHandle {
   unsigned char reserved[64];
 };
@@ -49,11 +49,11 @@ enum class FunctionAttribute : int {
 
 /// CUmemPoolProps
 struct MemoryPoolProperties {
-  static constexpr int kPinned = 1;  // CUmemAllocationType: fixed in place
+  static constexpr int kPinned = 1;  // CUmemAllocationType: pinned
   static constexpr int kDevice = 1;  // CUmemLocationType
 
   int allocation_type;
-  int handle_types;  // 0: not to be shared with other processes
+  int handle_types;  // 0: cannot be shared with other processes
   int location_type;
   int location_id;
   void* security_attributes;
@@ -62,7 +62,7 @@ struct MemoryPoolProperties {
 };
 static_assert(sizeof(MemoryPoolProperties) == 88);
 
-/// CUmemPool_attribute; all are 64-bit numbers of bytes. A peak may be set to 0 and to nothing else.
+/// CUmemPool_attribute. All values are 64-bit byte counts. A peak can only be set to 0.
 enum class MemoryPoolAttribute : int {
   kReleaseThreshold = 4,
   kReserved = 5,
@@ -71,7 +71,7 @@ enum class MemoryPoolAttribute : int {
   kUsedPeak = 8,
 };
 
-/// CUlaunchAttribute; only these two are used.
+/// CUlaunchAttribute. Only these two attributes are used.
 struct LaunchAttribute {
   static constexpr int kClusterDimension = 4;
   static constexpr int kProgrammaticStreamSerialization = 6;
@@ -102,7 +102,7 @@ struct DriverLaunchConfig {
 };
 static_assert(sizeof(DriverLaunchConfig) == 56);
 
-/// CUtensorMap: what a TMA instruction reads. A kernel takes it as a __grid_constant__ parameter.
+/// CUtensorMap: the descriptor that TMA instructions read. It is a __grid_constant__ kernel parameter.
 struct alignas(64) TensorMap {
   std::uint64_t opaque[16];
 };
@@ -111,10 +111,10 @@ static_assert(sizeof(TensorMap) == 128);
 /// CUtensorMapDataType
 enum class TensorMapType : int { kUint8 = 0, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9 };
 
-/// CUtensorMapSwizzle: how 16-byte units are permuted inside rows of so many bytes of shared memory.
+/// CUtensorMapSwizzle: permutes 16-byte units within shared memory rows of this size.
 enum class TensorMapSwizzle : int { kNone = 0, k32Bytes = 1, k64Bytes = 2, k128Bytes = 3 };
 
-/// CUtensorMapL2promotion: what a load brings into the L2 cache at once.
+/// CUtensorMapL2promotion: number of bytes that each load brings into the L2 cache.
 enum class TensorMapPromotion : int { kNone = 0, k64Bytes = 1, k128Bytes = 2, k256Bytes = 3 };
 
 }  // namespace attend::cuda

@@ -1,21 +1,21 @@
-// What there is of NVIDIA's libraries on this machine, for `attend info` and its Python twin.
+// The NVIDIA libraries found on this machine, for `attend info` and its Python counterpart.
 #pragma once
 
 #include <string>
 
 namespace attend::cuda {
 
-/// A library that is loaded at first use: where it lies and its version, or why there is none.
+/// A library that is loaded on first use. Contains its path and version, or the reason why it is missing.
 struct FoundLibrary {
   std::string path;
-  std::string version;  ///< "13.2"
-  std::string lack;     ///< one line; empty where the library is there
+  std::string version;  ///< e.g. "13.2"
+  std::string lack;     ///< reason in one line; empty if the library was found
 };
 
-/// The driver. Loads it.
+/// Returns the driver. Loads it.
 [[nodiscard]] FoundLibrary found_libcuda();
 
-/// The run-time compiler. Loads it.
+/// Returns the run-time compiler. Loads it.
 [[nodiscard]] FoundLibrary found_nvrtc();
 
 }  // namespace attend::cuda

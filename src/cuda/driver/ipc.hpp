@@ -1,5 +1,5 @@
-// What two processes of a machine share of their GPUs: memory, and points in streams. All of it wants the context of
-// the process's own GPU to be current (ContextGuard).
+// GPU memory and events that two processes of a machine share. All functions require that the context of the process's
+// own GPU is current (ContextGuard).
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace attend::cuda {
 
-/// A point in a stream that streams of other processes may wait for.
+/// An event that streams of other processes can wait for.
 class SharedEvent {
  public:
   SharedEvent();
@@ -23,7 +23,7 @@ class SharedEvent {
   EventHandle event_ = nullptr;
 };
 
-/// An event of another process.
+/// An event that another process created.
 class OpenedEvent {
  public:
   OpenedEvent() = default;
@@ -41,16 +41,19 @@ class OpenedEvent {
   EventHandle event_ = nullptr;
 };
 
-/// Work put on `stream` from now on starts after the event's last record() so far, here or in its own process.
+/// Makes later work on `stream` wait for the event's most recent record(), in this process or in the process that
+/// created the event.
 void wait_for_event(StreamHandle stream, EventHandle event);
 
-/// What another process opens memory of this one by, which is a DeviceMemory of whole kSharedMemoryUnit.
+/// Returns the handle with which another process opens this memory. The memory must be a DeviceMemory whose size is a
+/// multiple of kSharedMemoryUnit.
 [[nodiscard]] IpcHandle handle_of_memory(DevicePointer memory);
 
-/// Smaller allocations share theirs with others, which would be shared with the process too.
+/// Size unit of shared memory. A smaller allocation shares its unit with other allocations, which the other process
+/// could then access too.
 constexpr std::size_t kSharedMemoryUnit = std::size_t{2} << 20;  // bytes
 
-/// Memory of another process, maybe on another GPU. Nothing on its way from it when it goes.
+/// Memory of another process, possibly on another GPU. All copies from it must be complete before the destructor runs.
 class OpenedMemory {
  public:
   OpenedMemory() = default;

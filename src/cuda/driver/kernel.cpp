@@ -12,7 +12,7 @@
 namespace attend::cuda {
 namespace {
 
-constexpr unsigned kSmemWithoutAsking = 48 * 1024;  // bytes of dynamic shared memory that every launch may use
+constexpr unsigned kSmemWithoutAsking = 48 * 1024;  // bytes of dynamic shared memory that need no opt-in
 
 std::string text(const Dim3& d) {
   return fmt::format("({}, {}, {})", d.x, d.y, d.z);
@@ -46,7 +46,7 @@ Kernel::~Kernel() {
     const ContextGuard guard(device_);
     driver().module_unload(module_);
   } catch (const Error&) {
-    // The driver has shut down before us, and the module with it.
+    // The driver has already shut down and has unloaded the module.
   }
 }
 

@@ -1,4 +1,4 @@
-// Machine code that a device can run: loading a cubin, and launching its kernel.
+// Loads a cubin and launches its kernel.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +13,32 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-/// The shape of one launch.
+/// Shape of one launch.
 struct LaunchShape {
-  Dim3 grid = {};                   ///< blocks; x < 2^31, y and z < 65536
-  Dim3 block = {};                  ///< threads
-  Dim3 cluster = {};                ///< blocks; {1, 1, 1}: no clusters. Divides the grid
-  unsigned dynamic_smem_bytes = 0;  ///< more than 48 KiB is allowed
-  bool overlaps_previous = false;   ///< may start before the kernel before it in the stream has ended; it waits itself
+  Dim3 grid = {};                   ///< in blocks; x < 2^31, y and z < 65536
+  Dim3 block = {};                  ///< in threads
+  Dim3 cluster = {};                ///< in blocks; must divide the grid. {1, 1, 1}: no clusters
+  unsigned dynamic_smem_bytes = 0;  ///< may exceed 48 KiB
+  /// The kernel may start before the previous kernel in the stream has ended. It must wait for that kernel itself.
+  bool overlaps_previous = false;
 };
 
-/// One kernel on one device. Thread-safe.
+/// A kernel loaded on a device. Thread-safe.
 class Kernel {
  public:
-  /// Loads `cubin` into the primary context of `device` and finds `entry` in it.
-  /// @param name         what errors call it: the kernel and its Config
-  /// @param dynamic_smem_bytes  the most dynamic shared memory that a launch will ask for. It is granted here, once:
-  ///                     setting it at launches would let a small one take it away from a large one in another thread
+  /// Loads `cubin` into the primary context of `device` and finds its function `entry`.
+  /// @param name  kernel and Config, for error messages
+  /// @param dynamic_smem_bytes  largest dynamic shared memory of any launch. The limit is set here, once. If launches
+  ///         set it, a small launch could lower the limit of a large launch in another thread
   Kernel(int device, std::span<const std::byte> cubin, const std::string& entry, std::string name,
          unsigned dynamic_smem_bytes);
   ~Kernel();
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  /// Puts the kernel on `stream`, asynchronously. The caller has made the device current (ContextGuard).
-  /// @param arguments  addresses of the kernel's parameters, in their order; copied before the call returns
-  /// @throws Error (kInternal) naming the kernel, the call, CUDA's error and the shape.
+  /// Launches the kernel on `stream` asynchronously. The device must be current (ContextGuard).
+  /// @param arguments  addresses of the kernel's parameters, in order; the values are copied before the call returns
+  /// @throws Error (kInternal) with the kernel, the call, CUDA's error and the shape.
   void launch(const LaunchShape& shape, std::span<void*> arguments, StreamHandle stream) const;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -52,22 +53,22 @@ class Kernel {
   FunctionHandle function_ = nullptr;
 };
 
-/// What TMA needs to know of a tensor of up to five dimensions, the fastest first.
+/// Describes a tensor of up to five dimensions for TMA, fastest dimension first.
 struct TensorMapSpec {
   static constexpr int kMaxRank = 5;
 
   TensorMapType type = TensorMapType::kBfloat16;
   int rank = 2;
   DevicePointer address = 0;                 ///< a multiple of 16
-  std::uint64_t dims[kMaxRank] = {};         ///< elements
-  std::uint64_t strides[kMaxRank - 1] = {};  ///< bytes between neighbours in dimension 1, 2, ...; multiples of 16
-  std::uint32_t box[kMaxRank] = {};          ///< elements that one copy moves, at most 256 in each dimension
+  std::uint64_t dims[kMaxRank] = {};         ///< in elements
+  std::uint64_t strides[kMaxRank - 1] = {};  ///< strides of dimensions 1, 2, ... in bytes; multiples of 16
+  std::uint32_t box[kMaxRank] = {};          ///< size of one copy in elements; at most 256 per dimension
   TensorMapSwizzle swizzle = TensorMapSwizzle::k128Bytes;
   TensorMapPromotion promotion = TensorMapPromotion::k256Bytes;
 };
 
-/// The descriptor of `spec`. Elements outside the tensor read as 0.
-/// @throws Error (kInternal) with all of `spec` where the driver refuses it; (kMissingHardware) where it is too old.
+/// Returns the descriptor of `spec`. Elements outside the tensor read as 0.
+/// @throws Error (kInternal) with all of `spec` if the driver refuses it; (kMissingHardware) if the driver is too old.
 [[nodiscard]] TensorMap encode_tensor_map(const TensorMapSpec& spec);
 
 }  // namespace attend::cuda

@@ -18,7 +18,7 @@ namespace {
 constexpr int kMostDevices = 64;
 
 struct Pools {
-  std::mutex mutex;  // of making one
+  std::mutex mutex;  // held while creating a pool
   std::array<std::atomic<MemoryPoolHandle>, kMostDevices> of_device = {};
 };
 
@@ -38,11 +38,11 @@ MemoryPoolHandle make_pool(DeviceIndex device) {
 }
 
 Pools& all_pools() {
-  static auto* pools = new Pools();  // launches may go on while the process ends
+  static auto* pools = new Pools();  // never destroyed, because launches may continue during process exit
   return *pools;
 }
 
-/// The pool of a GPU; null before its first use. @throws Error where there is no such GPU.
+/// Returns the pool of a GPU, or null before its first use. @throws Error if there is no such GPU.
 MemoryPoolHandle pool_of(int device) {
   const int index = device_info(device).index;
   return all_pools().of_device[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
@@ -60,7 +60,7 @@ PoolUsage memory_pool_usage(int device) {
   };
   using enum MemoryPoolAttribute;
   PoolUsage usage = {ask(kUsed), ask(kUsedPeak), ask(kReserved), ask(kReservedPeak)};
-  // A peak that was reset is 0 until the next allocation.
+  // After a reset, the driver reports a peak of 0 until the next allocation.
   usage.used_peak = std::max(usage.used_peak, usage.used);
   usage.reserved_peak = std::max(usage.reserved_peak, usage.reserved);
   return usage;

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The part of NVRTC's binary interface that is used; it has not changed since CUDA 11.2.
+// The parts of NVRTC's binary interface that are used. They have not changed since CUDA 11.2.
 using Program = void*;
 constexpr int kSuccess = 0;
 constexpr int kBuiltinOperationFailure = 7;
@@ -29,12 +29,13 @@ constexpr const char* kAdvice =
 
 using Folders = std::vector<std::string>;
 
-/// A toolkit's headers, and those of CUDA 13's pip packages, which share one folder.
+/// Returns the header folders of a toolkit, or of CUDA 13's pip packages, which share one folder.
 Folders toolkit_headers(const fs::path& root) {
   return {(root / "include").string(), (root / "include" / "cccl").string()};
 }
 
-/// CUDA 12's pip packages have a folder each, in site-packages/nvidia: mma.h, crt/mma.h and nv/target lie apart.
+/// Returns the header folders of CUDA 12's pip packages. Each package has its own folder in site-packages/nvidia, and
+/// mma.h, crt/mma.h and nv/target are in different folders.
 Folders cuda12_package_headers(const fs::path& nvidia) {
   Folders folders;
   for (const char* package : {"cuda_runtime", "cuda_nvcc", "cuda_cccl"}) {
@@ -75,14 +76,15 @@ std::vector<std::string> nvrtc_candidates() {
   return toolkit_candidates({kFileNames, "cuda_nvrtc", "ATTEND_NVRTC_PATH"});
 }
 
-// libnvrtc opens this library by its bare name when it first compiles. The pip package lies in no folder that the
-// loader searches, so the file beside libnvrtc is loaded before, where it is; where it is not, the compile says so.
+// libnvrtc opens libnvrtc-builtins by name when it first compiles. The loader does not search the folder of the pip
+// package, so this function loads the file next to libnvrtc in advance. If the file is missing, the compilation reports
+// it.
 void Nvrtc::load_builtins() const {
   const std::string name = fmt::format("libnvrtc-builtins.so.{}.{}", major_, minor_);
   try {
     const SharedLibrary builtins("libnvrtc-builtins", {(fs::path(path_).parent_path() / name).string()}, kAdvice);
   } catch (const Error&) {
-    return;  // the loader may still find it by itself
+    return;  // the loader may still find the library
   }
 }
 
@@ -106,18 +108,19 @@ Nvrtc::Nvrtc() {
   load(functions->get_program_log, "nvrtcGetProgramLog");
   functions->check(functions->version(&major_, &minor_), "nvrtcVersion", "loading " + path_);
   load_builtins();
-  functions_ = functions.release();  // lives as long as the library it points into: for ever
+  functions_ = functions.release();  // never freed, because the library is never closed
 }
 
 const Nvrtc& Nvrtc::instance() {
-  static const Nvrtc kInstance;  // where the constructor throws, the next call tries again
+  static const Nvrtc kInstance;  // if the constructor throws, the next call tries again
   return kInstance;
 }
 
 std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   std::vector<Folders> places;
   std::error_code error;
-  const fs::path library = fs::canonical(path_, error).parent_path();  // lib64, targets/x86_64-linux/lib, or pip's lib
+  // lib64, targets/x86_64-linux/lib, or lib of a pip package.
+  const fs::path library = fs::canonical(path_, error).parent_path();
   if (!library.empty()) {
     places.push_back(toolkit_headers(library.parent_path()));
     places.push_back(cuda12_package_headers(library.parent_path().parent_path()));
@@ -126,7 +129,7 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   places.push_back(toolkit_headers("/usr/local/cuda"));
   std::vector<std::string> names;
   for (const Folders& folders : places) {
-    if (one_has(folders, "mma.h") && one_has(folders, "crt/mma.h")) return folders;  // the one includes the other
+    if (one_has(folders, "mma.h") && one_has(folders, "crt/mma.h")) return folders;  // mma.h includes crt/mma.h
     names.push_back(folders.front());
   }
   const char* packages = major_ < 13 ? "nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12"
@@ -149,7 +152,7 @@ bool Nvrtc::knows_arch_of(const std::vector<std::string>& options) const {
   const std::vector<int> known = supported_archs();
   return std::none_of(options.begin(), options.end(), [&](const std::string& option) {
     if (!option.starts_with(kFlag)) return false;
-    const int number = std::atoi(option.c_str() + kFlag.size());  // stops at the letter of sm_90a
+    const int number = std::atoi(option.c_str() + kFlag.size());  // stops at the letter, as in sm_90a
     return std::find(known.begin(), known.end(), number) == known.end();
   });
 }
@@ -174,7 +177,7 @@ CompileOutput Nvrtc::compile(const std::string& name, const std::string& source,
 
   const int result = nvrtc.compile_program(program, static_cast<int>(flags.size()), flags.data());
   CompileOutput output;
-  std::size_t log_bytes = 0;  // with the terminating zero
+  std::size_t log_bytes = 0;  // includes the terminating zero
   nvrtc.check(nvrtc.get_program_log_size(program, &log_bytes), "nvrtcGetProgramLogSize", doing);
   output.log.resize(log_bytes);
   nvrtc.check(nvrtc.get_program_log(program, output.log.data()), "nvrtcGetProgramLog", doing);

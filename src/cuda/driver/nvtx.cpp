@@ -7,7 +7,7 @@
 namespace attend::cuda {
 namespace {
 
-// The part of NVTX's binary interface that is used. libnvtx3interop has it since CUDA 12, libnvToolsExt had it before.
+// The parts of NVTX's binary interface that are used. libnvtx3interop has them since CUDA 12, libnvToolsExt before.
 struct Nvtx {
   int (*push)(const char*) = nullptr;
   int (*pop)() = nullptr;
@@ -29,7 +29,7 @@ Nvtx load() {
     return nvtx;
   } catch (const Error&) {
     if (is_named) throw;
-    return {};  // a time line without names is no reason to fail
+    return {};  // missing names on a time line are not an error
   }
 }
 

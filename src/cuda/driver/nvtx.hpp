@@ -1,17 +1,17 @@
-// NVTX: named ranges on the time line of a profiler (Nsight Systems). Its library is looked for at the first range, and
-// only where a tool has started the process (it sets NVTX_INJECTION64_PATH) or ATTEND_NVTX_PATH names the library (a
-// file, a folder, or the root of a Python environment). Else, and where a tool is there without the library, a range is
-// one comparison. Where ATTEND_NVTX_PATH names none, the first range throws.
+// NVTX: named ranges on the time line of a profiler (Nsight Systems). The first range loads the library if a tool has
+// started the process (the tool sets NVTX_INJECTION64_PATH) or if ATTEND_NVTX_PATH names the library (a file, a folder,
+// or the root of a Python environment). Otherwise, or if the tool is present but the library is missing, a range costs
+// one comparison. If ATTEND_NVTX_PATH names no usable library, the first range throws.
 #pragma once
 
 #include <string>
 
 namespace attend::cuda {
 
-/// A range of this thread from here to the end of its life. Ranges nest.
+/// A range of this thread, from the constructor to the destructor. Ranges nest.
 class NvtxRange {
  public:
-  /// @param describe  gives the name; called only where somebody listens
+  /// @param describe  returns the name; called only if a tool listens
   template <class Describe>
   explicit NvtxRange(const Describe& describe) : listened_(is_listened()) {
     if (listened_) push(describe());

@@ -13,7 +13,7 @@ namespace attend::cuda {
 namespace {
 
 constexpr DriverResult kPeerAccessUnsupported = 217;
-constexpr DriverResult kPeerAccessAlreadyEnabled = 704;  // by another library of the process
+constexpr DriverResult kPeerAccessAlreadyEnabled = 704;  // enabled by another library of the process
 constexpr DriverResult kTooManyPeers = 711;
 
 bool ask_for_access(int device, int peer) {
@@ -35,7 +35,7 @@ struct AskedPairs {
 };
 
 AskedPairs& asked_pairs() {
-  static auto* pairs = new AskedPairs;  // never destroyed, as the contexts are not
+  static auto* pairs = new AskedPairs;  // never destroyed, like the contexts
   return *pairs;
 }
 

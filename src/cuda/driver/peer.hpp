@@ -1,4 +1,4 @@
-// Copies from the memory of one GPU to that of another. Copy engines do them: no multiprocessor is taken.
+// Copies between the memories of two GPUs. Copy engines perform them, without occupying multiprocessors.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +7,19 @@
 
 namespace attend::cuda {
 
-/// Lets GPU `device` at the memory of GPU `peer` in this process, for good; asks the driver once for each pair.
-/// False where the machine has no way between the two. Thread-safe.
-/// @throws Error (kInvalidArgument) where there is no such GPU.
+/// Gives GPU `device` access to the memory of GPU `peer` for the life of the process. Queries the driver once per pair.
+/// Returns false if the machine does not support access between the two. Thread-safe.
+/// @throws Error (kInvalidArgument) if there is no such GPU.
 bool enable_peer_access(int device, int peer);
 
-/// A place in the memory of a GPU.
+/// An address in the memory of a GPU.
 struct DevicePlace {
   int device;
   DevicePointer data;
 };
 
-/// Copies when `stream` gets there, which is one of either GPU: directly where the stream's GPU has access to the
-/// other's memory (enable_peer_access), else by way of the host's memory.
+/// Copies in the order of `stream`, a stream of either GPU. The copy is direct if the stream's GPU has access to the
+/// other memory (enable_peer_access). Otherwise it goes through host memory.
 void copy_between(const DevicePlace& to, const DevicePlace& from, std::size_t bytes, StreamHandle stream);
 
 }  // namespace attend::cuda

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The places of one library of the toolkit.
+/// The candidate paths of one toolkit library.
 class Candidates {
  public:
   explicit Candidates(const ToolkitLibrary& library) : library_(library) {}
@@ -24,12 +24,13 @@ class Candidates {
   void add_folder(const fs::path& folder) {
     for (const char* name : library_.names) add((folder / name).lexically_normal().string());
   }
-  /// The pip packages' folders in a folder of Python packages.
+  /// Adds the folders of the pip packages in a folder of Python packages.
   void add_packages(const fs::path& site_packages) {
     add_folder(site_packages / "nvidia" / "cu13" / "lib");
     add_folder(site_packages / "nvidia" / library_.package / "lib");
   }
-  /// The same below the root of a Python environment (sys.prefix): lib/python3.*/site-packages.
+  /// Adds the folders of the pip packages in a Python environment with root `prefix` (sys.prefix):
+  /// lib/python3.*/site-packages.
   void add_environment(const fs::path& prefix) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(prefix / "lib", error)) {
@@ -40,7 +41,7 @@ class Candidates {
   std::vector<std::string> found;
 
  private:
-  /// Folders may be named twice: $CUDA_HOME is /usr/local/cuda, or this file lies in $VIRTUAL_ENV.
+  /// Adds a path once. Folders may repeat, e.g. if $CUDA_HOME is /usr/local/cuda or this file is in $VIRTUAL_ENV.
   void add(std::string path) {
     if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(std::move(path));
   }
@@ -48,7 +49,8 @@ class Candidates {
   const ToolkitLibrary& library_;
 };
 
-/// The loader's complaint about a file that is there but cannot be used says more than "not found".
+/// Returns whether the candidate is an existing file. For such a file, the loader's message is more useful than "not
+/// found".
 bool file_exists(const std::string& candidate) {
   std::error_code error;
   return candidate.find('/') != std::string::npos && std::filesystem::exists(candidate, error);
@@ -111,7 +113,7 @@ std::vector<std::string> toolkit_candidates(const ToolkitLibrary& library) {
 }
 
 std::filesystem::path own_folder() {
-  static const char kMark = 0;  // any address in this file
+  static const char kMark = 0;  // any address in this library
   Dl_info info = {};
   if (dladdr(&kMark, &info) == 0 || info.dli_fname == nullptr) return {};
   std::error_code error;

@@ -1,5 +1,4 @@
-// Streams, events and memory whose life follows a stream's order. All of them want the device's context current
-// (ContextGuard).
+// Streams, events and device memory. All functions require that the device's context is current (ContextGuard).
 #pragma once
 
 #include <cstddef>
@@ -9,10 +8,11 @@
 
 namespace attend::cuda {
 
-/// A stream of our own; does not synchronise with the default stream.
+/// A stream owned by this object. It does not synchronise with the default stream.
 class OwnStream {
  public:
-  enum class Priority { kNormal, kHigh };  ///< blocks of a high one start before others that wait
+  /// Waiting blocks of a high-priority stream start before those of other streams.
+  enum class Priority { kNormal, kHigh };
 
   explicit OwnStream(Priority priority = Priority::kNormal);
   ~OwnStream();
@@ -25,14 +25,14 @@ class OwnStream {
   StreamHandle stream_ = nullptr;
 };
 
-/// Is all that was put on `stream` so far done? Throws the error of whatever failed there.
+/// Returns whether all work on `stream` is done. Throws if any of that work failed.
 [[nodiscard]] bool is_done(StreamHandle stream);
 
-/// Returns when all that was put on `stream` so far is done; throws the error of whatever failed there.
+/// Waits until all work on `stream` is done. Throws if any of that work failed.
 void synchronize(StreamHandle stream);
 
-/// While it lives, this thread may do what would end a capture of a stream of its own otherwise: load modules, say.
-/// What it does is no part of the graph.
+/// While this object lives, its thread may perform operations, such as loading a module, that would otherwise end a
+/// capture by this thread. These operations are not part of the captured graph.
 class RelaxedCapture {
  public:
   RelaxedCapture();
@@ -41,19 +41,19 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  int former_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, exchanged for the thread's own
+  int former_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, exchanged for the mode of the thread
 };
 
-/// Zeroes bytes in the stream's order. what: of them, in an error's text.
+/// Zeroes bytes in stream order. `what` describes the memory in error messages.
 void clear(DevicePointer at, std::size_t bytes, StreamHandle stream, const char* what);
-/// Runs of so many bytes, `pitch` bytes from one's start to the next's.
+/// Zeroes `count` runs of `bytes` bytes each. `pitch` is the distance in bytes between the starts of two runs.
 void clear_runs(DevicePointer at, std::size_t pitch, std::size_t bytes, std::size_t count, StreamHandle stream,
                 const char* what);
 
-/// A point in a stream.
+/// An event: a point in a stream.
 class Event {
  public:
-  enum class Timing { kOff, kOn };  ///< a point with a time costs more
+  enum class Timing { kOff, kOn };  ///< timing makes the event slower
 
   explicit Event(Timing timing = Timing::kOff);
   ~Event();
@@ -61,19 +61,19 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(StreamHandle stream);
-  /// Work put on `stream` from now on starts after this point.
+  /// Makes later work on `stream` wait for this point.
   void make_wait(StreamHandle stream) const;
   void synchronize() const;
   [[nodiscard]] EventHandle get() const noexcept { return event_; }
-  /// Milliseconds from `start` to this point; both with Timing::kOn, and reached.
+  /// Returns the milliseconds from `start` to this point. Both events need Timing::kOn and must have been reached.
   [[nodiscard]] float milliseconds_since(const Event& start) const;
 
  private:
   EventHandle event_ = nullptr;
 };
 
-/// Device memory that is there until the destructor, which waits for whoever uses it. Other GPUs of the process may be
-/// let at it, as NCCL does, which memory of a pool is not made for.
+/// Device memory that is freed in the destructor, which waits for pending work that uses the memory. Other GPUs of the
+/// process can be given access, as NCCL requires. Memory from a pool does not support that.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -95,11 +95,11 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Device memory that exists from its place in the stream's order to the destructor's place: nobody waits for it.
-/// Captured graphs hold it too.
+/// Device memory from a pool. It is allocated and freed in stream order, so neither the constructor nor the destructor
+/// waits. Captured graphs can contain it.
 class Scratch {
  public:
-  /// @param bytes  may be 0: then nothing is allocated and data() is 0
+  /// @param bytes  if 0, nothing is allocated and data() is 0
   Scratch(std::size_t bytes, StreamHandle stream);
   ~Scratch();
   Scratch(Scratch&& other) noexcept
@@ -111,10 +111,10 @@ class Scratch {
   [[nodiscard]] DevicePointer data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
-  /// Gives the memory away: the caller frees it (Driver::mem_free_async), in the order of whatever stream.
+  /// Releases ownership of the memory. The caller must free it (Driver::mem_free_async), in the order of any stream.
   [[nodiscard]] DevicePointer release() noexcept { return std::exchange(data_, 0); }
 
-  /// Copies that are done when the stream gets there; `host` has to live until then.
+  /// Copy in stream order. `host` must stay valid until the copy is done.
   void copy_from_host(const void* host, std::size_t bytes);
   void copy_to_host(void* host, std::size_t bytes) const;
 

@@ -1,4 +1,4 @@
-// A part of the examples of kernels that still has everything once.
+// Chooses a small subset of the kernel examples that still contains every item at least once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,23 +17,25 @@
 namespace attend::cuda {
 namespace {
 
-/// A head_dim by the width of tile that it needs: all of that, in chunks of 16 bytes, or neither.
+/// Returns the class of a head_dim: the width of its tile, and whether head_dim fills the tile, is a multiple of 8
+/// (chunks of 16 bytes), or neither.
 std::string width_text(std::int64_t head_dim) {
   constexpr std::array<std::int64_t, 4> kWidths = {64, 128, 256, 512};
   const auto* found = std::find_if(kWidths.begin(), kWidths.end() - 1, [&](auto width) { return head_dim <= width; });
   return fmt::format("{} {}", *found, head_dim == *found ? "whole" : head_dim % 8 == 0 ? "in chunks" : "odd");
 }
 
-/// What of a constant's values is to occur.
+/// Returns the class of a constant's value. Every class must occur in the subset.
 std::string kind_of(const Constant& constant) {
   const auto* number = std::get_if<std::int64_t>(&constant.value);
   const bool is_head_dim = constant.name == "kHeadDim" || constant.name == "kHeadDimV";
   return is_head_dim && number != nullptr ? width_text(*number) : value_text(constant);
 }
 
-/// Takes the one that has the most of what is still missing, until nothing is; none of those that later ones replace.
+/// Chooses sets greedily until all items are covered, each time the set with the most missing items. Then removes sets
+/// that later ones have made redundant.
 std::vector<std::size_t> cover(const std::vector<std::set<std::string>>& sets) {
-  std::map<std::string, int> times;  // that the chosen ones have it
+  std::map<std::string, int> times;  // number of chosen sets that contain the item
   for (const auto& set : sets) {
     for (const std::string& item : set) times[item] = 0;
   }
@@ -66,7 +68,7 @@ std::vector<std::size_t> cover(const std::vector<std::set<std::string>>& sets) {
 std::vector<std::string> covered_by(const KernelSpec& spec) {
   std::vector<std::string> items = {fmt::format("{} {}", spec.name, spec.arch)};
   for (const Constant& constant : spec.config) {
-    if (constant.name == "kSmemBytes") continue;  // the sum of what the others ask for
+    if (constant.name == "kSmemBytes") continue;  // follows from the other constants
     items.push_back(fmt::format("{} {}={}", spec.name, constant.name, kind_of(constant)));
     if (constant.name == "kElement") items.push_back(items.back() + " " + spec.arch);
   }

@@ -1,5 +1,5 @@
-// Variants of every family that stand for all that it can choose: what `attend compile` compiles and the tests look at.
-// No call needs them, so they are a library of their own (attend_examples).
+// Example variants of every family that represent all its possible choices. `attend compile` compiles them and the
+// tests check them. No call needs them, so they are in a separate library (attend_examples).
 #pragma once
 
 #include <string>
@@ -11,18 +11,20 @@
 
 namespace attend::cuda {
 
-/// Variants that cover every kind that the family's choose() can come to on the architecture, none twice.
-/// @throws Error (kInternal) for a family that has none.
+/// Returns variants of every kind that choose() of the family can return on the architecture, without duplicates.
+/// @throws Error (kInternal) for a family without examples.
 [[nodiscard]] std::vector<Variant> example_variants(const Family& family, const Arch& arch);
 
-/// The specs of all these variants, none twice. The family has to support the architecture.
+/// Returns the specs of all these variants, without duplicates. The family must support the architecture.
 [[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
 
-/// What a compile of the spec has tried, as texts: its kernel on its architecture, with its element type there, and
-/// each value of each constant of the kernel; of a head_dim only which width of tile it needs, and how it fills that.
+/// Returns the items that a compilation of the spec covers, as texts: the kernel with its architecture, the element
+/// type on this architecture, and each value of each constant. For a head_dim, only the tile width and how head_dim
+/// fills it count.
 [[nodiscard]] std::vector<std::string> covered_by(const KernelSpec& spec);
 
-/// Few of the specs that together have tried whatever all of them do, in their order: of the library's an eighth.
+/// Returns a small subset of the specs, in their order, that covers all items of all specs. For the specs of this
+/// library the subset is an eighth.
 [[nodiscard]] std::vector<KernelSpec> covering_specs(std::vector<KernelSpec> specs);
 
 }  // namespace attend::cuda

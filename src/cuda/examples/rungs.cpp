@@ -1,4 +1,4 @@
-// Examples of the rungs of the ladder.
+// Examples of the ladder's rungs.
 #include "cuda/examples/family_examples.hpp"
 
 namespace attend::cuda {
@@ -16,7 +16,8 @@ std::vector<Variant> rung_examples(const Rung& rung, const Arch& arch) {
     }
   };
   std::vector<int> head_dims = rung.head_dims.empty() ? std::vector{32, 64, 96, 128} : rung.head_dims;
-  if (!arch.cp_async) head_dims.insert(head_dims.begin(), 16);  // with 64 KB the tallest tiles are of narrow rows
+  // With 64 KB of shared memory, only narrow rows have the tallest tiles.
+  if (!arch.cp_async) head_dims.insert(head_dims.begin(), 16);
   for (const DType dtype : rung.dtypes) {
     for (const int head_dim : head_dims) {
       Facts facts = {.element = element_of(dtype), .head_dim = head_dim, .head_dim_v = head_dim};

@@ -1,4 +1,4 @@
-// Examples of simt: a covering set of its cases, not their product.
+// Examples of simt. They cover all its cases, but not every combination.
 #include <optional>
 
 #include "cuda/examples/family_examples.hpp"
@@ -21,7 +21,7 @@ struct Case {
   std::optional<ElementType> dbias = {};
   bool dbias_over_rows = false;
 
-  /// Forward. Tensors are aligned where head_dim is a multiple of 16.
+  /// Returns the facts of a forward pass. Tensors count as aligned if head_dim is a multiple of 16.
   [[nodiscard]] Facts facts() const {
     return {.element = element,
             .head_dim = head_dim.qk,

@@ -15,20 +15,20 @@ using option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option
 
 constexpr std::int32_t kEvery = kTransform | kAlibi | kBias | kBoolMask | kDropout;
 
-enum class Dbias { kNone, kStored, kOverRows };  // a sum over the rows, or not
+enum class Dbias { kNone, kStored, kOverRows };  // kOverRows: dbias is a sum over the rows
 
 struct Case {
   ElementType element;
   MaskKind mask = kFull;
   std::int32_t options = 0;
-  ElementType bias = kF32;  ///< dbias likewise
+  ElementType bias = kF32;  ///< also the type of dbias
   bool negate_scores = false;
   int copy_bytes = 16;
   Dbias dbias = Dbias::kNone;
   bool sole_key = false;
 };
 
-// At every head_dim, in one pass and in two.
+// Cases for every head_dim, in one pass and in two.
 constexpr Case kEverywhere[] = {
     {.element = kBF16},
     {.element = kF16, .mask = kCausal, .negate_scores = true},

@@ -23,17 +23,18 @@ struct Case {
   std::int32_t options = 0;
   ElementType bias = kF32;
   bool negate_scores = false;
-  int copy_bytes = 16;  ///< 2: with head_dims of one column less, and three less for v
+  /// 2: reduces head_dim by 1 and head_dim_v by 3.
+  int copy_bytes = 16;
 };
 
-/// Every case at every one of the head_dims, with one kind of tile.
+/// Combines each case with each head_dim, with one kind of tile.
 struct Group {
   std::span<const HeadDims> head_dims;
   Tile tile;
   std::span<const Case> cases;
 };
 
-// Of both types, every mask, and every kind of copy.
+// Both dtypes, all masks, and all copy widths.
 constexpr Case kEveryCopy[] = {
     {.element = kBF16},
     {.element = kF16, .mask = kCausal, .negate_scores = true},
@@ -41,7 +42,7 @@ constexpr Case kEveryCopy[] = {
     {.element = kBF16, .mask = kWindow, .options = kBias, .bias = kF16, .copy_bytes = 4},
     {.element = kF16, .copy_bytes = 2},
 };
-// Each option alone, and all together.
+// Each option alone, and all options together.
 constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kCausal},
     {.element = kF16, .mask = kWindow},
@@ -71,7 +72,7 @@ constexpr Case kPackedAlone[] = {{.element = kBF16, .mask = kCausal, .options = 
 constexpr HeadDims k8[] = {8}, k64[] = {64}, k128[] = {128}, k192[] = {192}, k256[] = {256}, k512[] = {512};
 constexpr HeadDims kPaddedTo128Or192[] = {96, {192, 128}}, kInParts[] = {{40, 304}};
 
-// Low tiles of 64 and 192 columns are those of 128 and 256.
+// Low tiles of 64 and 192 columns are covered by those of 128 and 256.
 constexpr Group kGroups[] = {
     {.head_dims = k64, .tile = Tile::kTall, .cases = kEveryCopy},
     {.head_dims = k128, .tile = Tile::kTall, .cases = kEveryCopy},
@@ -105,10 +106,10 @@ Facts facts_of(const Case& c, HeadDims head_dim, Tile tile) {
           .options = c.options,
           .bias = c.bias,
           .negate_scores = c.negate_scores,
-          .aligned = c.copy_bytes == 16 || tile == Tile::kShort};  // no kernel of the family reads it
+          .aligned = c.copy_bytes == 16 || tile == Tile::kShort};  // kernels of this family do not read it
 }
 
-/// The tile, or nothing if the family has none of its kind for the facts.
+/// Returns the tile, or nothing if the family has no tile of this kind for the facts.
 std::optional<Sm80ForwardTile> tile_of(const Facts& facts, Tile tile, int max_smem) {
   switch (tile) {
     case Tile::kTall:

@@ -13,10 +13,10 @@ using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, 
     option::kRing, option::kTransform, option::kVarlen;
 
 struct Case {
-  HeadDims head_dim = {};  ///< 0: that of the group
+  HeadDims head_dim = {};  ///< 0: the head_dim of the group
   ElementType element;
   MaskKind mask = kFull;
-  std::int32_t options = 0;  ///< a bias has the type of q
+  std::int32_t options = 0;  ///< a bias has the dtype of q
   bool is_deterministic = false;
   bool adds_up = false;
   bool owns_heads = false;
@@ -24,7 +24,7 @@ struct Case {
   bool sole_key = false;
 };
 
-/// Every case at every one of the head_dims.
+/// Combines each case with each head_dim.
 struct Group {
   std::span<const HeadDims> head_dims;
   std::span<const Case> cases;
@@ -44,7 +44,7 @@ constexpr Case kEveryMask[] = {
     {.element = kF16, .mask = kWindow, .options = kVarlen},
 };
 constexpr Case kTwoBuffersOfDq[] = {
-    {.head_dim = {64, 128}, .element = kBF16, .mask = kCausal, .is_deterministic = true},  // in one pass
+    {.head_dim = {64, 128}, .element = kBF16, .mask = kCausal, .is_deterministic = true},  // one pass
 };
 constexpr Case kOwnHeads[] = {
     {.element = kBF16, .owns_heads = true},
@@ -59,7 +59,7 @@ constexpr Case kAlibiAlone[] = {
     {.element = kF16, .options = kAlibi},
     {.element = kBF16, .mask = kWindow, .options = kAlibi | kVarlen, .is_deterministic = true},
 };
-// At 64 columns the family makes a window of no mask (choose()).
+// At 64 columns, choose() replaces no mask with an open window.
 constexpr Case kDropoutAt64[] = {
     {.element = kBF16, .mask = kCausal, .options = kDropout},
     {.element = kF16, .mask = kWindow, .options = kDropout},
@@ -90,7 +90,7 @@ constexpr Case kParts[] = {
     {.element = kF16, .options = kRing | kAlibi, .is_deterministic = true},
     {.element = kBF16, .mask = kCausal, .options = kRing | kDropout},
 };
-// Beyond 128 columns: each depth, with one of v's that differs, and what takes registers.
+// Head_dims above 128: all depths and the options that need registers.
 constexpr Case kWide[] = {
     {.element = kBF16},
     {.element = kF16, .options = kVarlen},
@@ -108,7 +108,7 @@ constexpr Case kWide[] = {
     {.element = kBF16, .mask = kWindow, .options = kDropout | kPhiloxState},
     {.element = kF16, .mask = kWindow, .options = kAlibi | kDropout | kVarlen},
 };
-// A transform and a bias take the same kernels at every head_dim.
+// With a transform or a bias, every head_dim uses the same kernels.
 constexpr Case kTransformAndBias[] = {
     {.head_dim = 256, .element = kBF16, .options = kTransform},
     {.head_dim = 256, .element = kBF16, .mask = kCausal, .options = kTransform},

@@ -19,17 +19,18 @@ constexpr std::int32_t kEvery = kAllButDropout | kDropout;
 struct Case {
   ElementType element;
   MaskKind mask = kFull;
-  std::int32_t options = 0;  ///< a bias is left out beyond kSm90MostHeadDimWithBias
+  /// A bias is skipped for head_dims above kSm90MostHeadDimWithBias.
+  std::int32_t options = 0;
   ElementType bias = kF32;
   bool negate_scores = false;
   std::int64_t seqlen_k = 512;
-  bool is_low = false;      ///< with one consumer
-  bool puts_aside = false;  ///< sums over very many keys
+  bool is_low = false;      ///< use one consumer
+  bool puts_aside = false;  ///< very many keys, so sums are spilled
   bool splits_keys = false;
-  bool maps_bias = true;  ///< false: no tensor map takes the bias
+  bool maps_bias = true;  ///< false: the bias has no tensor map
 };
 
-/// Every case at every one of the head_dims.
+/// Combines each case with each head_dim.
 struct Group {
   std::span<const HeadDims> head_dims;
   std::span<const Case> cases;
@@ -53,7 +54,7 @@ constexpr Case kWiderThanV[] = {
 };
 constexpr Case kLongSums[] = {{.element = kF16, .mask = kCausal, .seqlen_k = 1 << 20, .puts_aside = true}};
 constexpr Case kFullAlone[] = {{.element = kF16}};
-// Parts of a ring, and dropout with its seed in memory.
+// Parts of a ring, and dropout with its seed in device memory.
 constexpr Case kParts[] = {
     {.element = kBF16, .options = kAddsToOutputs, .seqlen_k = 16384},
     {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs, .seqlen_k = 16384},
@@ -68,7 +69,7 @@ constexpr Case kPartsWithRules[] = {
     {.element = kBF16, .options = kBias, .bias = kBF16, .seqlen_k = 16384, .maps_bias = false},
     {.element = kF16, .mask = kWindow, .options = kRing | kEvery},
 };
-// Few rows; then each option alone, and all together.
+// Few rows. Then each option alone, and all options together.
 constexpr Case kEveryOption[] = {
     {.element = kBF16, .is_low = true},
     {.element = kBF16, .mask = kCausal, .negate_scores = true, .is_low = true},
@@ -95,7 +96,7 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kWindow, .options = kAllButDropout, .negate_scores = true},
     {.element = kBF16, .mask = kWindow, .options = kEvery, .negate_scores = true},
 };
-// Keys that several blocks share.
+// Several blocks share the keys of a row.
 constexpr Case kSplits[] = {
     {.element = kBF16, .seqlen_k = 16384, .is_low = true, .splits_keys = true},
     {.element = kBF16, .mask = kCausal, .splits_keys = true},

@@ -1,9 +1,9 @@
-// The folder of compiled kernels as a whole: what it holds, and how it stays below a limit.
+// The folder of compiled kernels: its contents and its size limit.
 //
-// Files of the cache are ROOT/VERSION/NAME-ARCH-KEY.bin and .cu, VERSION being three numbers and KEY 32 hexadecimal
-// digits. Every other file is foreign: it is neither counted nor removed. There is no lock: processes that remove at
-// the same time agree on what is oldest, a file that somebody reads stays readable until it is closed, and a file that
-// is removed just before it is wanted is compiled once more.
+// Cache files are ROOT/VERSION/NAME-ARCH-KEY.bin and .cu. VERSION is three numbers and KEY is 32 hexadecimal digits.
+// All other files are foreign and are neither counted nor removed. The folder has no lock. Processes that remove files
+// at the same time agree on the oldest ones. An open file stays readable until it is closed. A kernel whose file was
+// removed too early is compiled again.
 #pragma once
 
 #include <chrono>
@@ -15,23 +15,23 @@
 
 namespace attend::cuda {
 
-/// The limit where ATTEND_CACHE_LIMIT says nothing: room for some 7000 kernels (the 551 of results/h200/compile.json
-/// take 81 MB), where the largest cache that was seen took 412 MB.
+/// Default limit if ATTEND_CACHE_LIMIT is not set. It has room for about 7000 kernels: the 551 kernels of
+/// results/h200/compile.json take 81 MB. The largest cache seen so far took 412 MB.
 inline constexpr std::uint64_t kDefaultCacheLimit = std::uint64_t{1} << 30;
 
-/// Files named like this are being written, or were left by a process that was killed.
+/// Prefix of temporary files. They are being written, or a killed process has left them.
 inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
 /// One file of the cache.
 struct CacheFile {
   std::filesystem::path path;
-  std::string name;  ///< the kernel's: "sm90_forward"
-  std::string arch;  ///< "sm_90a"
+  std::string name;  ///< kernel name, e.g. "sm90_forward"
+  std::string arch;  ///< e.g. "sm_90a"
   std::uint64_t bytes = 0;
-  std::chrono::nanoseconds last_used{};  ///< since the epoch
+  std::chrono::nanoseconds last_used{};  ///< time since the epoch
 };
 
-/// How many files, and their bytes together.
+/// Number of files and their total size.
 struct CacheTotals {
   std::uint64_t files = 0, bytes = 0;
 };
@@ -40,47 +40,50 @@ struct CacheTotals {
 struct CachedKernel {
   std::string name, arch;
   CacheTotals totals;
-  std::chrono::nanoseconds last_used{};  ///< the latest
+  std::chrono::nanoseconds last_used{};  ///< the latest of its files
 };
 
-/// What `attend cache` and attend.cache_info() show.
+/// Contents of the cache, as shown by `attend cache` and attend.cache_info().
 struct CacheInfo {
-  std::filesystem::path root;  ///< empty: there is none, since neither HOME nor ATTEND_CACHE_DIR is set
+  /// Empty if there is no folder, because neither HOME nor ATTEND_CACHE_DIR is set.
+  std::filesystem::path root;
   std::uint64_t limit = kDefaultCacheLimit;
-  bool limit_is_default = true;  ///< ATTEND_CACHE_LIMIT says nothing
+  bool limit_is_default = true;  ///< ATTEND_CACHE_LIMIT is not set
   CacheTotals totals;
-  std::vector<CachedKernel> kernels;  ///< the largest first
+  std::vector<CachedKernel> kernels;  ///< largest first
 };
 
-/// Every file of the cache, of every version of the library. Empty where the folder cannot be read.
+/// Returns all cache files, of all versions of the library. Returns an empty list if the folder cannot be read.
 [[nodiscard]] std::vector<CacheFile> cache_files(const std::filesystem::path& root);
 
-/// Called after every file that is stored: a few microseconds for each file that there is, beside a compile that takes
-/// a second. Where the files take more than `limit` bytes: removes the least recently used until they take no more than
-/// 7/8 of it, so that the next ones find room. Gives what is left. Files that cannot be removed are passed over.
+/// Removes the least recently used files if all files together exceed `limit` bytes. Continues until at most 7/8 of the
+/// limit is used, so that the next files have room. Returns the remaining files. Skips files that cannot be removed.
+/// Called after every stored file; the cost is a few microseconds per file in the cache, compared with a second for a
+/// compilation.
 CacheTotals keep_within(const std::filesystem::path& root, std::uint64_t limit);
 
-/// What clear_cache() removed, and what it was not allowed to.
+/// The removed files, and the files that could not be removed.
 struct CacheCleared {
   CacheTotals removed, left;
 };
 
-/// Removes every file of the cache, what killed processes left in its folders, and folders that are empty then.
+/// Removes all cache files, temporary files of killed processes, and folders that are empty afterwards.
 CacheCleared clear_cache(const std::filesystem::path& root);
 
-/// Removes the temporary files that are older than an hour: no writer takes that long.
+/// Removes temporary files that are older than an hour. No writer takes that long.
 void remove_stale_temporaries(const std::filesystem::path& folder);
 
-/// $ATTEND_CACHE_DIR, else $XDG_CACHE_HOME/attend, else $HOME/.cache/attend; empty where none of them is set.
+/// Returns $ATTEND_CACHE_DIR, otherwise $XDG_CACHE_HOME/attend, otherwise $HOME/.cache/attend. Empty if none is set.
 [[nodiscard]] std::filesystem::path cache_root_from_environment();
 
-/// $ATTEND_CACHE_LIMIT in bytes, else kDefaultCacheLimit. 0: nothing is kept on disk. @throws Error for another value.
+/// Returns $ATTEND_CACHE_LIMIT in bytes, or kDefaultCacheLimit if it is not set. 0 disables the disk cache. @throws
+/// Error for an invalid value.
 [[nodiscard]] std::uint64_t cache_limit_from_environment();
 
-/// The cache that the environment asks for. @throws Error as cache_limit_from_environment().
+/// Returns the contents of the cache that the environment selects. @throws Error like cache_limit_from_environment().
 [[nodiscard]] CacheInfo cache_info();
 
-/// What `attend cache show`, and `limit`, print, with a line break at the end.
+/// Return the output of `attend cache show` and `attend cache limit`, with a final line break.
 [[nodiscard]] std::string describe(const CacheInfo& info);
 [[nodiscard]] std::string describe_limit(const CacheInfo& info);
 

@@ -28,8 +28,10 @@ constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kChecksumBytes = sizeof(Digest);
 constexpr std::size_t kChecksumAt = 8 + 4 + 4 + 8 + 8 + 8 + kKeyBytes;
 constexpr std::size_t kHeaderBytes = kChecksumAt + kChecksumBytes;
-constexpr std::size_t kMaxEntryBytes = std::size_t{1} << 30;  // no cubin comes near: a wrong length is not allocated
-constexpr time_t kTouchAfter = 3600;  // seconds: a hit writes no more often that an entry was used
+// Far above the size of any cubin. Prevents a large allocation for a corrupt length.
+constexpr std::size_t kMaxEntryBytes = std::size_t{1} << 30;
+// In seconds. Limits how often a cache hit updates the access time.
+constexpr time_t kTouchAfter = 3600;
 
 void put(std::string& out, std::uint64_t number, int bytes) {
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(number >> (8 * i));
@@ -43,7 +45,7 @@ std::uint64_t get(std::string_view bytes, std::size_t at, int count) {
   return number;
 }
 
-/// Of a whole file: everything but the checksum itself.
+/// Returns the checksum of a file: everything except the checksum itself.
 Digest checksum(std::string_view bytes) {
   Hasher hasher;
   hasher.add(bytes.substr(0, kChecksumAt));
@@ -51,7 +53,7 @@ Digest checksum(std::string_view bytes) {
   return hasher.digest();
 }
 
-/// A file descriptor that closes itself.
+/// A file descriptor that is closed in the destructor.
 struct Descriptor {
   int value;
   explicit Descriptor(int descriptor) : value(descriptor) {}
@@ -62,17 +64,17 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-/// Sets the time of last access, which a file system may not do by itself (noatime): the cache keeps what was used
-/// last. In a folder of somebody else's this fails, and the owner's uses count alone.
+/// Updates the access time, because file systems mounted with noatime do not. The cache keeps recently used files. In a
+/// folder of another user this fails, so only the owner's uses count.
 void mark_used(int descriptor, const struct stat& status) {
   if (std::time(nullptr) - status.st_atim.tv_sec < kTouchAfter) return;
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW}, {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
   (void)::futimens(descriptor, times);
 }
 
-/// The bytes of an entry's file. Nothing, and no reason, where there is no file.
+/// Returns the bytes of an entry's file. If there is no file, returns nothing and leaves `why` empty.
 std::optional<std::string> read_entry(const fs::path& path, std::string& why) {
-  // A link could lead anywhere, and a pipe would make us wait.
+  // O_NOFOLLOW refuses links, which could lead anywhere. O_NONBLOCK prevents waiting for a pipe.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status = {};
   if (file.value < 0 || ::fstat(file.value, &status) != 0) {
@@ -80,7 +82,7 @@ std::optional<std::string> read_entry(const fs::path& path, std::string& why) {
     return std::nullopt;
   }
   if (!S_ISREG(status.st_mode)) why = "not a regular file";
-  // What somebody else wrote could be anything, with a good checksum.
+  // A file of another user could contain anything, even with a valid checksum.
   if (why.empty() && status.st_uid != ::geteuid() && status.st_uid != 0) why = "it belongs to another user";
   if (why.empty() && static_cast<std::size_t>(status.st_size) > kMaxEntryBytes) why = "too long";
   if (!why.empty()) return std::nullopt;
@@ -107,7 +109,7 @@ bool write_synced(int descriptor, std::string_view bytes) {
   return ::fsync(descriptor) == 0;
 }
 
-/// 0, or errno.
+/// Writes the file atomically. Returns 0 or errno.
 int publish(const fs::path& target, std::string_view bytes) {
   static std::atomic<unsigned> counter = 0;
   std::error_code error;
@@ -121,7 +123,7 @@ int publish(const fs::path& target, std::string_view bytes) {
   if (file.value < 0) return errno;
   int failure = write_synced(file.value, bytes) ? 0 : errno;
   if (failure == 0 && ::rename(temporary.c_str(), target.c_str()) != 0) failure = errno;
-  // An empty folder in the entry's place may go; one with something in it is somebody's.
+  // Removes an empty folder at the path of the entry. A folder with contents belongs to somebody.
   if (failure == EISDIR && ::rmdir(target.c_str()) == 0) {
     failure = ::rename(temporary.c_str(), target.c_str()) == 0 ? 0 : errno;
   }

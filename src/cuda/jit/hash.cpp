@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#define XXH_INLINE_ALL  // the header alone: nothing of it in the link line
+#define XXH_INLINE_ALL  // uses only the header, so nothing needs to be linked
 #include <xxhash.h>
 
 namespace attend::cuda {

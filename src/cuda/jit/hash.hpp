@@ -1,4 +1,4 @@
-// XXH3-128 over a sequence of parts. Not cryptographic: it finds damage and tells variants apart.
+// XXH3-128 over a sequence of parts. It is not cryptographic. It detects damage and distinguishes variants.
 #pragma once
 
 #include <array>
@@ -11,9 +11,10 @@
 
 namespace attend::cuda {
 
-using Digest = std::array<std::byte, 16>;  ///< in canonical (big-endian) order
+using Digest = std::array<std::byte, 16>;  ///< canonical (big-endian) order
 
-/// Feeds parts to the hash. Each part goes in with its length, so that moving a border between two parts shows.
+/// Hashes a sequence of parts. The length of each part is hashed too, so that a different split of the same bytes gives
+/// a different hash.
 class Hasher {
  public:
   Hasher();
@@ -31,7 +32,7 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-/// 32 hexadecimal digits.
+/// Returns 32 hexadecimal digits.
 [[nodiscard]] std::string hex(const Digest& digest);
 
 }  // namespace attend::cuda

@@ -20,7 +20,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread in seconds.
 double thread_seconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -34,7 +34,7 @@ std::string log_line(const KernelSpec& spec, const CompiledKernel& kernel, doubl
                      r.spill_store_bytes, r.spill_load_bytes, r.stack_bytes, kernel.cubin.size());
 }
 
-/// The options with this machine's include folders, which are no part of the key.
+/// Returns the compile options with the include folders of this machine, which are not part of the key.
 std::vector<std::string> options_of(const Program& program, const Nvrtc& nvrtc) {
   std::vector<std::string> options = program.options;
   if (!program.toolkit_headers) return options;
@@ -57,7 +57,8 @@ JitOptions jit_options_from_environment() {
 }
 
 Jit& Jit::instance() {
-  static auto* instance = new Jit(jit_options_from_environment());  // other threads may still be launching at exit
+  // Never destroyed, because other threads may still launch kernels at exit.
+  static auto* instance = new Jit(jit_options_from_environment());
   return *instance;
 }
 

@@ -1,12 +1,14 @@
-// From a KernelSpec to machine code: memory first, then the disk, then the compiler.
+// Provides the machine code of a KernelSpec: from memory, from disk, or by compilation.
 //
 //   const std::shared_ptr<const CompiledKernel> code = Jit::instance().compile(spec);
 //   const std::shared_ptr<const Kernel> kernel = Jit::instance().load(spec, device);
 //
-// Environment, read once by instance(): ATTEND_CACHE_DIR (where entries are kept), ATTEND_CACHE_LIMIT (how many bytes
-// of them), ATTEND_KERNEL_DIR (a folder to read kernels/ from instead of the library), ATTEND_LOG=compile (one line on
-// stderr for each kernel made or found, and the generated program beside its machine code), ATTEND_LINE_INFO=1 (the
-// lines of the sources in the machine code).
+// instance() reads these environment variables once:
+//   ATTEND_CACHE_DIR     folder for compiled kernels
+//   ATTEND_CACHE_LIMIT   largest size of that folder in bytes
+//   ATTEND_KERNEL_DIR    folder with the sources of kernels/, used instead of the embedded sources
+//   ATTEND_LOG=compile   prints one line on stderr per compiled or loaded kernel, and stores the generated program
+//   ATTEND_LINE_INFO=1   adds source line information to the machine code
 #pragma once
 
 #include <cstddef>
@@ -31,43 +33,47 @@ namespace attend::cuda {
 /// Machine code of one variant.
 struct CompiledKernel {
   std::string key;    ///< 32 hexadecimal digits
-  std::string entry;  ///< the kernel's name in the cubin
+  std::string entry;  ///< name of the kernel in the cubin
   std::vector<std::byte> cubin;
-  std::string log;  ///< the compiler's
+  std::string log;  ///< the compiler's log
   Resources resources;
-  double seconds = 0;        ///< of a processor that the compile took, whoever did it
-  double ready_seconds = 0;  ///< until this process had the code: looking it up on disk, or compiling it
+  double seconds = 0;        ///< processor time of the compilation, even if another process did it
+  double ready_seconds = 0;  ///< time until this process had the code, from disk or by compilation
   bool from_disk = false;
 };
 
-/// Where a Jit keeps and finds things.
+/// Options of a Jit.
 struct JitOptions {
   std::filesystem::path cache_root;                ///< empty: memory only
-  std::uint64_t cache_limit = kDefaultCacheLimit;  ///< bytes on disk; 0: memory only
-  std::filesystem::path kernel_dir;                ///< empty: the embedded sources
+  std::uint64_t cache_limit = kDefaultCacheLimit;  ///< size limit on disk in bytes; 0: memory only
+  std::filesystem::path kernel_dir;                ///< empty: use the embedded sources
   bool log_compiles = false;
-  bool line_info = false;  ///< for profilers and sanitizers; entries on disk are four times as large, the code the same
-  std::function<void(const std::string&)> print;  ///< warnings and the log, a line without its end each; unset: stderr
+  /// Adds line information for profilers and sanitizers. Entries on disk become four times as large. The code does not
+  /// change.
+  bool line_info = false;
+  /// Receives warnings and log lines, without the line end. If unset, they are written to stderr.
+  std::function<void(const std::string&)> print;
 };
 
-/// The options that the environment asks for. @throws Error for a value that is not allowed.
+/// Returns the options that the environment selects. @throws Error for an invalid value.
 [[nodiscard]] JitOptions jit_options_from_environment();
 
-/// A run-time compiler with its caches. Thread-safe: a thread waits only for a compile of the very variant it wants.
+/// A run-time compiler with caches. Thread-safe. A thread waits only for a compilation of the variant that it needs.
 class Jit {
  public:
-  /// The one that the library uses. Never destroyed.
+  /// Returns the instance that the library uses. It is never destroyed.
   static Jit& instance();
 
   explicit Jit(JitOptions options);
   Jit(const Jit&) = delete;
   Jit& operator=(const Jit&) = delete;
 
-  /// The machine code of `spec`. Needs no GPU.
-  /// @throws Error with the variant, the call and the whole log. A failure is not kept: the next call compiles again.
+  /// Returns the machine code of `spec`. Needs no GPU.
+  /// @throws Error with the variant, the call and the full log. Failures are not cached, so the next call compiles
+  ///         again.
   [[nodiscard]] std::shared_ptr<const CompiledKernel> compile(const KernelSpec& spec);
 
-  /// The same, loaded on a device.
+  /// Returns the kernel of `spec`, loaded on a device. @throws Error like compile().
   [[nodiscard]] std::shared_ptr<const Kernel> load(const KernelSpec& spec, int device);
 
  private:
@@ -76,7 +82,7 @@ class Jit {
 
   JitOptions options_;
   std::mutex warned_mutex_;
-  std::set<std::string> warned_;  // kinds
+  std::set<std::string> warned_;  // kinds of warnings already printed
   DiskCache disk_;
   OnceMap<CompiledKernel> compiled_;
   OnceMap<Kernel> loaded_;

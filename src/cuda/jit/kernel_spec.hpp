@@ -1,4 +1,4 @@
-// What to compile: one variant of one kernel, for one architecture.
+// Describes what to compile: one variant of one kernel for one architecture.
 #pragma once
 
 #include <cstdint>
@@ -11,67 +11,72 @@
 
 namespace attend::cuda {
 
-/// The value of an enumeration by name: MaskKind, kCausal.
+/// An enumerator by name, e.g. {MaskKind, kCausal}.
 struct EnumConstant {
   std::string type;
   std::string value;
 };
 
-/// One constant of a Config: `static constexpr int kHeadDim = 128;`
+/// One constant of a Config, e.g. `static constexpr int kHeadDim = 128;`.
 struct Constant {
   std::string name;
   std::variant<std::int64_t, bool, EnumConstant> value;
 };
 
-/// One variant. The program is generated from it: a struct Config with the constants, and one entry
+/// One variant. The generated program consists of a struct Config with the constants, and one entry function:
 ///   extern "C" __global__ void attend_NAME(ARGS args) { FUNCTION<Config>(args); }
 struct KernelSpec {
-  std::string name;                       ///< of the kernel, as --compute takes it: "naive"
-  std::string source;                     ///< below kernels/: "ladder/02_naive.cuh"
-  std::string function;                   ///< template <class Config> __device__ void in namespace attend
-  std::string args;                       ///< its parameter, a plain struct of namespace attend (attention/args.cuh)
-  std::vector<Constant> config;           ///< in order; has kThreads, the threads of a block, an integer
-  std::string arch;                       ///< "sm_90a"
-  std::vector<std::string> options = {};  ///< to NVRTC, beyond those that every kernel gets
-  unsigned dynamic_smem_bytes = 0;        ///< what a launch asks for; no part of the code
-  int min_blocks = 1;                     ///< that a multiprocessor has to hold at once: bounds the registers
-  bool toolkit_headers = false;           ///< includes <mma.h> or other headers of the CUDA toolkit
-  std::string custom_score = {};          ///< text in the place of attention/custom_score.cuh; empty: that file
+  std::string name;      ///< name of the kernel, as in --compute: "naive"
+  std::string source;    ///< file relative to kernels/: "ladder/02_naive.cuh"
+  std::string function;  ///< a template <class Config> __device__ void in namespace attend
+  /// Type of its parameter, a struct in namespace attend (attention/args.cuh).
+  std::string args;
+  /// Constants in order. They include the integer kThreads, the threads per block.
+  std::vector<Constant> config;
+  std::string arch;                       ///< e.g. "sm_90a"
+  std::vector<std::string> options = {};  ///< additional NVRTC options
+  unsigned dynamic_smem_bytes = 0;        ///< dynamic shared memory of a launch; does not affect the code
+  /// Number of blocks that must fit on a multiprocessor at the same time. Limits the registers.
+  int min_blocks = 1;
+  bool toolkit_headers = false;  ///< includes <mma.h> or other headers of the CUDA toolkit
+  /// Text that replaces attention/custom_score.cuh. If empty, that file is used.
+  std::string custom_score = {};
 };
 
 /// A program ready for the compiler.
 struct Program {
-  std::string name;                  ///< what messages call it: "naive.cu"
-  std::string text;                  ///< the generated part
-  std::vector<NamedSource> headers;  ///< everything that it includes
-  std::string entry;                 ///< the kernel's name in the machine code
-  std::vector<std::string> options;  ///< all but the include folders, whose places differ from machine to machine
+  std::string name;                  ///< name in messages: "naive.cu"
+  std::string text;                  ///< generated source text
+  std::vector<NamedSource> headers;  ///< all included headers
+  std::string entry;                 ///< name of the kernel in the machine code
+  std::vector<std::string> options;  ///< all options except include folders, which differ between machines
   bool toolkit_headers = false;
 };
 
-/// Threads of a block: the spec's kThreads. @throws Error (kInvalidArgument) where it has none.
+/// Returns the threads per block: kThreads of the spec. @throws Error (kInvalidArgument) if the spec has no kThreads.
 [[nodiscard]] std::int64_t threads_of(const KernelSpec& spec);
 
-/// "static constexpr int kHeadDim = 128;", a line for each constant.
+/// Returns one line per constant, e.g. "static constexpr int kHeadDim = 128;".
 [[nodiscard]] std::string config_text(const KernelSpec& spec);
 
-/// "128", "true", "kCausal": a constant's value, without the scope that names the type of an enumerator.
+/// Returns a constant's value, e.g. "128", "true" or "kCausal". Omits the type of an enumerator.
 [[nodiscard]] std::string value_text(const Constant& constant);
 
-/// "naive<kHeadDim=128, kMask=kCausal> sm_90a": what errors and logs call a variant.
+/// Returns the name of a variant for errors and logs, e.g. "naive<kHeadDim=128, kMask=kCausal> sm_90a".
 [[nodiscard]] std::string describe(const KernelSpec& spec);
 
-/// All that decides the machine code except files and compiler, as one string: two specs are the same exactly where
-/// their identities are.
+/// Returns a string of everything that determines the machine code, except files and compiler. Two specs are the same
+/// if and only if their identities are equal.
 [[nodiscard]] std::string identity(const KernelSpec& spec);
 
-/// The program of `spec`.
-/// @throws Error (kInvalidArgument) for an unknown architecture or a name that is not an identifier; and as
-///         collect_sources() does.
+/// Returns the program of `spec`.
+/// @throws Error (kInvalidArgument) for an unknown architecture or an invalid identifier, and the errors of
+///         collect_sources().
 [[nodiscard]] Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel_dir);
 
-/// What decides the machine code, in 32 hexadecimal digits: XXH3-128 over the generated text, the headers, the options
-/// (with the architecture), NVRTC's version and the library's. No paths of this machine, no times.
+/// Returns the key of the machine code, 32 hexadecimal digits. It is the XXH3-128 hash of the generated text, the
+/// headers, the options (with the architecture), and the versions of NVRTC and the library. It does not depend on paths
+/// or times.
 [[nodiscard]] std::string program_key(const Program& program, int nvrtc_major, int nvrtc_minor,
                                       const std::string& library_version);
 

@@ -1,4 +1,4 @@
-// A map whose values are made at first use, by one thread each, while the other keys stay free.
+// A map that creates each value on first use, in one thread, without blocking access to other keys.
 #pragma once
 
 #include <atomic>
@@ -16,14 +16,15 @@
 
 namespace attend::cuda {
 
-/// From strings to shared, constant values. Thread-safe.
+/// A map from strings to shared constant values. Thread-safe.
 template <class Value>
 class OnceMap {
  public:
   using Pointer = std::shared_ptr<const Value>;
 
-  /// The value of `key`; where there is none, what `make` returns. Threads that want a key that is being made wait for
-  /// it and for no other. Where `make` throws, all of them get the error, and nothing is kept.
+  /// Returns the value of `key`. If there is none, calls `make`. Other threads that need the same key wait for this
+  /// call; threads that need other keys do not. If `make` throws, all waiting threads get the error and nothing is
+  /// stored.
   template <class Make>
   Pointer get(const std::string& key, const Make& make) {
     {
@@ -75,7 +76,7 @@ class OnceMap {
   void abandon(Slot& slot, const std::string& key, ErrorCode code, const char* message) {
     {
       const std::unique_lock lock(mutex_);
-      slots_.erase(key);  // those who wait hold the slot; those who come make a new one
+      slots_.erase(key);  // waiting threads hold the slot; new threads create another one
     }
     const std::lock_guard lock(slot.mutex);
     slot.failed = true;
@@ -91,7 +92,7 @@ class OnceMap {
     return slot.value;
   }
 
-  std::shared_mutex mutex_;  // of the map; held for look-ups only
+  std::shared_mutex mutex_;  // guards the map; held only during look-ups
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 

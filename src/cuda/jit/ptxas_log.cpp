@@ -7,7 +7,7 @@
 namespace attend::cuda {
 namespace {
 
-/// The integer right before `unit` in `line`: 40 in "Used 40 registers" for " registers".
+/// Returns the integer directly before `unit` in `line`, e.g. 40 in "Used 40 registers" for " registers".
 std::optional<int> number_before(std::string_view line, std::string_view unit) {
   const std::size_t end = line.find(unit);
   if (end == std::string_view::npos) return std::nullopt;
@@ -25,7 +25,8 @@ void take(std::string_view line, std::string_view unit, int& target) {
 
 bool is_warning(std::string_view line) {
   if (line.find("deprecated and may be removed") != std::string_view::npos)
-    return false;  // of old GPUs, not of the kernel
+    // This warning concerns old GPUs, not the kernel.
+    return false;
   return line.find("warning") != std::string_view::npos || line.find("(C75") != std::string_view::npos;
 }
 
@@ -33,8 +34,8 @@ bool is_warning(std::string_view line) {
 
 Resources parse_ptxas_log(std::string_view log, std::string_view entry) {
   Resources resources;
-  // "Function properties for NAME" precedes the frame and the spills; device functions that were not inlined have some
-  // of their own.
+  // The line "Function properties for NAME" precedes the stack frame and the spills of a function. Device functions
+  // that were not inlined have separate lines.
   bool ours = false;
   while (!log.empty()) {
     const std::size_t length = std::min(log.find('\n'), log.size());

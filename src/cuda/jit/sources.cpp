@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// An embedded text as it was: cmake/embed_kernels.cmake puts a byte for the blanks that a line begins with, and for
-/// frequent words.
+/// Returns the original text of an embedded source. cmake/embed_kernels.cmake replaces the indentation of lines and
+/// frequent words with single bytes.
 std::string original(std::string_view text) {
   constexpr char kTwoBlanks = 14, kMostBlanks = 25;
   const std::span<const std::string_view> words = embedded_words();
@@ -46,7 +46,7 @@ std::optional<std::string> read(const std::string& path, const fs::path& kernel_
   return std::nullopt;
 }
 
-/// The name between the quotes of `#include "name"`, as a part of `line`.
+/// Returns the name between the quotes of `#include "name"` as a part of `line`.
 std::optional<std::string_view> quoted_include(std::string_view line) {
   const auto skip_blanks = [&line] { line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size())); };
   skip_blanks();
@@ -105,7 +105,7 @@ class Collector {
  public:
   explicit Collector(const fs::path& kernel_dir) : kernel_dir_(kernel_dir) {}
 
-  /// Adds `path` and what it includes, unless it is there already.
+  /// Adds `path` and the files that it includes, unless they are already there.
   void add(const std::string& path, const std::string& includer) {
     if (std::any_of(files.begin(), files.end(), [&](const NamedSource& file) { return file.name == path; })) return;
     const std::optional<std::string> text = read(path, kernel_dir_);
@@ -113,7 +113,7 @@ class Collector {
     const std::size_t place = files.size();
     files.push_back({path, ""});
     const std::string rewritten = rewrite(*text, path);
-    files[place].text = rewritten;  // only now: the files below it were added meanwhile
+    files[place].text = rewritten;  // set last, because rewrite() has added other files
   }
 
   std::vector<NamedSource> files;
@@ -122,7 +122,7 @@ class Collector {
   std::string rewrite(std::string_view text, const std::string& owner) {
     std::string out;
     while (!text.empty()) {
-      const std::size_t length = std::min(text.find('\n'), text.size() - 1) + 1;  // with the end of line
+      const std::size_t length = std::min(text.find('\n'), text.size() - 1) + 1;  // includes the line end
       const std::string_view line = text.substr(0, length);
       text.remove_prefix(length);
       if (const auto name = quoted_include(line)) {

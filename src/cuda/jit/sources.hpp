@@ -1,4 +1,4 @@
-// The kernels' sources: embedded in the library when it was built, or read from the folder ATTEND_KERNEL_DIR.
+// The sources of the kernels: embedded in the library, or read from the folder ATTEND_KERNEL_DIR.
 #pragma once
 
 #include <filesystem>

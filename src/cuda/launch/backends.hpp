@@ -1,4 +1,4 @@
-// What runs on a GPU, as the dispatcher sees it.
+// The GPU backends, as the dispatcher sees them.
 #pragma once
 
 #include <span>
@@ -7,9 +7,9 @@
 
 namespace attend::cuda {
 
-/// Every family as a backend, in the order in which lists and refusals name them, the fastest first: the families for
-/// the newest GPUs, then those for older ones, the ladder from its last rung to its first, and the fallback, simt, at
-/// the end. "auto" compares estimates and takes the first of equals.
+/// Returns one backend per family, in the order of lists and refusals. The fastest come first: the families for the
+/// newest GPUs, the families for older GPUs, the ladder from its last rung to its first, and the fallback simt. If
+/// estimates are equal, "auto" chooses the first of them.
 [[nodiscard]] std::span<const core::Backend> backends();
 
 }  // namespace attend::cuda

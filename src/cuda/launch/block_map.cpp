@@ -16,12 +16,12 @@ using core::SeenTiles;
 
 static_assert(kMapPatternWords == 2 * kMaskTile);
 
-/// A map in the memory of one GPU.
+/// One mask's map in the memory of one GPU.
 class OnDevice {
  public:
   OnDevice(const BlockMaskMap& map, int device)
       : device_(device), tiles_(map.tiles.size() * sizeof(int)), patterns_(map.patterns.size() * sizeof(uint64)) {
-    const OwnStream stream;  // the default stream would wait for one that is being captured
+    const OwnStream stream;  // the default stream would wait for a stream that is being captured
     fill(tiles_, map.tiles, stream.get());
     fill(patterns_, map.patterns, stream.get());
     synchronize(stream.get());
@@ -45,14 +45,14 @@ class OnDevice {
   DeviceMemory tiles_, patterns_;
 };
 
-/// What a mask has on GPUs.
+/// All maps of one mask, one per GPU.
 class OnDevices {
  public:
   BlockMapArgs args(const BlockTiles& tiles, int device) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<OnDevice>& map = maps_[device];
     if (map == nullptr) {
-      const RelaxedCapture relaxed;  // this is no part of a graph that the thread may be capturing
+      const RelaxedCapture relaxed;  // the copy is not part of a graph that the thread may be capturing
       map = std::make_unique<OnDevice>(BlockMaskMap::of(tiles), device);
     }
     return map->args(tiles);

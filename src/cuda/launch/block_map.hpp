@@ -1,4 +1,5 @@
-// A block mask as a map of its tiles of 64 x 64 (kernels/attention/block_map.cuh), for kernels that walk over no lists.
+// A block mask as a map of its 64 x 64 tiles (kernels/attention/block_map.cuh). Kernels that do not walk tile lists
+// read the map.
 #pragma once
 
 #include <vector>
@@ -8,7 +9,8 @@
 
 namespace attend::cuda {
 
-/// BlockMapArgs::tiles and patterns. It has a number for each tile, also for those that nobody sees.
+/// The contents of BlockMapArgs::tiles and BlockMapArgs::patterns. `tiles` has one number for every tile, including
+/// hidden tiles.
 struct BlockMaskMap {
   std::vector<int> tiles = {};
   std::vector<uint64> patterns = {};
@@ -16,11 +18,11 @@ struct BlockMaskMap {
   [[nodiscard]] static BlockMaskMap of(const core::BlockTiles& tiles);
 };
 
-/// The map in the memory of a GPU, whose context is current. The first call for a mask makes it and waits for a copy.
-/// It stays as long as the mask. Thread-safe.
+/// Returns the map in the memory of a GPU whose context is current. The first call for a mask builds the map, copies it
+/// and waits for the copy. The map lives as long as the mask. Thread-safe.
 [[nodiscard]] BlockMapArgs block_map_args(const core::BlockTiles& tiles, int device);
 
-/// OptionArgs::block_map, if the problem has a block mask.
+/// Sets OptionArgs::block_map if the problem has a block mask.
 void set_block_map(OptionArgs& options, const core::Problem& p);
 
 }  // namespace attend::cuda

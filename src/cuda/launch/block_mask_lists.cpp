@@ -19,18 +19,19 @@ using core::BlockTiles;
 using core::kMaskTile;
 using core::SeenTiles;
 
-/// A row of 64 rows, by rising keys.
+/// The visible tiles of one 64-row tile row, in ascending key order.
 class RowOfTiles {
  public:
   RowOfTiles() = default;
   explicit RowOfTiles(std::span<const SeenTiles> tiles) : rest_(tiles) {}
 
-  /// The first tile of keys from `key` on that is seen; -1: none. `key` is no less than in earlier calls.
+  /// Returns the first visible key tile at or after tile `key`, or -1 if there is none. `key` must not decrease between
+  /// calls.
   [[nodiscard]] std::int64_t first_from(std::int64_t key) {
     while (!rest_.empty() && rest_.front().end <= key) rest_ = rest_.subspan(1);
     return rest_.empty() ? -1 : std::max<std::int64_t>(rest_.front().begin, key);
   }
-  /// Of a tile of keys, likewise.
+  /// Returns the pattern of key tile `key`, or kNoneSeen. `key` must not decrease between calls.
   [[nodiscard]] std::int32_t pattern_of(std::int64_t key) {
     return first_from(key) == key ? rest_.front().pattern : kNoneSeen;
   }
@@ -39,7 +40,8 @@ class RowOfTiles {
   std::span<const SeenTiles> rest_ = {};
 };
 
-/// The next tile of `keys` tiles of keys that one of the rows sees, from tile `from` on; -1: none.
+/// Returns the next group of `keys` key tiles, from group `from` on, that at least one of the rows sees; -1 if there is
+/// none.
 std::int64_t next_tile(std::vector<RowOfTiles>& rows, std::int64_t from, std::int64_t keys) {
   std::int64_t next = -1;
   for (RowOfTiles& row : rows) {
@@ -49,7 +51,7 @@ std::int64_t next_tile(std::vector<RowOfTiles>& rows, std::int64_t from, std::in
   return next;
 }
 
-/// Adds the lists of one head.
+/// Appends the lists of one head.
 void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std::int64_t keys, BlockMaskLists& lists) {
   const std::int64_t first = head * tiles.tile_rows();
   for (std::int64_t row = 0; row < tiles.tile_rows(); row += rows) {
@@ -71,7 +73,7 @@ void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std
   }
 }
 
-/// Writes the last word of each entry: how many blocks of keys add to the tile of rows before this one.
+/// Writes the last word of each entry: the number of key blocks that add to the same row tile before this one.
 void number_turns(std::vector<std::vector<int>>& of_blocks, std::int64_t words, std::int64_t tile_rows,
                   bool is_persistent) {
   const int blocks = static_cast<int>(of_blocks.size());
@@ -85,7 +87,7 @@ void number_turns(std::vector<std::vector<int>>& of_blocks, std::int64_t words, 
   }
 }
 
-/// What a launch wants: lists of tiles of rows, or with rows = 0 lists of blocks of keys.
+/// The kind of list that a launch needs: lists of row tiles, or lists of key blocks if rows is 0.
 struct Kind {
   int device, rows, keys, heads;
   bool is_persistent = false;
@@ -99,14 +101,14 @@ struct Kind {
   }
 };
 
-/// What a mask has on GPUs.
+/// All lists of one mask, per GPU and kind.
 class OnDevices {
  public:
   BlockMaskArgs args(const BlockTiles& tiles, const Kind& kind) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Memory>& memory = lists_[kind];
     if (memory == nullptr) {
-      const RelaxedCapture relaxed;  // this is no part of a graph that the thread may be capturing
+      const RelaxedCapture relaxed;  // the copy is not part of a graph that the thread may be capturing
       memory = std::make_unique<Memory>(kind.lists_of(tiles), pattern_words(tiles, kind.is_by_keys()), kind.device);
     }
     const std::int64_t of_head =
@@ -132,7 +134,7 @@ class OnDevices {
           bounds(2 * (lists.begin.size() - 1) * sizeof(int64)),
           entries(lists.entries.size() * sizeof(int)),
           patterns(words.size() * sizeof(uint32)) {
-      const OwnStream stream;  // the default stream would wait for one that is being captured
+      const OwnStream stream;  // the default stream would wait for a stream that is being captured
       std::vector<int64> of_lists;
       for (std::size_t n = 0; n + 1 < lists.begin.size(); ++n) {
         of_lists.insert(of_lists.end(), {lists.begin[n], lists.begin[n + 1]});
@@ -171,7 +173,7 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
   const std::int64_t blocks = (tiles.tile_columns() + of_block - 1) / of_block, words = 2 + group * of_block;
   BlockMaskLists lists;
   for (std::int64_t first = 0; first < tiles.batch * tiles.num_heads; first += group) {
-    std::vector<std::vector<int>> of_blocks(static_cast<std::size_t>(blocks));  // of each block of keys
+    std::vector<std::vector<int>> of_blocks(static_cast<std::size_t>(blocks));  // one list per key block
     for (std::int64_t row = 0; row < tiles.tile_rows(); ++row) {
       for (std::int64_t head = 0; head < group; ++head) {
         const std::int64_t* at = tiles.row_begin.data() + (first + head) * tiles.tile_rows() + row;
@@ -183,7 +185,8 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
               list.push_back(static_cast<int>(row));
               list.resize(list.size() + static_cast<std::size_t>(words - 1), kNoneSeen);
             }
-            const std::int64_t from_end = words - 1 - head * of_block - key % of_block;  // behind the row
+            // Counted from the end of the list; word 0 of an entry is the row.
+            const std::int64_t from_end = words - 1 - head * of_block - key % of_block;
             list[list.size() - static_cast<std::size_t>(from_end)] = some.pattern;
           }
         }
@@ -196,7 +199,7 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
     }
   }
   lists.begin.push_back(static_cast<int64>(lists.entries.size()) / words);
-  if (lists.begin.back() > std::numeric_limits<int>::max()) {  // kernels count them in ints
+  if (lists.begin.back() > std::numeric_limits<int>::max()) {  // kernels count entries in ints
     throw Error(ErrorCode::kUnsupported, "block_mask: more than 2^31 - 1 pairs of 64 rows and a block of keys");
   }
   return lists;

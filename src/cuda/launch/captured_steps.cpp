@@ -8,9 +8,9 @@
 namespace attend::cuda {
 namespace {
 
-constexpr int kKeys = 64;  // of a block
+constexpr int kKeys = 64;  // per block
 
-/// It fits into the shared memory of every GPU: 43 KB.
+/// The tile uses 43 KB of shared memory, which every GPU has.
 SimtBackwardTile tile_of(const Facts& facts) {
   constexpr int kPanel = 64;
   return {.gradient = SimtGradient::kCaptures,
@@ -28,7 +28,7 @@ SimtBackwardTile tile_of(const Facts& facts) {
           .cols_1 = round_up(facts.head_dim_v, kPanel)};
 }
 
-/// In row-major order, without gaps.
+/// Returns whether the tensor is contiguous in row-major order.
 bool is_dense(const Tensor& t) {
   std::int64_t dense = 1;
   for (std::size_t d = t.shape.size(); d-- > 0; dense *= t.shape[d]) {
@@ -61,7 +61,7 @@ std::optional<core::Lack> captured_gradients_lack(const core::Problem& p) {
 void add_captured_spec(const Facts& facts, const Arch& arch, std::vector<KernelSpec>& specs) {
   if (!facts.has(option::kCapturedGradients)) return;
   Facts exact = facts;
-  exact.negate_scores = 0;  // its scale has a sign
+  exact.negate_scores = 0;  // the scale keeps its sign
   const SimtBackwardTile tile = tile_of(facts);
   const SimtGradientKernel kernel = {.tile = tile, .has_lse_rounding = facts.has_lse_rounding()};
   constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kCustomScore |
@@ -82,7 +82,7 @@ void add_captured_step(const core::Problem& p, Choice& choice) {
 
 double captured_seconds(const core::Problem& p, const DeviceInfo& device) {
   if (!has_step(p)) return 0;
-  constexpr double kTflops = 60;  // as those of a whole backward pass count: two products of five
+  constexpr double kTflops = 60;  // rate of a full backward pass, of which this step computes two of five products
   return estimated_seconds(
       p, device,
       {.tflops = kTflops, .block_m = kKeys, .blocks = blocks_of(p), .blocks_per_multiprocessor = 2, .num_steps = 1});

@@ -1,5 +1,5 @@
-// The step of a backward pass that makes the gradients of tensors which a score function reads. It is a kernel
-// on CUDA cores behind those of the family, the same for 'simt' and 'sm80_backward': kernels/simt/simt_captures.cuh.
+// The backward step that computes the gradients of tensors read by a score function. Its kernel runs on CUDA cores
+// after the kernels of the family. 'simt' and 'sm80_backward' share it: kernels/simt/simt_captures.cuh.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@
 
 namespace attend::cuda {
 
-/// What no family has: gradients with a fixed order of sums, or of other layouts and dtypes.
+/// Returns the reason why no family supports the gradients of the captures: a deterministic order of sums, or gradients
+/// that are not dense float32.
 [[nodiscard]] std::optional<core::Lack> captured_gradients_lack(const core::Problem& p);
 
-/// Its spec, behind those of the family.
+/// Appends the step's spec to the specs of the family.
 void add_captured_spec(const Facts& facts, const Arch& arch, std::vector<KernelSpec>& specs);
 
-/// Its grid, behind those of the family. Nothing without such gradients.
+/// Appends the step's grid to the grids of the family. Does nothing if no capture needs a gradient.
 void add_captured_step(const core::Problem& p, Choice& choice);
 
-/// What it adds to the estimate, in seconds.
+/// Returns the step's estimated time in seconds.
 [[nodiscard]] double captured_seconds(const core::Problem& p, const DeviceInfo& device);
 
-/// Its arguments: those of the family with the scale of exact products.
+/// Returns the step's arguments: the family's arguments with the exact scale.
 [[nodiscard]] BackwardOptionArgs captured_args(const BackwardOptionArgs& args, const core::Problem& p);
 
-/// Runs all steps. The family's own come before it, those of
-/// row_logit_steps.hpp after it.
+/// Runs all steps: the family's steps, then this step, then the steps of row_logit_steps.hpp.
 void run_with_captured_step(const Launch& launch, BackwardOptionArgs& args);
 
 }  // namespace attend::cuda

@@ -1,4 +1,4 @@
-// The enumerations that a Config may name (kernels/common/config_enums.cuh), as constants of one.
+// Conversion of the enumerations in a Config (kernels/common/config_enums.cuh) to constants.
 #pragma once
 
 #include <string>
@@ -9,17 +9,18 @@
 
 namespace attend::cuda {
 
-/// The type and the name of an enumerator: ElementType, kBF16. The name is empty for a number that is no enumerator.
+/// Returns the type and the name of an enumerator, e.g. {ElementType, kBF16}. The name is empty if the number is not an
+/// enumerator.
 [[nodiscard]] EnumConstant find_enum_constant(ElementType element);
 [[nodiscard]] EnumConstant find_enum_constant(CacheElement element);
 [[nodiscard]] EnumConstant find_enum_constant(MaskKind mask);
 [[nodiscard]] EnumConstant find_enum_constant(Sm80Gradient gradient);
 [[nodiscard]] EnumConstant find_enum_constant(Schedule schedule);
 
-/// @throws Error (kInternal): the number is no enumerator of the type.
+/// @throws Error (kInternal) always: the number is not an enumerator of the type.
 [[noreturn]] void refuse_number(const EnumConstant& none, int number);
 
-/// The same of a number that has to be an enumerator. @throws Error (kInternal) if it is none.
+/// Returns the type and the name of an enumerator. @throws Error (kInternal) if the value is not an enumerator.
 template <class Enum>
 [[nodiscard]] EnumConstant enum_constant(Enum value) {
   const EnumConstant found = find_enum_constant(value);
@@ -27,7 +28,7 @@ template <class Enum>
   return found;
 }
 
-/// The names of all enumerators of a type, which are numbered from 0 on.
+/// Returns the names of all enumerators of a type whose enumerators are numbered from 0.
 template <class Enum>
 [[nodiscard]] std::vector<std::string> enumerators() {
   std::vector<std::string> names;

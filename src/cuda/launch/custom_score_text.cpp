@@ -39,7 +39,7 @@ struct CustomScoreCode {{
 }}  // namespace attend
 )";
 
-/// Is it a constant of the Config, and true?
+/// Returns whether the Config has this boolean constant and the constant is true.
 bool is_on(const KernelSpec& spec, std::string_view name) {
   return std::any_of(spec.config.begin(), spec.config.end(), [name](const Constant& constant) {
     return constant.name == name && std::get<bool>(constant.value);

@@ -1,4 +1,4 @@
-// What kernels are compiled with in the place of kernels/attention/custom_score.cuh.
+// The source text that replaces kernels/attention/custom_score.cuh when a kernel is compiled with a custom score.
 #pragma once
 
 #include <string>
@@ -9,18 +9,22 @@
 namespace attend::cuda {
 
 struct CustomScoreForm {
-  bool is_fast = false;  ///< with the functions of q, k and v of 16 bits: ATTEND_FAST_SCORE_MATH
-  bool is_long = false;  ///< for indices from 2^21 on: ATTEND_LONG_SEQUENCES
+  /// Use fast math functions, for 16-bit q, k and v: ATTEND_FAST_SCORE_MATH.
+  bool is_fast = false;
+  /// Support indices of 2^21 and above: ATTEND_LONG_SEQUENCES.
+  bool is_long = false;
 };
 
-/// The text for a kernel, if it is one that evaluates the function: its Config says how.
+/// Sets the text if the Config of the kernel has a custom score.
 void set_custom_score(KernelSpec& spec, const core::CustomScore& score);
 
-/// The function, which has a program, and how it reads its captures. It names headers from the kernels' root on.
+/// Returns the text for a score function and its captures. The function must have a program. The include paths in the
+/// text are relative to the root of the kernels.
 [[nodiscard]] std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how);
 
-/// Of kernels/attention/captured.cuh: "CapturedI32", how an element of the type lies in memory; and
-/// "Captured<CapturedI32, true, false>", how the elements of a tensor of so many subscripts do.
+/// Type names from kernels/attention/captured.cuh. element_of_capture() returns the storage type of an element, e.g.
+/// "CapturedI32". captured_type() returns the type of a tensor with `rank` subscripts, e.g. "Captured<CapturedI32,
+/// true, false>".
 [[nodiscard]] const char* element_of_capture(DType dtype);
 [[nodiscard]] std::string captured_type(const Tensor& captured, std::size_t rank);
 

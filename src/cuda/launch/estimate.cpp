@@ -7,10 +7,10 @@ namespace attend::cuda {
 namespace {
 
 constexpr double kLaunchSeconds = 2.5e-6;
-constexpr double kBytesPerSecond = 4.3e12;  // of a copy on an H200
-constexpr double kBackwardProducts = 2.5;   // five matrix products for two
+constexpr double kBytesPerSecond = 4.3e12;  // copy rate of an H200
+constexpr double kBackwardProducts = 2.5;   // five matrix products instead of two
 
-/// Keys that a row sees, on average.
+/// Returns the average number of keys that a row sees.
 double visible_keys(const core::Problem& p) {
   const auto rows = static_cast<double>(std::max<std::int64_t>(1, p.max_seqlen_q));
   const auto keys = static_cast<double>(p.max_seqlen_k);
@@ -21,13 +21,14 @@ double visible_keys(const core::Problem& p) {
   return std::min(all, static_cast<double>(left) + static_cast<double>(std::max<std::int64_t>(0, right)) + 1);
 }
 
-/// How much longer than `waves` full ones the blocks take, since multiprocessors wait for the last of them.
+/// Returns the run time divided by the time of `waves` full waves. The ratio exceeds 1 if multiprocessors wait for the
+/// last blocks.
 double idle_factor(const core::Problem& p, const Rate& rate, double waves) {
   if (waves <= 0) return 1;
   const double visible = visible_keys(p);
   const bool knows_tiles = !p.is_backward && !p.varlen && p.block_mask == nullptr && !p.mask && visible > 0;
-  if (!knows_tiles) return std::max(1.0, waves) / waves;  // fewer blocks than places for them
-  // Where tiles differ, the longest start first, and nothing ends before the first.
+  if (!knows_tiles) return std::max(1.0, waves) / waves;  // there are fewer blocks than the GPU can hold
+  // If tiles differ in length, the longest tile starts first. The kernel cannot end before that tile ends.
   const double longest = p.own_window().left < 0 ? static_cast<double>(p.max_seqlen_k) : visible;
   if (longest <= visible && rate.has_whole_waves) return std::ceil(waves) / waves;
   return std::max(1.0, longest / visible / waves);
@@ -39,7 +40,7 @@ double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const
   const double share = static_cast<double>(device.num_multiprocessors) / kModelMultiprocessors;
   const auto heads = static_cast<double>(p.num_sequences * p.num_heads_q);
   const auto dims = static_cast<double>(p.head_dim + p.head_dim_v);
-  // A tile costs all of its rows, whether they exist or not.
+  // A tile costs the time of all its rows, including rows past seqlen_q.
   const double row_tiles = std::ceil(static_cast<double>(p.max_seqlen_q) / static_cast<double>(rate.block_m));
   const double rows =
       p.is_backward ? static_cast<double>(p.max_seqlen_q) : row_tiles * static_cast<double>(rate.block_m);

@@ -1,4 +1,5 @@
-// How long a family expects to take: what "auto" compares. A model of two rates, not a prediction.
+// Estimated run times, which "auto" compares. The model has one rate for compute and one for memory. It ranks families
+// and does not predict exact times.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +9,26 @@
 
 namespace attend::cuda {
 
-/// What a family's main kernel does on a GPU with `kModelMultiprocessors` that is full.
+/// Speed of a family's main kernel on a fully occupied GPU with `kModelMultiprocessors` multiprocessors.
 struct Rate {
-  double tflops;                  ///< of visible scores, as benchmarks count them
-  std::int64_t block_m;           ///< query rows of a block's tile; of a backward kernel that owns keys: keys
-  std::int64_t blocks;            ///< of the main kernel
-  int blocks_per_multiprocessor;  ///< at that speed
-  std::size_t num_steps;          ///< kernels in a row
-  bool has_whole_waves = false;   ///< a multiprocessor has one tile at a time: tiles that are alike come in waves
+  /// Rate over visible scores, counted as in the benchmarks.
+  double tflops;
+  /// Query rows per tile of a block. For a backward kernel whose blocks own keys: keys per tile.
+  std::int64_t block_m;
+  /// Blocks of the main kernel.
+  std::int64_t blocks;
+  /// Resident blocks at that rate.
+  int blocks_per_multiprocessor;
+  /// Number of kernels launched one after another.
+  std::size_t num_steps;
+  /// If true, each multiprocessor holds one tile at a time, so tiles of equal length run in full waves.
+  bool has_whole_waves = false;
 };
 
 constexpr int kModelMultiprocessors = 132;  // H200
 
-/// Seconds: whole tiles are paid, and so are multiprocessors that have none; or the bytes that have to be moved.
+/// Returns the estimate in seconds: the larger of compute time and memory time. Compute time counts padded rows of
+/// partial tiles and idle multiprocessors.
 [[nodiscard]] double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const Rate& rate);
 
 }  // namespace attend::cuda

@@ -20,10 +20,11 @@ using core::Lack;
 using core::Problem;
 
 constexpr int kWideLoad = 16;         // bytes
-constexpr double kLargestCap = 1e18;  // quotients of scores and of usual scales do not underflow
+constexpr double kLargestCap = 1e18;  // largest cap for which a usual score divided by the cap does not underflow
 
-/// Do kernels read and write options of it? row_logit() and row_logit_gradient() compile for any, and take no notice of
-/// what their own switches lack: a new type has to be named here and there.
+/// Returns whether kernels can read and write options of this element type. row_logit() and row_logit_gradient()
+/// compile for any type but silently ignore a type that their switches do not handle. Add a new type both there and
+/// here.
 constexpr bool is_of_options(ElementType element) {
   switch (element) {
     case ElementType::kF32:
@@ -43,13 +44,13 @@ constexpr core::DTypes kDTypesOfOptions = [] {
   return all;
 }();
 
-/// The text of a number of the problem.
+/// Returns the text of a numeric member of the problem.
 template <auto kMember>
 std::string number(const Problem& p) {
   return fmt::format("{}", p.*kMember);
 }
 
-/// Is it there? Of what may be absent.
+/// Returns whether an optional member is present.
 template <auto kMember>
 bool has(const Problem& p) {
   return static_cast<bool>(p.*kMember);
@@ -60,14 +61,14 @@ bool is_not_zero(const Problem& p) {
   return p.*kMember != 0;
 }
 
-/// The row of a number that modifies scores.
+/// Table row for a number that modifies scores.
 template <std::size_t kIndex>
 constexpr Option number_row() {
   constexpr const core::ScoreNumber& kRow = core::kScoreNumbers[kIndex];
   return {option::bit_of(kRow.mod), kRow.name, kRow.constant, is_not_zero<kRow.value>, number<kRow.value>, "0"};
 }
 
-/// The row of a tensor that modifies scores.
+/// Table row for a tensor that modifies scores.
 template <std::size_t kIndex>
 constexpr Option tensor_row() {
   constexpr const core::ScoreTensor& kRow = core::kScoreTensors[kIndex];
@@ -87,7 +88,8 @@ MaskKind mask_kind(const Problem& p) {
   return left < 0 && right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
 }
 
-/// Backward: the options outside the loop over keys of which no gradient is asked for. All that they do is in lse.
+/// Backward: returns the options outside the loop over keys that have no requested gradient. Their effect is fully
+/// contained in lse.
 std::int32_t options_in_lse(const Problem& p) {
   std::int32_t bits = option::bits_outside_loop();
   for (const core::ScoreTensor& row : core::kScoreTensors) {
@@ -96,17 +98,19 @@ std::int32_t options_in_lse(const Problem& p) {
   return bits;
 }
 
-/// Do rows see one key at most, of which dropout and the rounding of o to 16 bits make too much?
+/// Returns whether each row sees at most one key and both dropout and 16-bit rounding of o are active. In this case
+/// dropout would amplify the rounding error of o.
 bool has_sole_keys(const Problem& p) {
   if (!p.is_backward || p.dropout_p <= 0 || !core::is_narrow(p.q.dtype)) return false;
   if (p.placement() != nullptr) return false;
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // what is outside the loop may have a share of the sum
+  // An option outside the loop may contribute to the row sum.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (p.*row.tensor && (option::bit_of(row.mod) & option::bits_outside_loop()) != 0) return false;
   }
   return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
 }
 
-/// An output of a part.
+/// Returns whether `t` is an output that a part of a ring adds to.
 bool is_sum(const Problem& p, const Tensor* t) {
   return p.is_backward ? t == &p.dq || t == &p.dk || t == &p.dv : t == &p.o;
 }
@@ -141,7 +145,8 @@ constexpr auto make_options(std::index_sequence<kNumber...> /*numbers*/, std::in
        "one device"},
       {option::kCustomScore, "score function", "kHasCustomScore", has<&Problem::custom_score>},
       {option::kCapturedGradients, "captures", "kHasCapturedGradients",
-       [](const Problem& p) {  // what the value does not depend on has a gradient of 0, which takes no kernel
+       // A capture that the score does not depend on has a zero gradient and needs no kernel.
+       [](const Problem& p) {
          return !p.captured_gradients.empty() && (p.custom_score == nullptr || !p.custom_score->gradients.empty());
        }},
       {option::kBlockMask, "block_mask", "kHasBlockMask", has<&Problem::block_mask>},
@@ -182,7 +187,7 @@ Facts facts_of(const Problem& p, bool folds_scale) {
   if (p.is_backward) facts.options &= ~options_in_lse(p);
   if (p.custom_score != nullptr) {
     std::copy(p.custom_score->digest.begin(), p.custom_score->digest.end(), facts.custom_score);
-    constexpr std::int64_t kLong = (std::int64_t{1} << 21) - 4096;  // tiles end behind sequences
+    constexpr std::int64_t kLong = (std::int64_t{1} << 21) - 4096;  // margin: tiles extend past the end of sequences
     const std::int64_t most = std::max({p.max_seqlen_q, p.max_seqlen_k, p.num_sequences, p.num_heads_q});
     facts.custom_is_long = most >= kLong ? 1 : 0;
     facts.custom_may_be_huge = p.custom_score->may_be_huge ? 1 : 0;
@@ -198,10 +203,11 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
                                      {"kMask", enum_constant(facts.mask)},
                                      {"kNegateScores", facts.negate_scores != 0},
                                      {"kAligned", facts.aligned != 0}};
-  // Kernels that know any modification of scores ask for the constants of all (Score<Config>).
+  // Kernels that support any score modification require the constants of all modifications (Score<Config>).
   const std::int32_t wanted =
       (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod | option::kCustomScore : taken;
-  // Backward: a step of its own makes the gradient of what is outside the loop, and all other kernels find it in lse.
+  // Backward: a separate step computes the gradients of options outside the loop over keys. All other kernels find the
+  // effect of these options in lse.
   const std::int32_t known = facts.is_backward != 0 ? facts.loop_options() : facts.options;
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, (known & o.bit) != 0});
@@ -229,7 +235,8 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
   const auto is_known = [](const std::optional<Tensor>& t) { return !t || kDTypesOfOptions.has(t->dtype); };
-  for (const core::ScoreTensor& row : core::kScoreTensors) {  // of any float type: also one that no kernel knows
+  // These tensors may have any float dtype, including dtypes that no kernel supports.
+  for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (row.dtype) continue;
     const std::optional<Tensor>& tensor = p.*row.tensor;
     if (!is_known(tensor)) return Lack{row.name, "dtype", dtype_name(tensor->dtype), kDTypesOfOptions};
@@ -251,11 +258,11 @@ std::optional<Lack> custom_score_lack(const Problem& p, std::int32_t others) {
 std::optional<Lack> part_lack(const Problem& p) {
   const core::Placement* at = p.placement();
   if (at == nullptr) return std::nullopt;
-  constexpr std::int64_t kKeysOfBlock = 4;  // that one block of random numbers decides on
+  constexpr std::int64_t kKeysOfBlock = 4;  // one block of random numbers covers this many keys
   if (p.dropout_p > 0 && (at->step != 1 || at->key_begin % kKeysOfBlock != 0)) {
     return Lack{nullptr, "dropout_p", number<&Problem::dropout_p>, "0 where a part's keys are not four by four"};
   }
-  // They tell by the part's own window whether keys stand behind their rows.
+  // These kernels use the window of the part to decide whether a row can see keys after its diagonal.
   if (p.alibi_slopes && p.window_right > 0) {
     return Lack{nullptr, "window_right with alibi_slopes", number<&Problem::window_right>, "0 or -1 in a ring"};
   }

@@ -1,8 +1,9 @@
-// A family of kernels as the host knows it: what it lacks for a problem, which variant it chooses, what that needs, and
-// how it is put on a stream. One file a family, beside kernels/ by the same stem; families.cpp lists them; launcher.cpp
-// does what all have in common. docs/code_map.md says how to add one.
+// The host side of a kernel family: the problems that it refuses, the variant that it chooses, the memory that the
+// variant needs, and its launches. Each family has one file here and kernels with the same stem under kernels/.
+// families.cpp lists the families; launcher.cpp has the code that they share. docs/code_map.md describes how to add a
+// family.
 //
-// A call goes: lack -> choose -> (kernels, once) -> workspace -> launch.
+//  A call has these steps: lack -> choose -> (kernels, once) -> workspace -> launch.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +29,8 @@
 
 namespace attend::cuda {
 
-/// What the kernels of one call are compiled for, as the bytes of a plain struct of the family's own: the key of every
-/// cache. A struct with a byte of padding does not convert.
+/// Compile-time facts of one call's kernels: the bytes of a family-specific struct of ints. The variant is the key of
+/// every cache. A struct with padding bytes does not convert.
 class Variant {
  public:
   static constexpr std::size_t kMaxInts = 72;
@@ -42,7 +43,7 @@ class Variant {
     std::memcpy(ints_.data(), &facts, sizeof(T));
   }
 
-  /// The struct that it was made of.
+  /// Returns the struct that the variant was made from.
   template <class T>
   [[nodiscard]] T as() const {
     std::array<std::int32_t, sizeof(T) / sizeof(std::int32_t)> ints;
@@ -58,37 +59,38 @@ class Variant {
   }
 
  private:
-  std::array<std::int32_t, kMaxInts> ints_ = {};  // the first count_ count
+  std::array<std::int32_t, kMaxInts> ints_ = {};  // only the first count_ ints are used
   std::size_t count_ = 0;
 };
 
 /// The grid of one kernel.
 struct StepShape {
-  std::int64_t blocks = 0;         ///< 0: nothing to do, not launched
-  unsigned cluster = 1;            ///< blocks
-  bool overlaps_previous = false;  ///< may start before the kernel before it ends (programmatic dependent launch)
+  std::int64_t blocks = 0;         ///< 0: the kernel is not launched
+  unsigned cluster = 1;            ///< blocks per cluster
+  bool overlaps_previous = false;  ///< may start before the previous kernel ends (programmatic dependent launch)
 };
 
-/// What a family makes of a problem.
+/// A family's choice for a problem.
 struct Choice {
   static constexpr std::size_t kMaxSteps = 8;
 
   Variant variant;
-  std::array<StepShape, kMaxSteps> steps = {};  ///< in the order of kernels() and of the stream
+  std::array<StepShape, kMaxSteps> steps = {};  ///< in launch order, which is also the order of kernels()
   std::size_t num_steps = 0;
-  double seconds = std::numeric_limits<double>::infinity();  ///< an estimate; infinity: not for "auto"
-  const char* why = "";                                      ///< one line
+  /// Estimated time; infinity excludes the choice from "auto".
+  double seconds = std::numeric_limits<double>::infinity();
+  const char* why = "";  ///< the reason for the choice, one line
 
   void add_step(StepShape shape) { steps.at(num_steps++) = shape; }
 };
 
-/// Scratch memory of one call: regions of one block, each from a multiple of 256 bytes on.
+/// Scratch memory of one call: regions of one allocation. Each region starts at a multiple of 256 bytes.
 class Workspace {
  public:
   struct Region {
     const char* name = "";
     std::int64_t bytes = 0;
-    bool zeroed = false;  ///< before the first kernel
+    bool zeroed = false;  ///< whether the region is zeroed before the first kernel
   };
 
   void add(Region region) { regions_.at(count_++) = region; }
@@ -114,32 +116,32 @@ class Workspace {
 /// A kernel ready to be launched.
 struct LoadedKernel {
   std::shared_ptr<const Kernel> kernel;
-  std::string args;  ///< name of the struct that it takes
+  std::string args;  ///< name of the kernel's argument struct
   unsigned threads = 0;
   unsigned smem_bytes = 0;
 };
 
-/// One call on its way to the stream.
+/// The inputs of one call's launches.
 struct Launch {
   const core::Problem& problem;
   const Choice& choice;
   std::span<const LoadedKernel> kernels;
   const Workspace& workspace;
-  DevicePointer memory;  ///< of the workspace
+  DevicePointer memory;  ///< address of the workspace
   StreamHandle stream;
 
-  /// A region of the workspace; null where it has no bytes.
+  /// Returns the address of a workspace region, or null if the region has no bytes.
   template <class T = void>
   [[nodiscard]] T* region(std::size_t index) const {
     if (index >= workspace.regions().size() || workspace.regions()[index].bytes == 0) return nullptr;
     return reinterpret_cast<T*>(memory + workspace.offset(index));  // NOLINT(performance-no-int-to-ptr)
   }
-  /// Puts kernel `step` on the stream. Args is the struct that its spec names.
+  /// Launches kernel `step`. Args must be the struct that its spec names.
   template <class Args>
   void run(std::size_t step, Args& args) const {
     run(step, Args::kTypeName, &args);
   }
-  /// Every kernel, where all take the same.
+  /// Launches every kernel, if all kernels have the same arguments.
   template <class Args>
   void run_all(Args&& args) const {
     for (std::size_t step = 0; step < choice.num_steps; ++step) run(step, args);
@@ -149,7 +151,7 @@ struct Launch {
   void run(std::size_t step, const char* type, void* args) const;
 };
 
-/// One family. Its functions know the device by what they are given, so that tests may make one up.
+/// A kernel family. Its functions read the device only from their arguments, so tests can pass an invented device.
 class Family {
  public:
   Family(const char* its_name, const char* its_description) : name(its_name), description(its_description) {}
@@ -157,46 +159,48 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  const char* name;          ///< what --compute takes; the stem of its files
+  const char* name;          ///< the value of --compute; the stem of the family's files
   const char* description;   ///< one line
-  bool in_auto = true;       ///< "auto" compares it by its estimate; the others are lessons
-  bool is_fallback = false;  ///< it supports most: what it lacks is what "auto" reports (core::Backend)
+  bool in_auto = true;       ///< if false, the family is a lesson and "auto" skips it
+  bool is_fallback = false;  ///< the family supports the most problems; "auto" reports its refusal (core::Backend)
   bool has_forward = true;
   bool has_backward = true;
-  core::DTypes dtypes = {};  ///< of all tensors but bias and mask
-  std::int32_t takes = 0;    ///< options
+  core::DTypes dtypes = {};  ///< of all tensors except bias and mask
+  std::int32_t takes = 0;    ///< supported options
 
-  /// Has the architecture the instructions that it uses?
+  /// Returns whether the architecture has the instructions that the family uses.
   [[nodiscard]] virtual bool supports(const Arch& arch) const = 0;
-  /// What it lacks for the problem, or nothing.
+  /// Returns the reason why the problem is unsupported, or nothing.
   [[nodiscard]] std::optional<core::Lack> lack(const core::Problem& p, const DeviceInfo& device) const;
-  /// The variant, and everything about the launch but the grid. Every heuristic of the family lives here.
+  /// Returns the variant and all launch parameters. All heuristics of the family are here.
   [[nodiscard]] virtual Choice choose(const core::Problem& p, const DeviceInfo& device) const = 0;
-  /// Fills in steps and seconds of a choice whose variant is set. choose() ends with it.
+  /// Sets the steps and the seconds of a choice whose variant is set. choose() calls it last.
   virtual void lay_out(const core::Problem& p, const DeviceInfo& device, Choice& choice) const = 0;
-  /// What to compile, a spec a step.
+  /// Returns the kernels to compile, one spec per step.
   [[nodiscard]] virtual std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const = 0;
   [[nodiscard]] virtual Workspace workspace(const core::Problem& p, const Choice& choice) const = 0;
-  /// Fills the arguments and runs the steps.
+  /// Fills the arguments and launches the steps.
   virtual void launch(const Launch& launch) const = 0;
   [[nodiscard]] virtual std::span<const Tunable> tunables(const Variant& /*variant*/) const { return {}; }
 
  protected:
-  /// What it lacks beyond passes, instructions, options and dtypes: head_dims, alignment.
+  /// Returns the reason why the problem is unsupported, apart from passes, instructions, options and dtypes. Examples
+  /// are head_dim and alignment.
   [[nodiscard]] virtual std::optional<core::Lack> lack_of_its_own(const core::Problem& /*p*/,
                                                                   const DeviceInfo& /*device*/) const {
     return {};
   }
 };
 
-/// All of them, in the order of tables: the ladder from its first rung on, the families for Ampere, those for Hopper,
-/// and simt. backends.hpp says in which order "auto" and refusals see them.
+/// All families, in the order of tables: the ladder from its first rung, the families for Ampere, the families for
+/// Hopper, and simt. backends.hpp documents the order for "auto" and refusals.
 [[nodiscard]] std::span<const Family* const> families();
 
-/// The names of those that run on an architecture, in the same order: what `compute` takes there beside "auto".
+/// Returns the names of the families that run on an architecture, in the same order. With "auto", they are the values
+/// of `compute` there.
 [[nodiscard]] std::vector<std::string> families_on(const Arch& arch);
 
-/// The family called `name`, or null.
+/// Returns the family called `name`, or null.
 [[nodiscard]] const Family* find_family(std::string_view name);
 
 }  // namespace attend::cuda

@@ -1,15 +1,15 @@
-// Tables that describe plain structs of numbers, such as the tiles that kernels are compiled for: a row is a name, a
-// constant of the Config, and a member. A family writes its table below its struct, and from it follow the constants
-// of the Config in their order, the names that `attend sweep` takes and explanations print, and the places of the
-// numbers in the variant, which is the key of every cache.
+// Tables that describe structs of ints, such as the tiles that kernels are compiled for. A row has a name, a constant
+// of the Config, and a member. A family writes its table below its struct. Three things follow from the table: the
+// Config constants in their order, the names for `attend sweep` and explanations, and the positions of the members in
+// the variant.
 //
 //   struct Tile { int warps, min_blocks, overlaps; int threads() const; };
 //   inline constexpr Field<Tile> kTileFields[] = {
-//       {"warps", "kWarps", number<&Tile::warps>},         // may be swept; kernels read it
-//       {nullptr, "kThreads", number<&Tile::threads>},     // follows from the others
+//       {"warps", "kWarps", number<&Tile::warps>},         // sweepable; kernels read it
+//       {nullptr, "kThreads", number<&Tile::threads>},     // derived from other members
 //       {"min_blocks", nullptr, unread<&Tile::min_blocks>},
 //       {"overlap", "kOverlap", flag<&Tile::overlaps>}};   // an int in the struct, a bool in the Config
-//   static_assert(covers<Tile>(kTileFields));              // fails for a member without a row
+//   static_assert(covers<Tile>(kTileFields));              // fails if a member has no row
 #pragma once
 
 #include <algorithm>
@@ -30,41 +30,41 @@
 
 namespace attend::cuda {
 
-/// A number of a family's variant that `attend sweep` may set, and that explanations name.
+/// A member of a family's variant that `attend sweep` can set and that explanations print.
 struct Tunable {
   std::string name;                           ///< "block_m"
-  std::size_t at;                             ///< which of Variant::ints()
-  std::vector<std::string> enumerators = {};  ///< by value, if it is an enumerator; otherwise empty
+  std::size_t at;                             ///< index into Variant::ints()
+  std::vector<std::string> enumerators = {};  ///< names by value if the member is an enumeration; otherwise empty
 
-  /// The text of the values that it may have, if `value` is none of them; otherwise empty.
+  /// Returns the text of the allowed values if `value` is not allowed; otherwise an empty string.
   /// @param present  its value in the family's own choice
   [[nodiscard]] std::string allowed_instead_of(std::int32_t value, std::int32_t present) const;
 };
 
 using ConstantValue = decltype(Constant::value);
 
-/// A number of a struct: how to read it as a constant of a Config.
+/// Describes how to read a member as a constant of a Config.
 template <class Struct>
 struct Number {
-  static constexpr std::size_t kFollows = SIZE_MAX;  ///< no member: it follows from some
+  static constexpr std::size_t kFollows = SIZE_MAX;  ///< not a member: computed from members
 
-  std::size_t at;  ///< its place among the struct's ints, or kFollows
+  std::size_t at;  ///< index among the struct's ints, or kFollows
   ConstantValue (*value)(const Struct&) = nullptr;
-  std::vector<std::string> (*enumerators)() = nullptr;  ///< of an enumeration
+  std::vector<std::string> (*enumerators)() = nullptr;  ///< names of the enumerators, if the member is an enumeration
 };
 
 /// A row of a table.
 template <class Struct>
 struct Field {
-  const char* name;      ///< for `attend sweep` and explanations; null: they pass over it
-  const char* constant;  ///< of the Config; null: no kernel reads it
+  const char* name;      ///< name for `attend sweep` and explanations; null hides the row from them
+  const char* constant;  ///< name of the Config constant; null if no kernel reads it
   Number<Struct> number;
 };
 
 template <class Struct>
 using IntsOf = std::array<std::int32_t, sizeof(Struct) / sizeof(std::int32_t)>;
 
-/// A member of a struct or, with more than one pointer, a member of its member. The last may be a member function.
+/// A member of a struct. With more than one pointer, a member of its member. The last pointer may be a member function.
 template <auto kFirst, auto... kRest>
 class Path {
   template <class Pointer>
@@ -79,10 +79,10 @@ class Path {
 
   [[nodiscard]] static constexpr decltype(auto) of(auto& whole) { return follow(whole, kFirst, kRest...); }
 
-  /// Is it a member, and no function of some?
+  /// Whether the path ends in a data member and not in a member function.
   static constexpr bool kIsMember = std::is_lvalue_reference_v<decltype(Path::of(std::declval<Struct&>()))>;
 
-  /// Where its first int is among those of the struct.
+  /// Returns the index of the member's first int among the ints of the struct.
   [[nodiscard]] static constexpr std::size_t place() {
     if constexpr (kIsMember) {
       using Part = std::remove_reference_t<decltype(of(std::declval<Struct&>()))>;
@@ -111,7 +111,7 @@ class Path {
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> unread = {Path<kFirst, kRest...>::place()};
 
-/// A number, or an enumerator, as itself.
+/// A number or an enumerator, unchanged.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> number = [] {
   using Struct = typename Path<kFirst, kRest...>::Struct;
@@ -128,15 +128,15 @@ constexpr Number<typename Path<kFirst, kRest...>::Struct> number = [] {
   return made;
 }();
 
-/// A number that is 0 or not, as a bool.
+/// A number converted to a bool: true if it is not 0.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> flag = {
     Path<kFirst, kRest...>::place(), [](const typename Path<kFirst, kRest...>::Struct& whole) -> ConstantValue {
       return Path<kFirst, kRest...>::of(whole) != 0;
     }};
 
-/// Has every int of the struct, except those of its Facts, exactly one row? And does every row with a name for sweeps
-/// have an int, and every row with a constant a value?
+/// Returns whether the table is complete. Every int of the struct, except the ints of its Facts, must have exactly one
+/// row. Every row with a name must have an int, and every row with a constant must have a value.
 template <class Struct>
 [[nodiscard]] constexpr bool covers(std::span<const Field<Struct>> fields) {
   IntsOf<Struct> rows = {};
@@ -150,7 +150,8 @@ template <class Struct>
   return std::all_of(rows.begin(), rows.end(), [](std::int32_t count) { return count == 1; });
 }
 
-/// The constants of a Config: first those of the facts and of the options in `taken`, then those of the table.
+/// Returns the constants of a Config: first the constants of the facts and of the options in `taken`, then those of the
+/// table.
 template <class Struct>
 [[nodiscard]] std::vector<Constant> config_of(const Facts& facts, std::int32_t taken,
                                               std::span<const Field<Struct>> fields, const Struct& numbers) {
@@ -161,7 +162,8 @@ template <class Struct>
   return constants;
 }
 
-/// The rows with a name, in the order of the struct. @param first  the place of the struct's first int in the variant
+/// Returns the rows that have a name, in the order of the struct.
+/// @param first  index of the struct's first int in the variant
 template <class Struct>
 [[nodiscard]] std::vector<Tunable> tunables_of(std::span<const Field<Struct>> fields, std::size_t first = 0,
                                                const std::string& prefix = "") {

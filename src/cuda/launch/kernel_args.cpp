@@ -11,7 +11,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Arguments have no place for a descale, and workspaces are of floats.
+/// Checks two assumptions: argument structs have no descale, and workspaces hold floats.
 constexpr bool is_as_kernels_expect() {
   for (int number = 0;; ++number) {
     const ElementInfo info = element_info(static_cast<ElementType>(number));
@@ -21,18 +21,19 @@ constexpr bool is_as_kernels_expect() {
 }
 static_assert(is_as_kernels_expect());
 
-/// Kernels that fold the scale into the exponent multiply masked scores, which are -inf, by it: it must not be 0.
+/// Returns the scale for a kernel. Kernels that fold the scale into the exponent multiply masked scores of -inf by it,
+/// so the scale must not be 0.
 float kernel_scale(double scale, bool folds_scale) {
   const auto value = static_cast<float>(scale);
   return folds_scale ? std::max(std::abs(value), std::numeric_limits<float>::min()) : value;
 }
 
-/// The tensors that the caller's function of scores reads.
+/// Sets the tensors that the custom score function reads.
 void set_captured(OptionArgs& args, const core::CustomScore& score) {
   for (std::size_t n = 0; n < score.captured.size(); ++n) args.captured[n] = captured_tensor(score.captured[n]);
 }
 
-/// What both passes are told.
+/// Returns the arguments that forward and backward share.
 template <class Args>
 Args args_of(const core::Problem& p, void* workspace, bool folds_scale) {
   Args args = {};
@@ -107,7 +108,8 @@ ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n
 }
 
 double made_up_for_cut_off(const core::Problem& p) {
-  constexpr std::int64_t kDepth = 16, kWide = 192;  // columns: of one instruction; where scores may lose most
+  // head_dim columns per instruction; head_dim above which the loss of a score is larger.
+  constexpr std::int64_t kDepth = 16, kWide = 192;
   const double share = [&p] {
     switch (element_of(p.q.dtype)) {
       case ElementType::kF16:
@@ -115,7 +117,7 @@ double made_up_for_cut_off(const core::Problem& p) {
       case ElementType::kBF16:
         return 0.375;
       case ElementType::kF32:
-        break;  // not by tensor cores
+        break;  // not computed by tensor cores
     }
     return 0.0;
   }();

@@ -27,7 +27,7 @@ void check_grids(const Family& family, const core::Problem& p, const Choice& cho
   }
 }
 
-/// Reads the offsets back and looks at them, where ATTEND_CHECK=1 asks for it. Waits for the stream.
+/// Copies the offsets to the host and checks them if ATTEND_CHECK=1. Waits for the stream.
 void check_varlen(const core::Problem& p, StreamHandle stream) {
   constexpr std::string_view kAllowed[] = {"0", "1"};
   static const bool wanted = core::environment_choice("ATTEND_CHECK", kAllowed) == std::size_t{1};
@@ -44,7 +44,7 @@ void check_varlen(const core::Problem& p, StreamHandle stream) {
                              {p.q.shape[2], p.k.shape[2]});
 }
 
-/// Memory of the caller's, where there is some, else none.
+/// Returns the caller's workspace, or 0 if the caller gave none.
 DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
   if (p.workspace.data == nullptr || wanted == 0) return 0;
   const auto address = reinterpret_cast<DevicePointer>(p.workspace.data);
@@ -59,10 +59,11 @@ DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
 
 std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant& variant, const DeviceInfo& device,
                                              const core::CustomScore* custom_score) {
-  static auto* cache = new VariantCache<std::vector<LoadedKernel>>();  // launches may go on while the process ends
+  // Never destroyed, because launches may continue during process exit.
+  static auto* cache = new VariantCache<std::vector<LoadedKernel>>();
   return cache->get(&family, device.index, variant, [&] {
     const ContextGuard guard(device.index);
-    const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
+    const RelaxedCapture relaxed;  // loading is not part of a graph that this thread may be capturing
     std::vector<LoadedKernel> kernels;
     for (KernelSpec& spec : family.kernels(variant, device.arch())) {
       if (custom_score != nullptr) set_custom_score(spec, *custom_score);
@@ -79,7 +80,8 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   check_varlen(p, handle);
-  for (const core::CapturedGradient& g : p.captured_gradients) {  // what no score reads has a gradient of 0, too
+  // A capture that no score reads also has a gradient of 0.
+  for (const core::CapturedGradient& g : p.captured_gradients) {
     std::size_t bytes = sizeof(float);
     for (const std::int64_t extent : g.gradient.shape) bytes *= static_cast<std::size_t>(extent);
     clear(reinterpret_cast<DevicePointer>(g.gradient.data), bytes, handle, "a gradient of captures");

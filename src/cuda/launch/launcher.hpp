@@ -1,5 +1,4 @@
-// What all families have in common on the way to the stream: loaded kernels are kept, grids and workspaces are looked
-// at before anything is launched.
+// The launch code that all families share. It caches loaded kernels, and checks grids and workspaces before any launch.
 #pragma once
 
 #include <span>
@@ -8,15 +7,16 @@
 
 namespace attend::cuda {
 
-/// The kernels of a variant, compiled and loaded by the first call. The span stays good for ever.
-/// @param custom_score  of the problem; may be null. The variant has its digest
+/// Returns the kernels of a variant. The first call compiles and loads them. The span stays valid until the process
+/// ends.
+/// @param custom_score  the problem's custom score; may be null. The variant contains its digest
 [[nodiscard]] std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant& variant,
                                                            const DeviceInfo& device,
                                                            const core::CustomScore* custom_score);
 
-/// Puts the choice's kernels on the stream. The problem is one that the family does not lack anything for.
-/// @throws Error (kUnsupported) where a grid has more blocks than a GPU takes; (kInvalidArgument) for a caller's
-///         workspace that is too small, and with ATTEND_CHECK=1 for wrong cu_seqlens. Then nothing was launched.
+/// Launches the choice's kernels on the stream. The family must support the problem.
+/// @throws Error (kUnsupported) if a grid has more blocks than a GPU allows; (kInvalidArgument) if the caller's
+///         workspace is too small or, with ATTEND_CHECK=1, if cu_seqlens are wrong. Nothing is launched in these cases.
 void launch(const Family& family, const core::Problem& p, const Choice& choice, Stream stream);
 
 }  // namespace attend::cuda

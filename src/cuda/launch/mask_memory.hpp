@@ -1,4 +1,4 @@
-// What a mask's forms in the memory of GPUs share: how they are made once for a mask, filled, and given back.
+// Shared helpers for the device copies of a mask: creation once per mask, copying, and release.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,17 @@
 
 namespace attend::cuda {
 
-/// The T at a place of a mask's, made by the first who asks; it goes with the mask. Thread-safe.
+/// Returns the T stored at `place`, a member of the mask. The first call creates it. It lives as long as the mask.
+/// Thread-safe.
 template <class T>
 [[nodiscard]] std::shared_ptr<T> made_once(std::shared_ptr<void>& place) {
-  static auto* mutex = new std::mutex();  // launches may go on while the process ends
+  static auto* mutex = new std::mutex();  // never destroyed, because launches may continue during process exit
   const std::lock_guard lock(*mutex);
   if (place == nullptr) place = std::make_shared<T>();
   return std::static_pointer_cast<T>(place);
 }
 
-/// Begins to copy to memory of the same size.
+/// Starts an asynchronous copy to device memory of the same size.
 template <class T>
 void fill(DeviceMemory& memory, const std::vector<T>& from, StreamHandle stream) {
   if (from.empty()) return;
@@ -29,7 +30,7 @@ void fill(DeviceMemory& memory, const std::vector<T>& from, StreamHandle stream)
              "copying a block mask to the device");
 }
 
-/// From a destructor, of memory of that device.
+/// Frees memory of `device`. Safe to call from a destructor.
 template <class... Memory>
 void give_back(int device, Memory&... memory) noexcept {
   try {
@@ -37,7 +38,7 @@ void give_back(int device, Memory&... memory) noexcept {
     const RelaxedCapture relaxed;
     ((memory = DeviceMemory(0)), ...);
   } catch (const Error&) {
-    // The driver has shut down before us, and the memory with it.
+    // The driver has already shut down and has freed the memory.
   }
 }
 

@@ -1,5 +1,5 @@
-// The kernel that merges attention over parts of the keys: a step of its own in attend::merge, and the last step of a
-// family that splits keys.
+// The kernel that merges attention over parts of the keys. attend::merge launches it alone. For a family that splits
+// keys it is the last step.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace attend::cuda {
 
 [[nodiscard]] KernelSpec merge_step_spec(const char* arch);
 
-/// @param num_rows  of all heads and batch entries
+/// @param num_rows  rows of all heads and batch entries
 [[nodiscard]] std::int64_t merge_step_blocks(std::int64_t num_rows);
 
 }  // namespace attend::cuda

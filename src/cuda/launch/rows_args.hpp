@@ -1,4 +1,4 @@
-// A tensor whose type a kernel learns at run time: of merges and of serving.
+// A tensor whose element type the kernel reads at run time. Merge and serving kernels use it.
 #pragma once
 
 #include "core/problem.hpp"
@@ -6,7 +6,7 @@
 
 namespace attend::cuda {
 
-/// @throws Error (kInternal) for a type that no tensor of these kernels may have.
+/// @throws Error (kInternal) for a type that these kernels do not support.
 [[nodiscard]] StoredElement stored_element(DType dtype);
 
 [[nodiscard]] RowsArgs rows_args(const Tensor& t);

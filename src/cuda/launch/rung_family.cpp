@@ -1,4 +1,4 @@
-// Families of the rungs of the ladder: one adapter for all of their tables.
+// Adapter that makes a family of each rung of the ladder.
 #include <fmt/format.h>
 
 #include <utility>
@@ -43,7 +43,7 @@ class RungFamily final : public Family {
   }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
-    constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // for each multiprocessor
+    constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // per multiprocessor
     const bool many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
                            kTilesOfMany * device.num_multiprocessors;
     RungConfig config = {facts_of(p, rung_.folds_scale)};
@@ -61,7 +61,7 @@ class RungFamily final : public Family {
     choice.num_steps = 0;
     for (const Step& step : steps) choice.add_step({.blocks = blocks_of(step, p)});
     if (!in_auto) return;
-    const Step& main = steps.back();  // what others prepare
+    const Step& main = steps.back();  // the other steps prepare this one
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = rung_.tflops,
                                         .block_m = main.tile.block_m,
@@ -86,7 +86,8 @@ class RungFamily final : public Family {
     const Problem& p = launch.problem;
     if (p.is_backward) return launch.run_all(backward_args(p, launch.region(0), rung_.folds_scale));
     ForwardArgs args = forward_args(p, launch.region(0), rung_.folds_scale);
-    const Step& first = steps_of(launch.choice.variant).front();  // where it takes maps, the only one
+    // If the first step has tensor maps, it is the only step.
+    const Step& first = steps_of(launch.choice.variant).front();
     if (!first.takes_maps) return launch.run_all(args);
     launch.run_all(forward_tma_args(p, first.tile.block_m, first.tile.block_n, args));
   }
@@ -140,7 +141,7 @@ class RungFamily final : public Family {
 
 std::span<const Rung> ladder() {
   static const auto* rungs = [] {
-    auto* all = new std::vector<Rung>();  // launches may go on while the process ends
+    auto* all = new std::vector<Rung>();  // never destroyed, because launches may continue during process exit
     for (auto table : {simt_rungs, fa2_rungs, mma_rungs, wgmma_rungs}) {
       for (Rung& rung : table()) all->push_back(std::move(rung));
     }

@@ -1,4 +1,4 @@
-// Rung 08: float32 on CUDA cores, as fast as they go.
+// Rung 08: the fastest float32 kernels on CUDA cores.
 #include <algorithm>
 #include <iterator>
 
@@ -9,7 +9,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Tiles of up to this many columns; tall ones where there are many rows.
+/// Tiles for head_dim up to `columns`: `tall` for many query rows, `low` for few.
 struct ForwardTiles {
   int columns;
   Fa2ForwardTile tall, low;
@@ -42,14 +42,14 @@ constexpr BackwardTile kBackwardTiles[] = {
 constexpr Fa2BackwardTile kSmallBackwardTile = {
     .block_m = 32, .block_n = 32, .threads = 128, .threads_x = 16, .min_blocks = 2};
 
-/// The first row of a table with as many columns, or its last one.
+/// Returns the first row of the table that has at least head_dim columns, or the last row.
 template <class Row, std::size_t kRows>
 const Row& row_of(const Row (&table)[kRows], int head_dim) {
   return *std::find_if(std::begin(table), std::end(table) - 1, [&](const Row& row) { return head_dim <= row.columns; });
 }
 
-/// A thread has 8 x 8 or 8 x 4 scores where there is enough work for tiles of 128 rows and shared memory has room for
-/// them; else smaller tiles, for more blocks.
+/// Returns a tall tile, whose threads have 8 x 8 or 8 x 4 scores, if there are enough query rows and enough shared
+/// memory. Otherwise returns a smaller tile, which gives more blocks.
 Fa2ForwardTile forward_tile(const RungConfig& config) {
   const auto& [columns, tall, low] = row_of(kForwardTiles, config.head_dim);
   const bool fits = tall.smem_bytes(config.head_dim) <= config.max_smem_per_block;
@@ -62,7 +62,7 @@ Fa2BackwardTile backward_tile(const RungConfig& config) {
   return fits ? tile : kSmallBackwardTile;
 }
 
-// Both steps name every member of their tile: a new one does not compile before it is passed on.
+// Both functions unpack every member of their tile. A new member therefore fails to compile until it is handled here.
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
   const Fa2ForwardTile tile = forward_tile(config);
@@ -89,7 +89,7 @@ std::vector<Step> fa2_backward(const RungConfig& config) {
            .constants = {{"kThreadsX", threads_x}}}};
 }
 
-/// What is saved of each query row for the gradients, heads padded to whole tiles.
+/// Returns the bytes of the saved statistics per query row. Each head is padded to full tiles.
 std::size_t workspace(const core::Problem& p) {
   if (!p.is_backward) return 0;
   const std::int64_t rows = num_tiles(p.max_seqlen_q, kSavedRowsTile) * kSavedRowsTile;
@@ -104,7 +104,7 @@ std::vector<Rung> fa2_rungs() {
        .name = "fa2",
        .description = "rung 08: float32 on CUDA cores, register tiles and asynchronous copies",
        .backward_source = "ladder/08_fa2_backward.cuh",
-       .max_head_dim = 128,  // as far as the tables go
+       .max_head_dim = 128,  // the largest head_dim in the tables
        .folds_scale = true,
        .deterministic_backward = false,
        .tflops = 44,

@@ -1,20 +1,20 @@
-// Rungs 09 to 15: float16 and bfloat16 on tensor cores, with the instructions that Ampere brought.
+// Rungs 09 to 15: float16 and bfloat16 on tensor cores, with the instructions of Ampere.
 //
-// One table of tiles serves all architectures: no block takes more than the 99 KB that sm_120 has.
+// All architectures share one table of tiles. No block needs more than the 99 KB of shared memory that sm_120 has.
 #include "cuda/launch/rung.hpp"
 #include "kernels/ladder/pieces/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {
 
-/// A step of the tile with the shared memory that `bytes` tells for its rows and keys.
+/// Returns one step with this tile. `bytes` computes the shared memory from the tile's rows and keys.
 std::vector<Step> sized(RungTile tile, int (*bytes)(int rows, int keys, int head_dim), const RungConfig& config) {
   tile.smem_bytes = bytes(tile.block_m, tile.block_n, config.head_dim);
   return {{.tile = tile}};
 }
 
 std::vector<Step> warp_wmma_forward(const RungConfig& config) {
-  // A fragment's rows; a lane for each key.
+  // 16 rows per fragment; one lane per key.
   return sized({.block_m = 16, .block_n = 32, .threads = 32}, warp_wmma_bytes, config);
 }
 
@@ -23,16 +23,17 @@ std::vector<Step> block_wmma_forward(const RungConfig& config) {
 }
 
 std::vector<Step> wmma_row_block_forward(const RungConfig& config) {
-  return sized({.block_m = 128, .block_n = 64, .threads = 256}, wmma_row_block_bytes, config);  // likewise
+  return sized({.block_m = 128, .block_n = 64, .threads = 256}, wmma_row_block_bytes, config);  // 96 KB at head_dim 128
 }
 
-/// Rungs 12 and 13.
+/// The tile of rungs 12 and 13.
 std::vector<Step> mma_forward(const RungConfig& config) {
   return {{.tile = {.block_m = 64,
                     .block_n = 64,
-                    .threads = 128,  // 16 rows a warp, the least that mma takes
+                    .threads = 128,  // 16 rows per warp, the minimum of mma
                     .smem_bytes = qkv_bytes(64, 64, 1, config.head_dim),
-                    // 168 registers; four blocks would leave 128, which O, S and a tile on its way exceed
+                    // 168 registers per thread. With four blocks, only 128 registers would remain, too few for O, S and
+                    // a tile in flight.
                     .min_blocks = 3}}};
 }
 
@@ -41,19 +42,19 @@ std::vector<Step> mma_qreg_forward(const RungConfig& config) {
                     .block_n = 64,
                     .threads = 128,
                     .smem_bytes = mma_qreg_bytes(64, config.head_dim),
-                    .min_blocks = 2}}};  // at head_dim 128, 168 registers would spill
+                    .min_blocks = 2}}};  // at head_dim 128, a limit of 168 registers would spill
 }
 
 std::vector<Step> mma_qreg_async_forward(const RungConfig& config) {
-  constexpr int kRows = 128;  // 32 a warp: two products for each operand of K and V
+  constexpr int kRows = 128;  // 32 per warp: two products for each loaded operand of K and V
   const bool is_wide = config.head_dim == 128;
-  const int keys = is_wide ? 64 : 80;  // as many as the registers hold scores of
+  const int keys = is_wide ? 64 : 80;  // the largest score tile that fits in registers
   return {{.tile = {.block_m = kRows,
                     .block_n = keys,
                     .threads = 128,
                     .smem_bytes = staged_bytes(kRows, keys, 2, config.head_dim),  // 97 KB at head_dim 128
                     .min_blocks = 2},
-           .constants = {{"kQInRegisters", !is_wide}}}};  // where O leaves room for them
+           .constants = {{"kQInRegisters", !is_wide}}}};  // O leaves enough registers for Q
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ std::vector<Rung> mma_rungs() {
       half_rung(15, "mma_qreg_async", "rung 15: cp.async, two stages, 32 rows a warp", mma_qreg_async_forward)};
   for (Rung& wmma : std::span(rungs).first(3)) {
     wmma.toolkit_headers = true;
-    wmma.folds_scale = false;  // the others fold it into the argument of exp2
+    wmma.folds_scale = false;  // the other rungs fold the scale into the argument of exp2
   }
   rungs.back().tflops = 390;
   rungs.back().blocks_per_multiprocessor = 2;

@@ -1,4 +1,4 @@
-// Rungs 01 to 07: float32 on CUDA cores, as a textbook would write it.
+// Rungs 01 to 07: float32 on CUDA cores, in textbook form.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kWarpThreads = 32;
 
-/// The bytes of `count` floats for each row of each head; the largest number there is, where that is more.
+/// Returns the bytes of `count` floats per row of each head. Returns the maximum of size_t on overflow.
 std::size_t floats_of_rows(const core::Problem& p, std::int64_t count) {
   std::size_t bytes = sizeof(float);
   for (const std::int64_t factor : {p.num_sequences, p.num_heads_q, p.max_seqlen_q, count}) {
@@ -23,7 +23,7 @@ std::size_t floats_of_rows(const core::Problem& p, std::int64_t count) {
   return bytes;
 }
 
-// Rung 01.
+// Steps of rung 01.
 
 Step product_step(const char* function, Grid grid) {
   return {.function = function,
@@ -34,7 +34,7 @@ Step product_step(const char* function, Grid grid) {
                    .smem_bytes = ProductTileShape::kSmemBytes}};
 }
 
-/// A warp for each row.
+/// Returns a step with one warp per row.
 Step row_step(const char* function) {
   constexpr int kThreads = ProductTileShape::kThreads;
   return {.function = function, .tile = {.block_m = kThreads / kWarpThreads, .block_n = 1, .threads = kThreads}};
@@ -54,25 +54,26 @@ std::vector<Step> standard_backward(const RungConfig& /*config*/) {
           product_step("standard_dv", Grid::kKeyTiles)};
 }
 
-/// S, then P; backward P and dS, and delta.
+/// Forward: S, overwritten by P. Backward: P, dS and delta.
 std::size_t standard_workspace(const core::Problem& p) {
   return floats_of_rows(p, p.is_backward ? 2 * p.max_seqlen_k + 1 : p.max_seqlen_k);
 }
 
-// Rung 02.
+// The step of rung 02.
 
 std::vector<Step> naive_forward(const RungConfig& /*config*/) {
-  return {{.tile = {.block_m = 128, .block_n = 1, .threads = 128}}};  // four warps: the scheduler can choose
+  return {{.tile = {.block_m = 128, .block_n = 1, .threads = 128}}};  // four warps, so that the scheduler has a choice
 }
 
-// Rungs 03 and 04: a warp for each row.
+// Steps of rungs 03 and 04: one warp per row.
 
 bool is_narrow(const RungConfig& config) {
   return std::max(config.head_dim, config.head_dim_v) <= 64;
 }
 
-/// Half as many keys where rows are twice as long: the tiles stay as large. Four keys of a lane, or two, share each
-/// read of q; fewer where the device has less shared memory.
+/// Returns a step with one warp per row. Wide heads have half as many keys per tile, so that tiles keep their size.
+/// Each read of q serves all keys of a lane: four keys for narrow heads, two for wide heads. Devices with less shared
+/// memory have fewer keys per tile.
 Step warp_row_step(const RungConfig& config, int warps) {
   int keys = is_narrow(config) ? 128 : 64;
   const auto bytes = [&] { return warp_row_bytes(warps, keys, config.head_dim, config.head_dim_v); };
@@ -82,25 +83,26 @@ Step warp_row_step(const RungConfig& config, int warps) {
 
 std::vector<Step> tiled_forward(const RungConfig& config) {
   Step step = warp_row_step(config, 16);
-  step.tile.min_blocks = 2;  // one computes while the other waits for keys
+  step.tile.min_blocks = 2;  // one block computes while the other waits for keys
   return {step};
 }
 
-/// As many warps as a block may have: no other block keeps the multiprocessor busy.
+/// A block has the maximum number of warps, because no other block shares the multiprocessor.
 std::vector<Step> fa1_forward(const RungConfig& config) {
   Step step = warp_row_step(config, 32);
   step.grid = Grid::kQueryHeads;
   return {step};
 }
 
-/// m and l of each row.
+/// The statistics m and l of each row.
 std::size_t row_statistics_workspace(const core::Problem& p) {
   return floats_of_rows(p, 2);
 }
 
-// Rungs 05 and 06: score tiles in shared memory. Rung 07: in registers.
+// Rungs 05 and 06 keep score tiles in shared memory, rung 07 in registers.
 
-/// `rows`, or fewer on devices with less shared memory, and then fewer keys. The rows of a thread are always the same.
+/// Returns a step with `rows` rows. Devices with less shared memory have fewer rows and, if necessary, fewer keys. The
+/// number of rows per thread is constant.
 Step tile_step(const RungConfig& config, int rows, int rows_of_thread, int statistics) {
   constexpr int kFewest = 32;
   int keys = 64;
@@ -119,7 +121,7 @@ std::vector<Step> flash_2d_forward(const RungConfig& config) {
 }
 
 std::vector<Step> fa2_naive_forward(const RungConfig& config) {
-  // Three blocks of a multiprocessor hide each other's barriers; wide rows fill it with one block.
+  // Three blocks per multiprocessor hide each other's barriers. With wide rows, one block fills the multiprocessor.
   Step step = tile_step(config, is_narrow(config) ? 64 : 128, 4, 3);
   step.tile.min_blocks = is_narrow(config) ? 3 : 1;
   return {step};
@@ -127,7 +129,7 @@ std::vector<Step> fa2_naive_forward(const RungConfig& config) {
 
 std::vector<Step> scalar2d_row_tile_forward(const RungConfig& config) {
   Step step = tile_step(config, is_narrow(config) ? 128 : 64, 8, 0);
-  step.tile.min_blocks = 2;  // one computes while the other waits for keys
+  step.tile.min_blocks = 2;  // one block computes while the other waits for keys
   return {step};
 }
 

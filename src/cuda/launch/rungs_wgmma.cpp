@@ -9,7 +9,7 @@ constexpr int kWarpgroup = 128;  // threads
 constexpr int kBlockN = 128;
 constexpr int kStages = 2;
 
-/// Two warpgroups a block: k and v are read half as often as with one.
+/// With two warpgroups per block, k and v are read half as often as with one.
 std::vector<Step> wgmma_forward(const RungConfig& config) {
   constexpr int kBlockM = 128;
   return {{.tile = {.block_m = kBlockM,
@@ -18,7 +18,7 @@ std::vector<Step> wgmma_forward(const RungConfig& config) {
                     .smem_bytes = qkv_bytes(kBlockM, kBlockN, kStages, config.head_dim)}}};
 }
 
-/// Of 64 rows for each warpgroup that computes.
+/// Returns a step with 64 rows per consumer warpgroup.
 Step tma_step(int consumers, int producers, const RungConfig& config) {
   const int block_m = 64 * consumers;
   return {.tile = {.block_m = block_m,
@@ -35,8 +35,8 @@ std::vector<Step> wgmma_tma_forward(const RungConfig& config) {
 
 std::vector<Step> wgmma_specialized_forward(const RungConfig& config) {
   Step step = tma_step(3, 1, config);
-  step.constants.push_back({"kProducerRegisters", 24});   // setmaxnreg has nothing below
-  step.constants.push_back({"kConsumerRegisters", 160});  // at d = 128, s and o take 64 each
+  step.constants.push_back({"kProducerRegisters", 24});   // the minimum of setmaxnreg
+  step.constants.push_back({"kConsumerRegisters", 160});  // at head_dim 128, s and o need 64 registers each
   return {step};
 }
 

@@ -1,4 +1,4 @@
-// Which tiles simt takes for which facts.
+// Chooses simt's tiles.
 #include "cuda/launch/simt_variant.hpp"
 
 #include <algorithm>
@@ -6,13 +6,13 @@
 namespace attend::cuda {
 namespace {
 
-/// Whatever has no option that wants registers.
+/// Returns whether the tensors are aligned and no option needs extra registers.
 bool is_plain(const Facts& facts) {
   return facts.aligned != 0 && (facts.loop_options() & ~option::kAddsToOutputs) == 0;
 }
 
-/// At most 99 KB, what a block has from sm_80 on, or 64 KB, what it has on sm_75. few_rows: more blocks, fewer rows
-/// that do not exist.
+/// Returns a tile that needs at most 99 KB of shared memory, the limit of a block since sm_80, or 64 KB, the limit on
+/// sm_75. With few_rows, tiles have fewer rows, which gives more blocks and fewer padding rows.
 SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per_block) {
   constexpr int kWidestPanel = 128, kNarrowPanel = 64;
   const bool one_panel = facts.head_dim <= kWidestPanel;
@@ -42,13 +42,13 @@ SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per
     tile.panels = ColumnParts::of(facts.head_dim, kNarrowPanel, 8);
     tile.columns = ColumnParts::of(facts.head_dim_v, 2 * kNarrowPanel, 32);
   }
-  if (!is_plain(facts)) tile.min_blocks = 2;  // options want registers
+  if (!is_plain(facts)) tile.min_blocks = 2;  // options need registers
   return tile;
 }
 
-constexpr int kWide = 128, kNarrow = 64;  // columns of a block's gradients, at most
+constexpr int kWide = 128, kNarrow = 64;  // largest number of gradient columns in a block
 
-/// What differs from tile to tile of a gradient; the rest follows from the facts.
+/// The members in which the tiles of a gradient differ. All other members follow from the facts.
 struct Shape {
   int block_m, block_n;
   int threads = 128;
@@ -56,10 +56,11 @@ struct Shape {
   int most_columns = kWide;
 };
 
-/// The first that fits into a block's shared memory of these: tiles of 64 x 64 up to 64 columns, of 64 owned and 32
-/// streamed rows above or where options want registers. Two blocks fit on a multiprocessor of 227 KB, but for dk and dv
-/// from 121 columns on, which take 116 KB. Where columns come in panels and options keep something for every score, the
-/// sums go to twice the threads, or else each block has half the columns.
+/// Returns the first tile that fits in a block's shared memory. Up to 64 columns, the preferred tile is 64 x 64. With
+/// more columns, or if options need registers, it has 64 owned and 32 streamed rows. Two blocks fit on a multiprocessor
+/// with 227 KB. The exception is dk and dv from 121 columns on, which need 116 KB per block. If columns are processed
+/// in panels and an option stores a value per score, the tile has twice the threads. If that tile does not fit, each
+/// block has half the columns.
 SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int max_smem_per_block) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   bool resident = widest <= kWide;

@@ -1,4 +1,4 @@
-// What simt's kernels are compiled for, and which tiles they take for which facts.
+// Compile-time facts of simt's kernels, and the choice of their tiles.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@ namespace attend::cuda {
 struct SimtVariant : Facts {
   std::int32_t has_dbias = 0;
   ElementType dbias = ElementType::kF32;
-  std::int32_t dbias_over_rows = 0;  ///< it is a sum over the rows
+  std::int32_t dbias_over_rows = 0;  ///< whether dbias is a sum over the rows
   SimtForwardTile forward = {};
-  std::array<SimtBackwardTile, 3> gradients = {};  ///< of SimtGradient
+  std::array<SimtBackwardTile, 3> gradients = {};  ///< indexed by SimtGradient
 
   [[nodiscard]] const SimtBackwardTile& tile(SimtGradient g) const { return gradients[static_cast<std::size_t>(g)]; }
 };
@@ -34,12 +34,13 @@ inline constexpr Field<SimtForwardTile> kSimtForwardFields[] = {
 };
 static_assert(covers<SimtForwardTile>(kSimtForwardFields));
 
-/// All that the Config of a kernel of the backward pass says beyond the facts, if it has tiles.
+/// Config constants, beyond the facts, of a backward kernel with tiles.
 struct SimtGradientKernel {
   SimtBackwardTile tile;
   std::int32_t has_lse_rounding = 0;
 
-  /// Of q and k in shared memory: one, which stays, or two, which come in turns.
+  /// Returns the number of panels of q and k in shared memory: one if the tile is resident, otherwise two that
+  /// alternate.
   [[nodiscard]] int panels() const { return tile.resident != 0 ? 1 : 2; }
 };
 
@@ -63,11 +64,11 @@ inline constexpr Field<SimtGradientKernel> kSimtGradientFields[] = {
 };
 static_assert(covers<SimtGradientKernel>(kSimtGradientFields));
 
-/// Columns of o in one block, at most: on GPUs with 99 KB of shared memory and more.
+/// Largest number of columns of o in one block, on GPUs with at least 99 KB of shared memory.
 constexpr int kSimtMostColumns = 256;
 
-/// The tiles for the facts, within so many bytes of shared memory.
-/// @param few_rows  forward: more blocks, with fewer rows that do not exist
+/// Returns the tiles for the facts that fit in `max_smem_per_block` bytes of shared memory.
+/// @param few_rows  forward: use tiles with fewer rows, which gives more blocks and fewer padding rows
 [[nodiscard]] SimtVariant simt_variant(const Facts& facts, bool few_rows, int max_smem_per_block);
 
 }  // namespace attend::cuda

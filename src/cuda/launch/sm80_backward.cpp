@@ -1,4 +1,4 @@
-// sm80_backward: float16 and bfloat16 gradients on the tensor cores of every GPU since Ampere, every option.
+// sm80_backward: float16 and bfloat16 gradients on the tensor cores of every GPU since Ampere, with all options.
 #include <algorithm>
 #include <array>
 
@@ -17,13 +17,13 @@ namespace {
 
 using core::Problem;
 
-/// The numbers of the tile that begins at `place` in the variant.
+/// Returns the tunables of the tile that begins at `place` in the variant.
 std::vector<Tunable> tunables_at(std::size_t place, const char* prefix) {
   static_assert(Path<&Sm80GradientKernel::tile>::place() == 0);
   return tunables_of<Sm80GradientKernel>(kSm80GradientFields, place, prefix);
 }
 
-/// Only blocks that own keys add to dq, and only they may share keys.
+/// Returns the tunables of the kernel for dq. Excludes adds_dq, roles and parts, which only blocks that own keys use.
 std::vector<Tunable> tunables_of_queries() {
   using Variant = Sm80BackwardVariant;
   using Tile = Sm80BackwardTile;
@@ -37,9 +37,10 @@ std::vector<Tunable> tunables_of_queries() {
   return tunables;
 }
 
-/// Measured on an H200 at large sizes with 64, 128 and 256 columns. sm80_backward_unmodified.cuh: 292, 330 and 268.
-/// Otherwise, with masks only: in one pass 225 and 220 (64 and 128), in two 183, 207 and 161. In two passes with a
-/// transform: 122, 163 and 147; with dropout: 97, 141 and 132. The rates of other options are assumptions.
+/// Returns the kernels' TFLOP/s for the time estimate. The values follow measurements on an H200 at large sizes, with
+/// 64, 128 and 256 columns. sm80_backward_unmodified.cuh: 292, 330 and 268. Masks only, in two passes: 183, 207 and
+/// 161. Masks only, in one pass: 225 and 220 for 64 and 128 columns. Transform, in two passes: 122, 163 and 147.
+/// Dropout, in two passes: 97, 141 and 132. The rates of other options are assumptions.
 double tflops_of(const Sm80BackwardVariant& v) {
   if (v.keys.roles != kSm80General) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;
@@ -52,8 +53,8 @@ std::int64_t dq_rows(const Problem& p) {
 }
 
 constexpr std::int32_t kTaken = option::kAll | option::kCustomScore | option::kBlockMap;
-constexpr int kPlainRows = 64;      // of a block of the first kernel
-constexpr int kPlainThreads = 256;  // of the kernels that go through rows, or keys, one by one
+constexpr int kPlainRows = 64;      // query rows per block of the first kernel
+constexpr int kPlainThreads = 256;  // threads of the kernels that process rows or keys one at a time
 
 class Sm80Backward final : public Family {
  public:
@@ -152,7 +153,7 @@ class Sm80Backward final : public Family {
     args.dq_sums = launch.region<float>(2);
     args.dq_rows = dq_rows(p);
     set_row_logit_parts(args, launch);
-    // Nobody looks at the stride of a single row; but rows that do not exist have addresses, and those are aligned too.
+    // The stride of a single row is never used. But padding rows have addresses too, which must be aligned.
     if (p.q.shape[2] == 1) args.base.q_stride.row = args.base.dout_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
     run_with_captured_step(launch, args);
@@ -171,18 +172,18 @@ class Sm80Backward final : public Family {
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
-    // A block of keys goes from query head to query head, and ends behind the last of its group.
+    // A key block loops over the query heads of its group and ends after the last one, so it needs at least one head.
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
     if (auto lack = captured_gradients_lack(p)) return lack;
     if (p.custom_score != nullptr && p.custom_score->traits.transforms &&
-        p.dbias) {  // ds is kept before its slope only
+        p.dbias) {  // ds is stored only before it is multiplied by the slope
       return core::Lack{nullptr, "dbias", "given", "none with a score function that is not the score and a term"};
     }
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);
   }
 
  private:
-  /// A kernel without tiles on tensor cores.
+  /// Returns the spec of a kernel without tensor core tiles.
   [[nodiscard]] KernelSpec plain_spec(const Sm80BackwardVariant& v, const Arch& arch, const char* function,
                                       const char* source) const {
     return {.name = function,

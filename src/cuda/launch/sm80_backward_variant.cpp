@@ -1,4 +1,4 @@
-// Which tiles sm80_backward takes for which facts.
+// Chooses sm80_backward's tiles.
 #include "cuda/launch/sm80_backward_variant.hpp"
 
 #include <iterator>
@@ -6,7 +6,7 @@
 namespace attend::cuda {
 namespace {
 
-/// A tile, with what most of them have in common.
+/// A tile. The default members are the most frequent values.
 struct Shape {
   int warps = 8;
   int row_groups = 1;
@@ -29,7 +29,7 @@ Sm80BackwardTile tile_of(const Shape& shape) {
           .parts = shape.parts};
 }
 
-/// The first of `tiles` that fits into a block's shared memory; the last one always does.
+/// Returns the first of `tiles` that fits in a block's shared memory. The last one always fits.
 template <std::size_t kCount>
 Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int max_smem,
                                  const Sm80BackwardTile (&tiles)[kCount]) {
@@ -39,7 +39,7 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
   });
 }
 
-/// The tile of sm80_backward_unmodified.cuh, if one fits; otherwise one with no warps.
+/// Returns the tile of sm80_backward_unmodified.cuh, or a tile with 0 warps if none fits.
 Sm80BackwardTile unmodified_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   constexpr Sm80Gradient kBoth = Sm80Gradient::kKeysValues;
@@ -59,14 +59,17 @@ Sm80BackwardTile unmodified_tile(const Facts& facts, int max_smem) {
   return first_that_fits(facts, kBoth, max_smem, {tile_of(tall), tile_of(low), {}});
 }
 
-constexpr int kMidSmem = 128 << 10;  // sm_86, sm_89 and sm_120 have less; for the last ptxas wants more registers
+// sm_86, sm_89 and sm_120 have less; on sm_120 the compiler also needs more registers.
+constexpr int kMidSmem = 128 << 10;
 
-/// As many scores at a time as registers allow beside the sums: two groups of 16 rows a warp, where they do.
-/// @param adds_dq  in one pass with dq, where there is room for ds
+/// Returns the tile that computes the most scores at a time for which registers suffice. A warp has two groups of 16
+/// rows if possible.
+/// @param adds_dq  compute dq in the same pass, if there is room for ds
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both keep some of a score
-  const bool has_two_masks = facts.has(option::kBlockMask) && facts.mask != MaskKind::kFull;  // each takes registers
+  const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both options store values per score
+  // Each mask needs registers.
+  const bool has_two_masks = facts.has(option::kBlockMask) && facts.mask != MaskKind::kFull;
   if (widest <= 64 && facts.has_rules()) return tile_of({.streamed = 64, .adds_dq = adds_dq});
   if (widest <= 64) {
     return tile_of({.warps = 4,

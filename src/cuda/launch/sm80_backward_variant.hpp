@@ -1,4 +1,4 @@
-// What sm80_backward's kernels are compiled for, and which tiles they take for which facts.
+// Compile-time facts of sm80_backward's kernels, and the choice of their tiles.
 #pragma once
 
 #include <algorithm>
@@ -10,31 +10,34 @@
 namespace attend::cuda {
 
 struct Sm80BackwardVariant : Facts {
-  std::int32_t copy_bytes = 16;  ///< all addresses, strides and row lengths are multiples of it: 16, 4 or 2
+  /// 16, 4 or 2: all addresses, strides and row lengths are multiples of this value.
+  std::int32_t copy_bytes = 16;
   std::int32_t has_dbias = 0;
   ElementType dbias = ElementType::kF32;
-  std::int32_t dbias_over_rows = 0;  ///< it is a sum over the rows
+  std::int32_t dbias_over_rows = 0;  ///< whether dbias is a sum over the rows
   Sm80BackwardTile keys = {};
   Sm80BackwardTile queries = {};
   Sm80BackwardTile bias = {};
 
-  /// With a dbias of that type. @param over_rows  it is a sum over the rows
+  /// Sets the type of dbias.
+  /// @param over_rows  dbias is a sum over the rows
   void set_dbias(ElementType type, bool over_rows);
   [[nodiscard]] int widest() const { return std::max(head_dim, head_dim_v); }
-  /// dk and dv in one kernel: their sums fit into registers side by side, or warps of two roles have one each.
+  /// Returns whether one kernel computes both dk and dv. In this case either both sums fit in registers, or warps of
+  /// two roles compute one sum each.
   [[nodiscard]] bool keys_and_values() const { return widest() <= 128 || keys.roles != kSm80General; }
 };
 
-/// All that the Config of one kernel with tiles says beyond the facts.
+/// Config constants, beyond the facts, of a kernel with tiles.
 struct Sm80GradientKernel {
   Sm80BackwardTile tile = {};
   Sm80Gradient gradient = Sm80Gradient::kKeysValues;
-  std::int32_t sums_bias = 0;  ///< the gradient of a bias that is a sum over the rows
+  std::int32_t sums_bias = 0;  ///< whether the kernel sums dbias over the rows
   std::int32_t copy_bytes = 16;
   std::int32_t has_lse_rounding = 0;
   std::int32_t smem_bytes = 0;
 
-  /// Only a block that makes dk and dv has all of ds.
+  /// Returns whether the kernel adds to dq. Only a block that computes both dk and dv has all of ds.
   [[nodiscard]] int adds_dq() const { return gradient == Sm80Gradient::kKeysValues ? tile.adds_dq : 0; }
 };
 
@@ -57,8 +60,8 @@ inline constexpr Field<Sm80GradientKernel> kSm80GradientFields[] = {
 };
 static_assert(covers<Sm80GradientKernel>(kSm80GradientFields));
 
-/// The tiles for the facts: in one pass if dq may be added up in no fixed order, otherwise in two.
-/// @param has_dbias  set_dbias() follows
+/// Returns the tiles for the facts. Uses one pass if the sum for dq needs no fixed order, otherwise two passes.
+/// @param has_dbias  the caller calls set_dbias() afterwards
 [[nodiscard]] Sm80BackwardVariant sm80_backward_variant(const Facts& facts, int copy_bytes, int max_smem,
                                                         bool is_deterministic, bool has_dbias = false);
 

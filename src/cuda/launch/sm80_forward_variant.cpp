@@ -1,4 +1,4 @@
-// Which tile sm80_forward takes for which facts.
+// Chooses sm80_forward's tile.
 #include "cuda/launch/sm80_forward_variant.hpp"
 
 #include <iterator>
@@ -6,7 +6,7 @@
 namespace attend::cuda {
 namespace {
 
-/// What is chosen of a tile; the rest follows from the facts.
+/// The members that are chosen. All other members follow from the facts.
 struct Shape {
   int warps = 4;
   int row_groups = 1;
@@ -33,7 +33,7 @@ Sm80ForwardTile tile_of(const Facts& facts, const Shape& shape) {
           .splits = 1};
 }
 
-/// The first of the tiles that fits into a block's shared memory; the last one always does.
+/// Returns the first of the tiles that fits in a block's shared memory. The last one always fits.
 template <std::size_t kCount>
 Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Shape (&shapes)[kCount]) {
   const auto* fitting = std::find_if(std::begin(shapes), std::end(shapes) - 1, [&](const Shape& shape) {
@@ -42,10 +42,10 @@ Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Shape (&
   return tile_of(facts, *fitting);
 }
 
-/// Two blocks of 64 rows of 256 columns, on a multiprocessor.
+/// Two resident blocks, each with 64 rows of 256 columns.
 constexpr Shape kTwoLowBlocks = {.block_n = 32, .q_in_registers = true, .min_blocks = 2};
 
-/// p v of a tile beside the exponents of the next one.
+/// Returns the tile with p v overlapping the exponentials of the next tile.
 Sm80ForwardTile trailing(Sm80ForwardTile tile) {
   tile.trails = 1;
   tile.fuses = 0;
@@ -53,7 +53,7 @@ Sm80ForwardTile trailing(Sm80ForwardTile tile) {
   return tile;
 }
 
-/// Two warps for the same 32 rows: the products wait for shared memory least.
+/// Two warps share the same 32 rows. This tile has the fewest waits for shared memory.
 Sm80ForwardTile split_tile(const Facts& facts) {
   Sm80ForwardTile tile = trailing(tile_of(facts, {.warps = 8, .row_groups = 2, .block_n = 64}));
   tile.splits = 2;
@@ -63,14 +63,16 @@ Sm80ForwardTile split_tile(const Facts& facts) {
 }  // namespace
 
 Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
-  constexpr int kTwoOf32Keys = 138 << 10;  // two blocks of 128 rows of 128 columns and 32 keys, on a multiprocessor
-  constexpr int kTwoOf64Keys = 203 << 10;  // likewise with 64 keys
-  constexpr int kTwoOf64Rows = 197 << 10;  // two blocks of 64 rows of 256 columns and 32 keys
+  constexpr int kTwoOf32Keys = 138 << 10;  // two resident blocks of 128 rows, 128 columns and 32 keys
+  constexpr int kTwoOf64Keys = 203 << 10;  // the same with 64 keys
+  constexpr int kTwoOf64Rows = 197 << 10;  // two resident blocks of 64 rows, 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const int keys = facts.has_rules() ? 32 : 64;  // rules want the registers of the other scores
-  const bool is_plain = !facts.has_rules() && !facts.has(option::kBlockMask);  // may know each tile's neighbour
+  // Score modifications need registers, so their tiles have half as many keys.
+  const int keys = facts.has_rules() ? 32 : 64;
+  // The next key tile is always the adjacent one.
+  const bool is_plain = !facts.has_rules() && !facts.has(option::kBlockMask);
   const Shape two_blocks = {.row_groups = 2, .block_n = keys, .min_blocks = 2};
-  // With less shared memory, as on sm_120, it would spill; and there nobody has timed it.
+  // With less shared memory, as on sm_120, this tile would spill. It has not been measured there.
   if (widest > 32 && widest <= 64 && is_plain && max_smem >= kTwoOf32Keys) {
     return trailing(tile_of(facts, {.row_groups = 2, .block_n = 64, .q_in_registers = true, .min_blocks = 2}));
   }
@@ -81,7 +83,8 @@ Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
     return is_plain ? trailing(tile) : tile;
   }
   if (widest <= 128) return tile_of(facts, {.warps = 8, .block_n = keys, .q_in_registers = true});
-  // Two blocks do not wait for each other as the warps of one do, and q in registers spares a ninth of all ldmatrix.
+  // Two blocks do not wait for each other, unlike the warps of one block. Keeping q in registers saves a ninth of all
+  // ldmatrix instructions.
   const bool is_wide = is_plain && widest > 192 && widest <= kSm80MostColumns;
   const bool splits = is_wide && sm80_columns_v(facts.head_dim_v, 1) % (2 * kPanelColumns) == 0;
   if (splits && sm80_forward_smem_bytes(split_tile(facts), facts.head_dim, facts.head_dim_v) <= max_smem) {
@@ -97,13 +100,13 @@ Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
 }
 
 std::optional<Sm80ForwardTile> sm80_short_tile(const Facts& facts, int max_smem) {
-  constexpr int kFourOf64Rows = 170 << 10;  // four blocks of 64 rows of 64 columns and 64 keys, on a multiprocessor
-  constexpr int kTwoOf64Rows = 197 << 10;   // two blocks of 64 rows of 256 columns and 32 keys
+  constexpr int kFourOf64Rows = 170 << 10;  // four resident blocks of 64 rows, 64 columns and 64 keys
+  constexpr int kTwoOf64Rows = 197 << 10;   // two resident blocks of 64 rows, 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (facts.mask != MaskKind::kCausal || facts.has_rules()) return std::nullopt;
   if (widest > 32 && widest <= 64 && max_smem >= kFourOf64Rows) {
     Sm80ForwardTile tile = tile_of(facts, {.block_n = 64, .q_in_registers = true, .min_blocks = 4});
-    tile.fuses = 0;  // four blocks leave no registers for it
+    tile.fuses = 0;  // four blocks leave too few registers
     return tile;
   }
   if (widest > 192 && widest <= kSm80MostColumns && max_smem >= kTwoOf64Rows) return tile_of(facts, kTwoLowBlocks);

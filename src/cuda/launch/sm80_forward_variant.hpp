@@ -1,4 +1,4 @@
-// What sm80_forward's kernel is compiled for, and which tile it takes for which facts.
+// Compile-time facts of sm80_forward's kernel, and the choice of its tile.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace attend::cuda {
 
 struct Sm80ForwardVariant : Facts {
-  std::int32_t copy_bytes = 16;  ///< all addresses, strides and row lengths are multiples of it: 16, 4 or 2
+  /// 16, 4 or 2: all addresses, strides and row lengths are multiples of this value.
+  std::int32_t copy_bytes = 16;
   Sm80ForwardTile tile = {};
 
   [[nodiscard]] int smem_bytes() const { return sm80_forward_smem_bytes(tile, head_dim, head_dim_v); }
@@ -38,18 +39,20 @@ inline constexpr Field<Sm80ForwardVariant> kSm80ForwardFields[] = {
 };
 static_assert(covers<Sm80ForwardVariant>(kSm80ForwardFields));
 
-/// Tall tiles: two groups of 16 rows a warp as long as their sums leave registers for the scores, and two blocks on a
-/// multiprocessor, or one of eight warps, so that one's softmax runs under another's products.
+/// Returns a tall tile. A warp has two groups of 16 rows if registers suffice for their sums and scores. A
+/// multiprocessor has two blocks, or one block of eight warps, so that the softmax of some warps overlaps the products
+/// of others.
 [[nodiscard]] Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem);
 
-/// For short causal sequences: of a tall tile masks would hide half, and few of them run at once. Tall ones lose at 512
-/// keys on an H200 (16384 rows of 2048 columns in all), not at 2048; where they begin to win has not been looked for.
+/// Returns a tile for short causal sequences, or nothing. The mask would hide half of a tall tile, and too few tall
+/// tiles run at once. On an H200 (16384 rows of 2048 columns in total), tall tiles are slower at 512 keys but not at
+/// 2048 keys. The crossover has not been measured.
 [[nodiscard]] std::optional<Sm80ForwardTile> sm80_short_tile(const Facts& facts, int max_smem);
 
-/// For heads with few rows: warps whose rows do not exist only load.
+/// Returns a tile for heads with few rows. Warps whose rows do not exist only load data.
 [[nodiscard]] Sm80ForwardTile sm80_low_tile(const Facts& facts, int max_smem);
 
-/// For sums over so many keys that they are put aside: a place for them in shared memory.
+/// Returns a tile with room in shared memory for spilled sums, for sums over very many keys.
 [[nodiscard]] Sm80ForwardTile sm80_long_tile(const Facts& facts, int max_smem);
 
 [[nodiscard]] Sm80ForwardVariant sm80_forward_variant(const Facts& facts, int copy_bytes, const Sm80ForwardTile& tile);

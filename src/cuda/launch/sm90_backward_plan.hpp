@@ -1,4 +1,4 @@
-// What a backward pass of sm90_backward is made of: its tile, its grids and its scratch memory.
+// The plan of a backward pass of sm90_backward: its tile, its grids and its scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,30 @@
 
 namespace attend::cuda {
 
-/// Sequences that share entries of dbias, a block each: 1 where none does, 0 without dbias.
+/// Returns the number of blocks that share an entry of dbias, one block per sequence: 1 if entries are not shared, 0
+/// without dbias.
 [[nodiscard]] int sm90_backward_dbias_blocks(const core::Problem& p);
 
-/// To the kernels all masks are block masks.
+/// Returns the facts of a problem. The kernels treat all masks as block masks.
 [[nodiscard]] Facts sm90_backward_facts(const core::Problem& p, bool folds_scale);
 
 [[nodiscard]] Sm90BackwardTile sm90_backward_tile_of(const core::Problem& p);
 
-/// Does one block of the grid take all key blocks of a head, and round its dq? Where what the blocks read again and
-/// again fits into the L2 cache, and heads are so many that all multiprocessors are busy to the end. Measured:
-/// docs/hopper_backward.md.
+/// Returns whether one block processes all key blocks of a head and rounds its dq. This is faster if two conditions
+/// hold: the data that the blocks read repeatedly fits in the L2 cache, and there are enough heads to keep all
+/// multiprocessors busy. Measured: docs/hopper_backward.md.
 [[nodiscard]] bool sm90_backward_owns_heads(const core::Problem& p, const DeviceInfo& device);
 
-/// Everything about a launch that follows from the problem, for the workspace and the arguments alike.
+/// Launch parameters that follow from the problem. The workspace and the arguments share them.
 struct Sm90BackwardPlan {
   Sm90BackwardTile tile;
   std::int64_t rows;         ///< padded rows of one head
-  std::int64_t row_blocks;   ///< of prepare and finish
-  std::int64_t blocks;       ///< of the kernel that makes dk and dv
-  std::int64_t last_blocks;  ///< of the one that makes dq, or finishes it
-  std::int64_t key_tiles;    ///< of 64, whose sums are rounded at the end; 0 where there are none
-  std::int64_t key_sums;     ///< floats
+  std::int64_t row_blocks;   ///< blocks of prepare and finish
+  std::int64_t blocks;       ///< blocks of the kernel for dk and dv
+  std::int64_t last_blocks;  ///< blocks of the kernel that computes or finishes dq
+  /// Tiles of 64 keys whose sums sm90_backward_finish_keys rounds; 0 if dk and dv are not added up in memory.
+  std::int64_t key_tiles;
+  std::int64_t key_sums;  ///< size of the sums of dk and dv, in floats
   Sm90BackwardWorkspace workspace;
 
   [[nodiscard]] static Sm90BackwardPlan of(const core::Problem& p, const Sm90BackwardVariant& v,

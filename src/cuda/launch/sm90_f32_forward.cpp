@@ -1,4 +1,4 @@
-// sm90_f32_forward: float32 forward on Hopper's tensor cores, by products of float16 pieces.
+// sm90_f32_forward: float32 forward on Hopper's tensor cores, with products of float16 pieces.
 #include <algorithm>
 
 #include "cuda/launch/block_map.hpp"
@@ -17,21 +17,23 @@ namespace {
 
 using core::Problem;
 
-constexpr std::int64_t kNarrow = 64;                                  // columns that leave registers for everything
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;  // rows and keys of a tile beyond it stay ints
-constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;      // what the device counts them in
+// Largest head_dim for which registers suffice for all options.
+constexpr std::int64_t kNarrow = 64;
+// Positions past the end in the last tile still fit in an int.
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;
+constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the device counts tiles in 32 bits
 
-/// The steps behind those for a mask, in their order.
+/// The steps after the mask steps, in launch order.
 enum Step { kSplit, kMain, kWide };
 
-/// Regions of the workspace, likewise.
+/// Regions of the workspace, in order.
 enum Region { kCounters, kQPieces, kKPieces, kVPieces, kQUnits, kKeyUnits, kMaskTiles };
 
-/// How the pieces lie in the workspace.
+/// Layout of the pieces in the workspace.
 struct Layout {
   const Problem& p;
   F32PieceRows q, k;
-  std::int64_t heads_q, heads_k;  ///< of all batch entries
+  std::int64_t heads_q, heads_k;  ///< heads of all batch entries
 
   Layout(const Problem& problem, const Sm90F32Tile& tile)
       : p(problem),
@@ -47,7 +49,7 @@ struct Layout {
   [[nodiscard]] std::int64_t unit_bytes(std::int64_t heads, std::int64_t rows, int block) const {
     return heads * rows / block * std::int64_t{sizeof(float)};
   }
-  /// The number of the next tile, then a mark for each head.
+  /// Returns the bytes of the next tile's number, followed by one mark per head.
   [[nodiscard]] std::int64_t counter_bytes() const {
     return (1 + p.num_sequences * p.num_heads_k) * std::int64_t{sizeof(uint32)};
   }
@@ -78,7 +80,7 @@ KernelSpec spec_of(const char* function, const char* source, const char* args, c
           .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
 }
 
-/// To the main kernel all masks are block masks.
+/// The main kernel treats all masks as block masks.
 Sm90MaskLists mask_lists_of(const Sm90F32ForwardVariant& v) {
   return {.by_rows_rows = v.tile.block_m(), .by_rows_keys = v.tile.block_n};
 }
@@ -95,7 +97,8 @@ class Sm90F32Forward final : public Family {
  public:
   Sm90F32Forward() : Family("sm90_f32_forward", "float32 on Hopper's tensor cores, by products of float16 pieces") {
     has_backward = false;
-    in_auto = false;  // not before its last form has run on a GPU, and columns of very different sizes are seen to
+    // The latest version has not run on a GPU, and columns of very different magnitude are not handled yet.
+    in_auto = false;
     takes = (option::kAll & ~(option::kDropout | option::kPhiloxState)) | option::kCustomScore | option::kBlockMask;
     dtypes.bits = core::dtype_bit(DType::kF32);
   }
@@ -136,9 +139,9 @@ class Sm90F32Forward final : public Family {
     choice.add_step({.blocks = grid.blocks});
     choice.add_step(
         {.blocks = num_tiles(p.max_seqlen_q, v.wide.block_m) * p.num_sequences * p.num_heads_q * v.wide.columns.count});
-    // The preparing kernel reads float32, and writes as many bytes.
+    // The split kernel reads float32 and writes the same number of bytes.
     constexpr double kBytesPerSecond = 3.5e12, kBytesOfElement = 8;
-    constexpr double kStart = 8e-6;  // of three kernels that wait for each other, beyond their launches
+    constexpr double kStart = 8e-6;  // latency of three dependent kernels, in addition to their launches
     const auto elements = static_cast<double>(p.q.numel() + p.k.numel() + p.v.numel());
     choice.seconds += kStart + elements * kBytesOfElement / kBytesPerSecond +
                       estimated_seconds(p, device,
@@ -146,11 +149,12 @@ class Sm90F32Forward final : public Family {
                                          .block_m = v.tile.block_m(),
                                          .blocks = grid.total_tiles,
                                          .blocks_per_multiprocessor = 1,
-                                         .num_steps = choice.num_steps + 1});  // counters are cleared
+                                         .num_steps = choice.num_steps + 1});  // plus one for clearing the counters
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
-    // Parts of the kernels are those of families that take every option, and ask for their constants.
+    // These kernels share code with families that support every option. That code requires the constants of all
+    // options.
     constexpr std::int32_t kAsked = option::kAll | option::kHugeTransform | option::kCustomScore | option::kRing;
     const auto v = variant.as<Sm90F32ForwardVariant>();
     KernelSpec split = spec_of("sm90_f32_split", "sm90/sm90_f32_split.cuh", Sm90F32SplitArgs::kTypeName, arch);
@@ -196,7 +200,7 @@ class Sm90F32Forward final : public Family {
 
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
-    if (p.q.numel() == 0) return;  // no address for a map either
+    if (p.q.numel() == 0) return;  // without elements there is no address for a tensor map
     const auto v = launch.choice.variant.as<Sm90F32ForwardVariant>();
     const Layout layout(p, v.tile);
     Sm90F32SplitArgs split = {
@@ -243,7 +247,8 @@ class Sm90F32Forward final : public Family {
       }
     }
     if (p.alibi_slopes && (p.mask || p.block_mask != nullptr) && std::max(p.head_dim, p.head_dim_v) > kNarrow) {
-      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask beyond head_dim 64"};  // registers spill
+      // Would spill registers.
+      return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask beyond head_dim 64"};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;
     if (p.mask) {

@@ -1,4 +1,4 @@
-// What sm90_f32_forward's kernels are compiled for, and which tile they take for which facts.
+// Compile-time facts of sm90_f32_forward's kernels, and the choice of the tile.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,16 @@ namespace attend::cuda {
 
 struct Sm90F32ForwardVariant : Facts {
   Sm90F32Tile tile = {};
-  SimtForwardTile wide = {};      ///< of the kernel for heads that two pieces are not enough for
-  std::int32_t wide_options = 0;  ///< its facts' own: it reads boolean masks
+  /// Tile of the kernel for heads whose values need more than two float16 pieces.
+  SimtForwardTile wide = {};
+  /// Options of that kernel, which reads boolean masks directly.
+  std::int32_t wide_options = 0;
 
   [[nodiscard]] int smem_bytes() const { return tile.smem_bytes(head_dim, head_dim_v); }
 };
 
-/// The Config of the main kernel has constants of what this family has not, since parts of it are sm90_forward's.
+/// The main kernel shares code with sm90_forward. Its Config therefore also has constants for features that this family
+/// does not support.
 inline constexpr Field<Sm90F32Tile> kSm90F32ForwardFields[] = {
     {nullptr, "kThreads", number<&Sm90F32Tile::threads>},
     {"consumers", "kConsumers", number<&Sm90F32Tile::consumers>},
@@ -31,7 +34,7 @@ inline constexpr Field<Sm90F32Tile> kSm90F32ForwardFields[] = {
 };
 static_assert(covers<Sm90F32Tile>(kSm90F32ForwardFields));
 
-/// @param low  for few rows: one consumer
+/// @param low  use one consumer, for few rows
 [[nodiscard]] Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low);
 
 }  // namespace attend::cuda

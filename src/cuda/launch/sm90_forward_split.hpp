@@ -1,4 +1,5 @@
-// Row tiles that are too few for the GPU: each has its keys cut into parts, a block has a part, and a merge follows.
+// Splitting of keys, for problems with too few row tiles to fill the GPU. The keys of each row tile are cut into parts,
+// one block processes each part, and a merge kernel combines the parts.
 // Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 #pragma once
 
@@ -10,18 +11,19 @@
 
 namespace attend::cuda {
 
-/// Parts of a row's keys, at most: the merge takes as many states.
+/// Largest number of parts, equal to the number of states that one merge can combine.
 constexpr std::int64_t kSm90MostSplits = kMergeStatesOfLaunch;
 
-/// May the keys of the problem be split? Not where lists of tiles, lengths on the device or a logit of the row's own
-/// say what a row sees, and not in a ring, whose pieces are merged by the kernel. Nor with a bias or a function of
-/// scores: where it is -1e9 for a whole row, the parts' lse, rounded to float32, no longer say how many keys they have.
+/// Returns whether the keys of the problem can be split. Mask lists, lengths on the device and sinks exclude splitting,
+/// and so does a ring, whose parts the kernel itself merges. A bias or a score function also excludes it. If such a
+/// term is -1e9 for a full row, the lse of a part, rounded to float32, no longer reflects the number of its keys.
 [[nodiscard]] bool sm90_forward_can_split(const core::Problem& p);
 
-/// Bytes of the parts' o and lse in the workspace.
+/// Returns the bytes of the parts' o and lse in the workspace.
 [[nodiscard]] std::int64_t sm90_forward_split_bytes(const core::Problem& p, std::int64_t splits);
 
-/// Where the parts' o and lse lie: those of a part, as large as the problem's, follow those of the part before.
+/// Memory layout of the parts' o and lse. The parts are contiguous, and each part has the shape of the problem's o and
+/// lse.
 struct Sm90ForwardParts {
   float* o;
   float* lse;
@@ -30,7 +32,7 @@ struct Sm90ForwardParts {
 
   [[nodiscard]] static Sm90ForwardParts of(const core::Problem& p, std::int64_t splits, void* memory);
 
-  /// The merge of them into the problem's o and lse.
+  /// Returns the arguments that merge the parts into the problem's o and lse.
   [[nodiscard]] MergeArgs merge_args(const core::Problem& p, std::int64_t splits) const;
 };
 

@@ -1,4 +1,4 @@
-// What sm90_forward's kernel is compiled for, and which tile it takes for which facts.
+// Compile-time facts of sm90_forward's kernel, and the choice of its tile.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,14 @@ namespace attend::cuda {
 
 struct Sm90ForwardVariant : Facts {
   Sm90ForwardTile tile = {};
-  std::int32_t puts_aside = 0;   ///< sums over very many keys are cut into pieces: kernels/sm90/sm90_long_sum.cuh
-  std::int32_t bias_tiles = 0;   ///< the copy engine brings the bias
-  std::int32_t splits_keys = 0;  ///< several blocks share a row's keys, and a merge follows: sm90_forward_split.hpp
-  std::int32_t is_cached = 0;    ///< keys lie in a cache: kernels/sm90/sm90_cached_args.cuh
-  std::int32_t has_boxes = 0;    ///< is_cached: the copy engine brings keys
-  std::int32_t key_loaders = 0;  ///< is_cached: warps that load keys
+  /// Sums over very many keys are accumulated in pieces: kernels/sm90/sm90_long_sum.cuh.
+  std::int32_t puts_aside = 0;
+  std::int32_t bias_tiles = 0;  ///< the copy engine loads the bias
+  /// Several blocks share the keys of a row, and a merge follows: sm90_forward_split.hpp.
+  std::int32_t splits_keys = 0;
+  std::int32_t is_cached = 0;    ///< keys are in a cache: kernels/sm90/sm90_cached_args.cuh
+  std::int32_t has_boxes = 0;    ///< is_cached: the copy engine loads keys
+  std::int32_t key_loaders = 0;  ///< is_cached: number of warps that load keys
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
@@ -49,33 +51,34 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
 };
 static_assert(covers<Sm90ForwardVariant>(kSm90ForwardFields));
 
-/// Beyond this head_dim registers spill with a bias.
+/// Largest head_dim that supports a bias without register spills.
 constexpr int kSm90MostHeadDimWithBias = 192;
 
-/// Does the copy engine bring the bias, if its tensor map can be made (bias_map_lack())?
+/// Returns whether the copy engine can load the bias, provided that its tensor map is possible (bias_map_lack()).
 [[nodiscard]] bool sm90_takes_bias_tiles(const Facts& facts);
 
-/// Row tiles as tall as registers allow; docs/hopper_forward.md has the measurements behind it.
-/// @param bias_tiles  the copy engine brings the bias
+/// Returns the tallest row tile for which registers suffice. Measurements: docs/hopper_forward.md.
+/// @param bias_tiles  the copy engine loads the bias
 [[nodiscard]] Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles);
 
-/// For rows over a cache, of sequences of any number and length: the order of sums depends on the facts only.
-/// @param page_size  keys that lie together; 0: all
+/// Returns the variant for a cache, independent of the number and the lengths of sequences. The order of sums depends
+/// only on the facts.
+/// @param page_size  keys per page; 0 if all keys are contiguous
 [[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, std::int64_t page_size);
 
-/// Rows of a box of keys there; 0: keys do not come in boxes.
+/// Returns the rows of a key box for a cached variant, or 0 if keys are not loaded in boxes.
 [[nodiscard]] int sm90_forward_box_rows(const Sm90ForwardVariant& variant, std::int64_t page_size);
 
-/// The kernel, for the family or for a cache.
+/// Returns the spec of the kernel, for the family or for a cache.
 [[nodiscard]] KernelSpec sm90_forward_spec(const Sm90ForwardVariant& variant, std::int32_t taken, const char* arch);
 
-/// Two consumers where the tallest tile has three: for grids that 192 rows divide badly.
+/// Returns a tile with two consumers if the tall tile has three, for row counts that 192 divides badly.
 [[nodiscard]] std::optional<Sm90ForwardVariant> sm90_forward_middle(const Facts& facts, const Sm90ForwardVariant& tall);
 
-/// One consumer: for heads with few rows.
+/// Returns a tile with one consumer, for heads with few rows.
 [[nodiscard]] Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles);
 
-/// How blocks come to their tiles.
+/// Returns how blocks are assigned to tiles.
 [[nodiscard]] Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k);
 
 }  // namespace attend::cuda

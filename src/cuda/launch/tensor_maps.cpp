@@ -15,7 +15,7 @@ namespace attend::cuda {
 namespace {
 
 constexpr std::int64_t kMultiple = 16;                       // bytes
-constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes: cuTensorMapEncodeTiled
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // in bytes, the limit of cuTensorMapEncodeTiled
 
 static_assert(kPanelBytes == kSwizzleBytes);
 
@@ -48,8 +48,8 @@ struct MapSource {
   [[nodiscard]] std::uint64_t size(std::size_t dim) const {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim]));
   }
-  /// In bytes. A dimension of one element is never stepped along, nor is a tensor without elements: any legal stride
-  /// will do where its own is not one.
+  /// Returns the stride in bytes. The stride of a dimension with one element, or of a tensor without elements, is never
+  /// used. Any legal value can replace it.
   [[nodiscard]] std::uint64_t stride(std::size_t dim) const {
     if (t.shape[dim] <= 1 || t.numel() == 0) return kPanelBytes;
     return static_cast<std::uint64_t>(t.stride[dim] * dtype_bytes(t.dtype));
@@ -61,7 +61,7 @@ constexpr const char* kAllowed = "multiples of 16 bytes, none of them 0";
 }  // namespace
 
 bool has_row_map(const Tensor& t) {
-  if (t.numel() == 0) return true;  // never loaded
+  if (t.numel() == 0) return true;  // an empty tensor is never loaded
   const std::int64_t bytes = dtype_bytes(t.dtype);
   if (reinterpret_cast<std::intptr_t>(t.data) % kMultiple != 0) return false;
   for (std::size_t dim = 0; dim < 3; ++dim) {

@@ -1,4 +1,4 @@
-// Tensor maps, by which the copy engine moves tiles of rows.
+// Tensor maps, with which the copy engine moves tiles of rows.
 #pragma once
 
 #include <optional>
@@ -10,28 +10,29 @@
 
 namespace attend::cuda {
 
-/// The map of a tensor as (head_dim, seqlen, heads, batch), with boxes of 128 bytes of columns and `rows` rows,
-/// swizzled in rows of 128 bytes. Elements outside read as 0.
-/// @param somewhere  any address of the device's, for a tensor without elements, which may have none
-/// @param promotion  what a load brings into the L2 cache around what it wants
+/// Returns the map of a tensor with dimensions (head_dim, seqlen, heads, batch). Its boxes have `rows` rows and 128
+/// bytes of columns, with the 128-byte swizzle. Elements outside the tensor read as 0.
+/// @param somewhere  any device address; used for a tensor without elements, which may have no address
+/// @param promotion  number of bytes that each load brings into the L2 cache
 [[nodiscard]] TensorMapArg row_map(const Tensor& t, int rows, const void* somewhere,
                                    TensorMapPromotion promotion = TensorMapPromotion::k256Bytes);
 
-/// Has the tensor such a map? Its address and strides have to be as tensor_map_lack() says.
+/// Returns whether the tensor can have such a map. tensor_map_lack() documents the limits for its address and strides.
 [[nodiscard]] bool has_row_map(const Tensor& t);
 
-/// The same with dimensions (64, seqlen, head_dim / 64, heads, batch): one copy brings all columns, panel after panel.
+/// Returns a map with dimensions (64, seqlen, head_dim / 64, heads, batch). One copy loads all columns, panel after
+/// panel.
 [[nodiscard]] TensorMapArg panel_map(const Tensor& t, int rows, const void* somewhere);
 
-/// A tensor that the copy engine cannot move: addresses and strides have to be multiples of 16 bytes, and no dimension
-/// longer than one may have stride 0.
+/// Refuses a tensor that the copy engine cannot move. Addresses and strides must be multiples of 16 bytes. Only
+/// dimensions of length 1 may have stride 0.
 [[nodiscard]] std::optional<core::Lack> tensor_map_lack(const core::Problem& p);
 
-/// The bias as it is stored: with one element of each dimension along which it is broadcast.
+/// Returns the bias as it is stored: broadcast dimensions have length 1.
 [[nodiscard]] Tensor stored_bias(const core::Problem& p);
-/// Why the copy engine cannot move the problem's bias: as tensor_map_lack().
+/// Returns the reason why the copy engine cannot move the bias, under the limits of tensor_map_lack().
 [[nodiscard]] std::optional<core::Lack> bias_map_lack(const core::Problem& p);
-/// Why its gradient cannot be stored in pieces of 16 bytes: likewise.
+/// Returns the reason why dbias cannot be stored in units of 16 bytes, under the same limits.
 [[nodiscard]] std::optional<core::Lack> dbias_map_lack(const core::Problem& p);
 
 }  // namespace attend::cuda

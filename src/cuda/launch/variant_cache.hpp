@@ -1,4 +1,4 @@
-// Values that are made once for each variant of a family, and kept.
+// A cache of values that are created once per variant of a family.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,13 @@
 
 namespace attend::cuda {
 
-/// A look-up allocates nothing: it is on the path of every call. Thread-safe.
+/// A cache keyed by family, device and variant. A lookup allocates nothing, because every call does one. Thread-safe.
 template <class Value>
 class VariantCache {
  public:
-  /// The value of the key, made by `make` where there is none yet. Two threads that come first make it both; one is
-  /// kept. What `make` throws is not kept. References stay good for ever.
+  /// Returns the value of the key and calls `make` if there is none. If two threads create the value at the same time,
+  /// one result is kept. An exception from `make` is propagated and not cached. References stay valid until the cache
+  /// is destroyed.
   template <class Make>
   const Value& get(const Family* family, int device, const Variant& variant, const Make& make) {
     const Key key = {family, device, variant};

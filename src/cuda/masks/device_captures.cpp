@@ -7,7 +7,7 @@
 namespace attend::cuda {
 namespace {
 
-/// The extents of what is in memory: a dimension whose elements are all one has one.
+/// Returns the extents that are stored in memory. Broadcast dimensions (stride 0) have extent 1.
 Shape own_extents(const Tensor& t) {
   Shape extents = t.shape;
   for (std::size_t d = 0; d < extents.size(); ++d) {
@@ -22,7 +22,7 @@ std::size_t bytes_of(const Tensor& t, const Shape& extents) {
   return bytes;
 }
 
-/// Its elements in row-major order.
+/// Returns the elements in row-major order.
 std::vector<std::byte> packed(const Tensor& t, const Shape& extents) {
   const std::size_t size = dtype_bytes(t.dtype);
   std::vector<std::byte> bytes(bytes_of(t, extents));

@@ -1,4 +1,4 @@
-// The tensors that a mask function reads, on the GPU where the mask is made.
+// The tensors that a mask function reads, on the GPU that makes the mask.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@
 
 namespace attend::cuda {
 
-/// Those of the host are copied, dense, when it is made; the others stay where they are.
+/// Copies captures from host memory to the GPU, contiguously, in the constructor. Captures that are already on the GPU
+/// are used in place.
 class DeviceCaptures {
  public:
-  /// The context of `device` is current. The copies are done when the stream gets there.
+  /// The context of `device` must be current. The copies are complete in stream order.
   /// @throws Error (kInvalidArgument) naming a capture on another GPU.
   DeviceCaptures(const std::vector<core::MaskCapture>& captures, int device, StreamHandle stream);
 
@@ -24,7 +25,7 @@ class DeviceCaptures {
 
   std::vector<core::MaskCapture> captures_;
   std::deque<Scratch> memory_;
-  std::deque<std::vector<std::byte>> packed_;  // has to live until the stream has copied it
+  std::deque<std::vector<std::byte>> packed_;  // must live until the stream has copied it
 };
 
 }  // namespace attend::cuda

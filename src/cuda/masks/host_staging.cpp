@@ -11,18 +11,18 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostKept = 4;
 
-/// Page-locked pieces that nobody uses.
+/// Page-locked pieces that are not in use.
 struct Kept {
   std::mutex mutex;
   std::vector<std::byte*> pieces;
 };
 
 Kept& kept() {
-  static auto* all = new Kept();  // calls may go on while the process ends
+  static auto* all = new Kept();  // never destroyed, because calls may continue during process exit
   return *all;
 }
 
-/// nullptr where the system gives none: the caller has ordinary memory.
+/// Returns a page-locked piece, or nullptr if the system provides none. The caller then uses ordinary memory.
 std::byte* take_piece() {
   {
     const std::lock_guard lock(kept().mutex);
@@ -34,7 +34,7 @@ std::byte* take_piece() {
   }
   constexpr unsigned kPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: for all contexts
   void* piece = nullptr;
-  const RelaxedCapture relaxed;  // another thread may capture a graph, which an allocation would end
+  const RelaxedCapture relaxed;  // an allocation would otherwise end a capture by another thread
   return driver().host_alloc(&piece, kPieceBytes, kPortable) == 0 ? static_cast<std::byte*>(piece) : nullptr;
 }
 

@@ -1,4 +1,4 @@
-// Memory of the host that copies from a GPU go to.
+// Host memory that receives copies from a GPU.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,15 @@
 
 namespace attend::cuda {
 
-/// Memory until the destructor. As much as most masks need is page-locked: a copy into it is asynchronous, and nobody
-/// stages it. Page-locked pieces are kept for later calls, a few. Larger ones are ordinary memory, and so are all where
-/// the system locks no more pages.
+/// Host memory that is released in the destructor. Up to the size that most masks need, it is page-locked, so copies
+/// into it are asynchronous and need no intermediate buffer. A few page-locked pieces are kept for later calls. Larger
+/// memory is ordinary, and so is all memory if the system cannot lock more pages.
 class HostStaging {
  public:
   HostStaging() = default;
-  /// Wants a current context.
+  /// A context must be current.
   explicit HostStaging(std::size_t bytes);
-  /// No copy into it is under way.
+  /// No copy into the memory may be pending.
   ~HostStaging();
   HostStaging(HostStaging&& other) noexcept
       : locked_(std::exchange(other.locked_, nullptr)), ordinary_(std::move(other.ordinary_)) {}

@@ -28,9 +28,9 @@ static_assert(kMakerTile == core::kMaskTile && sizeof(core::TilePattern) == kLen
 static_assert(sizeof(core::SeenTiles) == sizeof(MadeEntry));
 
 constexpr int kWarpsOfBlock = kMakerThreads / 32;
-constexpr int kBlocksOfMultiprocessor = 4;        // of mask_patterns
-constexpr std::int64_t kMostRuns = 1 << 20;       // of a capture with bounds: 24 MiB
-constexpr std::int64_t kEntriesCopiedOfRow = 16;  // without knowing how many there are
+constexpr int kBlocksOfMultiprocessor = 4;        // blocks per multiprocessor for mask_patterns
+constexpr std::int64_t kMostRuns = 1 << 20;       // most runs of a capture with bounds: 24 MiB
+constexpr std::int64_t kEntriesCopiedOfRow = 16;  // entries per row to copy before the number of entries is known
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
@@ -40,22 +40,22 @@ std::int64_t num_rows(const BlockTiles& tiles) {
   return tiles.batch * tiles.num_heads * tiles.tile_rows();
 }
 
-/// What there is room for.
+/// Room for results.
 struct Capacity {
   std::int64_t places, entries;
 };
 
-/// Most masks have few patterns, and rows of a few runs.
+/// Returns the room for the first attempt. Most masks have few patterns and a few runs per row.
 Capacity first_capacity(const BlockTiles& tiles, std::int64_t warps) {
   constexpr std::int64_t kPatterns = 8192, kEntriesOfRow = 32, kEntries = 65536;
   const std::int64_t all = num_rows(tiles) * tiles.tile_columns();
   return {std::min(all, kPatterns + warps), std::min(all, kEntriesOfRow * num_rows(tiles) + kEntries)};
 }
 
-/// Arrays in one piece of memory.
+/// Layout of several arrays in one piece of memory.
 class Places {
  public:
-  /// The offset of so many T.
+  /// Adds an array of `count` elements T and returns its offset.
   template <class T>
   std::size_t add(std::int64_t count) {
     const std::size_t at = bytes_;
@@ -74,7 +74,7 @@ T* at(const Scratch& memory, std::size_t offset) {
   return reinterpret_cast<T*>(memory.data() + offset);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// One attempt, with room for so much.
+/// One attempt to make the mask with a given capacity.
 class Attempt {
  public:
   Attempt(const std::vector<core::MaskCapture>& captures, const BlockTiles& tiles, const Capacity& capacity,
@@ -98,7 +98,9 @@ class Attempt {
     const std::size_t numbers = places.add<int>(capacity.places);
     patterns_ = places.add<core::TilePattern>(capacity.places);
     const std::size_t table = places.add<uint64>(args_.table_slots);
-    counts_ = places.add<MakerCounts>(1);  // from here on copied back together, and zero from the table to its end
+    // The arrays from here on are copied to the host together. The arrays from `table` to the end of this one are
+    // zeroed.
+    counts_ = places.add<MakerCounts>(1);
     first_ = places.add<core::TilePattern>(kFirstPatterns);
     rows_ = places.add<MadeRow>(rows);
     entries_ = places.add<MadeEntry>(capacity.entries);
@@ -126,7 +128,7 @@ class Attempt {
       kernels[static_cast<std::size_t>(step)]->launch({.x = static_cast<unsigned>(blocks)}, &args_, stream_);
     };
     if (num_runs_ > 0) {
-      run(MakerStep::kRanges, ceil_div(num_runs_, kWarpsOfBlock));  // which clears, too
+      run(MakerStep::kRanges, ceil_div(num_runs_, kWarpsOfBlock));  // this step also clears the memory
     } else {
       clear(memory_->data() + cleared_.begin, cleared_.bytes, stream_, "making a block mask");
     }
@@ -135,7 +137,7 @@ class Attempt {
     run(MakerStep::kRows, num_rows(tiles_));
   }
 
-  /// Begins to copy what there is of most masks: counts, the first patterns, rows and the first entries.
+  /// Starts copying the results that suffice for most masks: counts, the first patterns, rows and the first entries.
   void begin_copy() {
     const std::int64_t entries = std::min<std::int64_t>(args_.most_entries, kEntriesCopiedOfRow * num_rows(tiles_));
     const std::size_t bytes = entries_ - counts_ + static_cast<std::size_t>(entries) * sizeof(MadeEntry);
@@ -144,10 +146,11 @@ class Attempt {
     copy(head_.data(), counts_, bytes);
   }
 
-  /// After the stream was waited for.
+  /// Returns the counts. Valid after waiting for the stream.
   [[nodiscard]] MakerCounts counts() const { return read<MakerCounts>(0, 1).front(); }
 
-  /// Begins to copy the entries and patterns that are not here yet. Are there any? Then the stream is to be waited for.
+  /// Starts copying the remaining entries and patterns. Returns whether there are any; the caller must then wait for
+  /// the stream.
   [[nodiscard]] bool begin_rest() {
     const MakerCounts found = counts();
     found_entries_ = read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));
@@ -156,7 +159,7 @@ class Attempt {
     return copy_rest(found_patterns_, found.patterns, patterns_) || has_entries;
   }
 
-  /// When they are here.
+  /// Fills the tiles. All entries and patterns must have been copied.
   void fill(BlockTiles& tiles) {
     tiles.seen.reserve(found_entries_.size());
     for (const MadeRow& row : read<MadeRow>(rows_ - counts_, num_rows(tiles))) {
@@ -172,7 +175,7 @@ class Attempt {
     std::size_t begin = 0, bytes = 0;
   };
 
-  /// Runs of its elements that get bounds.
+  /// Sets the arguments of a capture and returns the number of its runs that need bounds.
   std::int64_t set_capture(std::size_t n, const core::MaskCapture& capture) {
     args_.captured[n] = captured_tensor(capture.tensor);
     CaptureRanges& ranges = args_.ranges[n];
@@ -182,7 +185,8 @@ class Attempt {
     std::int64_t rows = 1;
     const std::int64_t runs = ceil_div(capture.tensor.shape[last], kCaptureRun);
     for (std::size_t d = 0; d < last && rows <= kMostRuns; ++d) rows *= capture.tensor.shape[d];
-    if (rows > kMostRuns || runs > kMostRuns / rows) return 0;  // too large a table: anything may be there
+    // The table would be too large. Without it, the elements count as unbounded.
+    if (rows > kMostRuns || runs > kMostRuns / rows) return 0;
     ranges.rows = rows;
     ranges.runs = runs;
     num_runs_ += rows * runs;
@@ -194,7 +198,7 @@ class Attempt {
     check_call(driver().copy_to_host(to, memory_->data() + offset, bytes, stream_), "cuMemcpyDtoHAsync",
                "reading a block mask");
   }
-  /// Of so many elements, those that are not in `all` yet. Are there any?
+  /// Resizes `all` to `count` elements and starts copying the new ones. Returns whether there are any.
   template <class T>
   bool copy_rest(std::vector<T>& all, int count, std::size_t offset) {
     const std::size_t bytes = all.size() * sizeof(T);
@@ -218,7 +222,7 @@ class Attempt {
   std::size_t patterns_ = 0, counts_ = 0, first_ = 0, rows_ = 0, entries_ = 0;  // offsets
   Bytes cleared_;
   std::int64_t num_runs_ = 0, num_copied_ = 0;
-  HostStaging head_;  // from counts_ on
+  HostStaging head_;  // host copy of the memory from counts_ on
   std::vector<core::SeenTiles> found_entries_;
   std::vector<core::TilePattern> found_patterns_;
 };
@@ -234,7 +238,7 @@ void check_stream(StreamHandle stream) {
   if (status != 0) core::refuse("stream: one that is being captured, allowed others: make_block_mask waits for it");
 }
 
-/// Waits for the stream. If there is a start, the time from it to here is added, and it moves here.
+/// Waits for the stream. If `start` is set, adds the time since `start` to `milliseconds` and records `start` again.
 void wait_here(StreamHandle stream, std::optional<Event>& start, double* milliseconds) {
   if (!start) return synchronize(stream);
   Event end(Event::Timing::kOn);
@@ -244,7 +248,8 @@ void wait_here(StreamHandle stream, std::optional<Event>& start, double* millise
   start->record(stream);
 }
 
-/// The next one. How many places it takes is not known where some were missing: no more than there are tiles.
+/// Returns the capacity for the next attempt. If places were missing, the required number is unknown, but it is at most
+/// the number of undecided tiles.
 Capacity larger(const Capacity& former, const MakerCounts& found) {
   constexpr std::int64_t kFactor = 16;
   Capacity next = former;

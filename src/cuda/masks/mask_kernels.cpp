@@ -9,7 +9,7 @@
 namespace attend::cuda {
 namespace {
 
-/// What a kernel is looked up by: its text by its hash, of 128 bits.
+/// Key of a kernel. A 128-bit hash represents its text.
 struct Variant {
   Digest text;
   std::uint64_t step;
@@ -39,12 +39,13 @@ MaskKernels::MaskKernels(const core::MaskProgram& program, const std::vector<cor
       has_bounds_(std::any_of(captures.begin(), captures.end(), [](const auto& one) { return one.has_bounds; })) {}
 
 std::string_view MaskKernels::text(MakerStep step) const {
-  if (step == MakerStep::kRanges) return text_of_captures_;  // which other functions share
+  if (step == MakerStep::kRanges) return text_of_captures_;  // other mask functions share this text
   return step == MakerStep::kRows ? std::string_view() : text_;
 }
 
 MaskKernels::Loaded MaskKernels::load(const DeviceInfo& device) const {
-  static auto* kernels = new KernelCache<Variant>();  // launches may go on while the process ends
+  // Never destroyed, because launches may continue during process exit.
+  static auto* kernels = new KernelCache<Variant>();
   Loaded loaded = {};
   for (std::size_t n = 0; n < kMakerSteps; ++n) {
     const auto step = static_cast<MakerStep>(n);
@@ -63,7 +64,7 @@ KernelSpec MaskKernels::spec(MakerStep step, const char* arch) const {
           .args = MaskMakerArgs::kTypeName,
           .config = {{"kThreads", kMakerThreads}},
           .arch = arch,
-          .options = {"--fmad=false"},  // products and sums are rounded one after the other, as on the host
+          .options = {"--fmad=false"},  // rounds products and sums separately, like the host
           .custom_score = std::string(text(step))};
 }
 

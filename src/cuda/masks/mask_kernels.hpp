@@ -1,4 +1,4 @@
-// The kernels of kernels/masks, compiled and loaded at the first mask of a text.
+// The kernels of kernels/masks. They are compiled and loaded for the first mask with a given text.
 #pragma once
 
 #include <array>
@@ -14,20 +14,21 @@
 
 namespace attend::cuda {
 
-/// In the order in which they run.
+/// Steps in launch order.
 enum class MakerStep : std::uint8_t { kRanges, kKinds, kPatterns, kRows };
 constexpr std::size_t kMakerSteps = 4;
 
-/// Of a program, whose captures lie on the device as they do in the call.
+/// The kernels of one program. The captures must be on the device, laid out as in the call.
 class MaskKernels {
  public:
   MaskKernels(const core::MaskProgram& program, const std::vector<core::MaskCapture>& captures);
 
-  /// Each step's, by its number. That of the ranges may be null: no capture has bounds. Good for ever.
+  /// One kernel per step, indexed by MakerStep. The kernel of kRanges is null if no capture has bounds. The pointers
+  /// stay valid until the process ends.
   using Loaded = std::array<const LoadedVariant*, kMakerSteps>;
   [[nodiscard]] Loaded load(const DeviceInfo& device) const;
 
-  /// Every kernel, for the tests.
+  /// Returns the specs of all kernels, for the tests.
   [[nodiscard]] std::vector<KernelSpec> specs(const char* arch) const;
 
  private:
@@ -35,7 +36,7 @@ class MaskKernels {
   [[nodiscard]] std::string_view text(MakerStep step) const;
 
   std::string text_, text_of_captures_;
-  bool has_bounds_;  // of a capture
+  bool has_bounds_;  // whether a capture has bounds
 };
 
 }  // namespace attend::cuda

@@ -1,4 +1,4 @@
-// What the kernels of kernels/masks are compiled with in the place of kernels/attention/custom_score.cuh.
+// The source text that replaces kernels/attention/custom_score.cuh in the kernels of kernels/masks.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace attend::cuda {
 
-/// MaskCode, how the captures' elements lie in memory, and before it `source`, which may be empty.
+/// Returns `source`, which may be empty, followed by MaskCode, which describes the memory layout of the captures.
 [[nodiscard]] std::string mask_text(std::string_view source, const std::vector<core::MaskCapture>& captures);
 
 }  // namespace attend::cuda

@@ -16,9 +16,9 @@
 namespace attend::cuda {
 namespace {
 
-/// What a kernel is compiled for.
+/// Compile-time facts of the kernel.
 struct Variant {
-  std::int32_t columns;  ///< that a row may have
+  std::int32_t columns;  ///< largest row length
 };
 
 constexpr Variant kVariants[] = {{kNarrowAppendRow}, {kWideAppendRow}};
@@ -40,7 +40,8 @@ KernelSpec spec_of(const Variant& variant, const char* arch) {
           .args = AppendArgs::kTypeName,
           .config = {{"kThreads", kAppendThreads}, {"kColumns", variant.columns}},
           .arch = arch,
-          .min_blocks = 8};  // 64 registers, or twice as many: the compiler hoists what it may
+          // Limits registers to 64. Without the limit, the compiler hoists loads and needs twice as many.
+          .min_blocks = 8};
 }
 
 TableArgs table_args(const Tensor& t) {
@@ -92,10 +93,12 @@ AppendArgs args_of(const core::AppendProblem& p) {
   return args;
 }
 
-/// Decides how many heads a warp goes through: more where there are more rows than warps that a GPU holds, so that the
-/// position, place and table row of a token are found once for them. The grid that follows from it.
+/// Chooses the number of heads per warp, stores it in `args`, and returns the grid. If there are more rows than warps
+/// on the GPU, a warp processes several heads. It then computes the position, slot and table row of a token once for
+/// all of them.
 Dim3 deal_out(AppendArgs& args, const DeviceInfo& device) {
-  constexpr std::int64_t kWarpsOfMultiprocessor = 32, kMostHeads = 16, kMostGroups = 20000;  // of 65535 in a grid
+  // A grid allows 65535 groups, which up to three tensors share.
+  constexpr std::int64_t kWarpsOfMultiprocessor = 32, kMostHeads = 16, kMostGroups = 20000;
   constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max(), kTokensOfBlock = kAppendThreads / 32;
   std::int64_t rows = 0, tokens = 0, most_heads = 0;
   for (const AppendPart& part : args.parts) {
@@ -128,7 +131,7 @@ void check_offsets(const char* name, const core::SequenceRows& rows, const char*
                            .rows_name = tensor});
 }
 
-/// Reads the arrays back and looks at them as calls on a CPU do, where ATTEND_CHECK=1 asks for it.
+/// Copies the arrays to the host and checks them like a CPU call if ATTEND_CHECK=1.
 void check_entries(const core::AppendProblem& p, StreamHandle stream) {
   if (!core::checks_caches()) return;
   core::AppendProblem on_host = p;
@@ -150,7 +153,8 @@ void check_entries(const core::AppendProblem& p, StreamHandle stream) {
 }  // namespace
 
 void append(const core::AppendProblem& p, Stream stream) {
-  static auto* kernels = new KernelCache<Variant>();  // launches may go on while the process ends
+  // Never destroyed, because launches may continue during process exit.
+  static auto* kernels = new KernelCache<Variant>();
   const DeviceInfo& device = device_of("k", p.k);
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);

@@ -8,12 +8,12 @@
 
 namespace attend::cuda {
 
-/// Puts the problem on the stream. Its tensors and arrays lie on one GPU.
-/// @throws Error (kMissingHardware, kUnsupported) where the library cannot compute on it; with ATTEND_CHECK=1
-///         (kInvalidArgument) for entries at fault, which it waits for the stream for. Then nothing was written.
+/// Launches append on the stream. All tensors and arrays must be on one GPU.
+/// @throws Error (kMissingHardware, kUnsupported) if the library cannot use the GPU; (kInvalidArgument) for invalid
+///         entries with ATTEND_CHECK=1, which waits for the stream. Nothing is written in these cases.
 void append(const core::AppendProblem& p, Stream stream);
 
-/// Every kernel of it, for `attend compile` and the tests.
+/// Returns the specs of all append kernels, for `attend compile` and the tests.
 [[nodiscard]] std::vector<KernelSpec> append_specs(const char* arch);
 
 }  // namespace attend::cuda

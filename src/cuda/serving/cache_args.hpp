@@ -1,4 +1,4 @@
-// What kernels are told of a cache, and of the types of tensors.
+// Kernel arguments that describe a cache.
 #pragma once
 
 #include "core/cache_layout.hpp"
@@ -6,8 +6,8 @@
 
 namespace attend::cuda {
 
-/// New rows that a cache gets before it is read. Sequence s has offsets[s + 1] - offsets[s] of them, or, without
-/// offsets, `each`.
+/// New rows that are appended to a cache before it is read. Sequence s gets offsets[s + 1] - offsets[s] rows, or `each`
+/// rows if `offsets` is null.
 struct AddedKeys {
   const std::int32_t* offsets = nullptr;
   std::int64_t each = 0;

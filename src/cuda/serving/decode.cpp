@@ -19,7 +19,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Reads the arrays back and looks at them as calls on a CPU do.
+/// Copies the arrays to the host and checks them like a CPU call.
 void check_arrays(const core::DecodeProblem& p, StreamHandle stream) {
   core::DecodeProblem on_host = p;
   HostCopies copies(stream);
@@ -38,7 +38,7 @@ void check_arrays(const core::DecodeProblem& p, StreamHandle stream) {
   core::check_cache_entries(on_host);
 }
 
-/// The GPU of the problem. @throws Error where decode does not compute on it.
+/// Returns the GPU of the problem. @throws Error if decode does not support the GPU.
 const DeviceInfo& device_for(const core::DecodeProblem& p) {
   const DeviceInfo& device = device_of("q", p.q);
   if (!device.arch().cp_async) {
@@ -49,11 +49,12 @@ const DeviceInfo& device_for(const core::DecodeProblem& p) {
   return device;
 }
 
-/// The kernels of a call: for few rows, and, where there are long ones, for those.
+/// The kernels of a call: one for few rows and, if there are long rows, one for those.
 struct Variants {
   DecodeVariant few_rows;
   std::optional<Sm90ForwardVariant> long_rows;
-  std::int64_t most_rows;  ///< of a sequence for the first, beside the second
+  /// Most rows of a sequence that the first kernel processes if the second kernel exists.
+  std::int64_t most_rows;
 
   [[nodiscard]] static Variants of(const core::DecodeProblem& p, const DeviceInfo& device, LongRows by) {
     Variants variants;
@@ -64,7 +65,7 @@ struct Variants {
   }
 };
 
-/// One kernel of a call, ready to be launched: nothing that is left to do can fail but the launch itself.
+/// A kernel that is ready to be launched. Only the launch itself can still fail.
 template <class Args>
 struct ReadyKernel {
   const LoadedVariant& kernel;
@@ -74,16 +75,18 @@ struct ReadyKernel {
   void launch(StreamHandle stream) { kernel.launch(grid, &args, stream); }
 };
 
-/// Makes both kernels of one call ready.
+/// Prepares both kernels of a call.
 struct DecodeLaunch {
   const core::DecodeProblem& p;
   const AddedKeys& added;
   const DeviceInfo& device;
   StreamHandle stream;
-  std::int64_t most_rows;  ///< of a sequence for the first, beside the second
+  /// Most rows of a sequence that the first kernel processes if the second kernel exists.
+  std::int64_t most_rows;
 
   [[nodiscard]] ReadyKernel<DecodeArgs> few_rows(const DecodeVariant& variant, DecodeStorage& storage) const {
-    static auto* kernels = new KernelCache<DecodeVariant>();  // launches may go on while the process ends
+    // Never destroyed, because launches may continue during process exit.
+    static auto* kernels = new KernelCache<DecodeVariant>();
     const LoadedVariant& kernel =
         kernels->get(device, variant, [&](const Arch& arch) { return decode_spec(variant, arch.target); });
     const DecodeGrid grid = decode_grid(variant, p.capacity, device.num_multiprocessors);
@@ -98,7 +101,7 @@ struct DecodeLaunch {
 
   [[nodiscard]] ReadyKernel<Sm90CachedArgs> long_rows(const Sm90ForwardVariant& variant, std::uint32_t blocks,
                                                       const Scratch& scratch, const DecodeStorage& storage) const {
-    static auto* kernels = new KernelCache<Sm90ForwardVariant>();  // as above
+    static auto* kernels = new KernelCache<Sm90ForwardVariant>();  // never destroyed, like the cache above
     const LoadedVariant& kernel =
         kernels->get(device, variant, [&](const Arch& arch) { return long_rows_spec(variant, arch.target); });
     auto* const counters = reinterpret_cast<uint32*>(static_cast<std::byte*>(storage.nodes) + kDecodeLongRowsAt);
@@ -134,7 +137,8 @@ void decode(const core::DecodeProblem& p, const AddedKeys& added, LongRows by, S
   const Scratch scratch(long_rows_scratch_bytes(*variants.long_rows, blocks), handle);
   auto long_rows = launch.long_rows(*variants.long_rows, blocks, scratch, storage);
   few_rows.launch(handle);
-  // Directly behind the first, which has waited for what lies before both when this one starts
+  // This launch must directly follow the first one. When this kernel starts, the first kernel has already waited for
+  // all earlier work on the stream.
   long_rows.launch(handle);
 }
 

@@ -8,20 +8,20 @@
 
 namespace attend::cuda {
 
-/// Who computes sequences with many rows.
+/// The kernel for sequences with many rows.
 enum class LongRows : std::uint8_t {
   kDecode,       ///< the kernel for few rows
-  kSm90Forward,  ///< that of training, from 65 rows on, where it takes them (long_rows.hpp)
-  kFaster,       ///< that of training from where it is faster
+  kSm90Forward,  ///< sm90_forward from 65 rows on, if it supports them (long_rows.hpp)
+  kFaster,       ///< sm90_forward from the number of rows on at which it is faster
 };
 
-/// Puts the problem on the stream. Its tensors and arrays lie on one GPU.
-/// @param added     rows that an append before it on the stream writes: they count as keys
-/// @throws Error (kMissingHardware, kUnsupported) where the library cannot compute it; with ATTEND_CHECK=1
-///         (kInvalidArgument) for entries at fault, which it waits for the stream for. Then nothing was written.
+/// Launches decode on the stream. All tensors and arrays must be on one GPU.
+/// @param added     rows that an earlier append on the stream writes; they count as keys
+/// @throws Error (kMissingHardware, kUnsupported) if the library cannot compute the problem; (kInvalidArgument) for
+///         invalid entries with ATTEND_CHECK=1, which waits for the stream. Nothing is written in these cases.
 void decode(const core::DecodeProblem& p, const AddedKeys& added, LongRows by, Stream stream);
 
-/// Throws what decode() would throw for the problem, and computes nothing.
+/// Throws the same errors as decode(), but computes nothing.
 void require_decode(const core::DecodeProblem& p, LongRows by, Stream stream);
 
 }  // namespace attend::cuda

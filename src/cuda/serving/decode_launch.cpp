@@ -14,7 +14,7 @@ TensorStrides strides_of(const Tensor& t) {
   return {t.stride[0], t.stride[1], t.stride[2]};
 }
 
-/// Levels of the tree over a sequence of `capacity` keys, of which the lowest ones have no nodes.
+/// Returns the levels of the merge tree over `capacity` keys, without the lowest levels, which have no nodes.
 int tree_levels(std::int64_t capacity, int leaf_shift) {
   return std::max(0,
                   static_cast<int>(std::bit_width(static_cast<std::uint64_t>(capacity / kStepKeys + 1))) - leaf_shift);
@@ -26,7 +26,7 @@ DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& varian
   DecodeArgs args = {};
   if (variant.has_boxes != 0) {
     const std::int64_t rows = decode_box_rows(p);
-    // With promotion, a box would bring lines of the row's next box, which asks for them itself at the same time
+    // Promotion would also load lines of the row's next box, which another copy requests at the same time.
     const auto map = [&](const Tensor& t) {
       return row_map(t, static_cast<int>(rows), p.q.data, TensorMapPromotion::kNone);
     };

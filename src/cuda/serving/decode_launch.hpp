@@ -1,4 +1,4 @@
-// A decode kernel's arguments and grid. Nothing here needs a GPU.
+// Arguments and grid of a decode kernel. This code needs no GPU, except that the driver encodes tensor maps.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,18 @@
 
 namespace attend::cuda {
 
-/// All but the storage and what DecodeGrid says, which the launch has to bring: they are 0. All rows are computed. The
-/// maps of a variant with boxes are made by the driver.
+/// Returns the arguments, except storage, stack and the values of DecodeGrid, which are 0 and which the launch must
+/// set. The arguments select all rows. For a variant with boxes, the driver encodes the tensor maps.
 [[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& variant,
                                      const AddedKeys& added);
 
 struct DecodeGrid {
-  std::uint32_t blocks;       ///< as many as run at the same time: more were slower with unequal lengths
-  std::uint32_t stack_nodes;  ///< of a block, in device memory
-  std::size_t node_bytes;     ///< of DecodeArgs::storage
-  std::size_t stack_bytes;    ///< of DecodeArgs::stack
-  bool has_large_nodes;       ///< whose storage is apart from that of others
+  /// The number of blocks that run at the same time. More blocks were slower with unequal lengths.
+  std::uint32_t blocks;
+  std::uint32_t stack_nodes;  ///< stack nodes per block in device memory
+  std::size_t node_bytes;     ///< size of DecodeArgs::storage
+  std::size_t stack_bytes;    ///< size of DecodeArgs::stack
+  bool has_large_nodes;       ///< large nodes have separate storage
 };
 [[nodiscard]] DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int num_multiprocessors);
 

@@ -18,12 +18,12 @@ namespace {
 
 enum class Purpose : std::uint8_t { kNodes, kLargeNodes, kQueries };
 
-/// Who may use a block of memory: the calls on a stream, or those of a graph that were captured on a stream.
+/// Identifies who may use a block of memory: calls on a stream, or calls of a graph that was captured on a stream.
 struct Owner {
   Purpose purpose = Purpose::kNodes;
   DeviceIndex device = 0;
-  unsigned long long stream = 0;  // the driver's number, which no other stream gets
-  std::uint64_t capture = 0;      // 0: none
+  unsigned long long stream = 0;  // the driver's stream ID, which is never reused
+  std::uint64_t capture = 0;      // ID of the capture; 0: none
   bool operator==(const Owner&) const = default;
 };
 
@@ -33,21 +33,21 @@ struct Block {
   DeviceMemory nodes, stack;
 };
 
-/// Calls of the driver are made without its locks: some of them wait for streams.
+/// The locks are never held during driver calls, because some of these wait for streams.
 struct Registry {
   std::mutex mutex;
-  std::list<std::shared_ptr<Block>> blocks;  // the last used first
+  std::list<std::shared_ptr<Block>> blocks;  // most recently used first
 
   std::mutex orphan_mutex;
-  std::vector<const Block*> orphaned;  // whose graph is gone
+  std::vector<const Block*> orphaned;  // blocks whose graph has been destroyed
 };
 
 Registry& registry() {
-  static auto* const kRegistry = new Registry();  // never destroyed: the driver may be gone before
+  static auto* const kRegistry = new Registry();  // never destroyed, because the driver may shut down earlier
   return *kRegistry;
 }
 
-/// Called by the driver in a thread of its own, which must not wait, and where no call of the driver is allowed.
+/// Called by the driver on one of its threads, which must neither wait nor call the driver.
 void orphan(void* block) {
   const std::scoped_lock lock(registry().orphan_mutex);
   registry().orphaned.push_back(static_cast<const Block*>(block));
@@ -56,12 +56,13 @@ void orphan(void* block) {
 using SharedBlock = std::shared_ptr<Block>;
 using Blocks = std::vector<SharedBlock>;
 
-/// Rows of q are a call's own until both its kernels are launched: several threads may use one stream.
+/// Returns whether a call still uses the block for rows of q. Such a block belongs to one call until both kernels are
+/// launched, because several threads may use one stream.
 bool is_in_use(const SharedBlock& block) {
   return block->owner.purpose == Purpose::kQueries && block.use_count() > 1;
 }
 
-/// Moves blocks out of the registry, whose mutex is held.
+/// Moves matching blocks out of the registry, whose mutex must be held.
 template <class Predicate>
 void take_out(Registry& all, Blocks& out, const Predicate& is_wanted) {
   std::erase_if(all.blocks, [&](const SharedBlock& block) {
@@ -82,7 +83,8 @@ void take_out_orphans(Registry& all, Blocks& out) {
            [&](const Block& block) { return std::find(orphaned.begin(), orphaned.end(), &block) != orphaned.end(); });
 }
 
-/// Zeroed: the counter is at the first launch, and no packet of it has been written.
+/// Allocates zeroed memory. The launch counter then starts at the first launch, and no packet of that launch is marked
+/// as written.
 DeviceMemory fresh_nodes(std::size_t bytes) {
   DeviceMemory memory(bytes);
   const OwnStream stream;
@@ -110,7 +112,9 @@ Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
   check_call(driver().context_device(&owner.device), "cuCtxGetDevice", "looking for the storage of decode");
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
              "cuStreamGetCaptureInfo", "looking for the storage of decode");
-  if (status == kCapturing) {  // then the driver does not tell the number, and the handle will do: it lives as long
+  // During a capture the driver does not return the stream ID. The handle is sufficient, because the stream lives as
+  // long as the capture.
+  if (status == kCapturing) {
     owner.capture = capture;
     owner.stream = reinterpret_cast<std::uintptr_t>(stream);
   } else {
@@ -119,9 +123,9 @@ Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
   return owner;
 }
 
-/// Looks for a block that is large enough. Those that are not wanted any more come to `unwanted`.
+/// Returns a block that is large enough, or null. Moves blocks that are no longer needed to `unwanted`.
 SharedBlock find(const Owner& owner, std::size_t node_bytes, std::size_t stack_bytes, Blocks& unwanted) {
-  constexpr std::size_t kMostStreams = 32;  // that keep their storage
+  constexpr std::size_t kMostStreams = 32;  // number of streams that keep their storage
   Registry& all = registry();
   const std::scoped_lock lock(all.mutex);
   take_out_orphans(all, unwanted);
@@ -142,7 +146,7 @@ SharedBlock find(const Owner& owner, std::size_t node_bytes, std::size_t stack_b
   return nullptr;
 }
 
-/// A block of at least so many bytes each.
+/// Returns a block with at least `node_bytes` and `stack_bytes`.
 SharedBlock block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
   GraphHandle graph = nullptr;
   const Owner owner = owner_of(purpose, stream, graph);
@@ -152,8 +156,8 @@ SharedBlock block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack
     unwanted.clear();
     return found;
   }
-  const RelaxedCapture relaxed;  // allocating is no part of a graph that this thread may be capturing
-  unwanted.clear();              // freeing waits for the launches that use the memory
+  const RelaxedCapture relaxed;  // allocating is not part of a graph that this thread may be capturing
+  unwanted.clear();              // freeing waits for launches that use the memory
   const auto block = std::make_shared<Block>();
   block->owner = owner;
   block->nodes = fresh_nodes(node_bytes);

@@ -1,5 +1,5 @@
-// Device memory that decode keeps from call to call: nodes that the blocks of a launch leave for each other, and their
-// stacks (kernels/serving/decode_args.cuh); and rows of q that append leaves for the decode of the same call.
+// Device memory that decode keeps between calls. It holds the nodes that blocks of a launch exchange, their stacks
+// (kernels/serving/decode_args.cuh), and rows of q that append passes to the decode of the same call.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,20 @@
 namespace attend::cuda {
 
 struct DecodeStorage {
-  void* nodes = nullptr;  ///< the counter of launches, then the nodes; zeroed when it was allocated
+  void* nodes = nullptr;  ///< the launch counter, then the nodes; zeroed at allocation
   void* stack = nullptr;
-  std::shared_ptr<const void> lease;  ///< keeps both until the launch, whatever other threads ask for meanwhile
+  /// Keeps both alive until the launch, even if other threads request storage in the meantime.
+  std::shared_ptr<const void> lease;
 };
 
-/// The storage for launches on `stream`, whose device is current: of at least the grid's bytes. Launches that may run
-/// at the same time get different ones. A stream has its own. While a stream is captured, the graph has its own, and
-/// gives it back when it is destroyed; so a graph may be replayed on any stream, but two graphs instantiated from one
-/// may not run at the same time. Thread-safe.
+/// Returns storage for launches on `stream`, with at least the bytes of the grid. The device must be current. Launches
+/// that can run at the same time get different storage, because each stream has its own. While a stream is captured,
+/// the graph gets its own storage, which is freed when the graph is destroyed. A graph can therefore be replayed on any
+/// stream, but two executable graphs of one graph must not run at the same time. Thread-safe.
 [[nodiscard]] DecodeStorage decode_storage(const DecodeGrid& grid, StreamHandle stream);
 
-/// The same for rows of q. The memory is nobody else's as long as the lease is there. An allocation in a captured graph
-/// would be a node of its own, which takes microseconds.
+/// Storage for rows of q. Nobody else uses the memory while the lease exists. An allocation in a captured graph would
+/// be a separate node and take microseconds, so the memory is kept instead.
 struct QueryStorage {
   void* rows = nullptr;
   std::shared_ptr<const void> lease;

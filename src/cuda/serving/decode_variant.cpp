@@ -18,21 +18,21 @@
 namespace attend::cuda {
 namespace {
 
-/// Slots of the ring: so many at least, if there is room, and at most.
+/// Number of slots of the ring: the minimum, if shared memory has room, and the maximum.
 constexpr int kFewestSlots = 2, kMostSlots = 12;
 constexpr int kMostStackNodes = 8;
-/// Of a thread's share of a state: more does not fit into registers.
+/// Largest share of a state per thread. A larger share does not fit in registers.
 constexpr int kMostStateFloats = 72;
-/// What the hardware takes of shared memory for each block.
+/// Shared memory that the hardware reserves per block.
 constexpr int kReservedSmem = 1024;
-/// Steps smaller than kDecodeEvenStep want two blocks on a multiprocessor, whose waits fill each other. For others one
-/// was faster (results/notes/decode_gpu.md), unless there are so many items for each multiprocessor that few are spread
-/// over blocks: then two hide the ends of items.
+/// Steps smaller than kDecodeEvenStep are faster with two blocks per multiprocessor, because each block computes while
+/// the other waits. Larger steps were faster with one block (results/notes/decode_gpu.md). The exception is a large
+/// number of items per multiprocessor. Few items are then split over blocks, and two blocks hide the ends of items.
 constexpr std::int64_t kManyItems = 3;
-/// Packed rows of a tile beside long rows, where most sequences have one. With few heads sequences of some hundred rows
-/// are no long ones (long_rows.hpp).
+/// Packed rows per tile if a separate kernel computes long rows. Most other sequences then have one row. With few
+/// heads, sequences of some hundred rows do not count as long (long_rows.hpp).
 constexpr std::int64_t kRowsBesideLongOnes = 8, kRowsBesideLongOnesOfFewHeads = 16, kFewHeads = 16;
-/// The time from a request to its answer while the memory is busy.
+/// Memory latency under load, from a request to its data.
 constexpr double kSecondsInFlight = 2.5e-6;
 
 struct RowsOfTile {
@@ -46,7 +46,8 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return decode_smem(v.tile()).bytes <= smem;
 }
 
-/// The smallest tile that takes so many packed rows, of those that there is room for. false: there is none.
+/// Chooses the smallest tile that fits in shared memory and has room for `packed_rows`. If no such tile exists, chooses
+/// the largest tile that fits. Returns false if no tile fits.
 [[nodiscard]] bool choose_rows(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
   bool found = false;
   for (const RowsOfTile& rows : kRowsOfTiles) {
@@ -68,13 +69,13 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return p.num_sequences * p.num_heads_k * ceil_div(rows, std::int64_t{v.rows} * v.row_parts);
 }
 
-/// Of two steps: one of each warpgroup.
+/// Slots for two steps, one step per warpgroup.
 [[nodiscard]] int slots_of_warpgroups(const DecodeVariant& v) {
   return v.values_are_keys != 0 ? 2 : 4;
 }
 
-/// Slots that are worth more than nodes of the stack: those that keep so many bytes under way, and those that let steps
-/// work ahead. By warpgroups a node is larger than a slot, and nodes are worth more.
+/// Returns the number of slots that have priority over stack nodes: enough slots to keep `bytes_in_flight` in transfer
+/// and to let steps work ahead. With warpgroups, a node is larger than a slot, and nodes have priority.
 [[nodiscard]] int wanted_slots(const DecodeVariant& v, int bytes_in_flight) {
   if (v.by_warpgroup != 0) return slots_of_warpgroups(v);
   const bool ahead = decode_wants_to_work_ahead(v.tile(), v.leaves_room != 0);
@@ -82,8 +83,8 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return std::clamp(ceil_div(bytes_in_flight, of_slot), ahead ? kDecodeSlotsAhead : kFewestSlots, kMostSlots);
 }
 
-/// Two blocks of a multiprocessor: as many slots as keep the memory busy, the rest for nodes of the stack. More slots
-/// were slower.
+/// Chooses slots and nodes for two blocks per multiprocessor, or returns false. The slots suffice to keep the memory
+/// busy, and the remaining room is for stack nodes. More slots were slower.
 [[nodiscard]] bool choose_two_blocks(DecodeVariant& v, const DecodeGpu& gpu) {
   constexpr int kFewestNodesOfTwo = 4;
   const int half = (gpu.max_smem + kReservedSmem) / 2 - kReservedSmem;
@@ -96,39 +97,40 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return fits(v, slots, nodes, half);
 }
 
-/// Slots that keep the memory busy, then nodes of the stack, then more slots. Nodes that find no room there go through
-/// device memory, which costs more than a shorter ring.
+/// Chooses slots and nodes: first the slots that keep the memory busy, then stack nodes, then more slots. A node
+/// without room in shared memory goes through device memory, which costs more than a shorter ring.
 void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const bool is_slow = decode_step_bytes(v.tile()) < kDecodeEvenStep;
   const bool wants_two = is_slow || items >= kManyItems * gpu.multiprocessors;
   if (wants_two && v.leaves_room == 0 && choose_two_blocks(v, gpu)) return;
   v.blocks = 1;
-  const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);  // on half of the multiprocessors
+  // With leaves_room, decode runs on half of the multiprocessors.
+  const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);
   int slots = wanted_slots(v, in_flight);
   int nodes = 0;
-  const int unit = decode_leaves_in_turns(v.tile()) ? 2 : 1;  // one in each part of the ring
+  const int unit = decode_leaves_in_turns(v.tile()) ? 2 : 1;  // one slot in each part of the ring
   while (slots > unit && !fits(v, slots, nodes, gpu.max_smem)) slots -= unit;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;
   while (slots + unit <= kMostSlots && fits(v, slots + unit, nodes, gpu.max_smem)) slots += unit;
   (void)fits(v, slots, nodes, gpu.max_smem);
 }
 
-/// The same, and whether the copy engine brings keys: not where rows of whole boxes take so much room that tiles get
-/// smaller.
+/// Chooses the rows and whether the copy engine loads keys. It does not if the padding of boxes to full panels would
+/// force smaller tiles.
 [[nodiscard]] bool choose_rows_and_boxes(DecodeVariant& v, bool takes_boxes, std::int64_t packed_rows, int max_smem) {
   const auto rows_of = [](const DecodeVariant& variant) { return variant.rows * variant.row_parts; };
   DecodeVariant with_boxes = v;
   with_boxes.has_boxes = 1;
   v.has_boxes = 0;
   const bool fit = takes_boxes && choose_rows(with_boxes, packed_rows, max_smem);
-  const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // then no tile is larger
+  const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // a tile without boxes would not be larger
   const bool found = take_all || choose_rows(v, packed_rows, max_smem);
   if (take_all || (fit && rows_of(with_boxes) == rows_of(v))) v = with_boxes;
   return found;
 }
 
-/// Does the work have so many units that numbers of 32 bits might not do? Lengths are on the device, so that of each
-/// sequence the capacity counts; half of the range is left to the schedule's arithmetic.
+/// Returns whether unit numbers might not fit in 32 bits. Lengths are on the device, so the capacity of each sequence
+/// counts. Half of the range is reserved for the schedule's arithmetic.
 [[nodiscard]] bool has_many_units(const core::DecodeProblem& p, const DecodeVariant& v) {
   constexpr double kFew = 1 << 30;
   const double rows = static_cast<double>(p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q);
@@ -166,10 +168,10 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
 }
 
 constexpr std::int32_t kWarpgroupRows = 64;
-constexpr std::int32_t kMostColumns = 128;  ///< of o, in the registers of a warpgroup
+constexpr std::int32_t kMostColumns = 128;  ///< largest number of o columns in the registers of a warpgroup
 
-/// A tile of 64 rows by wgmma, if there are rows for it: with fewer, tiles of mma.sync are faster, with the same bits.
-/// false: there are few, or it does not take the problem.
+/// Chooses a tile of 64 rows with wgmma if there are enough rows. With fewer rows, tiles of mma.sync are faster; their
+/// results are bit-identical. Returns false if there are few rows or the tile does not support the problem.
 [[nodiscard]] bool choose_warpgroups(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
   constexpr std::int64_t kFewRows = 32;
   if (packed_rows <= kFewRows || v.head_dim_v > kMostColumns || v.has_boxes == 0 || v.element == ElementType::kF32 ||
@@ -184,12 +186,14 @@ constexpr std::int32_t kMostColumns = 128;  ///< of o, in the registers of a war
   return true;
 }
 
-/// The same where more columns of o are the two warpgroups' together, as multi-head latent attention has them. Such
-/// tiles have other bits than those of mma.sync, which have 16 rows there. So the group decides, and neither rows nor
-/// pages: a sequence has the same bits in any batch. Where elements are not aligned the others are taken.
+/// Chooses a tile of 64 rows in which two warpgroups share the columns of o, for more columns, as in multi-head latent
+/// attention. The results of this tile differ in their bits from the mma.sync tiles, which have 16 rows here. Therefore
+/// the choice depends on the group size and on properties of the tensors, but not on the number of rows or on pages,
+/// and a sequence has the same bits in any batch. Returns false if the tile does not support the problem, e.g. if
+/// elements are not aligned.
 [[nodiscard]] bool choose_halves_of_columns(DecodeVariant& v, std::int64_t heads_per_group, int max_smem) {
   constexpr std::int64_t kHeadsOfSmallTile = 16;
-  // P takes the place of the keys' columns that are no values
+  // P overwrites the columns of the keys that are not values.
   const bool has_room =
       v.values_are_keys != 0 && v.head_dim_v % (2 * kPanelColumns) == 0 && v.head_dim >= v.head_dim_v + kPanelColumns;
   if (heads_per_group <= kHeadsOfSmallTile || v.head_dim_v <= kMostColumns || v.head_dim_v > 4 * kMostColumns ||
@@ -205,11 +209,11 @@ constexpr std::int32_t kMostColumns = 128;  ///< of o, in the registers of a war
   return true;
 }
 
-/// Does the copy engine bring keys and values, where there is one?
+/// Returns whether the copy engine should load keys and values on a GPU that has one.
 [[nodiscard]] bool takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
-  constexpr std::int64_t kLeastRows = 8;        // those of a swizzle's pattern
-  constexpr std::int64_t kProductColumns = 16;  // rows are padded to multiples of them
-  // Two boxes of a row that share a line of the memory bring it twice; copies of rows that are padded are slower still
+  constexpr std::int64_t kLeastRows = 8;        // rows of one swizzle pattern
+  constexpr std::int64_t kProductColumns = 16;  // rows are padded to multiples of this
+  // Two boxes of a row that share a memory line load the line twice. Copies of padded rows are even slower.
   const auto pays = [](const Tensor& t) {
     return t.shape[3] * dtype_bytes(t.dtype) % kSwizzleBytes == 0 || t.shape[3] % kProductColumns != 0;
   };
@@ -220,7 +224,7 @@ constexpr std::int32_t kMostColumns = 128;  ///< of o, in the registers of a war
 }  // namespace
 
 std::int64_t decode_box_rows(const core::DecodeProblem& p) {
-  constexpr std::int64_t kMost = 32;  // what a warp loads of a step
+  constexpr std::int64_t kMost = 32;  // rows of a step that one warp loads
   return p.cache.page_table ? std::min(kMost, p.block_size & -p.block_size) : kMost;
 }
 
@@ -316,7 +320,7 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
     v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
-    v.has_boxes = arch.tma && head_dim != 256 ? 1 : 0;  // one without
+    v.has_boxes = arch.tma && head_dim != 256 ? 1 : 0;  // one variant without boxes
     add(v, items);
   }
   for (const auto& [element, head_dim, head_dim_v, shares] :

@@ -1,4 +1,4 @@
-// The GPU that a call for serving computes on.
+// The GPU of a serving call.
 #pragma once
 
 #include "attend/tensor.hpp"
@@ -6,8 +6,8 @@
 
 namespace attend::cuda {
 
-/// The GPU of the tensor that decides where a call computes; `name` is what the call names it.
-/// @throws Error naming it where there is no such GPU, or none that the library compiles for.
+/// Returns the GPU of the tensor that determines where a call runs. `name` is the tensor's name in the call.
+/// @throws Error with the name if the GPU does not exist or the library does not support it.
 [[nodiscard]] const DeviceInfo& device_of(const char* name, const Tensor& t);
 
 }  // namespace attend::cuda

@@ -7,7 +7,8 @@ namespace attend::cuda {
 
 const void* HostCopies::fetch(const void* device, std::size_t bytes) {
   if (device == nullptr) return nullptr;
-  std::vector<std::byte>& host = arrays_.emplace_front(bytes + 1);  // of nothing not null either
+  // One extra byte, so that the pointer of an empty array is not null.
+  std::vector<std::byte>& host = arrays_.emplace_front(bytes + 1);
   if (bytes != 0) {
     check_call(driver().copy_to_host(host.data(), reinterpret_cast<DevicePointer>(device), bytes, stream_),
                "cuMemcpyDtoHAsync", "reading arrays for ATTEND_CHECK=1");

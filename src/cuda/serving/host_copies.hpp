@@ -1,4 +1,4 @@
-// Arrays of a GPU, read back for the checks that ATTEND_CHECK=1 asks for.
+// Host copies of GPU arrays, for the checks of ATTEND_CHECK=1.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace attend::cuda {
 
-/// Owns what it read. Every copy is there when wait() has returned. Wants the device's context current, and a stream
-/// that is not being captured.
+/// Owns the copies. They are complete when wait() has returned. The device's context must be current, and the stream
+/// must not be in a capture.
 class HostCopies {
  public:
   explicit HostCopies(StreamHandle stream) : stream_(stream) {}
 
-  /// Host memory that gets the `count` elements at `device`; null for null.
+  /// Returns host memory that receives the `count` elements at `device`, or null if `device` is null.
   template <class T>
   [[nodiscard]] const T* of(const T* device, std::int64_t count) {
     return static_cast<const T*>(fetch(device, static_cast<std::size_t>(count) * sizeof(T)));
   }
 
-  /// The arrays of the index become copies. Not the descales: no check reads them.
+  /// Replaces the arrays of the cache index with copies. Descales stay, because no check reads them.
   void replace_arrays(core::CacheLayout& layout, std::int64_t num_sequences);
 
   void wait() const;

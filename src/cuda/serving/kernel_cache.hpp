@@ -1,4 +1,5 @@
-// Kernels of serving, compiled and loaded at the first call of a variant, and found without making its spec afterwards.
+// A cache of serving kernels. The first call of a variant compiles and loads the kernel. Later calls find it without
+// making a spec.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@
 
 namespace attend::cuda {
 
-/// May kernels start early there (kernels/isa/grid_dependency.cuh)? Graphs take that since CUDA 12.3.
+/// Returns whether kernels may start early on the device (kernels/isa/grid_dependency.cuh). CUDA graphs support it
+/// since CUDA 12.3.
 [[nodiscard]] inline bool may_start_early(const DeviceInfo& device) {
   return device.major >= 9 && driver().version >= 12030;
 }
@@ -27,8 +29,9 @@ namespace attend::cuda {
 struct LoadedVariant {
   std::shared_ptr<const Kernel> kernel;
   unsigned threads = 0;
-  unsigned smem_bytes = 0;    ///< dynamic
-  bool starts_early = false;  ///< before the kernel before it in the stream has ended: it waits itself
+  unsigned smem_bytes = 0;  ///< dynamic
+  /// The kernel may start before the previous kernel in the stream has ended. It waits for that kernel itself.
+  bool starts_early = false;
 
   void launch(const Dim3& grid, void* args, StreamHandle stream) const {
     void* parameters[] = {args};
@@ -38,13 +41,13 @@ struct LoadedVariant {
   }
 };
 
-/// Key: a plain struct without padding, of all that decides the spec but the device. Thread-safe.
+/// The key is a struct without padding that contains everything the spec depends on, except the device. Thread-safe.
 template <class Key>
 class KernelCache {
   static_assert(std::has_unique_object_representations_v<Key>, "the bytes of a key are what it is looked up by");
 
  public:
-  /// @param make_spec  KernelSpec(const Arch&), called where the variant is not loaded. What it throws is not kept
+  /// @param make_spec  KernelSpec(const Arch&); called if the variant is not loaded. Its exceptions are not cached
   template <class MakeSpec>
   const LoadedVariant& get(const DeviceInfo& device, const Key& key, const MakeSpec& make_spec) {
     const Entry entry = {key, device.index};
@@ -53,7 +56,7 @@ class KernelCache {
       if (const auto found = variants_.find(entry); found != variants_.end()) return *found->second;
     }
     const ContextGuard guard(device.index);
-    const RelaxedCapture relaxed;  // loading is no part of a graph that this thread may be capturing
+    const RelaxedCapture relaxed;  // loading is not part of a graph that this thread may be capturing
     const KernelSpec spec = make_spec(device.arch());
     auto made = std::make_unique<const LoadedVariant>(LoadedVariant{Jit::instance().load(spec, device.index),
                                                                     static_cast<unsigned>(threads_of(spec)),

@@ -12,9 +12,9 @@
 namespace attend::cuda {
 namespace {
 
-constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // rows, keys and windows that kernels add as ints
+constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // kernels add rows, keys and windows as ints
 
-/// The problem as the forward knows it: packed sequences whose keys are not where k and v say.
+/// Returns the problem in the form of a forward call with packed sequences. The keys are in the cache, not at k and v.
 core::Problem as_packed(const core::DecodeProblem& p) {
   core::Problem packed;
   packed.q = p.q;
@@ -42,7 +42,7 @@ core::Problem as_packed(const core::DecodeProblem& p) {
   return packed;
 }
 
-/// Keys that lie together in memory; 0: all.
+/// Returns the number of keys that are contiguous in memory, or 0 if all are.
 std::int64_t page_size(const core::DecodeProblem& p) {
   return p.cache.page_table ? p.block_size : 0;
 }
@@ -55,7 +55,7 @@ std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q) {
   constexpr std::int64_t kLeastBlocks = 16, kBlockRows = 128;
   if (by == LongRows::kDecode) return std::numeric_limits<std::int64_t>::max();
   if (by == LongRows::kSm90Forward) return core::kMaxTreeRows;
-  const std::int64_t tiles = num_tiles(kLeastBlocks, std::max<std::int64_t>(num_heads_q, 1));  // of a sequence
+  const std::int64_t tiles = num_tiles(kLeastBlocks, std::max<std::int64_t>(num_heads_q, 1));  // row tiles per sequence
   return std::max<std::int64_t>(core::kMaxTreeRows, (tiles - 1) * kBlockRows);
 }
 
@@ -80,7 +80,7 @@ KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch) {
 
 std::uint32_t long_rows_blocks(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
                                int num_multiprocessors) {
-  // Packed rows have no more tiles than full ones and one for each sequence
+  // Packed rows have at most the number of full tiles plus one tile per sequence.
   const std::int64_t rows = p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q;
   const std::int64_t tiles = num_tiles(rows, variant.tile.block_m()) + p.num_sequences;
   return static_cast<std::uint32_t>(std::min<std::int64_t>(tiles * p.num_heads_q, num_multiprocessors));

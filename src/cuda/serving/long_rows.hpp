@@ -1,9 +1,9 @@
-// Sequences with many query rows over a cache, on Hopper's tensor cores: the part of decode() that the kernels for few
-// rows leave to sm90_forward.
+// Sequences with many query rows over a cache, on Hopper's tensor cores. sm90_forward computes this part of decode(),
+// which the kernels for few rows skip.
 //
-// A sequence goes one way or the other by its own number of rows, and by facts that are those of the whole call: so its
-// bits do not depend on its neighbours. The number is on the device: both kernels are launched, and each passes over
-// the sequences of the other.
+// The kernel of a sequence depends only on the sequence's number of rows and on properties of the full call. The bits
+// of its results therefore do not depend on other sequences. The number of rows is in device memory, so both kernels
+// are launched, and each skips the sequences of the other.
 #pragma once
 
 #include <optional>
@@ -18,32 +18,33 @@
 
 namespace attend::cuda {
 
-/// Sequences with more rows are long: 64, as many as a tree may have, or all that there can be. The other kernel has a
-/// block for 128 rows of a head, which reads all keys. So where heads are few it is faster with many rows only.
+/// Returns the largest number of rows of a sequence that is not long: 64, which is also the limit of a tree, or the
+/// largest integer if no sequence is long. A block of sm90_forward processes 128 rows of one head and reads all keys.
+/// With few heads it is therefore faster only for many rows, and the limit is higher.
 [[nodiscard]] std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q);
 
-/// The kernel that takes the problem's sequences with more than `most_rows` rows, or nothing: then they are computed as
-/// short ones are.
+/// Returns the kernel for sequences with more than `most_rows` rows. Returns nothing if sm90_forward does not support
+/// the problem; the kernel for few rows then computes all sequences.
 [[nodiscard]] std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p, const Arch& arch,
                                                                   std::int64_t most_rows);
 
 [[nodiscard]] KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch);
 
-/// Blocks of the launch, on a GPU with so many multiprocessors.
+/// Returns the number of blocks of the launch.
 [[nodiscard]] std::uint32_t long_rows_blocks(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
                                              int num_multiprocessors);
 
-/// Bytes of scratch for so many blocks.
+/// Returns the bytes of scratch memory for `blocks` blocks.
 [[nodiscard]] std::size_t long_rows_scratch_bytes(const Sm90ForwardVariant& variant, std::uint32_t blocks);
 
 /// @param most_rows  sequences with more rows are long
 /// @param counters   two numbers that are 0 before and after each launch (kernels/serving/decode_args.cuh)
-/// @param scratch    long_rows_scratch_bytes()
+/// @param scratch    memory of long_rows_scratch_bytes() bytes
 [[nodiscard]] Sm90CachedArgs long_rows_args(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
                                             const AddedKeys& added, std::int64_t most_rows, uint32* counters,
                                             void* scratch);
 
-/// A kernel of every kind that runs on the architecture, for the tests.
+/// Returns one kernel of every kind that the architecture supports, for the tests.
 [[nodiscard]] std::vector<KernelSpec> long_rows_specs(const Arch& arch);
 
 }  // namespace attend::cuda

@@ -33,7 +33,8 @@ KernelSpec spec_of(Step step, const char* arch) {
 }
 
 const LoadedVariant& loaded(Step step, const DeviceInfo& device) {
-  static auto* kernels = new KernelCache<Variant>();  // launches may go on while the process ends
+  // Never destroyed, because launches may continue during process exit.
+  static auto* kernels = new KernelCache<Variant>();
   return kernels->get(device, {step}, [step](const Arch& arch) { return spec_of(step, arch.target); });
 }
 
@@ -44,8 +45,8 @@ MergeState state_args(const PartialState& state) {
           .lse_stride = core::strides_of(lse)};
 }
 
-/// Puts the states into memory in the order of the stream. As parameters of kernels: a graph that is being captured
-/// keeps those, where a copy would read the host's memory whenever the graph runs.
+/// Writes the states to device memory in stream order. The states are kernel parameters, because a captured graph
+/// stores these. A copy node would read host memory whenever the graph runs.
 void store_states(const core::MergeProblem& p, const DeviceInfo& device, MergeState* to, StreamHandle stream) {
   const LoadedVariant& kernel = loaded(Step::kStoreStates, device);
   for (std::size_t first = 0; first < p.states.size(); first += kMergeStatesOfLaunch) {

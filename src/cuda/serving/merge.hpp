@@ -8,11 +8,11 @@
 
 namespace attend::cuda {
 
-/// Puts the problem on the stream. Its tensors lie on one GPU.
-/// @throws Error (kMissingHardware, kUnsupported) where the library cannot compute on it. Then nothing was written.
+/// Launches merge on the stream. All tensors must be on one GPU.
+/// @throws Error (kMissingHardware, kUnsupported) if the library cannot use the GPU. Nothing is written in this case.
 void merge(const core::MergeProblem& p, Stream stream);
 
-/// Every kernel of it, for `attend compile` and the tests.
+/// Returns the specs of all merge kernels, for `attend compile` and the tests.
 [[nodiscard]] std::vector<KernelSpec> merge_specs(const char* arch);
 
 }  // namespace attend::cuda
