@@ -12,7 +12,7 @@ import argparse
 import sys
 
 try:
-    import cupy as cp
+    import cupy as cp  # pyright: ignore[reportMissingImports]  # the types are checked without it
 except ImportError as error:
     print(f"{error.name} is not installed, which this example needs: pip install cupy-cuda13x", file=sys.stderr)
     sys.exit(2)

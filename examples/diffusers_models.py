@@ -140,7 +140,7 @@ def main(arguments=None):
     diffusers.utils.logging.set_verbosity_error()
     print(f"attend {attend.__version__}, diffusers {diffusers.__version__}, torch {torch.__version__}, {device}")
     models = {"UNet2DConditionModel": unet(device.type == "cpu"), "FluxTransformer2DModel": transformer()}
-    passed = [check(title, *both, device) for title, both in models.items()]
+    passed = [check(title, model, inputs, device) for title, (model, inputs) in models.items()]
     return 0 if all(passed) else 1
 
 

@@ -87,7 +87,7 @@ def check_ring(check, devices, q, k, v):
     compiled = jax.jit(gradients(whole)).lower(*turned).compile()
     truth = gradients(formula)(*(x[:, :rows] for x in (q, k, v)))
     check(f"grad of a ring of {size}", compiled(*turned), [x[:, order] for x in truth])
-    check.passes("nothing is gathered", "all-gather" not in compiled.as_text(), "")
+    check.passes("nothing is gathered", "all-gather" not in (compiled.as_text() or "all-gather"), "")
 
 
 def main(arguments=None):

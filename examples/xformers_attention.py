@@ -66,8 +66,8 @@ def local(check, normal, device):
     k, v = (normal(2, 90, 2, 1, 64).expand(-1, -1, -1, 4, -1) for _ in range(2))
     bias = fmha.attn_bias.LowerTriangularFromBottomRightMask().make_local_attention(16)
     o = xops.memory_efficient_attention(q, k, v, attn_bias=bias).flatten(2, 3)
-    whole = bias.materialize((90, 90), torch.float64, device)
-    check("a window, grouped heads", [o], [formula(*(x.flatten(2, 3) for x in (q, k, v)), whole)])
+    q, k, v = (x.flatten(2, 3) for x in (q, k, v))
+    check("a window, grouped heads", [o], [formula(q, k, v, bias.materialize((90, 90), torch.float64, device))])
 
 
 def paged(check, normal, device):
@@ -85,7 +85,8 @@ def merged(check, normal, device):
     """Checks the merge of attention over two halves of the keys."""
     q, k, v = normal(2, 9, 4, 64), normal(2, 50, 4, 64), normal(2, 50, 4, 64)
     halves = [xops.memory_efficient_attention_partial(q, k[:, x], v[:, x]) for x in (slice(30), slice(30, None))]
-    o, _ = xops.merge_attentions(*zip(*halves), output_dtype=q.dtype)
+    outs, lses = zip(*halves)
+    o, _ = xops.merge_attentions(outs, lses, output_dtype=q.dtype)
     check("merged parts", [o], [formula(q, k, v, torch.zeros((), device=device))])
 
 

@@ -128,9 +128,11 @@ class _Ring(NamedTuple):
         """Returns the pieces of a step for keys from an earlier device, and for keys from a later device."""
         rows, keys = (0, self.num_rows), (0, self.num_keys)
         if not self.sharding:
-            return (_Piece(rows, keys, False),) * 2
+            everything = _Piece(rows, keys, False)
+            return everything, everything
         if step == 0:  # the device's own keys have the order of its rows in every sharding
-            return (_Piece(rows, keys, True),) * 2
+            diagonal = _Piece(rows, keys, True)
+            return diagonal, diagonal
         if self.sharding == "contiguous":
             return _Piece(rows, keys, False), None
         if self.sharding == "zigzag":

@@ -50,7 +50,7 @@ class SeqLenInfo:
         return cls(_tensor(starts, default_device(device)), max(lengths), min(lengths), starts)
 
     def to(self, device: Any) -> SeqLenInfo:
-        moved = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+        moved: dict[str, Any] = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
         moved = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in moved.items()}
         return type(self)(**moved)
 

@@ -205,7 +205,8 @@ def _merged_by_torch(states: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     lses = torch.stack([lse for _, lse in states])
     lse = torch.logsumexp(lses, 0)
     weights = torch.exp(lses - torch.where(lse.isinf(), 0, lse)).transpose(2, 3).unsqueeze(4)  # 0 if no key is visible
-    return sum(weight * o for weight, (o, _) in zip(weights, states)).to(states[0][0].dtype), lse
+    merged: Any = sum(weight * o for weight, (o, _) in zip(weights, states))
+    return merged.to(states[0][0].dtype), lse
 
 
 def _with_heads(o: Any) -> Any:
@@ -232,9 +233,9 @@ def _run(inputs: Inputs, p: float, scale: Optional[float], wants_lse: bool) -> t
         with suppress(UnsupportedError):
             return joined([cache], [decode(*cache[:3], scale=scale, return_lse=True, **cache.options)])
     parts = parts_of(inputs)
-    results = []
+    results: list[tuple[Any, Any]] = []
     for part in parts:
-        function = _api.attention_varlen if part.is_packed else _api.attention
+        function: Any = _api.attention_varlen if part.is_packed else _api.attention
         found = function(*part[:3], scale=scale, dropout_p=p, return_lse=wants_lse, **part.options)
         results.append(found if wants_lse else (found, None))
     if not wants_lse:
