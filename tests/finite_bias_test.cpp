@@ -1,4 +1,4 @@
-// A finite bias never hides a key, however low it is: not the lowest number of its type, nor below large scores.
+// A finite bias never hides a key, however low it is: not the lowest number of its type, and not below large scores.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ Inputs biased(DType dtype) {
                       .seed = 41});
 }
 
-// Rows 3 and 69 of head 1 are "masked" as a whole, as the padded rows of a batch are.
+// Rows 3 and 69 of head 1 are fully "masked", like padded rows of a batch.
 TEST_P(LowestBias, OverAWholeRowGivesTheMean) {
   const Inputs in = biased(GetParam());
   for (const std::int64_t row : {3, 69}) {
@@ -59,7 +59,7 @@ TEST_P(LowestBias, OnSomeKeysHidesJustThose) {
   expect_near(run(in, "cpu"), run(as_f64(in), "reference"), property_tolerance(GetParam()));
 }
 
-// Of two low biases the higher one wins, with scores far below zero under both.
+// Of two low biases the higher one wins, even if the scores under them are far below zero.
 TEST(LowBias, KeepsItsOrder) {
   const Inputs in = biased(DType::kF32);
   in.q.generate([](auto...) { return 1e16; });
