@@ -295,9 +295,9 @@ TEST(CausalOrder, TakesEveryTileOnceAndLongOnesFirst) {
 }
 
 TEST(CausalOrder, SectionsAreAlike) {
-  EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // too large for the cache: by heads
-  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // not 16 and 1
-  EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // as many as fit
+  EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // heads do not fit in the cache
+  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two equal sections, not 16 and 1
+  EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // as many as the cache holds
   EXPECT_EQ(section_heads(8, kSectionBytes / 32), 8U);
 }
 

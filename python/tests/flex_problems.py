@@ -234,7 +234,7 @@ def double(captures):
 
 
 def leaves(captures, dtype=None):
-    """Returns the captured tensors. Those of floats have requires_grad."""
+    """Returns the captured tensors. Float tensors have requires_grad."""
     found = {}
     for name, x in captures.items():
         floats = x.is_floating_point()

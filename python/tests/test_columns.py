@@ -29,7 +29,7 @@ OPTIONS = {
 
 
 def repeated(x):
-    """Returns all columns, which the library can compute without the special case."""
+    """Returns the array with its column repeated for every key, so that the library needs no special case."""
     return None if x is None else np.ascontiguousarray(np.broadcast_to(x, (*x.shape[:-1], SK)))
 
 

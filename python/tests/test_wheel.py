@@ -78,7 +78,7 @@ def empty(wheel, tmp_path_factory):
 
 
 def lend(packages, *names):
-    """Copies these packages of the tests' environment into one that is offline."""
+    """Links these packages of the tests' environment into one that is offline."""
     for name in names:
         if (SITE_PACKAGES / name).exists() and not (packages / name).exists():
             (packages / name).symlink_to(SITE_PACKAGES / name)

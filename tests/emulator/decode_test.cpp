@@ -222,7 +222,7 @@ TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
   }
 }
 
-/// Parts of a long item leave few nodes, wherever they begin.
+/// Parts of a long work item leave only a few tree nodes, wherever they begin.
 TEST_F(EmulatedGrid, NodesOfALongSequence) {
   CacheFacts facts = {.dtype = DType::kBF16, .num_heads_k = 1, .group = 1, .rows = {1}, .lengths = {8168 * 64}};
   facts.head_dim = facts.head_dim_v = 16;

@@ -180,7 +180,7 @@ TEST(PrintedText, ClampsSubscriptsUnlessTheyAreCertainlyWithin) {
   };
   EXPECT_FALSE(clamps("score + t[clamp(q - k, -4, 3) + 4]"));
   EXPECT_TRUE(clamps("score + t[clamp(q - k, -4, 4) + 4]"));
-  // NaN becomes 0, which is far from these
+  // NaN becomes 0, which is outside the tensor after the subtraction
   EXPECT_TRUE(clamps("score + t[int(clamp(score, 100001.5, 100005)) - 100000]"));
   EXPECT_TRUE(clamps("score + t[int(clamp(f[clamp(q, 0, 7)], 100001.5, 100005)) - 100000]"));
 }

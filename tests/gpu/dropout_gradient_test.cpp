@@ -20,7 +20,7 @@ struct SoleKeyCase {
 
 class SoleKey : public GpuTest, public testing::WithParamInterface<SoleKeyCase> {};
 
-/// Returns whether the library says that this GPU can run the family's backward.
+/// Returns whether the library reports that this GPU can run the family's backward.
 bool takes_gradients(std::string_view compute, const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p =

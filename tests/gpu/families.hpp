@@ -23,8 +23,7 @@ inline const auto kFamilyName = [](const auto& test) { return std::string(test.p
 /// Returns whether the family has a forward. If not, its tests use o and lse of the forward that `auto` picks.
 [[nodiscard]] bool has_forward(std::string_view compute);
 
-/// Returns the reason why the library says that the family cannot run the case in the passes that it has. Empty if it
-/// can.
+/// Returns the library's reason why the family cannot run the case in the passes that it has. Empty if it can.
 [[nodiscard]] std::string lack_of(std::string_view compute, const Inputs& in, const ScoreFunction* score = nullptr);
 
 /// Workspaces of the two calls of submit_passes(). That function submits the passes that the family has to a stream and

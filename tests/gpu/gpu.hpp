@@ -39,7 +39,7 @@ class HopperTest : public GpuTest {
 /// Names the instances of a suite by their numbers.
 inline const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
-/// Returns whether the library says that the backend supports the forward of the case on this GPU.
+/// Returns whether the library reports that the backend supports the forward of the case on this GPU.
 [[nodiscard]] bool supports(std::string_view compute, const Inputs& in);
 
 /// Compares a backend with the reference (compare_with_reference), prints a line, and adds the result to the report.

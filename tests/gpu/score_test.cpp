@@ -195,8 +195,8 @@ TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
   expect_cases(2);
 }
 
-/// Functions of slope 1 whose captures have gradients summed along distances, keys or rows, over nothing, or over
-/// everything.
+/// Functions of slope 1. The gradients of their captures are constant along distances, keys or rows, along nothing, or
+/// everywhere.
 std::vector<Recipe> functions_with_gradients() {
   using Captures = OracleCaptures;
   const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1)),

@@ -231,7 +231,7 @@ std::vector<AttentionCase> grouped_cases() {
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false);
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false).deterministic = true;
   add(DType::kBF16, 68, 34, 70, 600, 80, 80, true);
-  for (const std::int64_t head_dim : {128, 64}) {  // so many key blocks that the order of additions folds
+  for (const std::int64_t head_dim : {128, 64}) {  // over 16 key blocks: the order of additions has two parts
     for (const bool causal : {true, false})
       add(DType::kBF16, 2, 1, 2300, 2500, head_dim, 128, causal).deterministic = true;
     AttentionCase& windowed = add(DType::kBF16, 2, 2, 2500, 2500, head_dim, head_dim, false);
@@ -379,7 +379,7 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
   for (const auto& [head_dim, seqlen, causal, heads_q, heads_k] :
        {Case{64, 1000, true}, Case{128, 1000, false}, Case{256, 1000, false}, Case{96, 1000, false},
         Case{40, 1000, false}, Case{128, 2500, true}, Case{64, 400, true, 132, 132}, Case{128, 300, false, 132, 132}}) {
-    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);  // 2500: the order of additions folds
+    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);  // 2500: the order has two parts
     c.deterministic = true;
     if (head_dim == 96) c.softcap = 20;
     if (head_dim == 40) c.head_dim_v = 128;  // one pass, two buffers

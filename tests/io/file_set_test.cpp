@@ -92,7 +92,7 @@ struct KilledCommit : testing::Test {
     const Contents next_files = {"next O", "next dQ", "next dV", "next r"};
     int old_ones = 0;
     int new_ones = 0;
-    for (int calls = 0;; calls += 2) {  // at each entry; the exit before it is the same moment
+    for (int calls = 0;; calls += 2) {  // at entries only: an exit leaves the same state
       put(old_files);
       const bool ended = commit_and_kill(new_files, calls);
       const Contents left = found();
@@ -138,7 +138,7 @@ TEST_F(KilledCommit, IsFinishedThroughAnyOfItsTargets) {
   if (!can_trace()) GTEST_SKIP() << "no ptrace here";
   const Contents old_files = {"old O", "", "old dV", "old r"};
   const Contents new_files = {"new O", "new dQ", "new dV", "new r"};
-  for (int calls = 0;; calls += 2) {  // at each entry; the exit before it is the same moment
+  for (int calls = 0;; calls += 2) {  // at entries only: an exit leaves the same state
     put(old_files);
     if (commit_and_kill(new_files, calls)) break;
     const Contents left = found();

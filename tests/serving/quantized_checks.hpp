@@ -20,8 +20,8 @@ namespace attend::test {
 
 /// With a single key, o equals its value exactly.
 void check_every_element(DType dtype, const std::vector<std::int64_t>& columns, const Decode& decode);
-/// One factor for everything, given in factors of any shape, gives the same bits. Without rows_too, factors per row may
-/// differ by rounding.
+/// The same factor everywhere, stored in a tensor of any shape, gives the same bits. Without rows_too, factors per row
+/// may differ by rounding.
 void check_shapes_of_factors(DType dtype, bool rows_too, const Decode& decode);
 /// A factor that is NaN or infinite makes the rows that see its key NaN. Rows that do not see the key have the same
 /// bits for any factor.

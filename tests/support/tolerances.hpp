@@ -45,7 +45,7 @@ constexpr double kForwardFactor = 2.0;
 constexpr double kGradientFactor = 3.0;
 
 // Factor on the random walk of a sink's gradient. That gradient is one sum of the roundings of full rows, so chance is
-// not averaged over a block. The allowance is more than twice the deviation of a random walk.
+// not averaged over a block. The walk alone is already more than twice the standard deviation of a random walk.
 constexpr double kSinkWalk = 2.0;
 
 // LSE: absolute error <= kForwardFactor * standard's + kLseAbsolute + kLseMagnitude * max_j (|scale| sum_c |q_c k_c| +
