@@ -1,5 +1,5 @@
-// What the tensor-core kernels compute with indices and rows, on the host: who owns which score, which of them are
-// masked, where a tile's chunks lie in shared memory, which tiles a block visits, the online softmax.
+// Index and row arithmetic of the tensor-core kernels, tested on the host: which thread owns which score, which scores
+// are masked, where a tile's chunks are in shared memory, which tiles a block visits, and the online softmax.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kColumns = 32;
-constexpr int kValues = kColumns / 2;  // of a thread
+constexpr int kValues = kColumns / 2;  // values per thread
 
 int row_of(int thread, int value) {
   return accumulator_row(thread) + value / 2 % 2 * kRowHalf;
@@ -30,7 +30,7 @@ int column_of(int thread, int value) {
 }
 
 TEST(Accumulator, EveryEntryHasOneOwner) {
-  constexpr int kRows = 64;  // a warpgroup's
+  constexpr int kRows = 64;  // rows of a warpgroup
   std::set<std::pair<int, int>> seen;
   for (int thread = 0; thread < 4 * kWarp; ++thread) {
     for (int value = 0; value < kValues; ++value) seen.insert({row_of(thread, value), column_of(thread, value)});
@@ -86,7 +86,7 @@ TEST(OnlineSoftmax, ExponentsOfRowsThatSeeNothingAreZero) {
   for (const int value : {2, 3, 6, 7}) EXPECT_EQ(score[value], 0.0f);
 }
 
-// A bias of -FLT_MAX, which many use as a mask: 2^(c s - m) with m = c s would take it for -inf.
+// A bias of -FLT_MAX is often used as a mask. Computing 2^(c s - m) with m = c s would overflow to -inf.
 TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   constexpr float kLeast = std::numeric_limits<float>::lowest();
   float score[4] = {kLeast, kLeast, 1.0f, -1.0f};
@@ -97,7 +97,7 @@ TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   EXPECT_NEAR(score[3], std::exp(-2.0), 1e-7);
 }
 
-// Every column of every row of a tile, against the keys that the mask says the row sees.
+// Checks every column of every row of a tile against the keys that the row sees by the mask.
 template <MaskKind kMask, bool kTransposed>
 void check_seen(const WindowMask& window, int64 first_row, int64 first_key) {
   constexpr int kLines = 64;
@@ -147,7 +147,7 @@ TEST(AccumulatorScores, SeeWhatTheMaskSays) {
   }
 }
 
-// What the lanes of a warp exchange, played through: each value's bit against the definition.
+// Simulates the exchange between the lanes of a warp, and compares each value's bit with the definition.
 class AccumulatorDropout : public testing::Test {
  protected:
   static constexpr int64 kRow = 1000, kKey = 640;
@@ -221,8 +221,8 @@ struct TileConfig {
   static constexpr int kBlockN = 48;
 };
 
-// Against the definition of the mask: every tile that some row sees a key of is visited, and where a row sees less than
-// the whole tile, the tile counts as masked.
+// Checks against the definition of the mask: every tile in which some row sees a key is visited. A tile of which some
+// row does not see all keys counts as masked.
 template <class Config>
 void check_tiles(int64 seqlen_q, int64 seqlen_k) {
   ForwardArgs args = {};
@@ -261,7 +261,7 @@ TEST(RowTile, VisitsWhatItsRowsSee) {
   }
 }
 
-// Every tile once; sections one after another; inside a section no tile before a longer one.
+// Expects every tile once, sections in sequence, and tiles in a section ordered from long to short.
 void check_longest_first(uint32 tiles, uint32 batch, uint32 heads, int64 bytes_per_head) {
   const uint32 section = section_heads(batch * heads, bytes_per_head);
   std::set<std::array<int64, 3>> places;
@@ -295,9 +295,9 @@ TEST(CausalOrder, TakesEveryTileOnceAndLongOnesFirst) {
 }
 
 TEST(CausalOrder, SectionsAreAlike) {
-  EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // too large for the cache: by heads
-  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // not 16 and 1
-  EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // as many as fit
+  EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // heads do not fit in the cache
+  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two equal sections, not 16 and 1
+  EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // as many as the cache holds
   EXPECT_EQ(section_heads(8, kSectionBytes / 32), 8U);
 }
 

@@ -33,7 +33,8 @@ void expect_finite(const Outputs& out) {
   }
 }
 
-// Scores of one sign and size, then of both signs: the maximum is far from 0, differences are large or nothing.
+// Scores of one sign and magnitude, then of both signs: the maximum is far from 0, and differences are either large or
+// 0.
 TEST_P(Adversarial, HugeScores) {
   for (const double size : {-1e5, 1e5}) {
     AttentionCase c = base_case(GetParam());
@@ -58,7 +59,7 @@ TEST_P(Adversarial, HugeScores) {
   }
 }
 
-// Bias moves the LSE of all rows to a target; the values around exp's overflow and underflow among them.
+// The bias moves the LSE of all rows to a target. Targets include the values at which exp overflows or underflows.
 TEST_P(Adversarial, LseTargets) {
   for (const std::int64_t seqlen_k : {1, 2, 3, 5, 17, 63, 64, 65, 127, 128, 129, 192}) {
     for (const double target : {-200.0, -100.0, -88.8, -87.0, 0.0, 88.0, 100.0, 200.0}) {
@@ -87,7 +88,8 @@ TEST_P(Adversarial, ShortKeysAndLargeValues) {
   }
 }
 
-// First tiles fully masked, the rest far below 0: a maximum that starts at 0 would win and empty the heads.
+// The first tiles are fully masked and all other scores are far below 0. A maximum that starts at 0 would stay, and the
+// rows would be empty.
 TEST_P(Adversarial, NegativeScoresBehindMaskedTiles) {
   AttentionCase c = base_case(GetParam());
   c.heads_q = 7;
@@ -112,7 +114,7 @@ TEST_P(Adversarial, DenormalInputs) {
   const Outputs out = run(in, "cpu");
   expect_finite(out);
   const Outputs truth = run(as_f64(in), "reference");
-  // The smallest step of the dtype, on an average of up to 12 of them.
+  // The smallest step of the dtype, for an average of up to 12 values.
   const double step = GetParam() == DType::kF16 ? 0x1p-24 : GetParam() == DType::kBF16 ? 0x1p-133 : 0x1p-149;
   const double f32_step = 0x1p-126;  // hardware may flush f32 denormals
   const std::vector<double> got = out.o.values(), want = truth.o.values();
@@ -127,7 +129,7 @@ TEST_P(Adversarial, EmptyRowsAreZeroAndHarmless) {
   const Inputs in = make_inputs(c);
   in.mask->generate([](auto, auto h, auto row, auto) { return (row + h) % 3 == 0 ? 0.0 : 1.0; });
   const Outputs out = run(in, "cpu");
-  // Without the empty rows' share the gradients are the same: set their incoming gradients to something else.
+  // Changing the incoming gradients of the empty rows must not change any gradient.
   Inputs other = in;
   other.dout = made(GetParam(), in.dout.shape(), [&](auto b, auto h, auto row, auto col) {
     return (row + h) % 3 == 0 ? 1000.0 : in.dout.at(b, h, row, col);
@@ -181,7 +183,7 @@ TEST_P(Adversarial, NoSequencesAndEmptySequences) {
     for (const double x : t->values()) ASSERT_EQ(x, 0);
   }
   for (const double x : out.lse.values()) ASSERT_EQ(x, -INFINITY);
-  // num_sequences = 0: nothing but empty tensors.
+  // num_sequences = 0: all tensors are empty.
   const std::int32_t zero = 0;
   const TensorBuffer q(GetParam(), {1, 2, 0, 8}), k(GetParam(), {1, 1, 0, 8}), o(GetParam(), {1, 2, 0, 8});
   EXPECT_NO_THROW(forward(q.view(), k.view(), k.view(), o.view(), nullptr,

@@ -1,4 +1,4 @@
-// Names that other projects use for the backends: each leads to one.
+// Backend names of other projects: each maps to one backend.
 #include "core/aliases.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The small arithmetic that everything stands on: Philox, dropout decisions, 16-bit conversions.
+// The basic arithmetic of the library: Philox, dropout decisions, 16-bit conversions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST(Dropout, ThresholdIsTheRoundedProbability) {
   EXPECT_EQ(dropout_threshold(std::nextafter(1.0, 0.0)), 0xffffffffU);  // does not wrap to 0
 }
 
-// Counter, key and word as the header documents them, written out once more.
+// Counter, key and word as the header documents them, written a second time.
 TEST(Dropout, AsksForTheDocumentedWord) {
   const uint64 seed = 0x0123456789abcdefULL, offset = 0xfedcba9876543210ULL;
   const DropMask mask = DropMask::make(seed, offset, 77, 0.3);
@@ -55,10 +55,10 @@ TEST(Dropout, AsksForTheDocumentedWord) {
   }
 }
 
-// Words of rows and quads whose shares were computed apart: the same bits, at the ends of all ranges too.
+// Words computed from separate row and quad factors have the same bits, also at the ends of all ranges.
 TEST(Dropout, FactoredWordsAreTheSame) {
   constexpr uint32 kEnds[] = {0, 1, 2, 31, 32, 12345, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
-  const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };  // bits all over
+  const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };  // spreads the bits
   int compared = 0;
   for (uint64 i = 0; i < 200; ++i) {
     const DropMask mask = DropMask::make(other(i), other(i + 1000), static_cast<int64>(other(i) >> i % 40), 0.5);
@@ -81,7 +81,7 @@ struct VarlenConfig {
   static constexpr bool kIsVarlen = true;
 };
 
-// Offsets that run backwards, overlap, or point anywhere: nothing outside the tensors, nothing longer than the longest.
+// Offsets that decrease, overlap, or have arbitrary values: no span leaves the tensors or exceeds the longest length.
 TEST(SequenceSpan, LiesInTheTensorsWhateverTheOffsetsSay) {
   ForwardArgs base = {};
   base.seqlen_q = 40;
@@ -139,7 +139,7 @@ TEST(Softcap, TanhIsAccurateNearZeroAndFarAway) {
   EXPECT_EQ(transform_slope(0.5f), 0.75f);
 }
 
-/// The value of the 16 bits by definition: sign, exponent and fraction of the format.
+/// Returns the value of the 16 bits by the definition of the format: sign, exponent and fraction.
 double decode(std::uint16_t bits, int exponent_bits, int fraction_bits) {
   const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
   const int fraction = bits & ((1 << fraction_bits) - 1);
@@ -150,7 +150,7 @@ double decode(std::uint16_t bits, int exponent_bits, int fraction_bits) {
   return sign * std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
 }
 
-/// All finite non-negative values of a format in ascending order; index = bits.
+/// Returns all finite non-negative values of a format in ascending order. The index equals the bits.
 std::vector<double> ladder(int exponent_bits, int fraction_bits) {
   std::vector<double> values;
   const int infinity = ((1 << exponent_bits) - 1) << fraction_bits;
@@ -159,7 +159,7 @@ std::vector<double> ladder(int exponent_bits, int fraction_bits) {
   return values;
 }
 
-/// Nearest value of the ladder, ties to even bits; past the middle of the last step, infinity.
+/// Returns the nearest value of the ladder, ties to even bits. Beyond the middle of the last step, returns infinity.
 std::uint16_t nearest(const std::vector<double>& values, float x) {
   const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   const double magnitude = std::abs(static_cast<double>(x));
@@ -205,7 +205,7 @@ TYPED_TEST(SixteenBits, EveryValueWidensToItsDefinitionAndBack) {
   }
 }
 
-// Around every value and every middle between two values, and a stride through all floats.
+// Tests around every value and every midpoint of two values, and steps through all floats.
 TYPED_TEST(SixteenBits, RoundsToNearestEven) {
   const std::vector<double> values = ladder(TypeParam::kExponentBits, TypeParam::kFractionBits);
   const auto check = [&](float x) {
@@ -219,7 +219,7 @@ TYPED_TEST(SixteenBits, RoundsToNearestEven) {
       for (const float y : {std::nextafter(f, -INFINITY), f, std::nextafter(f, INFINITY)}) check(y);
     }
   }
-  constexpr std::uint32_t kStride = 104729;  // prime: no pattern of low bits is missed
+  constexpr std::uint32_t kStride = 104729;  // prime, so no pattern of low bits is missed
   for (std::uint64_t bits = 0; bits < 0x7f800000; bits += kStride)
     check(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
   check(INFINITY);

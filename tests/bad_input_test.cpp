@@ -1,4 +1,5 @@
-// Every argument that is refused: the error names the argument, the value and what is allowed, and nothing is written.
+// Every argument that is refused: the error names the argument, its value and the allowed values, and nothing is
+// written.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,7 +28,7 @@ TEST_P(BadInputs, AreRefusedByNameAndWriteNothing) {
   }
 }
 
-TEST(GoodInput, IsTaken) {  // else every test above could pass for a wrong reason
+TEST(GoodInput, IsTaken) {  // without this, every test above could pass for a wrong reason
   Call call;
   EXPECT_NO_THROW(call.forward());
   EXPECT_NO_THROW(call.backward());
@@ -47,7 +48,7 @@ TEST(GoodInput, IsTaken) {  // else every test above could pass for a wrong reas
 
 const BadInput kTensors[] = {
     {"NegativeSize", [](Call& c) { c.k.shape[2] = -5; }, {"k: ", "size -5", "dimension 2", "0 to 2147483647"}},
-    {"NegativeSizeBehindItsStride",  // dense strides are products of sizes: the size is what is wrong
+    {"NegativeSizeBehindItsStride",  // dense strides are products of sizes, so the size is reported
      [](Call& c) { c.q.shape[1] = -4, c.q.stride[0] = -96; },
      {"q: ", "size -4", "dimension 1", "0 to 2147483647"}},
     {"HugeSize", [](Call& c) { c.q.shape[2] = kHuge; }, {"q: ", "2147483648", "dimension 2", "0 to 2147483647"}},
@@ -139,7 +140,8 @@ const BadInput kOutputs[] = {
      kBackwardOnly},
     {"DqStrideZero", [](Call& c) { c.dq.stride[1] = 0; }, {"dq: ", "stride 0", "dimension 1", "> 0"}, kBackwardOnly},
     {"DvIsV", [](Call& c) { c.dv.data = c.v.data; }, {"dv: ", "shares memory with v"}, kBackwardOnly},
-    // An output is never put where something shorter lies: what is behind that differs from run to run.
+    // An output is never placed at the start of something shorter, because the memory behind that differs from run to
+    // run.
     {"DqOverlapsDout",
      [](Call& c) { c.dq.data = static_cast<float*>(c.dout.data) + 3; },
      {"dq: ", "shares memory with dout"},
@@ -295,7 +297,7 @@ const BadInput kVarlen[] = {
 INSTANTIATE_TEST_SUITE_P(Varlen, BadInputs, testing::ValuesIn(kVarlen),
                          [](const auto& test) { return test.param.name; });
 
-// What only forward refuses: there o and lse are outputs.
+// Refusals only of forward, where o and lse are outputs.
 TEST(BadForwardOutputs, AreRefused) {
   const BadInput bad[] = {
       {"OStrideZero", [](Call& c) { c.o.stride[2] = 0; }, {"o: ", "stride 0", "dimension 2", "> 0"}},

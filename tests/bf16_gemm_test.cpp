@@ -1,4 +1,4 @@
-// Tile products of bfloat16 operands by every unit, against float64: any size, either layout of A, every mode, ranges.
+// Tile products of bfloat16 operands on every unit, against float64: any size, either layout of A, every mode, ranges.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ struct Ranges {
   [[nodiscard]] bool hold(std::int64_t range, std::int64_t at) const { return begin[range] <= at && at < end[range]; }
 };
 
-/// `count` ranges within [0, limit], begins and ends growing, in multiples of `grain`.
+/// Returns `count` ranges within [0, limit]. Begins and ends increase and are multiples of `grain`.
 Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt19937& random) {
   const auto offset = static_cast<std::int64_t>(random() % (2 * limit + 1)) - limit;
   const auto width = static_cast<std::int64_t>(random() % (limit + 1));
@@ -64,17 +64,17 @@ Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt1
 }
 
 float random_bf16(std::mt19937& random) {
-  return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;  // eight bits: exact
+  return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;  // eight bits, so products are exact
 }
 
 std::uint16_t bits(float x) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
 }
 
-/// The operands of one product, in memory that is exactly as long as it may be read, for AddressSanitizer.
+/// The operands of one product. Their memory has exactly the readable length, so AddressSanitizer finds other reads.
 class Product {
  public:
-  /// A holds NaN wherever a product that takes `block_rows` rows at a time has no business.
+  /// A holds NaN in all elements that a product with `block_rows` rows at a time must not read.
   Product(const Size& size, int block_rows, std::mt19937& random)
       : s_(size),
         depth_(random_ranges(s_.m, 2 * s_.pairs, 1, random)),
@@ -94,7 +94,7 @@ class Product {
     factor_ = s_.mode == GemmMode::kStore && random() % 2 == 0 ? 0.375F : 1.0F;
   }
 
-  /// Valid as long as this.
+  /// The result points into this object.
   [[nodiscard]] Bf16DotArgs args() {
     Bf16DotArgs args{.a = {a_.data(), a_row_, a_pair_},
                      .b = b_.data(),
@@ -113,7 +113,7 @@ class Product {
     return args;
   }
 
-  /// The largest error of C. It is unchanged beyond the columns; outside their ranges it may hold anything.
+  /// Returns the largest error of C. C must be unchanged beyond the columns. Outside their ranges it may hold anything.
   [[nodiscard]] double error() const {
     double worst = 0;
     for (std::int64_t i = 0; i < s_.m; ++i) {
@@ -123,7 +123,7 @@ class Product {
           EXPECT_EQ(got, old_c_[i * c_stride_ + j]) << "beyond the columns";
         } else if (!s_.with_columns || columns_.hold(i, j)) {
           const double error = std::abs(got - expected(i, j));
-          worst = error <= worst ? worst : error;  // NaN too
+          worst = error <= worst ? worst : error;  // also for NaN
         }
       }
     }
@@ -145,7 +145,7 @@ class Product {
     }
   }
 
-  /// In float64.
+  /// Returns the exact result in float64.
   [[nodiscard]] double expected(std::int64_t i, std::int64_t j) const {
     double sum = 0;
     for (std::int64_t k = 0; k < 2 * s_.pairs; ++k) {
@@ -181,7 +181,7 @@ class Product {
   float factor_ = 1;
 };
 
-/// The largest error of one product by `gemm`.
+/// Returns the largest error of one product computed by `gemm`.
 template <class Gemm>
 double error_of(const Size& size, Gemm gemm, int block_rows, std::mt19937& random) {
   Product product(size, block_rows, random);
@@ -191,7 +191,7 @@ double error_of(const Size& size, Gemm gemm, int block_rows, std::mt19937& rando
 
 template <class Gemm>
 void expect_products(Gemm gemm, int block_rows, bool scales_columns) {
-  constexpr double kBudget = 0;  // every product is a multiple of 2^-12, every sum below 2^12: exact in any order
+  constexpr double kBudget = 0;  // products are multiples of 2^-12 and sums below 2^12, so any order is exact
   std::mt19937 random(17);
   double worst = 0;
   for (int i = 0; i < 600; ++i) {

@@ -1,4 +1,4 @@
-// ForwardCall, BackwardCall and the Plan of either: what compiles, and that all forms of a call are the same call.
+// ForwardCall, BackwardCall and their Plans: which code compiles, and that all forms of a call are equivalent.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -43,7 +43,7 @@ static_assert(CanBeLseOfForward<Tensor> && !CanBeLseOfForward<ConstTensor>);
 static_assert(CanBeGradient<Tensor> && !CanBeGradient<ConstTensor>);
 static_assert(IsBackward<Tensor, ConstTensor> && IsBackward<Tensor, Tensor> && !IsBackward<ConstTensor, Tensor>);
 
-/// Both passes with the arguments in a row.
+/// Runs both passes with the functions that take separate arguments.
 Outputs run_in_a_row(const Inputs& in) {
   Outputs out = make_outputs(in);
   const Params params = in.params("auto");
@@ -67,7 +67,7 @@ std::string message_of(const auto& run) {
 }
 
 TEST(Calls, ConstInputsCompute) {
-  const std::array<float, 2> q = {1, 0}, k = {0, 1}, v = {3, 4};  // one key: o is its v
+  const std::array<float, 2> q = {1, 0}, k = {0, 1}, v = {3, 4};  // with one key, o is its v
   std::array<float, 2> o = {};
   const auto view = [](auto& data) { return Tensor::bhsd(data.data(), DType::kF32, {1, 1, 1, 2}); };
   forward({.q = view(q), .k = view(k), .v = view(v), .o = view(o)});

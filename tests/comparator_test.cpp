@@ -23,7 +23,7 @@ AttentionCase planted_case(DType dtype) {
           .seed = 7};
 }
 
-/// A problem, its truth, and a sound result: the standard implementation's own.
+/// A problem, its truth, and a sound result, which is the standard implementation's.
 struct SoundResult {
   explicit SoundResult(DType dtype) : in(make_inputs(planted_case(dtype))), standard(run_standard(in)) {
     const Outputs reference = run(as_f64(in), "reference");
@@ -38,7 +38,7 @@ struct SoundResult {
 class Comparator : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
-    static std::map<DType, SoundResult> computed;  // once per dtype: the reference takes the time
+    static std::map<DType, SoundResult> computed;  // once per dtype, because the reference is slow
     const SoundResult& sound = computed.try_emplace(GetParam(), GetParam()).first->second;
     in = sound.in;
     standard = sound.standard;
@@ -167,7 +167,8 @@ TEST_P(Comparator, CatchesAMissingSize) {
 INSTANTIATE_TEST_SUITE_P(AllDtypes, Comparator, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-// Of one or two rows the standard's error is luck: they have the budget of the rows before. A bound stays.
+// The standard's error in one or two rows is a matter of chance, so they use the budget of the rows before. That budget
+// is still a limit.
 TEST(Blocks, AFewRowsAtTheEndAreOfTheOneBefore) {
   const auto judged = [](std::int64_t rows, double error_of_last_row) {
     constexpr std::int64_t kCols = 4;
@@ -185,8 +186,7 @@ TEST(Blocks, AFewRowsAtTheEndAreOfTheOneBefore) {
   EXPECT_FALSE(judged(kRowsPerBlock + kFewRows, 0.45)) << "a block of their own";
 }
 
-// p that are alike are rounded alike: a factor of less than half a unit is allowed where a case asks for that, and only
-// there.
+// Equal p are rounded equally. A slope deviation of less than half a unit is allowed only if a case requests it.
 TEST(Slope, MayBeOffByItsFloor) {
   constexpr std::int64_t kRows = 64, kCols = 16;
   constexpr auto kCount = static_cast<std::size_t>(kRows * kCols);
@@ -205,8 +205,8 @@ TEST(Slope, MayBeOffByItsFloor) {
   EXPECT_FALSE(judged(1 + 1.1 * half, half));
 }
 
-// There is one number a head, whose budget is that of a sum: a factor that is wrong by more than it, and whatever a
-// backward may forget.
+// A sink's gradient is one number per head with the budget of a sum. Must catch a factor that exceeds it, and every
+// term that a backward may omit.
 TEST_P(Comparator, CatchesWrongGradientsOfSinks) {
   AttentionCase c = planted_case(GetParam());
   c.sinks = c.dlse = true;
@@ -263,14 +263,14 @@ TEST(TensorBuffer, FusedViewsShareOneBuffer) {
   EXPECT_TRUE(qkv[0].gaps_intact());
 }
 
-// What the standard errs by in a single row is luck: that is no budget of its own.
+// The standard's error in a single row is a matter of chance, so the row has no separate budget.
 TEST(ComparatorOfLse, MeasuresAFewRowsAtTheEndOfAHeadWithThoseBefore) {
   constexpr double kError = 1.0;
   for (const std::int64_t more : {std::int64_t{1}, kFewRows - 1, kFewRows}) {
     const auto rows = static_cast<std::size_t>(kRowsPerBlock + more);
     const std::vector<double> truth(2 * rows);
     StandardTensor standard = {{1, 2, static_cast<std::int64_t>(rows), 1}, truth, truth, truth};
-    standard.value[rows + 3] = kError;  // of the second head
+    standard.value[rows + 3] = kError;  // in the second head
     std::vector<double> lse = truth;
     lse.back() = kForwardFactor * kError;
     EXPECT_EQ(compare_lse(lse, truth, standard).ok, more < kFewRows) << more << " more rows";

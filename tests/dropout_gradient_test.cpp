@@ -1,4 +1,4 @@
-// Gradients under heavy dropout, where those of a row may cancel to nothing; and what a dropped entry never touches.
+// Gradients under heavy dropout, where the terms of a row may cancel, and values that a dropped entry never affects.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ class HeavyDropout : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, HeavyDropout, testing::Values(DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-/// Rows that see one key: dq and dk are 0, if only delta is exactly dP.
+/// Rows that see one key: dq and dk are 0, but only if delta is exactly dP.
 Inputs one_key(DType dtype) {
   return make_inputs({.dtype = dtype,
                       .heads_q = 4,
@@ -42,7 +42,7 @@ TEST_P(HeavyDropout, RowsOfOneKeyHaveNoGradient) {
   set_cpu_threads(0);
 }
 
-// Few keys, many dropped. From the rounded o, dq errs by more than its own rounding many times over.
+// Few keys, most of them dropped. With the rounded o, the error of dq would be many times its own rounding.
 TEST_P(HeavyDropout, FewKeysStayWithinTheirOwnRounding) {
   AttentionCase c = one_key(GetParam()).options;
   c.window_left = 2;
@@ -56,7 +56,7 @@ TEST_P(HeavyDropout, FewKeysStayWithinTheirOwnRounding) {
   expect_near("dk", out.dk.values(), truth.dk.values(), roundoff);
 }
 
-// An o and lse merged over other keys too, as where keys are spread over devices: then delta is <dout, o>.
+// o and lse merged over other keys too, as if keys are spread over devices. delta is then <dout, o>.
 TEST_P(HeavyDropout, MergedResultsAreTakenAtTheirWord) {
   const Inputs in = one_key(GetParam());
   const Outputs out = make_outputs(in);
@@ -71,7 +71,7 @@ TEST_P(HeavyDropout, MergedResultsAreTakenAtTheirWord) {
   expect_near("dq", out.dq.values(), truth.dq.values(), GetParam() == DType::kF16 ? 0x1p-9 : 0x1p-6);
 }
 
-// A dropped entry reads no value and gives dv nothing, in a row whose scores are NaN too.
+// A dropped entry reads no value and adds nothing to dv, even in a row whose scores are NaN.
 TEST(DroppedEntries, OfANaNRowLeaveDvAlone) {
   const Inputs in =
       make_inputs({.seqlen_q = 40, .seqlen_k = 33, .head_dim = 8, .head_dim_v = 8, .dropout_p = 0.5, .seed = 52});

@@ -1,4 +1,5 @@
-// The description of each element type, held against what its conversions do. Every type that is added comes by here.
+// Compares the description of each element type with the behaviour of its conversions. Every new type must be added
+// here.
 #include "core/dtype_traits.hpp"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 namespace attend::test {
 namespace {
 
-/// x as the type stores it.
+/// Returns x as the type stores it.
 double stored(DType dtype, double x) {
   double memory = 0;
   core::store(&memory, dtype, 0, x);
@@ -43,7 +44,7 @@ TEST(DTypeTraits, RoundoffIsHalfTheDistanceOfNeighbours) {
 
 TEST(DTypeTraits, BelowTheSmallestNormalDigitsAreLost) {
   for (const DType dtype : core::kDTypes) {
-    if (!core::is_float(dtype) || dtype == DType::kF64) continue;  // doubles, as this test computes with
+    if (!core::is_float(dtype) || dtype == DType::kF64) continue;  // this test computes with doubles
     SCOPED_TRACE(dtype_name(dtype));
     const auto [npy, is_float, is_quantized, is_integer, unit, least, element] = core::dtype_traits(dtype);
     EXPECT_EQ(stored(dtype, least * (1 + 2 * unit)), least * (1 + 2 * unit));

@@ -1,6 +1,8 @@
-// Index arithmetic beyond 2^31 and counts beyond 2^16, where 32-bit products and grid limits have bitten others.
+// Index arithmetic beyond 2^31 and counts beyond 2^16, where 32-bit products and grid limits have broken other
+// implementations.
 //
-// Strides of gigabytes cost no memory here: the buffers are reserved address space of which few pages are touched.
+// Strides of gigabytes cost no memory here, because the buffers are reserved address space of which few pages are
+// touched.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -13,7 +15,7 @@
 namespace attend::test {
 namespace {
 
-constexpr std::int64_t kFarApart = (std::int64_t{1} << 31) + 4096;  // elements: past int32; twice that, past uint32
+constexpr std::int64_t kFarApart = (std::int64_t{1} << 31) + 4096;  // elements: above int32; twice that: above uint32
 
 /// Address space that reads as zero, for one tensor with huge strides.
 class SparseTensor {
@@ -34,7 +36,7 @@ class SparseTensor {
   [[nodiscard]] bool ok() const { return memory_ != MAP_FAILED; }
   [[nodiscard]] const Tensor& view() const { return view_; }
 
-  /// Element size agnostic copies between the sparse tensor and a dense one of the same shape and dtype.
+  /// Copy between the sparse tensor and a dense one of the same shape and dtype, for any element size.
   void load(const TensorBuffer& from) const { copy(from.view(), view_); }
   void store(const TensorBuffer& to) const { copy(view_, to.view()); }
 
@@ -58,7 +60,7 @@ class SparseTensor {
   Tensor view_ = {};
 };
 
-/// Dense strides, but `kFarApart` in dimension d.
+/// Returns dense strides, except `kFarApart` in dimension d.
 Shape far_strides(const Shape& shape, std::size_t d) {
   Shape stride = contiguous_strides(shape);
   if (shape[d] > 1) stride[d] = kFarApart;
@@ -67,7 +69,7 @@ Shape far_strides(const Shape& shape, std::size_t d) {
 
 class HugeStride : public testing::TestWithParam<std::tuple<std::size_t, DType>> {};
 
-// Every tensor with a stride past 2^31 in batch, heads or rows: the same bits as dense.
+// Every tensor has a stride beyond 2^31 in batch, heads or rows. The bits must equal those of dense tensors.
 TEST_P(HugeStride, P19_GivesTheBitsOfTheDenseTensors) {
   const auto [dimension, dtype] = GetParam();
   AttentionCase c = {.dtype = dtype,
@@ -120,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, HugeStride,
 
 constexpr std::int64_t kMany = ATTEND_TEST_STRIDE > 1 ? 4096 : 65536;
 
-/// Batch or heads of 65536 against the same problem in one entry at a time (sampled).
+/// Compares 65536 batch entries or heads with the same problem one entry at a time (sampled).
 void check_many(AttentionCase c, Many many) {
   std::printf("%lld entries\n", static_cast<long long>(kMany));
   const Inputs in = make_inputs(c);
@@ -147,10 +149,10 @@ TEST(ManyEntries, SequencesOf65536) {
   c.varlen_q.assign(static_cast<std::size_t>(kMany), 1);
   c.varlen_k.assign(static_cast<std::size_t>(kMany), 1);
   const Inputs in = make_inputs(c);
-  expect_same_bits("o", run(in, "cpu").o, copy_of(in.v));  // one key: its value
+  expect_same_bits("o", run(in, "cpu").o, copy_of(in.v));  // with one key, o is its value
 }
 
-/// seqlen 65537 on one side: the mask as a tensor against the causal option.
+/// Compares the mask as a tensor with the causal option. One side has seqlen 65537.
 void check_long(std::int64_t seqlen_q, std::int64_t seqlen_k) {
   AttentionCase c = {
       .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .head_dim = 2, .head_dim_v = 2, .causal = true, .seed = 75};
@@ -174,7 +176,7 @@ TensorBuffer rows_of(const TensorBuffer& t, std::int64_t begin, std::int64_t cou
               [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
 }
 
-/// As many rows as keys, causal, and a window that keeps the work linear.
+/// Returns a causal problem with as many rows as keys, and a window that keeps the work linear.
 Inputs windowed_inputs(std::int64_t length, std::int64_t window, std::uint64_t seed) {
   return make_inputs({.seqlen_q = length,
                       .seqlen_k = length,
@@ -185,7 +187,7 @@ Inputs windowed_inputs(std::int64_t length, std::int64_t window, std::uint64_t s
                       .seed = seed});
 }
 
-/// Rows of a causal problem with a window, and the keys that they see, as a problem of its own.
+/// Returns rows of a causal problem with a window, and the keys that they see, as a separate problem.
 Inputs windowed_rows(const Inputs& in, std::int64_t first, std::int64_t count) {
   const std::int64_t keys_before = in.options.window_left;
   Inputs part = in;
@@ -198,9 +200,9 @@ Inputs windowed_rows(const Inputs& in, std::int64_t first, std::int64_t count) {
   return part;
 }
 
-// Rows and keys past 2^16: the last rows of the mask begin past 2^32 elements. What a product of row and stride in 32
-// bits reads instead are the first rows, and those hide every key. A window keeps the work linear; of the mask no page
-// outside of the band is ever touched.
+// More than 2^16 rows and keys: the last rows of the mask begin beyond 2^32 elements. A 32-bit product of row and
+// stride would read the first rows instead, which hide every key. A window keeps the work linear, and no page of the
+// mask outside the band is touched.
 TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
   constexpr std::int64_t kLong = 65600, kRows = 80, kWindow = 150;  // (65600 - 80) * 65600 > 2^32
   constexpr std::int64_t kFirst = kLong - kRows, kFirstKey = kFirst - kWindow;
@@ -231,7 +233,7 @@ TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
   expect_near(found, want, property_tolerance(DType::kF32));
 }
 
-// Both lengths past 65536, with a window so that the work stays linear; rows against the rows of a short problem.
+// Both lengths exceed 65536, and a window keeps the work linear. Compares rows with those of a short problem.
 TEST(LongSequence, WindowOverBothLengths) {
   constexpr std::int64_t kLong = 65537 + 200, kWindow = 3, kSample = 40;
   const Inputs in = windowed_inputs(kLong, kWindow, 76);

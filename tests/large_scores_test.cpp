@@ -1,4 +1,4 @@
-// Scores that are large: a bias common to a row's keys, products far from 0, and scores that no float holds.
+// Large scores: a bias common to all keys of a row, products far from 0, and scores that overflow float.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,7 +47,7 @@ TEST_P(ABiasOnAllKeysOfARow, KeepsEveryResultInBudget) {
   std::printf("%s\n", check_against_reference(with_common_bias(dtype, bias, c), "cpu").c_str());
 }
 
-// The truth beside such a bias is the mean over keys, which needs no reference: dv of a key is the mean of dout.
+// With such a bias the exact result is the mean over keys, so no reference is needed: dv of a key is the mean of dout.
 class TheMean : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Cpu, TheMean, testing::Values("cpu", "reference"));
@@ -67,7 +67,7 @@ TEST_P(TheMean, IsWhatTheLowestBiasOnAllKeysLeavesOfEveryGradient) {
   }
 }
 
-// Rows of dout that are 0 need nothing recomputed and give nothing.
+// Rows whose dout is 0 need no recomputation and have no gradient.
 TEST(ABiasOnPaddedRows, GivesNoGradientWhereDoutIsZero) {
   const Inputs in = with_common_bias(DType::kF32, kLowest);
   for (std::int64_t row = 0; row < 70; row += 2) {
@@ -84,7 +84,7 @@ TEST(ABiasOnPaddedRows, GivesNoGradientWhereDoutIsZero) {
   expect_rows_of_p_sum_to_one(in, out);
 }
 
-// In float32 lse may be off by more than exp bears: the sum is taken relative to the largest.
+// In float32, lse may have a larger error than exp tolerates. The sum must therefore be relative to the row maximum.
 TEST(HugeProducts, HaveFiniteGradientsByEveryBackend) {
   for (const double size : {1e5, 1e6, 1e8}) {
     const Inputs in = make_inputs({.seqlen_q = 32, .seqlen_k = 32, .head_dim = 8, .head_dim_v = 8, .seed = 5});
@@ -98,7 +98,7 @@ TEST(HugeProducts, HaveFiniteGradientsByEveryBackend) {
   }
 }
 
-// Slopes that bring scores near the end of float32, where forward and backward may round a score apart.
+// Slopes that make scores close to the float32 limit, where forward and backward may round a score differently.
 TEST(HugeSlopes, HaveFiniteGradients) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const Inputs in =
@@ -111,8 +111,8 @@ TEST(HugeSlopes, HaveFiniteGradients) {
   }
 }
 
-// Numbers below 2^-126 are nothing beside a row's largest weight, 1, but their products are many times slower: rows
-// with a few large scores took thirteen times as long.
+// Numbers below 2^-126 are negligible next to a row's largest weight, 1, but products with them are many times slower.
+// Rows with a few large scores took thirteen times as long.
 TEST(AWeightBelowTheNormalNumbers, IsZero) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const Inputs in = make_inputs({.dtype = dtype, .seqlen_q = 40, .seqlen_k = 300, .scale = 1.0});
@@ -127,7 +127,7 @@ TEST(AWeightBelowTheNormalNumbers, IsZero) {
   }
 }
 
-// A part of the keys with the lse of all of them: what is missing from the sum is no rounding.
+// Part of the keys with the lse of all of them. The missing part of the sum must not be treated as rounding.
 TEST(AnLseOfOtherKeysToo, IsTakenAsItIs) {
   const Inputs in = with_common_bias(DType::kF32, -3000);
   const Outputs all = run(in, "cpu");
@@ -149,7 +149,7 @@ TEST(AnLseOfOtherKeysToo, IsTakenAsItIs) {
   expect_near("dk", out.dk.values(), first_half(all.dk).values(), 1e-3);
 }
 
-// Standard deviations of the scores.
+// The parameters include the standard deviation of the scores.
 class LargeProducts : public testing::TestWithParam<std::tuple<DType, int, int>> {};
 
 INSTANTIATE_TEST_SUITE_P(Cpu, LargeProducts,
@@ -179,14 +179,13 @@ TEST_P(LargeProducts, ErrNoMoreThanTheStandard) {
   }
 }
 
-// Products that are equal as whole numbers are, of different keys, and as large as 1e5 after scaling by 1 / sqrt(80).
+// Products of different keys that are equal as integers, and as large as 1e5 after scaling by 1 / sqrt(80).
 TEST(EqualScores, StayEqualHoweverLarge) {
   const Inputs in = make_inputs({.seqlen_q = 64, .seqlen_k = 200, .head_dim = 80, .head_dim_v = 16});
   in.q.generate([](auto, auto, auto, auto col) { return col < 40 ? 300 : 301; });
-  in.k.generate(
-      [](auto, auto, auto key, auto col) {  // sums of 301 a + 300 b, with a + b and a as they are for all keys
-        return col % 40 == key % 40 ? 1500 : col % 40 == (key + 7) % 40 ? 1200 : 0;
-      });
+  in.k.generate([](auto, auto, auto key, auto col) {  // sums of 301 a + 300 b, where a and b are the same for all keys
+    return col % 40 == key % 40 ? 1500 : col % 40 == (key + 7) % 40 ? 1200 : 0;
+  });
   const Outputs out = run(in, "cpu");
   for (std::int64_t col = 0; col < 16; ++col) {
     double mean = 0;
@@ -200,7 +199,7 @@ struct Overflow {
   DType dtype = DType::kF32;
   double q = 1, k = 1, scale = 1;
   double softcap = 0, slope = 0;
-  double k_step = 0;  // k grows by this, relative, from key to key
+  double k_step = 0;  // relative growth of k from key to key
 };
 
 class ScoresBelowEveryFloat : public testing::TestWithParam<Overflow> {};
@@ -244,7 +243,7 @@ TEST(AHugeSoftcap, LeavesScoresAndGradientsAsTheyAre) {
   }
 }
 
-// With a mask, a bias or neither, rows that see no key are told from those that overflow.
+// With a mask, a bias or neither, rows that see no key are distinguished from rows whose scores overflow.
 TEST(ScoresBelowEveryFloat, AreToldFromRowsThatSeeNoKey) {
   AttentionCase c = {.seqlen_q = 6, .seqlen_k = 9, .head_dim = 4, .head_dim_v = 8, .scale = 1};
   for (const bool with_bias : {false, true}) {
@@ -261,13 +260,13 @@ TEST(ScoresBelowEveryFloat, AreToldFromRowsThatSeeNoKey) {
       for (std::int64_t row = 0; row < 6; ++row) {
         const bool sees_none = (with_bias && row == 1) || (with_mask && row == 2);
         EXPECT_EQ(out.o.at(0, 0, row, 3), sees_none ? 0 : in.v.at(0, 0, 0, 3)) << with_bias << with_mask << row;
-        EXPECT_EQ(out.lse.at(0, 0, row, 0), -INFINITY);  // beyond what an lse in float32 can say
+        EXPECT_EQ(out.lse.at(0, 0, row, 0), -INFINITY);  // below the range of a float32 lse
       }
     }
   }
 }
 
-// Nothing of a key reaches a row whose bias there is -inf.
+// A key has no effect on a row whose bias for it is -inf.
 class AKeyUnderABiasOfMinusInfinity : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Cpu, AKeyUnderABiasOfMinusInfinity, testing::Values("cpu", "reference"));
@@ -286,7 +285,7 @@ TEST_P(AKeyUnderABiasOfMinusInfinity, MayHoldNaN) {
   for (std::int64_t col = 0; col < 8; ++col) EXPECT_EQ(out.dk.at(0, 0, 4, col), 0);
 }
 
-// Float32 sums: a mean of n equal values is not that value to the bit, but to what is promised.
+// Float32 sums: a mean of n equal values is not exactly that value, but within the documented bound.
 TEST(UniformWeights, OverOneRepeatedValueGiveItToTwoInAMillion) {
   const Inputs in = make_inputs({.seqlen_q = 3, .seqlen_k = 5000, .head_dim = 8, .head_dim_v = 8});
   in.q.fill(0);

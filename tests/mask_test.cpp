@@ -1,4 +1,4 @@
-// Masks, exhaustively: every seqlen_q, seqlen_k <= 9 and every window that differs, against a boolean rule.
+// Exhaustive test of masks: every seqlen_q, seqlen_k <= 9 and every distinct window, against a boolean formula.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ struct MaskCase {
   }
 };
 
-/// Calls visit for every case. Windows wider than both lengths together change nothing more.
+/// Calls visit for every case. Windows wider than the sum of the lengths are equivalent to smaller ones.
 template <class Visit>
 void for_each_mask(Visit visit) {
   for (std::int64_t q = 0; q <= kMaxLength; ++q) {
@@ -83,7 +83,7 @@ TEST(WindowMask, RowsCoversEachRowOfATileAndNoKeyOutsideTheirSpan) {
             last = std::max(last, j);
           }
         }
-        if (last < 0) continue;  // no key for any row: any range is right
+        if (last < 0) continue;  // no key for any row, so any range is right
         ASSERT_TRUE(tile.begin == first && tile.end == last + 1) << text(m);
       }
     }
@@ -105,7 +105,7 @@ TEST(WindowMask, RowsOfKeysCoversEachKeyOfATileAndNoRowOutsideTheirSpan) {
             last = std::max(last, i);
           }
         }
-        if (last < 0) continue;  // seen by no row: any range is right
+        if (last < 0) continue;  // seen by no row, so any range is right
         ASSERT_TRUE(tile.begin == first && tile.end == last + 1) << text(m);
       }
     }
@@ -118,7 +118,7 @@ TEST(WindowMask, IsOpenOnlyWithoutAWindow) {
   EXPECT_FALSE((WindowMask{5, 5, 0, -1}.is_open()));
 }
 
-/// Queries are 0, so every visible key has the same weight; V is the identity, so o[i, j] is the weight of key j.
+/// Queries are 0, so every visible key has the same weight. V is the identity, so o[i, j] is the weight of key j.
 struct Probe {
   Probe(const MaskCase& m, DType dtype)
       : q(dtype, {1, 1, m.seqlen_q, 1}),
@@ -145,11 +145,11 @@ struct Probe {
 
 class MaskThroughBackend : public testing::TestWithParam<std::tuple<const char*, DType>> {};
 
-// Forward shows row i's keys in o[i], backward shows key j's rows in dv[j].
+// Forward shows row i's keys in o[i]; backward shows key j's rows in dv[j].
 TEST_P(MaskThroughBackend, P03_IsTheRuleForEveryLengthAndWindow) {
   const auto [compute, dtype] = GetParam();
   for_each_mask([&, compute = compute, dtype = dtype](const MaskCase& m) {
-    if (testing::Test::HasFailure()) return;  // one failing mask says enough
+    if (testing::Test::HasFailure()) return;  // stops after the first failing mask
     SCOPED_TRACE(text(m));
     const Probe probe(m, dtype);
     probe.run({.causal = m.causal, .window_left = m.left, .window_right = m.right, .compute = compute});
@@ -181,7 +181,7 @@ struct Equivalents {
   DType dtype;
 };
 
-// causal, window(-1, 0), window(seqlen, 0) and the same mask as a tensor: the same visible entries.
+// causal, window(-1, 0), window(seqlen, 0) and the same mask as a tensor see the same entries.
 TEST(CausalInThreeWays, P03_GivesTheSameResult) {
   for (const Equivalents& e : {Equivalents{9, 9, DType::kF32},
                                {70, 130, DType::kF32},
@@ -210,7 +210,7 @@ TEST(CausalInThreeWays, P03_GivesTheSameResult) {
     expect_same_bits(run(window, "cpu"), want);
     expect_same_bits(run(wide, "cpu"), want);
     expect_near(run(tensor, "cpu"), want,
-                property_tolerance(e.dtype));  // other tiles are visited: another order of sums
+                property_tolerance(e.dtype));  // other tiles are visited, so sums have another order
   }
 }
 

@@ -1,5 +1,5 @@
-// Scratch memory grows at most linearly with the sequence length, up to a bound: no seqlen x seqlen buffer, in forward
-// or backward. What it holds when a call begins does not matter.
+// Scratch memory grows at most linearly with the sequence length, up to a bound: forward and backward have no seqlen x
+// seqlen buffer. The contents of scratch memory at the start of a call have no effect.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -17,7 +17,7 @@
 namespace attend::test {
 namespace {
 
-/// A line of /proc/self/status in bytes: "VmHWM" is the largest resident size so far, "VmRSS" the present one.
+/// Returns a line of /proc/self/status in bytes: "VmHWM" is the peak resident size, "VmRSS" the current one.
 std::int64_t status_bytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -26,17 +26,17 @@ std::int64_t status_bytes(const std::string& name) {
   return -1;
 }
 
-/// Sets VmHWM back to VmRSS.
+/// Resets VmHWM to VmRSS.
 bool reset_peak() {
   std::ofstream clear("/proc/self/clear_refs");
   clear << "5" << std::flush;
   return clear.good();
 }
 
-/// How far the resident size rises while `work` runs.
+/// Returns how much the resident size rises while `work` runs.
 template <class Work>
 std::int64_t peak_growth(Work work) {
-  malloc_trim(0);  // freed memory must not hide what is allocated next
+  malloc_trim(0);  // otherwise freed memory would hide later allocations
   if (!reset_peak()) return -1;
   const std::int64_t before = status_bytes("VmRSS");
   work();
@@ -60,9 +60,9 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Memory, testing::Values(DType::kF32, DType::kBF16)
 
 constexpr std::int64_t kShort = 2048, kLong = 16384;
 constexpr std::int64_t kHeadDim = 16;
-// Slack for allocator and page granularity, and for what does not depend on the length (tiles of each thread).
+// Slack for allocator and page granularity, and for memory that does not depend on the length (tiles of each thread).
 constexpr std::int64_t kConstantBytes = 4 << 20;
-// Per token: f32 copies or accumulators of a few (head_dim) rows. One bit per score would be 16384 / 8 per token.
+// Per token: f32 copies or accumulators of a few (head_dim) rows. One bit per score would be 16384 / 8 bytes per token.
 constexpr std::int64_t kBytesPerToken = 8 * kHeadDim * 4;
 static_assert(kBytesPerToken * kLong + kConstantBytes < kLong * kLong / 8, "one bit per score would be caught");
 
@@ -89,13 +89,13 @@ TEST_P(Memory, GrowsLinearlyWithTheLength) {
   }
 }
 
-// The sums for all keys of a head would be 128 MiB here: beyond a bound they are not kept at once.
+// The sums for all keys of a head would take 128 MiB here. Above a bound, they are not all kept at once.
 TEST(MemoryOfBackward, IsBoundedWhateverTheNumberOfKeys) {
   if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
   constexpr std::int64_t kKeys = 1 << 17, kColumns = 128;
   const Inputs in = make_inputs({.seqlen_q = 16, .seqlen_k = 1, .head_dim = kColumns, .head_dim_v = kColumns});
   Tensor k = in.k.view(), v = in.v.view();
-  for (Tensor* t : {&k, &v}) t->shape[2] = kKeys, t->stride[2] = 0;  // one key for all
+  for (Tensor* t : {&k, &v}) t->shape[2] = kKeys, t->stride[2] = 0;  // one key for all positions
   const Outputs out = make_outputs(in);
   forward(in.q.view(), k, v, out.o.view(), &out.lse.view(), {.compute = "cpu"});
   const TensorBuffer dk(DType::kF32, {1, 1, kKeys, kColumns}), dv(DType::kF32, {1, 1, kKeys, kColumns});
@@ -110,7 +110,7 @@ TEST(MemoryOfBackward, IsBoundedWhateverTheNumberOfKeys) {
   EXPECT_LE(growth, 16 << 20);
 }
 
-// The measurement itself: a buffer of one byte per score must be seen.
+// Tests the measurement itself: it must detect a buffer of one byte per score.
 TEST(MemoryMeasurement, SeesAScoreMatrix) {
   if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
   const std::int64_t growth = peak_growth([] {
@@ -121,7 +121,7 @@ TEST(MemoryMeasurement, SeesAScoreMatrix) {
   EXPECT_GE(growth, kLong * kLong * 9 / 10);
 }
 
-// Hundreds of calls leave nothing behind.
+// Hundreds of calls must not leak memory.
 TEST(MemoryOverTime, DoesNotGrow) {
   if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
   const AttentionCase c = {
@@ -134,22 +134,22 @@ TEST(MemoryOverTime, DoesNotGrow) {
       run_backward(in, out, "cpu");
     }
   };
-  calls(50);  // scratch that is kept between calls is there now
+  calls(50);  // allocates the scratch that is kept between calls
   const std::int64_t growth = peak_growth([&] { calls(500); });
   if (growth < 0) GTEST_SKIP() << "no /proc/self/clear_refs here";
   EXPECT_LE(growth, 1 << 20);
 }
 
-// A thread keeps its scratch between calls: whatever an earlier one left there reaches nothing.
+// A thread keeps its scratch between calls. The contents that an earlier call left must have no effect.
 TEST(Scratch, WhatAnEarlierCallLeftReachesNothing) {
-  set_cpu_threads(1);  // this thread does it all
+  set_cpu_threads(1);  // only this thread computes
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     std::vector<AttentionCase> cases = option_cases(dtype);
     const std::size_t num_options = cases.size();
     for (std::size_t n = 0; n < num_options; ++n) {
       cases.push_back(cases[n]);
-      cases[n].seqlen_q += 70, cases[n].seqlen_k += 130;          // more than one tile, and cut ones
-      cases.back().seqlen_q += 200, cases.back().seqlen_k += 70;  // whole tiles of rows that may see nothing
+      cases[n].seqlen_q += 70, cases[n].seqlen_k += 130;          // more than one tile, and partial tiles
+      cases.back().seqlen_q += 200, cases.back().seqlen_k += 70;  // full row tiles that see no key
     }
     for (AttentionCase& c : cases) {
       c.head_dim = 37;
@@ -157,7 +157,7 @@ TEST(Scratch, WhatAnEarlierCallLeftReachesNothing) {
       SCOPED_TRACE(describe(c));
       std::optional<Outputs> first;
       for (const float left : {0.0F, std::numeric_limits<float>::quiet_NaN(), 1e3F}) {
-        constexpr std::int64_t kFloats = (8 << 20) / 4;  // as much as is kept
+        constexpr std::int64_t kFloats = (8 << 20) / 4;  // the most that is kept
         cpu::Scratch& scratch = cpu::Scratch::of_this_thread();
         scratch.reserve(kFloats);
         std::fill_n(scratch.take(kFloats), kFloats, left);

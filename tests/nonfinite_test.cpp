@@ -1,4 +1,4 @@
-// NaN and infinities reach exactly the results that depend on them; what is masked or padded is never read.
+// NaN and infinities reach exactly the results that depend on them; masked or padded elements are never read.
 #include <gtest/gtest.h>
 
 #include <tuple>

@@ -1,4 +1,5 @@
-// The `cpu` backend in its process: forks, other users of OpenMP, the SIMD target, and work that is counted in tokens.
+// The `cpu` backend in its process: forks, other users of OpenMP, the SIMD target, and work proportional to the number
+// of tokens.
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <sys/wait.h>
@@ -27,12 +28,12 @@ AttentionCase threaded_case() {
   return {.heads_q = 8, .heads_k = 8, .seqlen_q = 300, .seqlen_k = 300, .head_dim = 32, .head_dim_v = 32, .seed = 71};
 }
 
-/// Exit status of work() in a forked child, or -1 where it has not ended after 20 s.
+/// Returns the exit status of work() in a forked child, or -1 if it has not ended after 20 s.
 template <class Work>
 int in_child(Work work) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);  // ends a child that hangs
+    alarm(20);  // kills a child that hangs
     _exit(work());
   }
   int status = 0;
@@ -50,7 +51,8 @@ bool thread_sanitized() {
 #endif
 }
 
-// OpenMP's threads stay behind in the parent: a parallel region of the child that needed them would wait for ever.
+// A child does not have the parent's OpenMP threads. A parallel region in the child that needed them would wait
+// forever.
 TEST(Fork, ChildComputesTheSameBits) {
   if (thread_sanitized()) GTEST_SKIP() << "a child of several threads may start none under ThreadSanitizer";
   set_cpu_threads(3);
@@ -62,13 +64,14 @@ TEST(Fork, ChildComputesTheSameBits) {
   };
   EXPECT_EQ(in_child(same_in_child), 0);
   EXPECT_EQ(in_child([&] { return in_child(same_in_child); }), 0) << "grandchild";
-  expect_same_bits(run(in, "cpu"), want);  // and the parent goes on
+  expect_same_bits(run(in, "cpu"), want);  // the parent can continue
   set_cpu_threads(0);
 }
 
 std::atomic<bool> ends_calls = false;
 
-/// Seconds from the moment when the interrupt check says yes to the end of the call; -1 where the call came to its end.
+/// Returns the seconds from the moment when the interrupt check returns true to the end of the call, or -1 if the call
+/// finished normally.
 double seconds_to_end(const std::function<void()>& call) {
   ends_calls = false;
   cpu::set_interrupt_check([] { return ends_calls.load(); });
@@ -91,7 +94,8 @@ double seconds_to_end(const std::function<void()>& call) {
   return seconds;
 }
 
-// One task of the reference takes many seconds, and of the fast backend's backward too: they ask inside of it.
+// One task of the reference takes many seconds, and so does one of the fast backend's backward. They must check for
+// interrupts within a task.
 TEST(Interrupt, EndsLongTasksOfEveryBackend) {
   if (thread_sanitized()) GTEST_SKIP() << "OpenMP's threads are not known to ThreadSanitizer";
   set_cpu_threads(2);
@@ -117,7 +121,7 @@ TEST(Interrupt, EndsLongTasksOfEveryBackend) {
         [&] { forward(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(), in.params(compute)); });
     EXPECT_TRUE(seconds >= 0 && seconds < 2) << compute << " forward: " << seconds;
   }
-  // NaN goes through the reference, also on the threads that did not make the call.
+  // NaN makes the backend use the reference, also on threads other than the caller's.
   static_cast<float*>(in.dout.view().data)[0] = std::numeric_limits<float>::quiet_NaN();
   static_cast<float*>(in.dout.view().data)[in.dout.view().stride[1]] = std::numeric_limits<float>::quiet_NaN();
   const double seconds = seconds_to_end(backward_by("cpu"));
@@ -128,7 +132,7 @@ TEST(Interrupt, EndsLongTasksOfEveryBackend) {
 TEST(ThreadCount, IsWhatAttendWasTold) {
   const int before = cpu_threads();
   const int openmp = omp_get_max_threads();
-  omp_set_num_threads(7);  // as another library does when it is loaded
+  omp_set_num_threads(7);  // as another library may do when it is loaded
   EXPECT_EQ(cpu_threads(), before);
   set_cpu_threads(3);
   omp_set_num_threads(1);
@@ -150,7 +154,7 @@ TEST(SimdTarget, IsTheOneAskedFor) {
   EXPECT_EQ(cpu_simd_target(), wish);
 }
 
-/// By /proc/cpuinfo, not by the library's own look at the processor.
+/// Reads /proc/cpuinfo, independently of the library's own detection.
 bool processor_has(const std::string& flag) {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {
@@ -159,7 +163,7 @@ bool processor_has(const std::string& flag) {
   return false;
 }
 
-// Run by itself, for what multiplies is fixed at the first call.
+// Runs in a separate process, because the unit is fixed at the first call.
 TEST(Bf16Unit, IsTheOneAskedFor) {
   const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
   if (wish == nullptr) GTEST_SKIP() << "ATTEND_CPU_BF16_DOT is not set";
@@ -181,7 +185,7 @@ TEST(Bf16Unit, IsTheOneAskedFor) {
     EXPECT_EQ(cpu_bf16_unit(), unit.unit);
     return;
   }
-  try {  // what this processor lacks, or nobody has
+  try {  // this processor does not have the unit, or the name is unknown
     FAIL() << cpu_bf16_unit();
   } catch (const Error& error) {
     EXPECT_EQ(error.what(), std::string("ATTEND_CPU_BF16_DOT: '") + wish +
@@ -192,7 +196,7 @@ TEST(Bf16Unit, IsTheOneAskedFor) {
       << "and not in a thread, where it would end the process";
 }
 
-// What WorkList numbers, counted by hand.
+// Compares WorkList's numbering with a direct count.
 std::int64_t check_tasks(const core::Problem& p, cpu::BlocksOf of, std::int64_t block) {
   const cpu::WorkList work(p, of, block);
   const std::int64_t heads = of == cpu::BlocksOf::kRows ? p.num_heads_q : p.num_heads_k;
@@ -236,7 +240,7 @@ TEST(WorkList, HoldsEveryBlockOnce) {
   }
 }
 
-// Time follows the tokens: a bound far above every length costs nothing.
+// The time depends on the tokens. A max_seqlen far above every length costs nothing.
 TEST(Varlen, GenerousMaxSeqlenCostsNothing) {
   AttentionCase c = {.heads_q = 4, .heads_k = 2, .head_dim = 16, .head_dim_v = 16, .seed = 72};
   c.varlen_q = c.varlen_k = std::vector<std::int64_t>(64, 2);
@@ -251,7 +255,7 @@ TEST(Varlen, GenerousMaxSeqlenCostsNothing) {
            out.dk.view(), out.dv.view(), params);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   expect_same_bits(out, want);
-  EXPECT_LT(seconds, 2);  // by max_seqlen it would be minutes
+  EXPECT_LT(seconds, 2);  // in proportion to max_seqlen it would take minutes
 }
 
 }  // namespace

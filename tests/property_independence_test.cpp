@@ -1,4 +1,4 @@
-// What a result must not depend on: other heads, packing, layout, later keys, the number of tries.
+// A result must not depend on other heads, packing, layout, later keys, or the number of repetitions.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ AttentionCase base_case(DType dtype) {
           .seed = 41};
 }
 
-/// One batch entry, or heads of it, as a dense tensor.
+/// Returns one batch entry, or some of its heads, as a dense tensor.
 TensorBuffer slice(const TensorBuffer& t, std::int64_t b, std::int64_t first_head, std::int64_t heads) {
   return made(t.dtype(), {1, heads, t.shape()[2], t.shape()[3]},
               [&](auto, auto h, auto row, auto col) { return t.at(b, first_head + h, row, col); });
@@ -93,7 +93,7 @@ TEST_P(Independence, P10_BatchEntryAloneIsBatchEntryInTheBatch) {
   expect_near(got, want, tolerance());  // backward may divide the work by the number of heads
 }
 
-/// Rows [first, first + count) of a packed tensor, as a sequence of its own.
+/// Returns rows [first, first + count) of a packed tensor as a separate sequence.
 TensorBuffer rows(const TensorBuffer& t, std::int64_t first, std::int64_t count) {
   return made(t.dtype(), {1, t.shape()[1], count, t.shape()[3]},
               [&](auto, auto h, auto row, auto col) { return t.at(0, h, first + row, col); });
@@ -210,7 +210,7 @@ TEST_P(Independence, P19_EveryLayoutGivesTheSameBits) {
   }
 }
 
-/// Each of q, k, v and dout lies as it likes, and so do o, lse and the gradients.
+/// q, k, v and dout each have a separate layout, and so do o, lse and the gradients.
 TEST_P(Independence, P19_EachTensorMayHaveALayoutOfItsOwn) {
   const AttentionCase c = base_case(GetParam());
   const Inputs in = make_inputs(c);
@@ -231,7 +231,7 @@ TEST_P(Independence, P19_EachTensorMayHaveALayoutOfItsOwn) {
       *t = TensorBuffer(from.dtype(), from.shape(), next());
       t->generate([&](auto... at) { return from.at(at...); });
     }
-    left = number * 7 + 3;  // others for what comes out
+    left = number * 7 + 3;  // another combination for the outputs
     Outputs got = make_outputs(moved);
     for (TensorBuffer* t : {&got.o, &got.dq, &got.dk, &got.dv}) *t = TensorBuffer(t->dtype(), t->shape(), next());
     run_forward(moved, got, "cpu");

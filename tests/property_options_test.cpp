@@ -41,7 +41,7 @@ TEST_P(ScaleProperty, P12_PowersOfTwoMoveBetweenQAndScale) {
     expect_same_bits("o", got.o, want.o);
     expect_same_bits("lse", got.lse, want.lse);
     expect_same_bits("dv", got.dv, want.dv);
-    // dk = scale sum ds q: factor and scale cancel. dq grows by 1 / factor; with f16 it may reach the subnormals.
+    // dk = scale sum ds q: factor and scale cancel. dq grows by 1 / factor; with f16 it may become subnormal.
     expect_same_bits("dk", got.dk, want.dk);
     if (GetParam() == DType::kF16) continue;
     expect_same_bits("dq", made(GetParam(), in.q.shape(), [&](auto... at) { return factor * got.dq.at(at...); }),
@@ -96,7 +96,7 @@ struct DropoutProbe {
                         .dropout_p = p,
                         .seed = seed})) {
     const auto identity = [](auto, auto, auto row, auto col) { return row == col ? 1.0 : 0.0; };
-    in.philox_state.reset();  // these tests name the numbers themselves
+    in.philox_state.reset();  // these tests pass seed and offset by value
     in.q.fill(0);
     in.v.generate(identity);
     in.dout.generate(identity);
@@ -140,7 +140,7 @@ TEST_P(DropoutProperty, P15_MaskIsPhiloxInForwardAndBackward) {
 TEST_P(DropoutProperty, P15_NoDropoutIsNoDropout) {
   const DropoutProbe none(GetParam(), 0.0, 1);
   DropoutProbe other_seed(GetParam(), 0.0, 1);
-  other_seed.in.options.seed = 99;  // of the mask only: the tensors are made
+  other_seed.in.options.seed = 99;  // changes only the mask: the tensors are already made
   expect_same_bits(run(other_seed.in, "cpu"), none.out);
 }
 
@@ -148,7 +148,7 @@ TEST_P(DropoutProperty, P15_LseIgnoresDropout) {
   expect_same_bits("lse", DropoutProbe(GetParam(), 0.5).out.lse, DropoutProbe(GetParam(), 0.0).out.lse);
 }
 
-// Heads, batch entries, seeds and offsets each have a mask of their own: two of them agree as chance has it.
+// Each head, batch entry, seed and offset has an independent mask: two of them agree only by chance.
 TEST(DropoutStreams, P15_AreIndependent) {
   constexpr double kP = 0.5;
   const Inputs in = DropoutProbe(DType::kF32, kP).in;

@@ -1,5 +1,5 @@
-// The `reference` backend is the truth for everything else; here it answers to mathematics only: central differences,
-// forward-mode derivatives, and a second formulation.
+// The `reference` backend is the truth for all other tests. Here it is tested only against mathematics: central
+// differences, forward-mode derivatives, and a second formulation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ double largest(const std::vector<double>& x) {
   return m;
 }
 
-/// Elementwise |a - b| <= tolerance * max(1, largest |b|); infinities must be equal.
+/// Expects |a - b| <= tolerance * max(1, largest |b|) for each element. Infinities must be equal.
 void expect_close(const char* name, const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
   ASSERT_EQ(a.size(), b.size()) << name;
   const double allowed = tolerance * std::max(1.0, largest(b));
@@ -36,8 +36,8 @@ class Reference : public testing::TestWithParam<AttentionCase> {
   void SetUp() override { SCOPED_TRACE(describe(GetParam())); }
 };
 
-/// The loss whose gradients backward gives: <dout, o> + <dlse, lse>. Rows with neither keys nor a sink have lse = -inf
-/// and no gradient.
+/// Returns the loss whose gradients backward computes: <dout, o> + <dlse, lse>. Rows with neither keys nor a sink have
+/// lse = -inf and no gradient.
 double loss(const Inputs& in) {
   const Outputs out = make_outputs(in);
   run_forward(in, out, "reference");
@@ -50,7 +50,7 @@ double loss(const Inputs& in) {
   return sum;
 }
 
-/// d loss / d t by the five-point central difference.
+/// Returns d loss / d t by the five-point central difference.
 std::vector<double> central_difference(const Inputs& in, const TensorBuffer& t) {
   constexpr double kStep = 1e-3;  // truncation error of order step^4
   std::vector<double> gradient;
@@ -82,7 +82,7 @@ TEST_P(Reference, P09_GradientsAreCentralDifferences) {
   if (out.dsinks) expect_close("dsinks", out.dsinks->values(), central_difference(in, *in.sinks), kCentralDifference);
 }
 
-/// The dense tensors that the second formulation gives.
+/// The second formulation's results as dense tensors.
 struct OracleOutputs {
   TensorBuffer o, lse, dq, dk, dv;
   std::optional<TensorBuffer> dbias = {}, dsinks = {};
@@ -165,7 +165,8 @@ long double inner(const Grid<long double>& a, const Grid<long double>& b) {
   return sum;
 }
 
-// <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t> for random tangents t of q, k, v and sinks, J t by dual numbers.
+// Checks <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t> for random tangents t of q, k, v and sinks. J t is computed
+// with dual numbers.
 TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
   const AttentionCase& c = GetParam();
   const Inputs in = make_inputs(c);
@@ -196,7 +197,7 @@ TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
       if (h.sink) {
         const double tangent = tangents.sinks->at(entry, head, 0, 0);
         dual.sink = Dual(*h.sink, std::isfinite(tangent) ? tangent : 0);
-        const bool counted = sequence > 0 && !c.sinks_per_sequence;  // an entry of all sequences counts once
+        const bool counted = sequence > 0 && !c.sinks_per_sequence;  // a sink shared by all sequences counts once
         if (!counted) reverse_mode += out.dsinks->at(entry, head, 0, 0) * dual.sink->tangent;
       }
       const DenseForward<Dual> f = dense_forward(dual);
@@ -220,7 +221,7 @@ TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
 INSTANTIATE_TEST_SUITE_P(EveryOption, Reference, testing::ValuesIn(option_cases(DType::kF64)),
                          [](const auto& test) { return std::to_string(test.index); });
 
-// A medium size, so that sums are long enough for a wrong order of accumulation to show.
+// A medium size, so that sums are long enough to show a wrong order of accumulation.
 TEST(ReferenceMedium, EqualsTheSecondFormulation) {
   AttentionCase c = {.dtype = DType::kF64,
                      .batch = 1,

@@ -1,5 +1,5 @@
-# cmake -DROOT=. -P rooms.cmake: lists the #includes of a room of src/ that name a room which it does not know.
-# A room may always include itself, include/attend, and what host and device share (kernels/).
+# cmake -DROOT=. -P rooms.cmake: lists the #includes in a folder ("room") of src/ of rooms that it may not include. A
+# room may always include itself, include/attend, and the code shared by host and device (kernels/).
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(core)
 set(expr core)

@@ -1,6 +1,6 @@
-// Sinks on the CPU: numbers by hand, a sink as a key without a value, the ends of a sink's range, problems without
-// keys, rows or heads, tensors of every layout and type, rows with a large lse, lse in float64, and any number of
-// threads.
+// Sinks on the CPU: results computed by hand, a sink as a key without a value, the limits of a sink's range, problems
+// without keys, rows or heads, tensors of every layout and type, rows with a large lse, lse in float64, and any number
+// of threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Row 0 of a head sees no key, as there is one row more than keys.
+/// Row 0 of a head sees no key, because there is one more row than keys.
 AttentionCase base_case(DType dtype = DType::kF32) {
   return {.dtype = dtype,
           .batch = 2,
@@ -45,7 +45,7 @@ AttentionCase with_everything(AttentionCase c) {
   return c;
 }
 
-/// Sums of dlse over the rows of a head, of one sequence or of all (-1).
+/// Returns the sum of dlse over the rows of a head, of one sequence or of all (-1).
 double sum_of_dlse(const Inputs& in, std::int64_t sequence, std::int64_t head) {
   double sum = 0;
   for (std::int64_t b = 0; b < in.options.batch; ++b) {
@@ -87,7 +87,7 @@ TEST_P(Sinks, AreANumberByHand) {
   }
 }
 
-// A sink is one key more for every row, of score t by its bias and without a value.
+// A sink acts like one more key for every row, with score t and no value.
 TEST(SinksAreKeys, WithoutAValue) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AttentionCase c = base_case(dtype);
@@ -139,7 +139,7 @@ TEST_P(Sinks, OfMinusInfinityAreNone) {
 }
 
 TEST_P(Sinks, ThatAreVeryLargeLeaveNothingToKeys) {
-  constexpr double kLarge = 1e4;  // also a number of float16
+  constexpr double kLarge = 1e4;  // representable in float16
   for (const DType dtype : {DType::kF32, DType::kF16}) {
     for (AttentionCase c : {base_case(dtype), with_everything(base_case(dtype))}) {
       SCOPED_TRACE(describe(c));
@@ -158,7 +158,7 @@ TEST_P(Sinks, ThatAreVeryLargeLeaveNothingToKeys) {
   }
 }
 
-// As with dropout, a sink is told from a mask: the rows that see no key have it all.
+// In a row that sees no key, the sink has all the weight: lse equals the sink, and o and dq are 0.
 TEST_P(Sinks, AreTheLseOfRowsThatSeeNoKey) {
   const Inputs in = make_inputs(base_case());
   const std::int64_t row = 0;
@@ -212,7 +212,7 @@ TEST_P(Sinks, WithoutRowsHaveNoGradient) {
   EXPECT_TRUE(run(make_inputs(no_batch), GetParam()).dsinks->values().empty());
 }
 
-/// A column of a larger matrix, so that heads are apart.
+/// Copies to a column of a larger matrix, so that heads are not adjacent.
 TensorBuffer apart(const TensorBuffer& t) {
   const TensorBuffer to(t.dtype(), t.shape(), {Layout::kPadded, 3});
   to.generate([&](auto... at) { return t.at(at...); });
@@ -234,7 +234,7 @@ TEST_P(Sinks, MayLieAnywhere) {
   EXPECT_TRUE(out.dsinks->gaps_intact());
 }
 
-// By strides of 0: one sink for all sequences and heads, whose gradient has all of them one by one.
+// Strides of 0 give all sequences and heads one sink. Its gradient has a separate entry for each.
 TEST_P(Sinks, MayBeBroadcastByStrides) {
   AttentionCase c = base_case();
   c.sinks_per_sequence = true;
@@ -245,7 +245,7 @@ TEST_P(Sinks, MayBeBroadcastByStrides) {
   expect_same_bits(run(broadcast, GetParam()), run(in, GetParam()));
 }
 
-// The gradient of a sink of all sequences is the sum of those of each.
+// The gradient of a sink shared by all sequences is the sum of the gradients of separate sinks.
 TEST_P(Sinks, OfAllSequencesSumTheirGradients) {
   AttentionCase packed = base_case();
   packed.varlen_q = {13, 0, 5, 30}, packed.varlen_k = {9, 4, 0, 70};
@@ -266,7 +266,7 @@ TEST_P(Sinks, OfAllSequencesSumTheirGradients) {
   }
 }
 
-// Sinks and their gradient have types of their own: the same numbers give the same bits.
+// Sinks and their gradient may have separate types. The same numbers give the same bits.
 TEST_P(Sinks, MayBeOfAnyFloatType) {
   const auto converted = [](const TensorBuffer& t, DType dtype) {
     return made(dtype, t.shape(), [&](auto... at) { return t.at(at...); });
@@ -276,7 +276,7 @@ TEST_P(Sinks, MayBeOfAnyFloatType) {
     SCOPED_TRACE(dtype_name(dtype));
     Inputs in = make_inputs(base_case());
     in.sinks = converted(*in.sinks, DType::kBF16);
-    in.sinks = converted(*in.sinks, DType::kF32);  // numbers of bfloat16, which all others have
+    in.sinks = converted(*in.sinks, DType::kF32);  // bfloat16 numbers, which all other types represent
     const Outputs want = run(in, GetParam());
     in.sinks = converted(*in.sinks, dtype);
     Outputs out = make_outputs(in);
@@ -293,7 +293,7 @@ TEST_P(Sinks, MayBeOfAnyFloatType) {
   }
 }
 
-// At -1e9 an lse of float32 is a multiple of 64: the number of keys, and the sink beside them, are lost in it.
+// At -1e9 an lse in float32 is a multiple of 64, so the number of keys and the sink are lost in it.
 TEST_P(Sinks, BesideAVeryLargeLseHaveTheirShare) {
   constexpr double kLarge = -1e9, keys = 6;
   Inputs in = make_inputs({.seqlen_k = 6, .head_dim = 2, .head_dim_v = 2, .bias = Broadcast{}, .sinks = true});
@@ -324,7 +324,7 @@ TEST_P(Sinks, TakeNothingOfDoutFromRowsThatSeeNoKey) {
   }
 }
 
-// Beside scores of 1e4 to 1e6 lse is rounded by as much as its last bit says, and so is the share of the sink.
+// With scores of 1e4 to 1e6, lse is rounded by its last bit, and the share of the sink has the same relative error.
 TEST(SinksBesideLargeScores, StayInBudget) {
   for (const double size : {-1e6, 1e4, 1e6}) {
     AttentionCase c = {};
@@ -335,7 +335,7 @@ TEST(SinksBesideLargeScores, StayInBudget) {
   }
 }
 
-/// lse of the `cpu` backend in float64, as the parts of a larger problem have it.
+/// Returns lse of the `cpu` backend in float64, as parts of a larger problem store it.
 TensorBuffer lse_in_f64(const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p =
@@ -362,7 +362,7 @@ TEST(SinksInFloat64, AreInLse) {
   EXPECT_NEAR(lse_in_f64(in).at(0, 0, 0, 0), kLarge + std::log(2.0), 1e-6);
 }
 
-// Any number of threads adds up the same numbers in the same order.
+// Any number of threads adds the same numbers in the same order.
 TEST(SinksOnThreads, GiveTheSameBits) {
   AttentionCase c = with_everything(base_case());
   c.seqlen_q = 1000, c.seqlen_k = 90;

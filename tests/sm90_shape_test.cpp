@@ -1,5 +1,5 @@
-// The host's half of sm90_forward: grids that cover the problem; where pieces of float32 lie; and the order of
-// additions in sm90_backward. Tiles are tested where they are chosen: family_test.cpp.
+// The host side of sm90_forward: grids that cover the problem, positions of float32 pieces, and the order of additions
+// in sm90_backward. family_test.cpp tests the choice of tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ TEST(F32PieceRows, OfDenseTensorsAreWholeBlocks) {
   EXPECT_EQ(rows.blocks, 3);
 }
 
-// Else a block would wait for one behind it in the list, and that one for a place on the GPU.
+// Otherwise a block could wait for a later one in the list, which in turn waits for a place on the GPU.
 TEST(Sm90BackwardOrder, IsThatOfTheListWhateverATileSees) {
   for (int blocks = 1; blocks < 24; ++blocks) {
     const auto order = Sm90BackwardOrder::of(blocks, blocks > 9);

@@ -1,6 +1,6 @@
-// bfloat16 where masks cut through tiles at rows and keys that no block of a product begins at, and sums of more tiles
-// than go into one float. That a result is right is not enough: the reference does again what is not finite, and would
-// hide that a product had read what nobody wrote.
+// bfloat16 problems whose masks cut tiles at rows and keys inside the blocks of a product, and sums of more tiles than
+// one float accumulates. A right result is not enough: the backend recomputes non-finite results with the reference,
+// which would hide that a product read uninitialized memory.
 #include <gtest/gtest.h>
 
 #include "cpu/backends.hpp"

@@ -1,4 +1,5 @@
-// Calls that are well defined, but not done here: refused by name, by a code of its own, and nothing is written.
+// Calls that are well defined but unsupported: refused with a clear message and a separate error code, and nothing is
+// written.
 #include <gtest/gtest.h>
 
 #include "support/bad_call.hpp"
@@ -16,7 +17,7 @@ TEST(BadDevice, IsMissingHardware) {
   expect_refusal(bad, call, [&] { call.backward(); });
 }
 
-// Well defined, but not done by this backend: another code, the same form.
+// Well defined, but unsupported by this backend: another code, the same form.
 TEST(UnsupportedByBackend, IsRefusedByName) {
   struct Lack {
     const char* compute;

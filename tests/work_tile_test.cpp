@@ -1,4 +1,4 @@
-// Where keys lie (kernels/attention/key_source.cuh) and which part of them a tile works on (work_tile.cuh).
+// Positions of keys (kernels/attention/key_source.cuh), and the part of the keys that a tile processes (work_tile.cuh).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -36,7 +36,7 @@ TEST(KeySource, DensePackedAndPagedGiveTheSameRow) {
 }
 
 TEST(KeySource, NeverReadsTheTableBeyondTheLastKey) {
-  const std::vector<int> pages = {4};  // a second entry would be out of bounds
+  const std::vector<int> pages = {4};  // reading a second entry would be out of bounds
   const PagedKeySource paged = {pages.data(), 8, 8};
   EXPECT_EQ(paged.place(7).row, 7);
   EXPECT_EQ(paged.run(7), 1);

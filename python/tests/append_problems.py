@@ -1,4 +1,4 @@
-"""Random appends: what each new row is to be, in float64, and where in a cache of NaN it is to go."""
+"""Random appends: the expected value of each new row in float64, and its position in a cache of NaN."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEQUENCES, HEADS_Q, HEADS_K, DIM, DIM_V, CAPACITY, EPS = 4, 4, 2, 16, 24, 12, 1e
 
 
 class AppendProblem:
-    """The arguments of a call, what each row is to be and where it is to go."""
+    """The arguments of a call, with the expected value and position of each row."""
 
     def __init__(self, case, rng):
         self.case, self.rng = case, rng
@@ -59,7 +59,7 @@ class AppendProblem:
         self.caches = [np.full((*shape, width), np.nan, dtype) for width in (DIM, DIM_V)]
 
     def _make_places(self):
-        """places[s][i]: block and row of the cache, or None where new row i of sequence s is dropped."""
+        """Sets places[s][i] to the block and row of the cache, or to None if new row i of sequence s is dropped."""
         case, rng = self.case, self.rng
         if case["where"] != "slots":
             number = case["where"] == "number"
@@ -110,7 +110,7 @@ class AppendProblem:
                 self.options["q_norm"] = rng.standard_normal(DIM).astype(np.float32)
 
     def packed_or_not(self, rows):
-        """Rows of each sequence as the call takes them."""
+        """Returns the rows of all sequences in the form that the call takes."""
         if self.case["packed"]:
             return np.concatenate([x.swapaxes(0, 1) for x in rows])
         return np.stack(rows if self.case["layout"] == "bhsd" else [x.swapaxes(0, 1) for x in rows])
@@ -129,7 +129,7 @@ class AppendProblem:
         return given
 
     def changed(self, row, norm, position):
-        """A row in float64 as it is to be."""
+        """Returns the expected row in float64."""
         x = row.astype(np.float64)
         if norm is not None:
             x = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * norm

@@ -1,4 +1,4 @@
-"""Every architecture of transformers, small, with attend against transformers' own eager attention.
+"""Every architecture of transformers in a small size: attend against transformers' eager attention.
 
     python python/tests/architectures.py            the table of docs/hugging_face.md, to stdout
     python python/tests/architectures.py --write    into the file
@@ -28,14 +28,14 @@ from typing import Any, Optional
 from small_models import NoModelError, first_output, first_that_runs, inputs_of, twin
 
 SECONDS = 120  # for one architecture
-TOLERANCE = 1e-4  # of the largest magnitude: float32 through a few layers; without the mask it is 1e-2 and more
-MOST_BYTES = 4 << 30  # of a process
+TOLERANCE = 1e-4  # relative to the largest magnitude, for a few float32 layers; a lost mask gives 1e-2 or more
+MOST_BYTES = 4 << 30  # per process
 TABLE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "hugging_face.md"
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What one architecture gave: a class and cases that agree, or a refusal, or why nothing can be said."""
+    """Result for one architecture: a class and cases that agree, a refusal, or the reason why there is no result."""
 
     model_type: str
     verdict: str  # same, refused, differs, no attention, not tried; or a part of other models
@@ -51,7 +51,7 @@ def generated(model: Any) -> Any:
 
 
 def error_of(found: Any, want: Any) -> float:
-    """Of the largest magnitude. Equal infinities and NaN are no error."""
+    """Returns the error relative to the largest magnitude. Equal infinities and NaN are no error."""
     import torch
 
     if torch.equal(torch.isfinite(found), torch.isfinite(want)):
@@ -60,7 +60,7 @@ def error_of(found: Any, want: Any) -> float:
 
 
 def differences(models: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The cases in which the two agree, and a line for each in which they do not."""
+    """Returns the cases in which the two agree, and a line for each case in which they differ."""
     import torch
 
     same, different = [], []
@@ -133,7 +133,7 @@ def line_of(error: BaseException, with_type: bool = True) -> str:
 
 
 def examine_quietly(model_type: str) -> Outcome:
-    """In a process of its own; what takes too long ends here."""
+    """Examines the architecture in a separate process, with a time limit."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"more than {SECONDS} s")
@@ -155,7 +155,9 @@ def examine_quietly(model_type: str) -> Outcome:
 
 
 def examine_all(model_types: list[str], workers: int) -> list[Outcome]:
-    """In as many processes. One that ends early, for want of memory, takes its architecture with it and no other."""
+    """Examines the architectures in `workers` processes. If a process dies, for example for lack of memory, only its
+    architecture fails.
+    """
     found: dict[str, Outcome] = {}
     context = multiprocessing.get_context("spawn")
     while left := [name for name in model_types if name not in found]:
@@ -234,7 +236,7 @@ def table_of(found: list[Outcome]) -> str:
 
 
 def documented() -> Optional[dict[str, str]]:
-    """The verdicts of the committed table, without what was not tried; None where it is not beside the tests."""
+    """Returns the verdicts of the committed table, without those not tried, or None if there is no table here."""
     if not TABLE.exists():
         return None
     rows = [line.split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("| `")]

@@ -1,4 +1,4 @@
-"""Random caches with NaN wherever nothing may be read, and what decoding against them is in float64."""
+"""Random caches with NaN in all memory that must not be read, and the float64 result of decoding against them."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ OPTIONS: dict[str, list[Any]] = {
     "head_dims": [(16, 16), (40, 24), (64, 64), (48, None)],  # None: the values are columns of the keys
     "lse_base2": [False, True],
 }
-COLUMNS_V = 32  # of the keys
+COLUMNS_V = 32  # number of the keys' columns that are values
 
 
 @dataclass
 class CacheProblem:
-    """The arguments of a call, and each sequence's keys and values by themselves, (heads_k, length, columns)."""
+    """The arguments of a call, and each sequence's keys and values separately, (heads_k, length, columns)."""
 
     q: Any
     k_cache: Any
     v_cache: Any
     options: dict[str, Any]
-    rows: list[Any]  # of each sequence, (heads_q, rows, head_dim)
+    rows: list[Any]  # for each sequence, (heads_q, rows, head_dim)
     keys: list[Any]
     values: list[Any]
     lengths: list[int]
     case: dict[str, Any] = field(default_factory=dict)
 
     def truth(self) -> list[Optional[dict[str, Any]]]:
-        """o and lse of each sequence; None: it is dead."""
+        """Returns o and lse of each sequence, or None if it is dead."""
         return [self._of_sequence(s) for s in range(len(self.lengths))]
 
     def _of_sequence(self, s: int) -> Optional[dict[str, Any]]:
@@ -79,7 +79,7 @@ class CacheProblem:
         return {name: results[name] for name in ("o", "lse")}
 
     def part(self, found: Any, s: int, is_lse: bool = False) -> Any:
-        """Sequence s of a result, (1, heads, rows, ...)."""
+        """Returns sequence s of a result, (1, heads, rows, ...)."""
         if (cu := self.options.get("cu_seqlens_q")) is not None:
             rows = slice(cu[s], cu[s + 1])
             return found[None, :, rows] if is_lse else found[rows].swapaxes(0, 1)[None]
@@ -136,7 +136,7 @@ def _modifications(
 def _caches(
     case: dict[str, Any], rng: np.random.Generator, capacity: int, keys: Any, values: Any, options: Any
 ) -> tuple[Any, Any]:
-    """k_cache and v_cache, whose options go into `options`."""
+    """Returns k_cache and v_cache, and adds their arguments to `options`."""
     num_sequences, page_size = len(keys), case["page_size"]
     num_rows = num_sequences + 2 if case["batch_idx"] else num_sequences
     row_of = rng.permutation(num_rows)[:num_sequences] if case["batch_idx"] else np.arange(num_sequences)
@@ -146,7 +146,7 @@ def _caches(
     if page_size:
         per_row = -(-capacity // page_size)
         pages = rng.permutation(num_rows * per_row + 3)
-        # Entries behind a sequence's last page name pages that do not exist.
+        # Entries behind a sequence's last page are numbers of pages that do not exist.
         table = np.full((num_rows, per_row + 2), -1, np.int32)
         table[:, 1::2] = 2**30
         used = iter(pages)
@@ -170,7 +170,7 @@ def _caches(
 
 
 def _memory(case: dict[str, Any], shape: tuple[int, ...], widths: list[int], dtype: Any) -> list[Any]:
-    """Caches full of NaN, as (blocks, heads, keys, columns), in memory as the case says."""
+    """Returns caches full of NaN, as (blocks, heads, keys, columns), in the case's memory layout."""
     is_transposed = (case["layout"] == "bshd") != (case["memory"] == "other order")
     stored = (shape[0], shape[2], shape[1]) if is_transposed else shape
     if case["memory"] == "side by side":
@@ -182,7 +182,7 @@ def _memory(case: dict[str, Any], shape: tuple[int, ...], widths: list[int], dty
 
 
 def as_torch(torch: Any, x: Any) -> Any:
-    """An array as a tensor, of int64 where torch has no such type. Anything else as it is."""
+    """Returns an array as a tensor, with int64 if torch does not have its type. Returns anything else unchanged."""
     if not isinstance(x, np.ndarray):
         return x
     if x.dtype == np.uint64:

@@ -1,4 +1,4 @@
-"""What every test shares: a fresh seed that the report shows, poisoned outputs, and torch where it is installed."""
+"""Fixtures that every test shares: a new seed that the report shows, poisoned outputs, and torch if it is installed."""
 
 import contextlib
 import importlib
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 SEED = int(os.environ.setdefault("ATTEND_TEST_SEED", str(secrets.randbelow(2**31))))  # the same in every process
-# Four devices on the CPU, as JAX counts them, for the tests of shards. It looks when it is imported.
+# JAX then counts four devices on the CPU, for the tests of shards. It reads the variable when it is imported.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 
 
@@ -25,7 +25,7 @@ def rng():
 
 @pytest.fixture
 def poisoned_numpy(monkeypatch):
-    """Results that the library left unwritten show up as NaN."""
+    """Fills new arrays with NaN, so that results left unwritten by the library show up."""
     np = pytest.importorskip("numpy")
     plain_empty = np.empty
 
@@ -40,7 +40,7 @@ def poisoned_numpy(monkeypatch):
 
 @pytest.fixture
 def torch():
-    """torch with uninitialised memory filled with NaN."""
+    """Returns torch, with uninitialised memory filled with NaN."""
     torch = pytest.importorskip("torch")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
@@ -50,9 +50,9 @@ def torch():
 
 @pytest.fixture
 def no_torch(monkeypatch):
-    """As on a machine without torch: everything runs on NumPy arrays."""
+    """Simulates a machine without torch: everything runs on NumPy arrays."""
     with contextlib.suppress(ImportError):
-        importlib.import_module("seaborn")  # imports scipy, which takes a torch that is None for one that is there
+        importlib.import_module("seaborn")  # imports scipy, which would take a torch that is None for a real one
     monkeypatch.setitem(sys.modules, "torch", None)
 
 
@@ -65,7 +65,7 @@ def device(request, torch):
 
 @pytest.fixture(params=["cpu", "cuda"])
 def ring_device(request, torch):
-    """Where ranks have their tensors: each on a GPU of its own, or on the CPU."""
+    """Returns the device of the ranks' tensors: "cuda", with a GPU for each rank, or "cpu"."""
     if request.param == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip(f"{torch.cuda.device_count()} GPUs here, NCCL wants one for each of 2 ranks")
     return request.param
@@ -73,7 +73,7 @@ def ring_device(request, torch):
 
 @pytest.fixture
 def ranks(ring_device, torch):
-    """ranks(size): the processes of a ring (see ring_ranks.Ranks)."""
+    """Returns ranks(size), which gives the processes of a ring (see ring_ranks.Ranks)."""
 
     def of(size):
         if ring_device == "cuda" and torch.cuda.device_count() < size:
@@ -87,7 +87,7 @@ def ranks(ring_device, torch):
 
 @pytest.fixture
 def new_ranks(ring_device, ranks):
-    """The same, of processes that no other test has used, whose groups of processes are all alike."""
+    """Does the same with processes that no other test has used, so that they have the same process groups."""
     import ring_ranks
 
     made = []

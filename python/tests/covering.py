@@ -11,10 +11,10 @@ from typing import Any
 def cases(
     options: dict[str, list[Any]], seed: int, excludes: Callable[[dict[str, Any]], bool] = lambda pair: False
 ) -> list[dict[str, Any]]:
-    """Greedy: each case starts from a pair that is still missing and takes the values that cover most others.
+    """Builds the cases greedily: each starts from a missing pair and takes the values that cover most other pairs.
 
-    No case has a pair {name: value, name: value} that `excludes` is true of. Of each option one value has to fit all
-    values of the others.
+    No case contains a pair {name: value, name: value} for which `excludes` is true. Each option must have one value
+    that is compatible with all values of the others.
     """
     pick = random.Random(seed)
     names = sorted(options)

@@ -1,4 +1,4 @@
-"""The names with which blocks of the documentation begin: see test_document_blocks.py."""
+"""The names that blocks of the documentation begin with: see test_document_blocks.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _normal(*shape: int) -> Any:
 
 @contextlib.contextmanager
 def arrays() -> Iterator[Names]:
-    """(batch, heads, seqlen, head_dim), as README.md has them, and packed ones."""
+    """Arrays (batch, heads, seqlen, head_dim), as in README.md, and packed ones."""
     q, k, v = (_normal(2, heads, 64, 32) for heads in (8, 2, 2))
     offsets = np.array([0, 20, 53], np.int32)
     yield {
@@ -37,7 +37,7 @@ def arrays() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def caches() -> Iterator[Names]:
-    """Two sequences of 5 and 9 tokens in two pages of 16 keys each."""
+    """Two sequences of 5 and 9 tokens, each in two pages of 16 keys."""
     part = _normal(2, 8, 1, 32)
     yield {
         "attend": attend, "q": part, "k": _normal(2, 2, 1, 32), "v": _normal(2, 2, 1, 32),
@@ -49,7 +49,7 @@ def caches() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def jax_arrays() -> Iterator[Names]:
-    """(batch, seqlen, heads, head_dim) by JAX's names; JAX itself is restored."""
+    """Arrays (batch, seqlen, heads, head_dim) under JAX's names. JAX is restored at the end."""
     import attend.jax
 
     q, k, v = (_normal(2, 64, heads, 32) for heads in (8, 2, 2))
@@ -60,7 +60,7 @@ def jax_arrays() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def jax_mesh() -> Iterator[Names]:
-    """(batch, heads, seqlen, head_dim), and a mesh of one device."""
+    """Arrays (batch, heads, seqlen, head_dim), and a mesh of one device."""
     import functools
 
     import attend.jax
@@ -76,7 +76,7 @@ def jax_mesh() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def torch_sequences() -> Iterator[Names]:
-    """(batch, seqlen, heads, head_dim) of torch, and two sequences of such."""
+    """Tensors (batch, seqlen, heads, head_dim) of torch, and two such sequences."""
     import torch
 
     q, k, v = (torch.from_numpy(_normal(2, 64, 8, 32)) for _ in range(3))
@@ -85,7 +85,7 @@ def torch_sequences() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def scores() -> Iterator[Names]:
-    """What texts of scores read."""
+    """Tensors that score texts read."""
     q, k, v = (_normal(1, 2, 256, 8) for _ in range(3))
     table, cap = _normal(2, 256), np.array(5.0, np.float32)
     yield {"attend": attend, "q": q, "k": k, "v": v, "do": q, "table": table, "cap": cap}
@@ -93,27 +93,27 @@ def scores() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def documents() -> Iterator[Names]:
-    """One head of 8192 rows, which belong to documents of 1000."""
+    """One head of 8192 rows, in documents of 1000 rows."""
     q, k, v = (_normal(1, 1, 8192, 8) for _ in range(3))
     yield {"attend": attend, "q": q, "k": k, "v": v, "doc": np.arange(8192, dtype=np.int32) // 1000}
 
 
 @contextlib.contextmanager
 def nothing() -> Iterator[Names]:
-    """For a block that does not go on where the one before it has ended."""
+    """No names, for a block that does not continue the block before it."""
     yield {}
 
 
 @contextlib.contextmanager
 def one_rank() -> Iterator[Names]:
-    """torch.distributed with one rank, and a model of one attention."""
+    """torch.distributed with one rank, and a model with one attention."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # the package comes without a library
+    except (ImportError, RuntimeError) as error:  # the package can be installed without an MPI library
         pytest.skip(f"no MPI: {error}")
 
     with tempfile.NamedTemporaryFile() as file:
@@ -137,7 +137,7 @@ def one_rank() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def torch_model() -> Iterator[Names]:
-    """Tensors of torch, and a model of transformers with random weights; torch itself is restored."""
+    """Tensors of torch, and a model of transformers with random weights. torch is restored at the end."""
     import torch
     import transformers
 
@@ -160,7 +160,7 @@ def torch_model() -> Iterator[Names]:
 
 @contextlib.contextmanager
 def onnx_model() -> Iterator[Names]:
-    """model.onnx in the folder of the test: one Attention. And a module of torch that calls attend."""
+    """model.onnx with one Attention in the test's folder, and a torch module that calls attend."""
     import onnx
     import torch
     from onnx import TensorProto, helper
@@ -216,13 +216,14 @@ SETUPS = {setup.__name__: setup for setup in _ALL}
 
 @contextlib.contextmanager
 def begin(name: str) -> Iterator[tuple[Names, Optional[Callable[[str], None]]]]:
-    """The names of a setup, none for "", and what runs its blocks, if not this process."""
+    """Yields the names of a setup (none for ""), and the function that runs its blocks if not this process."""
     with contextlib.ExitStack() as stack:
         names = stack.enter_context(SETUPS[name]()) if name else {}
         yield names, _by_torchrun if name == "two_processes" else None
 
 
-# The names with which fragments of C++ begin: {} the fragments' includes, {} the fragments.
+# The names that fragments of C++ begin with. The first {} is replaced by the fragments' includes, the second by the
+# fragments.
 CPP_NAMES = """\
 #include <attend/attention.hpp>
 #include <attend/ring.hpp>

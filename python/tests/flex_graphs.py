@@ -1,4 +1,4 @@
-"""What the tests of flex_attention inside of graphs share."""
+"""Helpers shared by the tests of flex_attention inside graphs."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ BACKENDS = ["eager", "aot_eager", "inductor"]
 
 @pytest.fixture(autouse=True)
 def fresh_compiler():
-    """For all tests of a module that imports it."""
+    """Resets the compiler, for all tests of a module that imports this fixture."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -24,7 +24,7 @@ def leaf(*shape, seed=0):
 
 
 def compare(run, given, captures=(), budget=1e-5, score=None, mask=None, backend="eager", scale=None):
-    """`run(q, k, v)` compiled into one graph, both passes. `score`: of the captures in float64."""
+    """Compares `run(q, k, v)`, compiled to one graph, in both passes. `score` takes the captures in float64."""
     compiled = torch.compile(run, backend=backend, fullgraph=True)
     o, lse = compiled(*given)
     exact = [x.detach().double().requires_grad_() for x in given]

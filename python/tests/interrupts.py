@@ -1,4 +1,4 @@
-"""SIGINT for this process, as Ctrl-C sends it, some time after the calls that it is meant for have begun."""
+"""Sends SIGINT to this process, as Ctrl-C does, some time after the targeted calls have begun."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 import attend
 from attend import _core
 
-SHORTEST_S = 1e-3  # the calls are under way by then
+SHORTEST_S = 1e-3  # the calls have begun by then
 _PACKAGE = str(pathlib.Path(attend.__file__).parent)
-# The functions that a call of a ring begins and ends with: parts of them lie before it has begun, or after it is over.
+# Functions in which a call of a ring begins and ends. Parts of them run before the call has begun or after it is over.
 _EDGES = ("_forward", "_backward", "_run", "call", "calls_begun")
 _MOST_BETWEEN = 3
 
 
 class Interrupt:
-    """begin() starts the time. A timer of threading could fire before its own start() has returned."""
+    """begin() starts the delay. A threading timer could fire before its start() has returned."""
 
     def __init__(self, after: float) -> None:
         self._after = max(after, SHORTEST_S)
@@ -39,14 +39,14 @@ class Interrupt:
 
 
 def call_until_interrupted(call: Callable[[], Any], after: float) -> None:
-    """Calls a ring again and again. The signal comes after so many seconds.
+    """Calls a ring repeatedly. The signal arrives `after` seconds later.
 
-    An interrupt between two calls, in the code of torch or of the test, is told to nobody, and nobody waits for this
-    rank's call then. Another one comes soon after it.
+    If the interrupt falls between two calls, in code of torch or of the test, the ring does not learn of it, and no
+    rank waits for this rank's call. In this case another interrupt follows soon.
 
     Raises:
-        KeyboardInterrupt, of which the ring has been told.
-        AssertionError where it has not been told of an interrupt within a call.
+        KeyboardInterrupt, if the ring has learned of it.
+        AssertionError, if the ring has not learned of an interrupt within a call.
     """
     is_told = False
     fail = _core.ring_fail

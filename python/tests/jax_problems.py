@@ -1,4 +1,4 @@
-"""A problem of tests, computed by attend.jax under one of JAX's transformations."""
+"""Computes a test problem with attend.jax under one of JAX's transformations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS: dict[str, list[Any]] = {
 
 
 class Split:
-    """The arrays of a problem that have a batch, cut into `parts`, and those that all parts share."""
+    """The arrays of a problem that have a batch, split into `parts`, and the arrays that all parts share."""
 
     def __init__(self, p: Problem, layout: str, parts: tuple[int, ...]) -> None:
         turned = {name: problems.laid_out(getattr(p, name), layout, "dense") for name in ("q", "k", "v", "dout")}
@@ -46,12 +46,12 @@ class Split:
         return jnp.asarray(x).reshape(*parts, self.batch // int(np.prod(parts)), *x.shape[1:])
 
     def whole(self, x: Any) -> np.ndarray:
-        """Of a mapped result, the problem's own batch again."""
+        """Returns a mapped result with the problem's batch dimension."""
         return np.asarray(x).reshape(self.batch, *x.shape[len(self.parts) + 1 :])
 
 
 def run(p: Problem, case: dict[str, Any]) -> dict[str, np.ndarray]:
-    """o, lse and the gradients, in the layout of the problem."""
+    """Returns o, lse and the gradients, in the layout of the problem."""
     transform, batch = case["transform"], p.q.shape[0]
     parts = {"eager": (), "jit": (), "vmap_twice": (2, 2) if batch == 4 else (1, 1)}.get(
         transform, (2,) if batch == 4 else (1,)
@@ -88,7 +88,7 @@ def run(p: Problem, case: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _eager(attention: Any, split: Split, has_dlse: bool) -> Any:
-    """As `_transformed`. There is no loss: without jit each operation of one would be compiled by itself."""
+    """Like `_transformed`, but without a loss: without jit, each operation of a loss would be compiled separately."""
     everything = {**split.mapped, **split.shared}
     of = {name: x for name, x in everything.items() if name in DIFFERENTIATED}
     run = lambda wanted: attention({**everything, **wanted})
@@ -105,7 +105,7 @@ def _eager(attention: Any, split: Split, has_dlse: bool) -> Any:
 
 
 def _transformed(loss: Any, transform: str, split: Split) -> Any:
-    """((gradients of mapped arrays, of shared ones), (o, lse))."""
+    """Returns ((gradients of mapped arrays, of shared arrays), (o, lse))."""
     groups = (split.mapped, split.shared)
     of = tuple({n: x for n, x in group.items() if n in DIFFERENTIATED} for group in groups)
     rest = tuple({n: x for n, x in group.items() if n not in have} for group, have in zip(groups, of))
@@ -134,7 +134,7 @@ def _transformed(loss: Any, transform: str, split: Split) -> Any:
 
 
 def _scanned(one: Any, wanted: Any, others: Any) -> Any:
-    """The parts one after another, each computed again in backward."""
+    """Computes the parts one after another. Backward recomputes each."""
 
     def step(sum_so_far: Any, part: Any) -> Any:
         value, results = jax.checkpoint(one)((part[0], wanted[1]), (part[1], others[1]))

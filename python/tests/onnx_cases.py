@@ -1,4 +1,4 @@
-"""The node tests of ONNX's own suite for Attention, made in this process."""
+"""The node tests for Attention from ONNX's test suite, made in this process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Of onnx 1.23: 93 tests. Their expected bf16 results are rounded to bf16 after every operation, and the tests' rtol of
-# 1e-3 is less than one rounding of bf16, 3.9e-3. attend rounds once, and is nearer to float64.
+# The numbers are for onnx 1.23, which has 93 tests. Its expected bf16 results are rounded to bf16 after every
+# operation, and the tests' rtol of 1e-3 is less than one bf16 rounding, 3.9e-3. attend rounds once and is closer to
+# float64.
 COUNT = 93
 ROUNDED_OFTENER = {
     "test_attention_3d_causal_bf16",
@@ -23,7 +24,7 @@ ROUNDED_OFTENER = {
 class Case(NamedTuple):
     name: str
     model: Any
-    inputs: dict[str, np.ndarray]  # by the names of the operator
+    inputs: dict[str, np.ndarray]  # by the operator's input names
     outputs: dict[str, np.ndarray]
     attributes: dict[str, Any]
     rtol: float
@@ -32,7 +33,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def cases() -> dict[str, Case]:
-    """All of them but those in which the operator is expanded into others, by name."""
+    """Returns all tests by name, except those in which the operator is expanded into others."""
     import onnx
     from onnx.backend.test.case import node
 
@@ -58,7 +59,7 @@ def cases() -> dict[str, Case]:
 
 
 def passes(case: Case, results: dict[str, np.ndarray]) -> bool:
-    """Whether all outputs have the expected dtype, shape and, within the test's own bounds, values."""
+    """Returns whether all outputs have the expected dtype and shape, and values within the test's bounds."""
     assert results.keys() == case.outputs.keys()
     for name, expected in case.outputs.items():
         found = results[name]
@@ -70,7 +71,7 @@ def passes(case: Case, results: dict[str, np.ndarray]) -> bool:
 
 
 def exact(case: Case, y: np.ndarray) -> np.ndarray:
-    """Y in float64 by onnx's reference of the operator, of the same inputs."""
+    """Returns Y in float64, computed by onnx's reference of the operator from the same inputs."""
     from onnx.reference.ops.op_attention import _compute_attention
 
     wide = {name: x.astype(np.float64) if x.dtype.kind in "fV" else x for name, x in case.inputs.items()}

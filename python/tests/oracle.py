@@ -1,6 +1,6 @@
-"""Attention and its gradients by the definition, in NumPy float64, with the magnitude of what each result is a sum of.
+"""Attention and its gradients by the definition, in NumPy float64, with the magnitude of the terms of each result.
 
-Everything here is (batch, heads, seqlen, head_dim).
+All arrays are (batch, heads, seqlen, head_dim).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class Problem:
     mask: Optional[np.ndarray] = None
     alibi_slopes: Optional[np.ndarray] = None
     sinks: Optional[np.ndarray] = None  # (heads) or (batch, heads)
-    keep: Optional[np.ndarray] = None  # dropout: (batch, heads, seqlen_q, seqlen_k), True is kept
+    keep: Optional[np.ndarray] = None  # dropout: (batch, heads, seqlen_q, seqlen_k); True means kept
     dropout_p: float = 0.0
 
 
 class Result(NamedTuple):
     value: np.ndarray
-    magnitude: np.ndarray  # the same sum over magnitudes: rounding errors grow with it, however much cancels
-    factors: Any = 0.0  # the sum of the magnitudes of what gradients of scores are multiplied by
+    magnitude: np.ndarray  # the same sum over magnitudes: rounding errors grow with it, even if terms cancel
+    factors: Any = 0.0  # the sum of the magnitudes of the factors of score gradients
 
 
 def kept(p: Problem) -> np.ndarray:
-    """Which keys a row sees, (seqlen_q, seqlen_k)."""
+    """Returns which keys each row sees, (seqlen_q, seqlen_k)."""
     seqlen_q, seqlen_k = p.q.shape[2], p.k.shape[2]
     i = np.arange(seqlen_q)[:, None] + seqlen_k - seqlen_q
     j = np.arange(seqlen_k)[None, :]
@@ -47,7 +47,7 @@ def kept(p: Problem) -> np.ndarray:
 
 
 def solve(p: Problem) -> dict[str, Result]:
-    """o, lse, dq, dk, dv, and dbias and dsinks where there is a bias and where there are sinks."""
+    """Returns o, lse, dq, dk, dv, and dbias and dsinks if there is a bias or there are sinks."""
     group = p.q.shape[1] // p.k.shape[1] if p.k.shape[1] else 1
     q = p.q.astype(np.float64)
     k, v = (np.repeat(x.astype(np.float64), group, axis=1) for x in (p.k, p.v))
@@ -85,7 +85,7 @@ def solve(p: Problem) -> dict[str, Result]:
 
 
 def scores(p: Problem, q: np.ndarray, k: np.ndarray, scale: float) -> tuple[np.ndarray, Any]:
-    """The masked scores, and the derivative of the softcap."""
+    """Returns the masked scores, and the derivative of the softcap."""
     s, slope = scale * q @ flip(k), 1.0
     if p.softcap:
         slope = 1 - np.tanh(s / p.softcap) ** 2
@@ -118,21 +118,22 @@ def ungroup(x: np.ndarray, group: int) -> np.ndarray:
 
 
 def sum_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The gradient of broadcasting `shape` to x."""
+    """Returns the gradient of broadcasting `shape` to x."""
     full = (1,) * (x.ndim - len(shape)) + tuple(shape)
     axes = tuple(d for d in range(x.ndim) if full[d] == 1 and x.shape[d] != 1)
     return x.sum(axis=axes, keepdims=True).reshape(shape)
 
 
-# Of the magnitude. A half type rounds o (from which backward takes its row sums) and the result: two roundings; float32
-# and float64 sums of some hundred terms lose a few bits. What the library itself promises, its own tests measure.
+# Relative to the magnitude. A half type rounds o (from which backward computes its row sums) and the result, which is
+# two roundings. float32 and float64 sums of some hundred terms lose a few bits. The library's other tests measure its
+# documented bounds.
 _TOLERANCE = {"f64": 2.0**-42, "f32": 2.0**-16, "f16": 2.0**-9, "bf16": 2.0**-6}
 
 
 def check(name: str, found: Any, want: Result, dtype: str, by_tensor_cores: bool = False) -> None:
-    """The same shape, the same infinities, and every element within its budget. Prints the worst.
+    """Checks the shape, the infinities, and that every element is within its budget. Prints the worst.
 
-    by_tensor_cores: gradients of scores were rounded to the dtype, half a step each below its normal numbers.
+    by_tensor_cores: gradients of scores were rounded to the dtype, by up to half a step below its normal numbers.
     """
     found = np.asarray(found, dtype=np.float64)
     assert found.shape == want.value.shape, f"{name}: shape {found.shape}, expected {want.value.shape}"
@@ -145,7 +146,7 @@ def check(name: str, found: Any, want: Result, dtype: str, by_tensor_cores: bool
     if error.size == 0:
         return
     share = error / budget
-    worst = np.unravel_index(np.argmax(share), share.shape)  # of a NaN, if there is one
+    worst = np.unravel_index(np.argmax(share), share.shape)  # position of a NaN, if there is one
     report = f"{share[worst]:.3g} of its budget at {tuple(map(int, worst))}: {found[worst]}, not {want.value[worst]}"
     print(f"{name}: {report}")
     # Not `share > 1`: a NaN must fail.

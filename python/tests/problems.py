@@ -37,7 +37,7 @@ def dtype_of(name: str) -> Any:
 
 
 def make(case: dict[str, Any], rng: np.random.Generator) -> Problem:
-    """The problem of a case, with inputs already rounded to its dtype."""
+    """Returns the problem of a case, with inputs already rounded to its dtype."""
     dtype = dtype_of(case["dtype"])
     (heads_q, heads_k), (seqlen_q, seqlen_k) = case["heads"], case["seqlens"]
     head_dim, head_dim_v = case["head_dims"]
@@ -76,7 +76,7 @@ def make(case: dict[str, Any], rng: np.random.Generator) -> Problem:
 
 
 def options_of(p: Problem, seed: int) -> dict[str, Any]:
-    """The keywords of attend.forward for the problem."""
+    """Returns the keyword arguments of attend.forward for the problem."""
     return {
         "scale": p.scale,
         "causal": p.causal,
@@ -87,12 +87,12 @@ def options_of(p: Problem, seed: int) -> dict[str, Any]:
         "alibi_slopes": p.alibi_slopes,
         "dropout_p": p.dropout_p,
         "seed": seed,
-        **({} if p.sinks is None else {"sinks": p.sinks}),  # which rings do not know
+        **({} if p.sinks is None else {"sinks": p.sinks}),  # rings do not support them
     }
 
 
 def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
-    """Which entries dropout keeps, read off a problem of equal probabilities whose v is the identity."""
+    """Returns which entries dropout keeps, read from a problem with equal probabilities and the identity as v."""
     batch, heads_q, seqlen_q, _ = p.q.shape
     seqlen_k = p.k.shape[2]
     if seqlen_q == 0 or seqlen_k == 0:
@@ -103,7 +103,7 @@ def dropout_pattern(p: Problem, seed: int) -> np.ndarray:
 
 
 def laid_out(x: np.ndarray, layout: str, strides: str) -> np.ndarray:
-    """The same values in the order of `layout`, in memory as `strides` says."""
+    """Returns the same values in the order of `layout`, with the memory layout `strides`."""
     x = np.ascontiguousarray(x.swapaxes(1, 2) if layout == "bshd" else x)
     if strides == "packed":  # a third of a tensor that holds q, k and v side by side
         host = np.zeros((*x.shape[:2], 3, *x.shape[2:]), x.dtype)

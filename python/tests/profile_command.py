@@ -1,4 +1,4 @@
-"""python -m attend.profile as a process, for its tests."""
+"""Runs python -m attend.profile as a process, for its tests."""
 
 import os
 import subprocess

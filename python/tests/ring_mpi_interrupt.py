@@ -1,4 +1,6 @@
-"""Run by mpirun (test_ring_interrupt.py): one rank of a ring is interrupted, again and again on a new communicator."""
+"""Run by mpirun (test_ring_interrupt.py): one rank of a ring is interrupted repeatedly, each time on a new
+communicator.
+"""
 
 import random
 import signal
@@ -14,7 +16,7 @@ from mpi4py import MPI
 
 
 def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
-    """What a call ended by; the next one has to end too."""
+    """Returns the exception that ended a call. The next call must end too."""
     ring.attention(*[np.ones((1, 1, 8, 8), np.float32)] * 3, comm=comm)
     q = np.random.default_rng(0).standard_normal((1, 2, 1024, 64)).astype(np.float32)
 
@@ -36,7 +38,7 @@ def outcome(comm: MPI.Comm, interrupted: int, after: float) -> str:
 
 
 def check_that_memory_in_use_is_kept() -> None:
-    """An interrupt right after a message has begun, before Python has its request."""
+    """Interrupts right after a message has begun, before Python has its request."""
     used = []
 
     def begin(buffer: list, peer: int, channel: int) -> None:
@@ -55,7 +57,7 @@ def main() -> None:
     check_that_memory_in_use_is_kept()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     world = MPI.COMM_WORLD
-    times = random.Random(int(sys.argv[1]))  # alike on every rank
+    times = random.Random(int(sys.argv[1]))  # the same on every rank
     for _ in range(int(sys.argv[2])):
         interrupted, after = times.randrange(world.size), times.uniform(0.0, 0.4)
         found = world.allgather(outcome(world.Dup(), interrupted, after))

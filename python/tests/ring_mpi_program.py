@@ -1,4 +1,4 @@
-"""Run by mpirun (test_ring_mpi.py): attend.ring of NumPy arrays on MPI communicators. Ends with 1 where it is wrong."""
+"""Run by mpirun (test_ring_mpi.py): attend.ring with NumPy arrays on MPI communicators. Exits with 1 on an error."""
 
 import sys
 
@@ -14,7 +14,7 @@ OPTIONS = dict(causal=True, softcap=3.0, dropout_p=0.2, seed=9)
 
 def main() -> None:
     comm = MPI.COMM_WORLD
-    rng = np.random.default_rng(int(sys.argv[1]))  # alike on every rank
+    rng = np.random.default_rng(int(sys.argv[1]))  # the same on every rank
     q, k, v, dout = (rng.standard_normal((2, heads, 29, 16)).astype(np.float32) for heads in (4, 2, 2, 4))
     o, lse = attend.attention(q, k, v, return_lse=True, **OPTIONS)
     dq, dk, dv = attend.backward(dout, q, k, v, o, lse, **OPTIONS)
@@ -37,7 +37,7 @@ def main() -> None:
     check_refusal(comm, mine)
     check_front_end(comm, mine)
     check_drawn_seeds(comm)
-    half = comm.Split(comm.rank % 2)  # a communicator that goes before the program ends
+    half = comm.Split(comm.rank % 2)  # a communicator that is freed before the program ends
     x = np.ones((1, 1, 4, 8), np.float32)
     assert np.array_equal(ring.attention(x, x, x, comm=half), x)
     half.Free()
@@ -54,7 +54,7 @@ def check_packed(comm: MPI.Comm, rng: np.random.Generator) -> None:
 
 
 def check_refusal(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
-    """The same line on every rank, and the ring is as good as new."""
+    """Every rank must raise the same line, and the ring must work afterwards."""
     texts = []
     for options in (dict(causal=comm.rank == 1), dict(softcap=-1.0 if comm.rank == 1 else 0.0), dict(compute="nobody")):
         try:
@@ -66,7 +66,7 @@ def check_refusal(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
 
 
 def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
-    """What Python refuses on one rank before the library is called: the same line on all."""
+    """Python refuses arguments on one rank before it calls the library. All ranks must raise the same line."""
     q, k, v = mine
     last = comm.size - 1
     wrong = (
@@ -115,10 +115,10 @@ def check_front_end(comm: MPI.Comm, mine: list[np.ndarray]) -> None:
 
 
 def check_drawn_seeds(comm: MPI.Comm) -> None:
-    """Without a seed all ranks drop by rank 0's, and another at each call."""
+    """Without a seed, all ranks must use the seed that rank 0 draws, and each call a new one."""
     ones = np.ones((1, 2, 24, 8), np.float32)
     q = ring.shard(ones, 2, rank=comm.rank, size=comm.size)
-    eye = np.broadcast_to(np.eye(24, dtype=np.float32), (1, 2, 24, 24))  # o has what is left of each row's weights
+    eye = np.broadcast_to(np.eye(24, dtype=np.float32), (1, 2, 24, 24))  # o holds the remaining weights of each row
     v = ring.shard(eye, 2, rank=comm.rank, size=comm.size)
     found = [ring.unshard(ring.attention(q, q, v, comm=comm, dropout_p=0.5), 2, comm=comm) > 0 for _ in range(2)]
     assert not np.array_equal(*found)

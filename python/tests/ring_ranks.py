@@ -1,4 +1,4 @@
-"""Processes that are the ranks of a ring: each runs the same function, over gloo or, on GPUs, over NCCL."""
+"""Processes that are the ranks of a ring. Each runs the same function, over gloo or, on GPUs, over NCCL."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ TIMEOUT_S = 120
 
 
 def normal(device: Any, *shape: int, seed: int = 0) -> Any:
-    """Random numbers that are alike on every rank."""
+    """Returns random numbers that are the same on every rank."""
     import torch
 
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 class Ranks:
-    """`run(function, *args)` calls function(rank, size, device, *args) on each rank and gives what each returned.
+    """`run(function, *args)` calls function(rank, size, device, *args) on each rank and returns their results.
 
-    The processes live from one call to the next.
+    The processes stay alive between calls.
     """
 
     def __init__(self, size: int, device: str) -> None:
-        # Forks of a server that has imported torch, which takes seconds, and never seen a GPU. inductor's settings come
-        # with use_deterministic_algorithms(), and would take each rank two seconds more.
+        # The processes are forked from a server that has imported torch, which takes seconds, and has never used a GPU.
+        # inductor's settings are imported by use_deterministic_algorithms(), which would take each rank two more
+        # seconds.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
             ["torch.distributed", "torch._inductor.config", "attend.ring._operators", "ring_ranks"]
@@ -49,7 +50,9 @@ class Ranks:
             self.processes.append(process)
 
     def outcomes(self, function: Callable[..., Any], *args: Any, dying: int = -1) -> list[Any]:
-        """What each rank returned, or the exception it raised; None of rank `dying`, which ends without a word."""
+        """Returns each rank's result or the exception it raised. The result of rank `dying`, which exits silently, is
+        None.
+        """
         for pipe in self._pipes:
             pipe.send((function, args))
         end = time.monotonic() + TIMEOUT_S
@@ -66,7 +69,7 @@ class Ranks:
         return found
 
     def _stacks(self) -> str:
-        """Where each rank is now, as Python sees it."""
+        """Returns the current Python stack of each rank."""
         for process in self.processes:
             if process.is_alive() and process.pid is not None:
                 os.kill(process.pid, signal.SIGUSR1)
@@ -141,7 +144,7 @@ _pools: dict[tuple[int, str], Ranks] = {}
 
 
 def ranks_of(size: int, device: str) -> Ranks:
-    """Those of an earlier call, if they are alive."""
+    """Returns the ranks of an earlier call if they are alive, or new ones."""
     found = _pools.get((size, device))
     if found is None or not found.is_alive():
         if found is not None:

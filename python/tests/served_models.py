@@ -1,8 +1,8 @@
-"""Two small models in plain torch, a Llama-like and a gpt-oss-like one, and what they compute without a cache.
+"""Two small models in pure torch, similar to Llama and gpt-oss, and their results without a cache.
 
-A model is told how to attend: Model.logits(tokens, attention), where attention(layer, q, k, v) takes rows (tokens,
-heads, head_dim) before the rotation. Here is the attention of one whole sequence, by matrix products and softmax in any
-dtype: the truth in float64, and the error of a dtype.
+Model.logits(tokens, attention) computes a model with a given attention: attention(layer, q, k, v) takes rows (tokens,
+heads, head_dim) before the rotation. This module has the attention of one full sequence, by matrix products and softmax
+in any dtype: it gives the truth in float64, and the error of a dtype.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Optional
 import torch
 
 MAX_POSITIONS = 128
-SEED = 11  # fixed: the gaps between logits are those of these weights
+SEED = 11  # fixed, because the gaps between logits depend on these weights
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Config:
     heads_q: int
     heads_k: int
     head_dim: int
-    windows: tuple[Optional[int], ...]  # of each layer: how many keys a row sees, its own among them. None: all
+    windows: tuple[Optional[int], ...]  # per layer: number of keys that a row sees, including its own. None: all
     has_sinks: bool = False
     has_biases: bool = False
     width: int = 64
@@ -46,7 +46,7 @@ def rms_norm(x, weight):
 
 
 class Model:
-    """Weights of `config`: rounded to `rounded_to`, then held in `dtype`."""
+    """A model for `config`. Its weights are rounded to `rounded_to`, then stored in `dtype`."""
 
     def __init__(self, config, dtype, device="cpu", rounded_to=torch.float32):
         self.config, self.dtype, self.device = config, dtype, device
@@ -78,7 +78,7 @@ class Model:
         self.cos, self.sin = (x.to(device=device, dtype=torch.float32) for x in (angles.cos(), angles.sin()))
 
     def logits(self, tokens, attention):
-        """float32 (tokens, vocabulary) of int64 (tokens); float64 in a model of float64."""
+        """Returns float32 (tokens, vocabulary) for int64 (tokens), or float64 if the model is float64."""
         c = self.config
         x = self.embedding[tokens]
         for number, layer in enumerate(self.layers):
@@ -95,7 +95,9 @@ class Model:
 
 
 def rotated(model, x):
-    """Rows (tokens, heads, head_dim) of a sequence from its beginning. In float32 or more, then rounded."""
+    """Rotates rows (tokens, heads, head_dim) of a sequence from its beginning. Computes in at least float32, then
+    rounds.
+    """
     wide = x.float() if x.dtype == torch.bfloat16 else x
     a, b = wide.chunk(2, -1)
     cos, sin = (t[: x.shape[0], None].to(wide.dtype) for t in (model.cos, model.sin))
@@ -103,7 +105,9 @@ def rotated(model, x):
 
 
 def whole_attention(model, *, without=()):
-    """Attention of one whole sequence. `without` "sinks", "windows" or "first" (key): a wrong one, for comparison."""
+    """Returns the attention of one full sequence. `without` "sinks", "windows" or "first" (key) makes it wrong on
+    purpose.
+    """
     c = model.config
 
     def attention(number, q, k, v):
@@ -130,7 +134,7 @@ def whole_attention(model, *, without=()):
 
 
 def whole_logits(model, tokens, **options):
-    """(tokens, vocabulary) of one sequence."""
+    """Returns the logits (tokens, vocabulary) of one sequence."""
     return model.logits(torch.tensor(tokens, device=model.device), whole_attention(model, **options))
 
 
@@ -142,8 +146,9 @@ def prompts(config, lengths):
 
 @functools.cache
 def truth(config, rounded_to, lengths, count):
-    """In float64, on the CPU: for each prompt the tokens of `count` greedy steps and the logits that each was taken
-    from, (count, vocabulary). Every step computes the whole sequence anew."""
+    """Returns, in float64 on the CPU, the tokens of `count` greedy steps for each prompt, and the logits (count,
+    vocabulary) that they were chosen from. Every step recomputes the full sequence.
+    """
     model = Model(config, torch.float64, rounded_to=rounded_to)
     results = []
     for prompt in prompts(config, lengths):
@@ -155,7 +160,7 @@ def truth(config, rounded_to, lengths, count):
 
 
 def eager_errors(config, dtype, device, lengths, count):
-    """Of the logits of `count` steps in `dtype` without a cache, given the tokens of the truth: the largest error."""
+    """Returns the largest errors of `count` steps' logits in `dtype` without a cache, given the truth's tokens."""
     model = Model(config, dtype, device, rounded_to=dtype)
     errors = []
     for prompt, (tokens, logits) in zip(prompts(config, lengths), truth(config, dtype, lengths, count)):

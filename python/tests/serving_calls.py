@@ -1,6 +1,7 @@
-"""Small calls of attend.decode and attend.append: usual ones, unusual ones, and what is wrong.
+"""Small calls of attend.decode and attend.append: usual, unusual and invalid ones.
 
-Each entry of a table says what differs from a good call's arguments, which are new with every call of a function here.
+Each entry of a table returns the arguments that differ from a valid call. Every call of a function here makes new
+arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from conftest import SEED
 
 
 def small(torch, device="cpu", dtype=None, page_size=0):
-    """q (2, 4, 1, 8), caches of 2 rows or 8 pages, seqlens_k (2), in new memory with the same numbers each time."""
+    """Returns q (2, 4, 1, 8), caches of 2 rows or 8 pages and seqlens_k (2), in new memory with the same numbers each
+    time.
+    """
     generator = torch.Generator().manual_seed(SEED)
     shape = (8, 2, page_size, 8) if page_size else (2, 2, 20, 8)
     given = {
@@ -36,11 +39,11 @@ def rotary(torch, device="cpu", **fields):
 
 
 def packed(given):
-    """One row of q for each sequence, and offsets."""
+    """Returns the arguments with one row of q for each sequence, and offsets."""
     return given | {"q": given["q"][:, :, 0], "cu_seqlens_q": given["seqlens_k"].new_tensor([0, 1, 2])}
 
 
-# Usual calls: what differs from decode(**small()).
+# Usual calls, as differences from decode(**small()).
 USUAL = {
     "nothing": lambda torch, x: {},
     "capacity": lambda torch, x: {"seqlens_k": None},
@@ -83,7 +86,7 @@ USUAL = {
 }
 
 
-# Calls that Python resolves, with the same result.
+# Calls that only the Python code handles, with the same result.
 UNUSUAL = {
     "a number of NumPy": lambda torch, x: {"seqlens_k": np.int32(7)},
     "a flag for a number": lambda torch, x: {"seqlens_k": True},
@@ -97,7 +100,7 @@ UNUSUAL = {
 }
 
 
-# What is wrong, of decode.
+# Invalid arguments of decode.
 WRONG = {
     "q None": lambda torch, x: {"q": None},
     "k_cache None": lambda torch, x: {"k_cache": None},
@@ -181,7 +184,7 @@ WRONG = {
 }
 
 
-# Likewise, of append.
+# Invalid arguments of append.
 WRONG_APPENDS = {
     "k None": lambda torch, x: {"k": None},
     "k_cache None": lambda torch, x: {"k_cache": None},

@@ -1,4 +1,4 @@
-"""Small models of transformers' architectures, with weights of a size at which activations keep theirs, and inputs."""
+"""Small models of transformers' architectures, and inputs. The weights' scale preserves the size of activations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_PARAMETERS = 30_000_000
 TOKENS = 7
 BATCH = 3
 
-# What makes a configuration small, wherever it has such a field.
+# Fields that make a configuration small, if it has them.
 SMALL: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embed_dim", "hidden_dim"), 32),
     **dict.fromkeys(("embedding_size", "word_embed_proj_dim", "d_embed", "projection_dim", "text_embed_dim"), 32),
@@ -53,7 +53,7 @@ SMALL: dict[str, Any] = {
 
 OFTEN_NONE = ("num_key_value_heads", "head_dim", "n_routed_experts", "num_experts_per_tok", "vocab_size")
 
-# A configuration that checks itself may refuse one of these sizes beside the others: what is tried without.
+# A configuration may refuse one of these sizes in combination with the others. Further attempts leave them out.
 HEAD_SIZES = ("head_dim", "kv_channels", "d_kv", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "rotary_dim")
 WIDTHS = ("hidden_size", "d_model", "embed_dim", "num_attention_heads", "num_key_value_heads", "num_heads")
 MROPE = "sections of rotary angles, whose sum the model takes for granted"
@@ -64,7 +64,7 @@ ATTEMPTS: tuple[tuple[str, ...], ...] = (
 
 
 class NoModelError(LookupError):
-    """A configuration of which transformers makes no model by itself."""
+    """A configuration from which transformers cannot make a model alone."""
 
 
 def value_of(config: Any, name: str) -> Any:
@@ -75,7 +75,7 @@ def value_of(config: Any, name: str) -> Any:
 
 
 def small_fields(default: Any, without: tuple[str, ...]) -> dict[str, Any]:
-    """The fields by which a configuration like `default` becomes small, those of its parts too."""
+    """Returns the fields that make a configuration like `default` small, including those of its parts."""
     written = {name for name in dir(default) if not isinstance(getattr(type(default), name, None), property)}
     fields = {name: x for name, x in SMALL.items() if name in written and type(value_of(default, name)) is type(x)}
     fields |= {name: SMALL[name] for name in OFTEN_NONE if name in written}
@@ -87,7 +87,7 @@ def small_fields(default: Any, without: tuple[str, ...]) -> dict[str, Any]:
     rope = value_of(default, "rope_parameters")
     if isinstance(rope, dict) and (MROPE in without or "mrope_section" in rope):
         fields["rope_parameters"] = {**rope, "mrope_section": [2, 1, 1]}  # half of a head
-    if value_of(default, "attention_types"):  # of gpt_neo
+    if value_of(default, "attention_types"):  # only gpt_neo has them
         fields["attention_types"] = [[["global", "local"], 1]]
     fields = {name: value for name, value in fields.items() if name not in without}
     if ALIKE in without and "num_key_value_heads" in fields:
@@ -107,7 +107,7 @@ def configuration(model_type: str, without: tuple[str, ...] = ()) -> Any:
 
 
 def class_of(config: Any) -> Any:
-    """The class with a language model's head where there is one, else the bare model."""
+    """Returns the class with a language model's head if there is one, otherwise the bare model."""
     from transformers.models.auto import modeling_auto as auto
 
     for mapping in (
@@ -124,7 +124,7 @@ def class_of(config: Any) -> Any:
 
 
 def built(kind: Any, config: Any, implementation: str) -> Any:
-    """A model with weights of the size at which activations keep theirs."""
+    """Returns a model whose weights preserve the size of activations."""
     import torch
 
     with torch.device("meta"):
@@ -135,7 +135,7 @@ def built(kind: Any, config: Any, implementation: str) -> Any:
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.is_floating_point():  # some are left uninitialised by their model
+            if parameter.is_floating_point():  # some models leave parameters uninitialised
                 fan_in = parameter.shape[-1] if parameter.dim() > 1 else 100
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan_in**0.5)
                 parameter += float(parameter.dim() == 1)
@@ -143,7 +143,7 @@ def built(kind: Any, config: Any, implementation: str) -> Any:
 
 
 def twin(model: Any, implementation: str) -> Any:
-    """The same model with another attention."""
+    """Returns the same model with another attention."""
     import torch
 
     other = built(type(model), model.config, implementation)
@@ -154,10 +154,10 @@ def twin(model: Any, implementation: str) -> Any:
 
 
 def first_that_runs(model_type: str) -> Any:
-    """The smallest model of the architecture whose eager attention takes the inputs.
+    """Returns the smallest model of the architecture whose eager attention accepts the inputs.
 
     Raises:
-        What the first attempt raised, where none runs.
+        The exception of the first attempt, if no attempt succeeds.
     """
     first: Optional[Exception] = None
     for without in ATTEMPTS:
@@ -178,7 +178,7 @@ def first_that_runs(model_type: str) -> Any:
 
 
 def inputs_of(model: Any, padding: str) -> Optional[dict[str, Any]]:
-    """Arguments of a call, with the mask of `padding` where the model takes tokens."""
+    """Returns the arguments of a call, with the mask of `padding` if the model takes tokens."""
     import torch
 
     generator = torch.Generator().manual_seed(SEED + 1)
@@ -201,7 +201,7 @@ def inputs_of(model: Any, padding: str) -> Optional[dict[str, Any]]:
 
 
 def signal_of(model: Any, main: str, generator: Any) -> dict[str, Any]:
-    """Images, waves or spectra."""
+    """Returns images, waves or spectra."""
     import torch
 
     def normal(*shape: int) -> torch.Tensor:
@@ -224,10 +224,10 @@ def signal_of(model: Any, main: str, generator: Any) -> dict[str, Any]:
 
 
 def first_output(model: Any, arguments: dict[str, Any]) -> Any:
-    """The first floating result, with rows of padding set to 0: they are nobody's business."""
+    """Returns the first floating-point result, with padded rows set to 0, because their values have no meaning."""
     import torch
 
-    torch.manual_seed(SEED)  # some draw, also when they do not train
+    torch.manual_seed(SEED)  # some models draw random numbers even in eval mode
     with torch.no_grad():
         found = model(**arguments)
     values = [x for x in (found.values() if hasattr(found, "values") else found) if isinstance(x, torch.Tensor)]

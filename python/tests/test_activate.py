@@ -1,4 +1,4 @@
-"""attend behind torch's own scaled_dot_product_attention, and gone again."""
+"""attend replaces torch's scaled_dot_product_attention, and is removed again."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ from attend.torch import _activate, _operators
 
 @pytest.fixture
 def calls(torch, monkeypatch):
-    """Activated, with a list of what ran in attend."""
+    """Activates attend and returns a list of the attend functions that ran."""
     seen = []
     for name in ("fill_forward", "fill_backward"):
         plain = getattr(_operators, name)
@@ -47,7 +47,7 @@ def test_the_same_results_and_gradients(torch, calls, masking, seqlens, heads):
     found = run(*tensors, **options)
     dout = torch.randn_like(found)
     found_gradients = torch.autograd.grad(found, tensors, dout)
-    # On the CPU torch before 2.7 keeps grouped heads to its math implementation.
+    # On the CPU, torch before 2.7 uses its math implementation for grouped heads.
     torchs_choice = heads != (4, 4) and torch.__version__.startswith("2.6")
     assert calls == ([] if torchs_choice else ["fill_forward", "fill_backward"])
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
@@ -93,7 +93,9 @@ def test_compiled(torch, calls):
 @pytest.mark.parametrize("seqlens", [(9, 9), (5, 12), (12, 5)])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
 def test_the_functions_behind_the_cuda_operators(torch, dropout_p, seqlens):
-    """The same code on CPU tensors; that the dispatcher reaches it, a GPU has to show. Causal is bottom right there."""
+    """Calls the code behind the CUDA operators with CPU tensors, where causal is bottom right. That the dispatcher
+    calls it can only be tested on a GPU.
+    """
     (q, k, v), _ = inputs(torch, "cpu", seqlens=seqlens)
     plain = [x.detach() for x in (q, k, v)]
     torch.manual_seed(7)
@@ -128,14 +130,16 @@ LAYOUTS = {
 
 
 def described(x):
-    """What a compiler assumes of a result: a number, or a tensor's shape, strides and dtype."""
+    """Returns what a compiler assumes about a result: a number, or a tensor's shape, strides and dtype."""
     return (x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_results_are_what_torchs_meta_functions_say(torch, layout, dropout_p):
-    """torch.compile lays out memory by them; with the wrong strides, shapes or dtypes what is compiled fails."""
+    """torch.compile plans memory from the meta functions. With other strides, shapes or dtypes, compiled code would
+    fail.
+    """
     q, k, v = (LAYOUTS[layout](torch, 2, 4, n, 8) for n in (9, 12, 12))
     meta = [x.to("meta") for x in (q, k, v)]
     operators = torch.ops.aten
@@ -216,7 +220,7 @@ def test_both_alignments_on_a_gpu(torch, calls, variant, seqlens):
     tensors = half_inputs(torch, *seqlens)
     mask = getattr(bias, variant)(*seqlens)
     is_lower = variant == "causal_lower_right"
-    with flash_only(torch) if is_lower else contextlib.nullcontext():  # the other is no business of flash attention's
+    with flash_only(torch) if is_lower else contextlib.nullcontext():  # flash attention lacks the other alignment
         found = torch.nn.functional.scaled_dot_product_attention(*tensors, attn_mask=mask)
     check_against_float64(torch, found, tensors, torch.randn_like(found), attn_mask=mask._materialize("cuda"))
     if is_lower:
@@ -258,7 +262,7 @@ def test_an_encoder_compiled_on_a_gpu(torch, calls):
 
 
 def test_a_graph_of_torchs_front_door(torch, calls):
-    """Every result of the operator is on the GPU: a graph can be captured, and follows its inputs."""
+    """Every result of the operator is on the GPU, so a graph can be captured, and it reads new values of its inputs."""
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
     q, k, v = (x.detach() for x in half_inputs(torch, 130, 130))

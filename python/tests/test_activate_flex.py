@@ -1,4 +1,4 @@
-"""attend behind torch's own flex_attention, and gone again."""
+"""attend replaces torch's flex_attention, and is removed again."""
 
 import copy
 import warnings
@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import flex_attention as imported_before
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Activated, with a list of the texts of what ran in attend."""
+    """Activates attend and returns a list of the texts that ran in attend."""
     seen = []
     plain = _score.run_forward
     monkeypatch.setattr(_score, "run_forward", lambda score, *rest: seen.append(score.text) or plain(score, *rest))
@@ -30,7 +30,7 @@ def calls(monkeypatch):
 
 
 def torchs(*arguments, **options):
-    """Torch's own without a compiler."""
+    """Calls torch's implementation without a compiler."""
     attend.restore()
     try:
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -100,7 +100,7 @@ def test_every_way_to_call_it_has_gradients(calls, way):
 
 
 def test_a_function_that_calls_it_and_is_compiled(calls):
-    """A compiler that has seen torch's own code asks again."""
+    """A compiler that has already compiled torch's implementation compiles again."""
     given = tensors(torch.float32)
     scale_by = torch.tensor(0.5)
     mod = lambda score, b, h, q_idx, kv_idx: score * scale_by
@@ -118,7 +118,7 @@ def test_a_function_that_calls_it_and_is_compiled(calls):
 
 
 def test_new_functions_at_each_call_of_what_is_compiled(calls):
-    """As models have them: more of them than a compiler would compile for."""
+    """Models make a new function at each call, more of them than a compiler would compile for."""
     given = tensors(torch.float32)
     compiled = torch.compile(imported_before, backend="eager")
     for n in range(12):
@@ -131,7 +131,7 @@ def test_new_functions_at_each_call_of_what_is_compiled(calls):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_a_whole_graph(calls, backend):
-    """With torch's own mask, both passes; and again with other values."""
+    """With torch's mask, both passes, and again with other values."""
     table = torch.randn(HEADS, requires_grad=True)
 
     def run(q, k, v):
@@ -214,7 +214,7 @@ def test_a_function_that_attend_does_not_know_stays(monkeypatch):
 
 @pytest.fixture
 def model():
-    """A small model of random weights that calls torch's flex_attention, as transformers compiles it."""
+    """Returns a small model with random weights that calls torch's flex_attention, compiled by transformers."""
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     sizes = dict(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, max_position_embeddings=64)
     heads = dict(num_attention_heads=4, num_key_value_heads=2, sliding_window=9)
@@ -228,7 +228,7 @@ def batch_of_tokens():
     mask = torch.ones_like(ids)
     mask[0, :4] = 0
     labels = ids.clone()
-    labels[0, :5] = -100  # also that of the first token: padding would predict it, whose rows see nothing
+    labels[0, :5] = -100  # also the first token's: it would be predicted from padding, whose rows see no key
     return ids, mask, labels
 
 
@@ -236,7 +236,7 @@ def test_a_model_of_hugging_face_gives_the_same_logits(calls, model):
     ids, mask, _ = batch_of_tokens()
     with torch.no_grad():
         found = model.eval()(ids, attention_mask=mask).logits
-        assert len(calls) == 2  # a layer each
+        assert len(calls) == 2  # one per layer
         attend.restore()
         with torch.compiler.set_stance("force_eager"):
             want = model(ids, attention_mask=mask).logits
@@ -245,7 +245,7 @@ def test_a_model_of_hugging_face_gives_the_same_logits(calls, model):
 
 
 def test_a_model_of_hugging_face_is_trained(calls, model):
-    """Torch's own flex_attention has no gradients on a CPU: eager attention is the measure."""
+    """torch's flex_attention has no gradients on a CPU, so eager attention is the reference."""
     ids, mask, labels = batch_of_tokens()
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
@@ -268,7 +268,7 @@ def test_a_model_of_hugging_face_is_trained(calls, model):
 
 
 def test_a_model_of_hugging_face_is_compiled(calls, model):
-    """Not as one graph: transformers itself leaves it where it makes the mask."""
+    """Not as one graph, because transformers breaks the graph where it makes the mask."""
     ids, mask, labels = batch_of_tokens()
     compiled = torch.compile(model.train(), backend="aot_eager")
     found, want = (x(ids, attention_mask=mask, labels=labels).loss for x in (compiled, model))

@@ -1,4 +1,4 @@
-"""Backward's kernels of a score or mask are compiled on a thread while forward compiles its own."""
+"""Backward's kernels for a score or mask are compiled on a thread while forward compiles its kernels."""
 
 import os
 import subprocess
@@ -129,7 +129,7 @@ def test_tensors_on_the_cpu_begin_none(torch, monkeypatch):
 
 
 def keys_of(monkeypatch, q, k, v, table, extras=NO_EXTRAS, text=TEXT, **settings):
-    """The keys that a call begins with, as if its tensors were on a GPU."""
+    """Returns the keys that a call begins to compile, as if its tensors were on a GPU."""
     keys = []
     monkeypatch.setattr(_ahead, "begin", lambda key, _: keys.append(key))
     score = Own(text, {"table": table, "cap": torch_here.tensor(5.0)})
@@ -141,7 +141,7 @@ def test_only_a_call_with_a_gradient_begins(torch, monkeypatch):
     plain = tensors(torch, *[(1, 2, 9, 8)] * 3, (2, 16), requires_grad=False)
     assert keys_of(monkeypatch, *plain) == []
     seen = {keys_of(monkeypatch, *[x.clone().requires_grad_(i == n) for i, x in enumerate(plain)])[0] for n in range(4)}
-    assert len(seen) == 2  # the captures that have a gradient count, not which of q, k and v
+    assert len(seen) == 2  # what matters is which captures have a gradient, not which of q, k and v
     bias = torch.zeros(9, 9, requires_grad=True)
     assert len(keys_of(monkeypatch, *plain, extras=Extras(bias=bias))) == 1
 
@@ -161,7 +161,7 @@ def test_what_chooses_kernels_is_in_the_key_and_what_changes_from_call_to_call_i
 
 
 def described(x):
-    """dtype, shape, strides and alignment of a tensor."""
+    """Returns dtype, shape, strides and alignment of a tensor."""
     return None if x is None else (_meta.dtype_name(x.dtype), tuple(x.shape), x.stride(), x.data_ptr() % 16 == 0)
 
 
@@ -171,7 +171,7 @@ def described_place(owner, address, dtype, cuda_index, shape, strides):
 
 
 def laid_out(torch, how):
-    """q, k and v (batch, heads, seqlen, head_dim) in memory of that layout."""
+    """Returns q, k and v (batch, heads, seqlen, head_dim) in the memory layout `how`."""
     if how == "heads behind rows":
         return [torch.randn(2, 70, h, 16).transpose(1, 2) for h in (4, 2, 2)]
     if how == "slices of one":

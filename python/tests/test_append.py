@@ -18,16 +18,16 @@ from attend._serving import Numbers, Tensors
 pytestmark = pytest.mark.usefixtures("poisoned_numpy")
 
 CASES = [case for seed in (SEED, SEED + 1) for case in covering.cases(OPTIONS, seed)]
-ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # of one rounding
+ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # one rounding
 
 
 def assert_close(found, want, what):
-    """Exactly, where `want` has the dtype of the result: a row that is only copied keeps its bits."""
+    """Compares exactly if `want` has the dtype of the result, because a row that is only copied keeps its bits."""
     if want.dtype == found.dtype:
         assert np.array_equal(found, want), what
         return
     error = np.abs(found.astype(np.float64) - want)
-    size = np.abs(want).max(initial=1.0)  # sums in float32 lose a few bits of it
+    size = np.abs(want).max(initial=1.0)  # float32 sums lose a few bits of it
     share = (error / (1.01 * ROUNDOFF[found.dtype.name] * np.abs(want) + 2.0**-20 * size)).max(initial=0.0)
     assert share <= 1, f"{what}: error {error.max():.3g}, {share:.3g} of its budget"
 
@@ -69,7 +69,7 @@ def test_covering_array(index):
 
 
 def small(rng, dtype=np.float32):
-    """k, v (2, 2, 3, 8), caches (2, 2, 10, 8), q (2, 4, 3, 8), seqlens_k (2)."""
+    """Returns k, v (2, 2, 3, 8), caches (2, 2, 10, 8), q (2, 4, 3, 8), seqlens_k (2)."""
     k, v = (rng.standard_normal((2, 2, 3, 8)).astype(dtype) for _ in range(2))
     k_cache, v_cache = (rng.standard_normal((2, 2, 10, 8)).astype(dtype) for _ in range(2))
     return k, v, k_cache, v_cache, rng.standard_normal((2, 4, 3, 8)).astype(dtype), np.array([4, 7], np.int32)
@@ -117,7 +117,7 @@ def test_query_rows_may_be_turned_in_place(rng, torch):
 
 def test_caches_of_one_buffer(rng):
     k, v, _, _, _, n = small(rng)
-    both = np.full((2, 10, 2, 16), np.nan, np.float32)  # a key and its value side by side
+    both = np.full((2, 10, 2, 16), np.nan, np.float32)  # each key next to its value
     k_cache, v_cache = both[..., :8].swapaxes(1, 2), both[..., 8:].swapaxes(1, 2)
     attend.append(k, v, k_cache, v_cache, seqlens_k=n)
     for s in range(2):
@@ -320,7 +320,7 @@ def test_a_compiled_loop_counts_by_numbers(rng, torch):
         found = compiled(q, k, v, *caches, length)
         assert torch.equal(found, step(q, k, v, k_cache, v_cache, length))
     assert torch.equal(caches[0], k_cache)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # a number, then a symbol for all numbers
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # the number, then a symbol for all numbers
 
 
 def test_the_operators_are_what_torch_expects(rng, torch):

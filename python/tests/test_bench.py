@@ -1,4 +1,4 @@
-"""python -m attend.bench: small runs on the CPU, consistent figures, faults that are found, JSON to pictures."""
+"""python -m attend.bench: small runs on the CPU, consistent figures, faults that are detected, JSON to pictures."""
 
 import dataclasses
 import importlib.util
@@ -154,9 +154,10 @@ def test_the_meter_sees_what_a_call_takes_and_gives_back(no_torch):
 
 
 def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
-    """A library that keeps 256 MiB for each thread takes as much at its second call as at its first; and attend does.
+    """If a library keeps 256 MiB for each thread, every call is charged for them, not only the first. The same holds
+    for attend.
 
-    The system's count of pages is off by some MiB where it has a counter for each of many processors.
+    The system's page count may be wrong by some MiB if it has a counter for each of many processors.
     """
     kept = threading.local()
 
@@ -171,17 +172,17 @@ def test_scratch_that_threads_keep_is_counted_at_every_call(no_torch):
     assert all(240 < peak < 272 for peak in peaks), peaks
 
     def forward(seqlen):
-        q = np.ones((1, 2, seqlen, 512), np.float32)  # a thread's scratch grows with head_dim: beyond the meter's error
+        q = np.ones((1, 2, seqlen, 512), np.float32)  # makes a thread's scratch larger than the meter's error
         return Meter("cpu").peak(lambda: attend.forward(q, q, q))[1] - q.nbytes / MIB
 
     forward(64)
     taken = [forward(seqlen) for seqlen in (512, 2048, 512, 2048)]  # the results, and some scratch, whatever ran before
-    off = os.cpu_count() / 16  # MiB that the count of pages is off by, with a counter for each processor
-    assert max(taken[1:]) > 1 - off and all(-1 - off < each < 16 + off for each in taken), taken  # some MiB in truth
+    off = os.cpu_count() / 16  # possible error in MiB of the page count, with a counter per processor
+    assert max(taken[1:]) > 1 - off and all(-1 - off < each < 16 + off for each in taken), taken  # in fact some MiB
 
 
 def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatch):
-    held = {"torch": [100, 100], "pool": [30, 500]}  # bytes now, and the most: an earlier call's for the pool
+    held = {"torch": [100, 100], "pool": [30, 500]}  # current and peak bytes; the pool's peak is from an earlier call
 
     def memory(device="cuda", *, reset_peak=False):
         used, peak = held["pool"]
@@ -190,7 +191,7 @@ def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatc
         return {"used": used, "peak": peak, "reserved": 1 << 25, "reserved_peak": 1 << 25}
 
     def call():
-        held["torch"] = [164, 228]  # results, and what torch needed meanwhile
+        held["torch"] = [164, 228]  # results, and torch's temporaries
         held["pool"] = [30, 30 + 4097]
 
     cuda = types.SimpleNamespace(
@@ -204,10 +205,10 @@ def test_on_a_gpu_the_meter_adds_torchs_peak_and_that_of_attends_pool(monkeypatc
     torch = types.SimpleNamespace(cuda=cuda, empty=lambda *_, **__: None, _C=workspaces)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(attend, "memory", memory)
-    for _ in range(2):  # the pool is warm the second time, and nothing of the call is hidden
+    for _ in range(2):  # the second time the pool is warm, and the call's memory must still count
         held.update(torch=[100, 100], pool=[30, 500])
         _, peak = Meter("cuda").peak(call)
-        assert peak * MIB == 128 + 4097  # to the byte, not in steps of what the pool reserves
+        assert peak * MIB == 128 + 4097  # exact, not in steps of the pool's reservations
     assert kept == ["cleared"] * 2
 
 
@@ -219,7 +220,7 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
     arguments = ["roofline", "--device", "cpu", "--seqlens", "32,64", "--num_heads", "2"]
     assert bench.main([*arguments, "--samples", "3", "--output", str(path)]) == 0
     data = json.loads(path.read_text())
-    # The larger of before and after: what shares the machine can only have made one too low.
+    # The larger of the values before and after, because other load on the machine can only make one too low.
     assert data["ceilings"]["copy_gbps"] > 0 and data["ceilings"]["peak_tflops"] == {"f32": 2.0}
     for r in data["rows"]:
         assert r["intensity"] == pytest.approx(1e3 * r["tflops"] / r["gbps"])
@@ -228,8 +229,9 @@ def test_roofline_measures_its_ceilings(no_torch, monkeypatch, tmp_path, capsys)
 
 
 def test_the_peak_of_a_cpu_is_above_what_attention_reaches(no_torch):
-    """attend takes nothing but the same multiply-adds, and exponentials. Both in turns, and about as long: something
-    else may run here, and a short one more often finds a moment without it."""
+    """attend executes the same multiply-adds as the peak measurement, plus exponentials. The two alternate and take
+    about the same time: other programs may run, and a short measurement more often avoids them.
+    """
     from attend import _core
 
     seqlen = 3072
@@ -252,7 +254,7 @@ def test_the_peak_of_a_cpu_is_above_what_attention_reaches(no_torch):
 
 @pytest.fixture
 def two_devices(monkeypatch, no_torch):
-    """cpu_naive passes for an implementation of the other device."""
+    """Makes cpu_naive count as an implementation of the other device."""
     choose = bench.roofline.catalogue.choose
 
     def with_another(names, *more):

@@ -1,4 +1,4 @@
-"""python -m attend.bench decode: small runs on the CPU; peers on GPUs have plain formulas in their place."""
+"""python -m attend.bench decode: small runs on the CPU. Plain formulas replace the peers that need a GPU."""
 
 import dataclasses
 import functools
@@ -191,7 +191,7 @@ def problem(sides, setting, **more):
 
 
 class FakeFlashInfer:
-    """The wrapper's arguments and layouts, computed by attend over the pages that it is told of."""
+    """Takes the wrapper's arguments and layouts, and computes with attend over the given pages."""
 
     planned = 0
 
@@ -312,7 +312,7 @@ def test_the_fastest_way_of_a_library_stays(sides):
 
 
 def test_on_a_gpu_graphs_take_turns(sides, monkeypatch):
-    """All but the graphs and the kernels, which have others in their place."""
+    """Tests everything except the graphs and the kernels, which are replaced."""
     from attend._measure import decode_problem, decode_turns
 
     class Graph:

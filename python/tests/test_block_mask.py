@@ -1,4 +1,4 @@
-"""Masks of the caller's own as tiles: against the same mask as an array of bools."""
+"""Custom masks as tiles, against the same mask as an array of bools."""
 
 import copy
 

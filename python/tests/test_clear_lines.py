@@ -1,4 +1,4 @@
-"""What nobody should pass, and what was read before it was looked at: each is one line of attend, or works."""
+"""Invalid arguments, also some that were once read before they were checked: each gives one line, or works."""
 
 import pytest
 
@@ -172,7 +172,7 @@ def test_gradients_of_wrong_shapes_are_refused_without_memory_too(torch):
 
 
 def test_every_argument_has_to_be_where_q_is(torch):
-    """The dispatcher takes one tensor without memory for a reason to compute nothing, and give what lay in memory."""
+    """If one tensor has no memory, the dispatcher computes nothing and returns uninitialised memory."""
     x = torch.randn(2, 4, 9, 8)
     far = x.to("meta")
     for name in ("k", "v", "bias", "mask", "alibi_slopes", "sinks"):
@@ -215,7 +215,7 @@ def test_options_of_a_wrong_type_are_named_whatever_way_the_call_goes(torch, pla
     assert line_of(lambda: attend.attention(x, x, x, **options)).startswith(message)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's, of its own nested tensors
+@pytest.mark.filterwarnings("ignore")  # torch's warning about its nested tensors
 @pytest.mark.parametrize("layout", ["jagged", "strided"])
 def test_nested_tensors_are_sent_to_sdpa(torch, layout):
     nested = torch.nested.nested_tensor([torch.randn(n, 2, 8) for n in (3, 4)], layout=getattr(torch, layout))
@@ -244,7 +244,7 @@ def test_options_that_do_not_exist_are_told_by_the_function_that_was_called(rng)
     for name, call in calls.items():
         with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'causaal'$"):
             call()
-    for own in ("window_left", "philox_state"):  # of ours, which no caller gives
+    for own in ("window_left", "philox_state"):  # internal options, which no caller passes
         with pytest.raises(TypeError, match=rf"^forward\(\) got an unexpected keyword argument '{own}'$"):
             attend.forward(q, k, v, **{own: 1})
 

@@ -1,4 +1,6 @@
-"""Biases and masks of one column: what the same, repeated over the keys, gives; in memory that grows with the rows."""
+"""Biases and masks of one column equal the same column repeated over the keys, with memory that grows only with the
+rows.
+"""
 
 import subprocess
 import sys
@@ -27,7 +29,7 @@ OPTIONS = {
 
 
 def repeated(x):
-    """The same for the library as it was: all columns."""
+    """Returns the array with its column repeated for every key, so that the library needs no special case."""
     return None if x is None else np.ascontiguousarray(np.broadcast_to(x, (*x.shape[:-1], SK)))
 
 
@@ -38,7 +40,7 @@ def inputs(rng, layout="bhsd", dtype=np.float32):
 
 
 def columns(rng, shape, kinds):
-    """{option: column}: some rows hidden, where there are many."""
+    """Returns {option: column}, with some rows hidden if there are many."""
     found = {}
     if "bias" in kinds:
         found["bias"] = rng.standard_normal(shape).astype(np.float32)
@@ -109,7 +111,7 @@ def test_torch_with_autograd(torch, device, rng, options, kinds):
 
 
 def test_large_finite_biases_hide_nothing_and_lose_nothing(torch, device, rng):
-    """Beside -1e9 float32 has no place for the rest of lse: backward must not ask lse for it."""
+    """With a bias of -1e9, float32 cannot represent the rest of lse, so backward must not depend on it."""
     q, k, v, dout = (torch.from_numpy(x).to(device).requires_grad_() for x in inputs(rng))
     want = attend.attention(q, k, v)
     wanted = torch.autograd.grad(want, (q, k, v), dout)
@@ -136,7 +138,7 @@ def test_16_bit_biases_have_the_exact_gradient(torch, device, rng):
 
 @pytest.mark.parametrize("frame", ["numpy", "torch"])
 def test_what_hidden_rows_hold_reaches_nothing(rng, frame):
-    """The last row and key hold NaN, as padding may, and the row is hidden: on the CPU all else is as without them."""
+    """The last row and key hold NaN, like padding, and the row is hidden. On the CPU no other result changes."""
     q, k, v, dout = inputs(rng)
     q, dout = (np.pad(x, ((0, 0), (0, 0), (0, SK - SQ), (0, 0))) for x in (q, dout))
     for x in (q, k, v, dout):
@@ -289,7 +291,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.parametrize("frame", ["numpy", "torch"])
 def test_memory_grows_with_the_rows_alone(frame):
-    """Repeated, the mask of 2^14 rows is 256 MiB and the bias 1 GiB."""
+    """Repeated over the keys, the mask of 2^14 rows would take 256 MiB and the bias 1 GiB."""
     pytest.importorskip(frame, reason=f"{frame} is not installed")
     done = subprocess.run(
         [sys.executable, "-c", MEMORY.format(frame=frame)], capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Serving by transformers with attend as the attention: eager's tokens, from every cache."""
+"""Serving by transformers with attend as the attention: the same tokens as eager, from every cache."""
 
 import copy
 import itertools
@@ -39,10 +39,10 @@ KINDS = {
 
 
 def model_of(kind):
-    """With sinks and sliding windows: gpt_oss."""
+    """Returns a model. gpt_oss has sinks and sliding windows."""
     model_class, config = KINDS[kind]()
     model = small_models.built(model_class, config, "eager").eval()
-    model.generation_config.eos_token_id = None  # the number of tokens is given
+    model.generation_config.eos_token_id = None  # the number of tokens is fixed
     return model
 
 
@@ -52,7 +52,7 @@ def prompts_of(torch):
 
 
 def words(torch, model, prompts, **options):
-    """What each prompt goes on with, alone."""
+    """Returns the continuation of each prompt, generated alone."""
     found = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
@@ -66,7 +66,7 @@ def generation_config():
 
 
 def batched(model, prompts, **options):
-    """The same from a pool of pages of 8 tokens, in batches of at most 32 tokens: long prompts go in pieces."""
+    """Generates from a pool with pages of 8 tokens, in batches of at most 32 tokens. Long prompts are split."""
     pool = transformers.ContinuousBatchingConfig(page_size=8, num_blocks=64, max_batch_tokens=32, **options)
     found = model.generate_batch(prompts, generation_config=generation_config(), continuous_batching_config=pool)
     assert not [x.error for x in found.values() if x.error]
@@ -75,7 +75,7 @@ def batched(model, prompts, **options):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often each function of attend was called."""
+    """Counts the calls of each function of attend."""
     from attend import _continuous_batching
 
     counts = {"decode": 0, "attention_varlen": 0}
@@ -114,7 +114,7 @@ def test_the_tokens_of_eager_from_pages(torch, kind, calls):
     with attend.transformers.continuous_batching(model) as same:
         assert same is model
         assert batched(model, prompts) == want
-        # Prompts beside other requests; then all decode. A layer with a window has no table of pages.
+        # First prompts together with other requests, then only decoding. A layer with a window has no page table.
         assert calls["attention_varlen"] > 0 and (calls["decode"] > 0) == (kind == "llama")
         calls["decode"] = 0
         assert batched(model, prompts, max_blocks_per_request=0) == want and calls["decode"] == 0
@@ -136,7 +136,7 @@ def test_the_example_of_the_page_of_serving(torch, tmp_path):
 
 
 def test_pages_beyond_the_lengths_are_not_read(torch, monkeypatch):
-    """transformers' pool starts as zeros; here as NaN."""
+    """transformers' pool starts as zeros; this one starts as NaN."""
     model, prompts = model_of("llama"), prompts_of(torch)
     want = words(torch, model, prompts)
     plain = batching.PagedAttentionCache.__init__
@@ -209,7 +209,7 @@ def offsets(torch, *numbers):
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("causal", [True, False])
 def test_packed_rows_with_padding_behind_them(torch, window, causal):
-    """Each sequence against eager with a mask, in float64."""
+    """Compares each sequence with eager attention and a mask, in float64."""
     q, k, v = torch.randn(1, 4, 12, 8), torch.randn(1, 2, 14, 8), torch.randn(1, 2, 14, 8)
     for x, last in ((q, 9), (k, 11), (v, 11)):
         x[:, :, last:] = float("nan")
@@ -233,7 +233,7 @@ def test_packed_rows_with_padding_behind_them(torch, window, causal):
 
 
 def test_padding_beside_sequences_with_tables(torch):
-    """A sequence of no keys is padding: its table is -1, and nothing is written for it."""
+    """A sequence without keys is padding: its table entries are -1, and nothing is written for it."""
     q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8)
     caches = [torch.full((3, 4, 2, 8), float("nan")) for _ in "kv"]
     for cache in caches:

@@ -1,4 +1,4 @@
-"""What the package promises beyond numbers: errors, ownership, threads, frameworks."""
+"""Promises of the package apart from numbers: errors, ownership, threads, frameworks."""
 
 import gc
 import importlib
@@ -148,7 +148,7 @@ def test_the_gil_is_released(rng):
         time.sleep(0.001)
     worker.join()
     seconds = time.perf_counter() - start
-    # Had the call held the GIL, this thread would have stood still until its end.
+    # If the call held the GIL, this thread would stop until the call ends.
     longest = max(b - a for a, b in zip([start, *ticks], [*ticks, start + seconds]))
     assert len(ticks) >= 5 and longest < seconds / 2, f"{len(ticks)} ticks, a pause of {longest:.3f} of {seconds:.3f} s"
 
@@ -171,7 +171,7 @@ def test_many_threads_at_once(rng):
 
 
 class Foreign:
-    """An array of another framework: DLPack is all that it speaks."""
+    """An array of another framework that supports only DLPack."""
 
     def __init__(self, array, device=(1, 0)):
         self.array, self.device, self.exports = array, device, 0
@@ -290,7 +290,7 @@ def offsets(like):
                                     ("torch", "array_api_strict")], ids=" and ".join)  # fmt: skip
 @pytest.mark.parametrize("name", KINDS)
 def test_arrays_of_two_kinds_are_refused_by_name(rng, name, frames):
-    """The result would be of one kind alone, and the gradient of the other lost."""
+    """Otherwise the result would have one of the kinds, and the other's gradient would be lost."""
     q, some = (
         pytest.importorskip(f, reason=f"{f} is not installed").asarray(arrays(rng, 2, 2, 2, 8)[0]) for f in frames
     )

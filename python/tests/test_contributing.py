@@ -1,4 +1,4 @@
-"""What the pages for contributors name exists: files, make targets, links; and the version stands in one place."""
+"""Files, make targets and links that the pages for contributors name exist, and the version is defined in one place."""
 
 import pathlib
 import re

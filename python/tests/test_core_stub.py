@@ -1,4 +1,4 @@
-"""_core.pyi says what the extension module has: names, parameters, defaults, what may be None, and plain types."""
+"""_core.pyi matches the extension module: names, parameters, defaults, optional arguments, and builtin types."""
 
 import ast
 import pathlib
@@ -18,16 +18,16 @@ def functions_of(body: list[ast.stmt]) -> dict[str, ast.FunctionDef]:
 
 
 def signature_of(function: object) -> ast.FunctionDef:
-    """What nanobind says of a function that has no overloads."""
+    """Returns nanobind's signature of a function without overloads."""
     ((text, *_),) = function.__nb_signature__
-    text = text.replace("\\0", "...")  # in the place of a default
+    text = text.replace("\\0", "...")  # placeholder for a default
     (node,) = ast.parse(f"{text}: ...").body
     assert isinstance(node, ast.FunctionDef)
     return node
 
 
 def parameters(node: ast.FunctionDef, is_method: bool) -> list[tuple[str, ast.expr, bool, bool]]:
-    """(name, annotation, has a default, is by position only)."""
+    """Returns (name, annotation, has a default, is positional only) for each parameter."""
     both = [*node.args.posonlyargs, *node.args.args]
     first_default = len(both) - len(node.args.defaults)
     found = [
@@ -41,7 +41,7 @@ def takes_none(annotation: ast.expr) -> bool:
 
 
 def plain_type(annotation: ast.expr) -> str:
-    """ "dict" of dict[str, int]; "" of a type that says something else than the interpreter does."""
+    """Returns "dict" for dict[str, int], and an empty string for a type that the interpreter describes differently."""
     head = re.match(r"\w*", ast.unparse(annotation))[0]
     return head if head in PLAIN and "|" not in ast.unparse(annotation) else ""
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show: streams, graphs, threads, no waiting for the host, and the tensor cores' precision."""
+"""Properties that need a GPU: streams, graphs, threads, no waiting for the host, and the tensor cores' precision."""
 
 import threading
 
@@ -14,7 +14,7 @@ from attend import flash_attn, flash_attn_3
 
 pytestmark = pytest.mark.skipif(not torch_here.cuda.is_available(), reason="no GPU here")
 
-SPIN_CYCLES = 100_000_000  # some 50 ms: work that reads too early reads what was there before
+SPIN_CYCLES = 100_000_000  # about 50 ms: work that reads too early reads the old values
 
 
 def normal(torch, *shape, dtype=None, requires_grad=False):
@@ -22,7 +22,7 @@ def normal(torch, *shape, dtype=None, requires_grad=False):
 
 
 def standard(torch, q, k, v, causal):
-    """The materialised implementation in the dtype of its inputs, scores and weights rounded to it."""
+    """Computes attention with score matrices in the dtype of its inputs. Scores and weights are rounded to it."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
     scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
@@ -40,11 +40,11 @@ def with_gradients(torch, run, leaves, dout):
 
 
 def check_budget(found, baseline, truth, half):
-    """The root mean square of the errors: 1.25 times that of the baseline (float32: 1.75). No single one: 3 times the
-    baseline's largest, plus 1e-5 (float32: 1e-6) of the largest magnitude.
+    """Limits the root mean square of the errors to 1.25 times the baseline's (float32: 1.75). Limits each error to 3
+    times the baseline's largest, plus 1e-5 (float32: 1e-6) of the largest magnitude.
 
-    The largest error of 150,000 elements is that of one short row, a matter of luck: in 12,800 draws on a GPU it was up
-    to 2.1 times the baseline's. The root mean square was 0.84 times the baseline's at most (float32: 1.50).
+    The largest error of 150,000 elements is from one short row and depends on chance: in 12,800 draws on a GPU it was
+    up to 2.1 times the baseline's. The root mean square was at most 0.84 times the baseline's (float32: 1.50).
     """
     of_rms, of_magnitude = (1.25, 1e-5) if half else (1.75, 1e-6)
     for name, ours, theirs, want in zip(("o", "dq", "dk", "dv"), found, baseline, truth):
@@ -55,7 +55,7 @@ def check_budget(found, baseline, truth, half):
         ):
             error, budget = of(errors), share * of(errors_of_baseline) + more
             print(f"{name}: {kind} error {error:.3g}, budget {budget:.3g}")
-            assert error <= budget, f"{name}: {kind} error {error:.3g}, budget {budget:.3g}"  # a NaN fails too
+            assert error <= budget, f"{name}: {kind} error {error:.3g}, budget {budget:.3g}"  # NaN fails too
 
 
 DOORS = {
@@ -75,7 +75,7 @@ def bshd(function, q, k, v, causal):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("door", DOORS)
 def test_front_doors_against_float64(torch, door, dtype, head_dim, causal):
-    torch.use_deterministic_algorithms(False)  # the fastest backward is meant, which need not be
+    torch.use_deterministic_algorithms(False)  # tests the fastest backward, which need not be deterministic
     dtype = getattr(torch, dtype)
     q = normal(torch, 2, 4, 300, head_dim, dtype=dtype)
     k, v = (normal(torch, 2, 2, 300, head_dim, dtype=dtype) for _ in range(2))
@@ -95,7 +95,7 @@ def loss_and_gradients(torch, q, k, v):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_works_in_torchs_current_stream(torch, dtype):
-    """The inputs are written in a side stream, late: work submitted anywhere else would read the old ones."""
+    """A side stream writes the inputs late. Work on any other stream would read the old values."""
     dtype = getattr(torch, dtype)
     inputs = [normal(torch, 1, 2, 200, 64, dtype=dtype, requires_grad=True) for _ in range(3)]
     want = loss_and_gradients(torch, *inputs)
@@ -133,7 +133,7 @@ def test_a_graph_follows_its_inputs(torch, dtype):
     dtype = getattr(torch, dtype)
     inputs = [normal(torch, 2, 4, 150, 64, dtype=dtype, requires_grad=True) for _ in range(3)]
     side = torch.cuda.Stream()
-    with torch.cuda.stream(side):  # as torch asks for it: warm up beside the default stream
+    with torch.cuda.stream(side):  # as torch requires: warm up on a side stream
         for _ in range(2):
             loss_and_gradients(torch, *inputs)
     side.synchronize()
@@ -154,7 +154,7 @@ def test_a_graph_follows_its_inputs(torch, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_graph_drops_anew_at_each_replay(torch, dtype):
-    """The seed that is drawn under capture is a tensor on the GPU, and torch draws it anew with each replay."""
+    """The seed drawn under capture is a tensor on the GPU. torch draws a new one at each replay."""
     q, k, v = (normal(torch, 2, 4, 150, 64, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3))
 
     def step():
@@ -176,7 +176,7 @@ def test_a_graph_drops_anew_at_each_replay(torch, dtype):
         runs.append([x.detach().clone() for x in found])
     for a, b in ((0, 1), (0, 2), (1, 2)):
         assert all((x - y).abs().max() > 1e-3 for x, y in zip(runs[a], runs[b]))
-    torch.manual_seed(3)  # which repeats them
+    torch.manual_seed(3)  # repeats the seeds
     graph.replay()
     assert all(torch.equal(x, y) for x, y in zip(found[:1], runs[0][:1]))
 
@@ -228,7 +228,7 @@ def test_threads_with_a_stream_each(torch):
 
 
 def test_memory_that_is_freed_at_once(torch):
-    """The caching allocator hands the memory of dead temporaries out again, in the order of the stream."""
+    """The caching allocator reuses the memory of dead temporaries in stream order."""
     q, k, v = (normal(torch, 1, 4, 512, 64) for _ in range(3))
     want = attend.attention(q * 1.5, k, v)
     for _ in range(50):
@@ -264,11 +264,11 @@ def test_tensors_of_two_devices_are_refused(torch):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seqlen", [8, 40, 264, 2048, 2056, 4104, 16384])
 def test_the_fused_softmax_of_the_measuring_tools(torch, dtype, causal, seqlen):
-    """Its path may err as the unfused one does, which rounds the scores too."""
+    """Its error may be as large as that of the unfused path, which rounds the scores too."""
     from attend._measure import fused_softmax
 
     dtype = getattr(torch, dtype)
-    shape = (max(1, 1024 // seqlen), 2, seqlen, 64)  # many rows: the mean of few is a matter of luck
+    shape = (max(1, 1024 // seqlen), 2, seqlen, 64)  # many rows, because the mean of a few depends on chance
     leaves = [normal(torch, *shape, dtype=dtype) for _ in range(3)]
     dout = normal(torch, *shape, dtype=dtype)
     found = with_gradients(torch, lambda *x: fused_softmax.attention(*x, causal), leaves, dout)

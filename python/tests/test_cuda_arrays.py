@@ -1,11 +1,11 @@
-"""GPU arrays of frameworks that are not torch: CuPy in its current stream, JAX by DLPack alone."""
+"""GPU arrays of frameworks other than torch: CuPy in its current stream, JAX through DLPack only."""
 
 import os
 
 import pytest
 from oracle import Problem, check, solve
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of the GPU's memory
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # otherwise JAX allocates most of the GPU's memory
 np = pytest.importorskip("numpy")
 
 import attend
@@ -74,7 +74,7 @@ def test_cupys_current_stream(rng):
     stream = cupy.cuda.Stream(non_blocking=True)
     filler = cupy.zeros((6000, 6000), cupy.float32)
     with stream:
-        filler = filler @ filler @ filler @ filler  # the inputs arrive late
+        filler = filler @ filler @ filler @ filler  # delays the inputs
         q, k, v = (cupy.asarray(x) for x in (p.q, p.k, p.v))
         o = attend.attention(q, k, v)
         twice = o * 2
@@ -83,7 +83,7 @@ def test_cupys_current_stream(rng):
 
 
 def test_jaxs_late_inputs(rng):
-    """JAX gives arrays before they are computed: what is read has to be what they become."""
+    """JAX returns arrays before they are computed. attend must read the final values."""
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     if jax.default_backend() != "gpu":
         pytest.skip("this JAX has no GPU")
@@ -94,7 +94,7 @@ def test_jaxs_late_inputs(rng):
     jax.block_until_ready([late(filler, x) for x in (q, k, v)])  # compiles
     for _ in range(5):
         o = attend.attention(*(late(filler, x) for x in (q, k, v)))
-        check("o", np.asarray(o * 2) / 2, solve(p)["o"], "f32")  # read by JAX in turn
+        check("o", np.asarray(o * 2) / 2, solve(p)["o"], "f32")  # JAX reads the results
 
 
 def test_what_is_not_contiguous_is_copied(rng):

@@ -1,6 +1,8 @@
 """Two small models served with attend.append and attend.decode, against the models without a cache: greedy tokens in
-float32, logits in bfloat16. The step of one token is plain calls, or on a GPU one captured CUDA graph that is replayed
-for every token while lengths advance, sequences get new pages, a page moves, and a sequence is dead for a while."""
+float32, logits in bfloat16. The step of one token is a sequence of ordinary calls or, on a GPU, one captured CUDA
+graph. The graph is replayed for every token while lengths advance, sequences get new pages, a page moves, and a
+sequence is dead for some steps.
+"""
 
 import math
 
@@ -17,18 +19,18 @@ from served_models import CONFIGS, MAX_POSITIONS, Model, prompts, truth
 
 PROMPTS = (1, 19, 7, 33)  # tokens of each
 BATCH = len(PROMPTS)
-STEPS = 20  # tokens of each sequence, the first one by the prefill
+STEPS = 20  # tokens of each sequence; the prefill gives the first
 PAGE = 8
 PAGES_OF_ROW = 8
 CAPACITY = PAGE * PAGES_OF_ROW
-DEAD, DEAD_FROM, DEAD_STEPS = 1, 6, 4  # a sequence, and for which steps it is dead
+DEAD, DEAD_FROM, DEAD_STEPS = 1, 6, 4  # a sequence, and the steps in which it is dead
 MOVED, MOVED_AT = 3, 11  # a sequence, and the step before which its first page moves
-FACTOR = 2  # of eager's error in bfloat16: attend rounds as often as eager or less, but elsewhere
-FLOAT32 = 2.0**-16  # of the largest logit: the budget of float32 in oracle.py
+FACTOR = 2  # allowed multiple of eager's bfloat16 error: attend rounds at most as often, but elsewhere
+FLOAT32 = 2.0**-16  # relative to the largest logit: the float32 budget of oracle.py
 
 
 class Pages:
-    """Pages in any order, given to sequences when they get there. The table on the device follows."""
+    """Pages in any order, assigned to sequences as they grow. The table on the device is updated too."""
 
     def __init__(self, caches, table):
         self.caches, self.table = caches, table
@@ -37,7 +39,7 @@ class Pages:
         self.of = [[] for _ in range(BATCH)]
 
     def make_room(self, s, tokens):
-        """Whether the sequence got a page."""
+        """Returns whether the sequence got a page."""
         before = len(self.of[s])
         while len(self.of[s]) * PAGE < tokens:
             self.of[s].append(self.free.pop())
@@ -45,7 +47,7 @@ class Pages:
         return len(self.of[s]) > before
 
     def move_first(self, s):
-        """Copies the sequence's first page to another one, and poisons it."""
+        """Copies the sequence's first page to another one, and poisons the old page."""
         old, new = self.of[s][0], self.free.pop()
         for cache in (x for pair in self.caches for x in pair):
             cache[new] = cache[old]
@@ -59,7 +61,7 @@ class Pages:
 
 
 class Server:
-    """A model with its caches, whose step() reads and writes tensors that stay where they are."""
+    """A model with its caches. step() reads and writes tensors at fixed addresses."""
 
     def __init__(self, model, is_paged, in_one_call):
         c, device = model.config, model.device
@@ -70,7 +72,7 @@ class Server:
             tuple(torch_here.full(shape, math.nan, dtype=model.dtype, device=device) for _ in "kv") for _ in c.windows
         ]
         ints = {"dtype": torch_here.int32, "device": device}
-        self.lengths = torch_here.zeros(BATCH, **ints)  # keys in the cache; -1: dead
+        self.lengths = torch_here.zeros(BATCH, **ints)  # keys in the cache; -1 means dead
         self.tokens = torch_here.zeros(BATCH, dtype=torch_here.int64, device=device)
         self.logits = torch_here.full((BATCH, c.vocabulary), math.nan, device=device)
         if is_paged:
@@ -81,7 +83,9 @@ class Server:
         self.rotary = attend.Rotary(model.cos, model.sin)
 
     def attention(self, number, q, k, v, lengths, counts, **packed):
-        """Of rows in the order of the call: packed, or (sequences, heads, 1, head_dim). `counts`: those of each."""
+        """Attention of rows in the order of the call: packed, or (sequences, heads, 1, head_dim). `counts`: rows per
+        sequence.
+        """
         c = self.model.config
         cache, new = self.caches[number], {"k": k, "v": v, "rotary": self.rotary}
         options = {"window": (c.windows[number] - 1, 0)} if c.windows[number] else {}
@@ -95,7 +99,7 @@ class Server:
         return attend.decode(q, *cache, seqlens_k=after, **packed, **options, **self.index)
 
     def prefill(self, given):
-        """All prompts at once, packed. Leaves their last logits and the first tokens."""
+        """Runs all prompts at once, packed. Leaves their last logits and the first tokens."""
         if self.pages is not None:
             for s, prompt in enumerate(given):
                 self.pages.make_room(s, len(prompt))
@@ -110,7 +114,7 @@ class Server:
         self.tokens.copy_(self.logits.argmax(-1))
 
     def step(self):
-        """One token of each live sequence. The lengths advance on the device."""
+        """Computes one token of each live sequence. The lengths advance on the device."""
         alive = self.lengths >= 0
 
         def attention(number, q, k, v):
@@ -122,7 +126,7 @@ class Server:
         self.lengths.add_(alive.int())
 
     def captured_step(self):
-        """step() as a graph. It is warmed up with dead sequences, which changes no cache and no token."""
+        """Captures step() as a graph. The warm-up runs with dead sequences, so it changes no cache and no token."""
         lengths, logits = self.lengths.clone(), self.logits.clone()
         self.lengths.fill_(-1)
         side = torch_here.cuda.Stream()
@@ -141,14 +145,14 @@ class Server:
 
 
 def generated(server, given, stepping, forced=None):
-    """The tokens and the logits of each sequence, STEPS of them. `forced`: tokens that are taken in their place."""
+    """Returns STEPS tokens and logits for each sequence. `forced`: tokens that replace the generated ones."""
     server.prefill(given)
     tokens, logits = [[] for _ in given], [[] for _ in given]
     step = server.captured_step() if stepping == "graph" else server.step
     alive, at, pages_given = list(range(len(given))), 0, 0
     while True:
         now, of_now = server.tokens.tolist(), server.logits.cpu().double()
-        assert of_now.isfinite().all()  # of dead sequences too, whose o is 0
+        assert of_now.isfinite().all()  # also for dead sequences, whose o is 0
         for s in alive:
             tokens[s].append(now[s])
             logits[s].append(of_now[s])
@@ -160,7 +164,7 @@ def generated(server, given, stepping, forced=None):
         alive = [s for s in range(len(given)) if s not in done
                  and not (s == DEAD and DEAD_FROM <= at < DEAD_FROM + DEAD_STEPS)]  # fmt: skip
         lengths = [len(given[s]) + len(tokens[s]) - 1 if s in alive else -1 for s in range(len(given))]
-        if lengths != server.lengths.tolist():  # else they are as the last step left them
+        if lengths != server.lengths.tolist():  # otherwise they are as the last step left them
             assert at in (DEAD_FROM, DEAD_FROM + DEAD_STEPS) or done
             server.lengths.copy_(torch_here.tensor(lengths, dtype=torch_here.int32))
         if server.pages is not None:
@@ -215,7 +219,7 @@ def test_greedy_tokens_in_float32(torch, device, config, cache, way, stepping):
 @every_way
 @every_stepping
 def test_logits_in_bfloat16(torch, device, config, cache, way, stepping):
-    """Each step gets the tokens of the truth, so that logits can be compared to the end."""
+    """Each step gets the tokens of the truth, so that logits can be compared in all steps."""
     wanted = truth(config, torch.bfloat16, PROMPTS, STEPS)
     tolerated = FACTOR * served_models.eager_errors(config, torch.bfloat16, device, PROMPTS, STEPS)
     forced = [of_one for of_one, _ in wanted]
@@ -227,7 +231,7 @@ def test_logits_in_bfloat16(torch, device, config, cache, way, stepping):
 
 @every_config
 def test_a_wrong_attention_is_found_out(torch, config):
-    """One that leaves out the first key, the sinks or the windows is beyond every tolerance above."""
+    """An attention that omits the first key, the sinks or the windows exceeds every tolerance above."""
     model = Model(config, torch.float64, rounded_to=torch.bfloat16)
     wanted = truth(config, torch.bfloat16, PROMPTS, STEPS)
     tolerated = FACTOR * served_models.eager_errors(config, torch.bfloat16, "cpu", PROMPTS, STEPS)

@@ -1,4 +1,4 @@
-"""Scores and masks of the caller's own on a GPU, through autograd and without."""
+"""Custom scores and masks on a GPU, with and without autograd."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_attention_errs_no_more_than_a_materialised_one(torch, dtype, head_dim):
     dtype = getattr(torch, dtype)
     leaves = [normal(torch, 2, 3, 300, head_dim, dtype=dtype) for _ in range(3)]
     dout, table = normal(torch, 2, 3, 300, head_dim, dtype=dtype), normal(torch, 3, 16)
-    captures = {"table": table, "cap": 5.0}  # a number goes to the device
+    captures = {"table": table, "cap": 5.0}  # a number is copied to the device
     found = with_gradients(torch, lambda *x: attend.attention(*x, score=TEXT, captures=captures), leaves, dout)
     baseline = with_gradients(torch, lambda *x: standard(torch, *x, table), leaves, dout)
     wide = [x.double() for x in leaves]
@@ -80,7 +80,7 @@ def test_captures_of_another_device_are_refused(torch):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_learned_table_has_the_gradient_of_a_materialised_one(torch, dtype):
     torch.manual_seed(4)
-    torch.use_deterministic_algorithms(False)  # sums of the table's gradient have no order
+    torch.use_deterministic_algorithms(False)  # sums of the table's gradient have no fixed order
     dtype = getattr(torch, dtype)
     leaves = [normal(torch, 2, 3, 300, 64, dtype=dtype) for _ in range(3)]
     dout, table = normal(torch, 2, 3, 300, 64, dtype=dtype), normal(torch, 3, 16)
@@ -225,7 +225,7 @@ print(*at, compiled())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("case", ["score", "learned table", "mask", "learned bias", "bshd"])
 def test_what_backward_runs_is_compiled_from_forward_on(torch, tmp_path, case, dtype):
-    """A thread that fails says nothing: only this count shows that it prepares the kernels that backward takes."""
+    """A thread that fails reports nothing. Only this count shows that it prepares the kernels that backward uses."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST_USE, case, dtype], env={**os.environ, "ATTEND_CACHE_DIR": str(tmp_path)},
         capture_output=True, text=True, check=False, timeout=300,

@@ -18,15 +18,15 @@ from append_problems import AppendProblem
 
 pytestmark = pytest.mark.skipif(not torch_here.cuda.is_available(), reason="no GPU here")
 
-# Few widths: each of a dtype is a kernel to compile.
+# Few widths, because each width of a dtype needs a kernel to be compiled.
 CACHES = cache_problems.OPTIONS | {"head_dims": [(64, 64), (40, 24), (48, None)]}
 CASES = covering.cases(CACHES, SEED)
 APPEND_CASES = covering.cases(APPENDS, SEED)[::3]
-SPIN_CYCLES = 100_000_000  # some 50 ms: work that reads too early reads what was there before
+SPIN_CYCLES = 100_000_000  # about 50 ms: work that reads too early reads the old values
 
 
 def on_gpu(torch, x):
-    """An array of a problem as a tensor there. Views of caches keep their strides."""
+    """Returns an array of a problem as a GPU tensor. Views of caches keep their strides."""
     if isinstance(x, attend.Rotary):
         return attend.Rotary(*(on_gpu(torch, y) for y in x))
     if isinstance(x, np.ndarray):
@@ -60,7 +60,7 @@ def test_decode_against_float64(torch, index):
 
 
 def small(torch, page_size=16, dtype=None):
-    """The arguments of a call of three sequences, in new memory with the same numbers each time."""
+    """Returns the arguments of a call of three sequences, in new memory with the same numbers each time."""
     generator = torch.Generator("cuda").manual_seed(SEED)
 
     def normal(*shape):
@@ -96,7 +96,7 @@ def test_a_number_stands_for_all_lengths_and_nothing_for_the_capacity(torch):
 
 
 def test_works_in_torchs_current_stream(torch):
-    """The inputs are written in a side stream, late: work submitted anywhere else would read the old ones."""
+    """A side stream writes the inputs late. Work on any other stream would read the old values."""
     given = small(torch)
     want = attend.decode(**given, return_lse=True)
     values = {name: given[name].clone() for name in ("q", "k_cache", "v_cache")}
@@ -139,7 +139,7 @@ def test_a_graph_follows_lengths_and_tables(torch, with_new_keys):
     given = small(torch)
     new = {name: torch.randn(3, 2, 1, 64, device="cuda").bfloat16() for name in ("k", "v")} if with_new_keys else {}
     side = torch.cuda.Stream()
-    with torch.cuda.stream(side):  # as torch asks for it: warm up beside the default stream
+    with torch.cuda.stream(side):  # as torch requires: warm up on a side stream
         for _ in range(2):
             attend.decode(**given, **new, return_lse=True)
     side.synchronize()
@@ -163,7 +163,7 @@ def test_caches_of_8_bits(torch, cache_dtype):
         values = (given[name].float() / 0.03).clamp(-127, 127)
         narrow[name] = (values.round() if cache_dtype == "int8" else values).to(getattr(torch, cache_dtype))
         factors[f"{name[0]}_descale"] = torch.full((2,), 0.03, device="cuda")
-        given[name] = (narrow[name].float() * 0.03).double()  # what the elements stand for
+        given[name] = (narrow[name].float() * 0.03).double()  # the values of the elements
     found = attend.decode(**narrow, **factors)
     cpu = {name: x.cpu() for name, x in given.items()}
     want = attend.decode(**cpu | {"q": cpu["q"].double()}, compute="reference")
@@ -172,8 +172,9 @@ def test_caches_of_8_bits(torch, cache_dtype):
 
 @pytest.mark.parametrize("index", range(len(APPEND_CASES)))
 def test_append_gives_the_bytes_of_the_cpu(torch, index):
-    """Rows are computed in float32 by one formula: those that are only copied keep their bits, others may round by one
-    unit the other way."""
+    """CPU and GPU compute rows in float32 by the same formula. Rows that are only copied keep their bits; others may
+    differ by one unit of rounding.
+    """
     p = AppendProblem(APPEND_CASES[index], np.random.default_rng([SEED, index]))
     given = p.arguments()
     found = {name: on_gpu(torch, x) for name, x in given.items()}

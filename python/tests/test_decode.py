@@ -1,4 +1,4 @@
-"""attend.decode against float64: every kind of cache and option, NumPy and torch, and what it refuses."""
+"""attend.decode against float64: every kind of cache and option, NumPy and torch, and its refusals."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ CASES = [case for seed in (SEED, SEED + 1) for case in covering.cases(cache_prob
 
 
 def assert_right(p, o, lse):
-    """Every sequence against float64. Dead ones are 0 and -inf."""
+    """Compares every sequence with float64. Dead ones have o = 0 and lse = -inf."""
     assert o.dtype == p.q.dtype and lse.dtype == np.float32
     for s, want in enumerate(p.truth()):
         found_o, found_lse = p.part(o, s), p.part(lse, s, is_lse=True)
@@ -55,13 +55,13 @@ def test_torch_tensors_give_the_same_bits(torch, index):
         by_operator = attend.decode(*tensors, return_lse=True, **options)
     assert any(event.name == "attend::decode" for event in profile.events())
     for a, b, c in zip(want, found, by_operator):
-        rows = p.options["cu_seqlens_q"][-1] if p.case["packed"] else None  # those of no sequence are not written
+        rows = p.options["cu_seqlens_q"][-1] if p.case["packed"] else None  # rows of no sequence are not written
         a, b, c = ([x[..., :rows] if x.ndim == 2 else x[:rows] for x in (a, b, c)]) if rows is not None else (a, b, c)
         assert torch.equal(cache_problems.as_torch(torch, a.copy()), b) and torch.equal(b, c)
 
 
 def small(rng, dtype=np.float32, heads=(4, 2), page_size=0, length=20):
-    """q (2, 4, 1, 8), caches of 2 rows or 8 pages, seqlens_k (2)."""
+    """Returns q (2, 4, 1, 8), caches of 2 rows or 8 pages, seqlens_k (2)."""
     shape = (8, heads[1], page_size, 8) if page_size else (2, heads[1], length, 8)
     q, k, v = (rng.standard_normal(x).astype(dtype) for x in ((2, heads[0], 1, 8), shape, shape))
     return q, k, v, np.array([length // 2, length], np.int32)
@@ -131,7 +131,7 @@ def ints(*values):
     return np.array(values, np.int32)
 
 
-# What differs from a good call, and how the refusal begins.
+# Differences from a valid call, and the beginning of the error message.
 REFUSED = {
     "q_none": (lambda q, k, v, n: {"q": None}, "q: None, allowed an array"),
     "q_dims": (lambda q, k, v, n: {"q": q[0]}, "q: 3 dimensions, allowed 4 (batch, heads, seqlen, head_dim)"),

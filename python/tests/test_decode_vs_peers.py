@@ -1,5 +1,6 @@
-"""bench/decode_vs_peers.py without a GPU: its problems mean the same to every side, and its table says what its lines
-say."""
+"""bench/decode_vs_peers.py without a GPU: its problems mean the same to every implementation, and its table matches its
+data.
+"""
 
 import importlib
 import math
@@ -15,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def script(monkeypatch):
-    """A module of bench/ by its name, loaded anew."""
+    """Returns a module of bench/ by its name, newly loaded."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     for name in ("decode_vs_peers", "decode_peer_cases", "h200_vs_peers", "peer_tables", "peer_cases", "report"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -24,7 +25,7 @@ def script(monkeypatch):
 
 @pytest.fixture
 def peers(script, torch, monkeypatch):
-    """The problems, with plain formulas in the place of the peers, which need a GPU."""
+    """Returns the problems, with plain formulas in place of the peers, which need a GPU."""
     cases = script("peer_cases")
     monkeypatch.setattr(cases, "SDP", dict.fromkeys(cases.SDP, torch.nn.attention.SDPBackend.MATH))
     module = types.ModuleType("flash_attn_interface")
@@ -114,7 +115,7 @@ def test_lines_say_what_was_measured(script, peers):
     tool, row = lines(script, peers, us)
     assert row["bytes"] == 2 * (65 + 40 + 3) * 2 * 16 * 2 and row["keys"] == 108
     assert row["gbps"]["attend"] == {"warm": row["bytes"] / 2e3, "cold": row["bytes"] / 4e3}
-    assert row["us"]["fa3"]["cold"] == 5.0  # larger than all copies: the same
+    assert row["us"]["fa3"]["cold"] == 5.0  # larger than all copies, so warm equals cold
     assert tool.best_peer(row, "warm") == ("cudnn", 3.0)
     assert tool.ratio(row, "warm") == 1.5 and tool.ratio(row, "cold") == 0.75
     text = tool.line(row)
@@ -154,7 +155,9 @@ def test_graphs_of_all_sides_take_turns(script, peers, monkeypatch):
     replayed = []
 
     class Graph:
-        """Calls at once, instead of CUDA's graph; each takes as many microseconds as there are caches."""
+        """Makes the calls at once instead of capturing a CUDA graph. Each takes as many microseconds as there are
+        caches.
+        """
 
         def __init__(self, side, caches, calls):
             self.calls, self.caches, self.key = calls, caches, (side, len(caches))
@@ -170,7 +173,7 @@ def test_graphs_of_all_sides_take_turns(script, peers, monkeypatch):
     monkeypatch.setattr(tool, "COPIES_BYTES", 2.5 * 2 * one.caches["attend"].k.nbytes)
     broken = [0]
 
-    def not_twice(cache, side=one.sides["cudnn"]):  # compared, but not captured
+    def not_twice(cache, side=one.sides["cudnn"]):  # can be compared but not captured
         broken[0] += 1
         if broken[0] > 1:
             raise RuntimeError("not while a stream is captured")
@@ -181,5 +184,5 @@ def test_graphs_of_all_sides_take_turns(script, peers, monkeypatch):
     row = tool.measure(one, options)
     assert row["us"] == {name: {"warm": 1.0, "cold": 3.0} for name in ("attend", "fa3")}
     assert row["errors"] == {"cudnn": "RuntimeError: not while a stream is captured"} and tool.wrong(row) == []
-    rounds = replayed[-16:]  # four rounds of four graphs, back and forth
+    rounds = replayed[-16:]  # four rounds of four graphs, in alternating order
     assert rounds[:4] == rounds[4:8][::-1] == rounds[8:12] and len(set(rounds[:4])) == 4

@@ -1,11 +1,11 @@
-"""Every block of Python in README.md and docs/ runs, and every block of C++ and C compiles.
+"""Every Python block in README.md and docs/ runs, and every C++ and C block compiles.
 
-A comment of HTML before a block says what its lines do not:
+An HTML comment before a block gives what its lines do not:
 
-    <!-- with: arrays -->          it begins with the names that document_setups.arrays gives
+    <!-- with: arrays -->          it begins with the names of document_setups.arrays
     <!-- not run: needs a GPU -->  it is only compiled, and why
 
-A block without one goes on where the block before it on the page has ended.
+A block without a comment continues the block before it on the page.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"(?:^<!-- (with|not run): ([^\n]+) -->\n+)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# What CI installs, and others need not.
+# CI installs these packages. Other machines may not have them.
 OPTIONAL = ("torch", "jax", "onnx", "onnxruntime", "transformers", "mpi4py")
 
 
@@ -34,7 +34,7 @@ class Block(NamedTuple):
 
 
 def blocks(languages):
-    """The blocks in one of these languages, page by page."""
+    """Yields the blocks in one of these languages, page by page."""
     for path in PAGES:
         text = path.read_text()
         for match in BLOCK.finditer(text):
@@ -46,7 +46,7 @@ def blocks(languages):
 
 
 def groups():
-    """Lists of blocks that share their names."""
+    """Returns lists of blocks that share their names."""
     found = []
     for block in blocks(("python", "py")):
         if block.setup or not found or found[-1][0].page != block.page:
@@ -56,7 +56,7 @@ def groups():
 
 
 def compiled(block):
-    """Its lines have the numbers that they have on the page."""
+    """Compiles a block so that its lines have the same numbers as on the page."""
     return compile("\n" * block.line + block.code, block.page, "exec")
 
 
@@ -99,7 +99,9 @@ def compiles(source, language, standard, folder):
 
 
 def programs():
-    """The source of each page's blocks: whole programs as they are, the others in one function, scope within scope."""
+    """Yields the source of each page's blocks: complete programs unchanged, the others in one function with nested
+    scopes.
+    """
     for page in sorted({block.page for block in blocks(("cpp",))}):
         parts = [block for block in blocks(("cpp",)) if block.page == page]
         yield from ((page, part.code) for part in parts if "int main" in part.code)

@@ -1,4 +1,4 @@
-"""What the documentation shows is what its scripts write, and its formulas are right."""
+"""The documentation shows exactly what its scripts write, and its formulas are right."""
 
 import importlib
 import math
@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 
 @pytest.fixture
 def script(monkeypatch):
-    """A module of bench/ by its name."""
+    """Returns a module of bench/ by its name."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     return importlib.import_module
 
@@ -35,7 +35,7 @@ def test_the_pictures_are_what_their_script_draws(script):
 
 
 def test_the_picture_of_masks_is_what_the_library_says(script):
-    """Panel by panel; and a panel is right: its pairs are those of a rule written in NumPy."""
+    """Checks the picture panel by panel. The pairs of a panel must match a rule written in NumPy."""
     masks = script("draw_masks")
     page = (DOCS / "custom_scores.md").read_text()
     assert f"]({masks.PICTURE})" in page
@@ -57,7 +57,7 @@ def test_the_loop_of_the_page_is_right_and_that_of_the_paper_is_not(script):
     _, exact = drawing.online_softmax()
 
     def o(factor):
-        m, total, o = drawing.SCORES[0][0], 0.0, 0.0  # a finite maximum: exp(-inf) has no inverse at all
+        m, total, o = drawing.SCORES[0][0], 0.0, 0.0  # a finite maximum, because exp(-inf) has no inverse
         for scores, values in zip(drawing.SCORES, drawing.VALUES):
             new = max(m, *scores)
             p = [math.exp(s - new) for s in scores]
@@ -88,7 +88,7 @@ def test_the_page_of_names_has_every_alias():
 def test_a_call_takes_an_alias():
     q = np.zeros((1, 1, 2, 4), np.float32)
     with pytest.raises(ValueError, match="mma_swizzle|kernel_mma_swizzle"):
-        attend.attention(q, q, q, compute="kernel_mma_swizzle")  # a GPU's
+        attend.attention(q, q, q, compute="kernel_mma_swizzle")  # a GPU's kernel
 
 
 def blocks(page, language):

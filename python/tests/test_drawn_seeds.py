@@ -1,4 +1,4 @@
-"""Dropout without a seed: every call drops something else, and the generators' own seeds repeat it."""
+"""Dropout without a seed: every call drops other entries, and seeding the generators repeats them."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ SHAPE = (2, 3, 17, 8)
 
 
 def numpy_inputs():
-    """Those for which o holds the probabilities after dropout: all equal, or 0."""
+    """Returns inputs for which o holds the probabilities after dropout: all equal, or 0."""
     q, v = np.zeros((1, 2, 16, 8), np.float32), np.broadcast_to(np.eye(16, dtype=np.float32), (1, 2, 16, 16))
     return q, q, np.ascontiguousarray(v)
 
@@ -126,7 +126,7 @@ def test_the_generator_is_that_of_the_tensors_device(torch, device):
     else:
         torch.set_rng_state(state)
     assert torch.equal(run(), first)
-    with torch.device("meta"):  # tensors made without a device are not of concern
+    with torch.device("meta"):  # this must not affect tensors that are made without a device
         assert not torch.equal(run(), first)
 
 
@@ -169,7 +169,7 @@ def test_what_is_compiled_drops_anew_at_every_run(torch, device, backend):
     torch.testing.assert_close((first * dout).sum(), (v * dv).sum(), atol=1e-3, rtol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch.jit.trace is of old
+@pytest.mark.filterwarnings("ignore")  # torch.jit.trace is deprecated
 @pytest.mark.parametrize("tracer", ["symbolic_trace", "make_fx", "jit.trace", "export"])
 def test_what_is_traced_drops_anew_at_every_run(torch, device, tracer):
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -199,7 +199,7 @@ def test_tensors_without_memory_are_given_shapes(torch):
 
 
 def drawn_in_a_child(depth=1):
-    """What a forked child draws, or a child of its child."""
+    """Returns the seed that a forked child, or a child of that child, draws."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -223,8 +223,8 @@ def test_forked_workers_drop_differently_and_a_seeded_program_repeats_them(monke
         drawn = [drawn_in_a_child() for _ in range(4)] + [drawn_in_a_child(2) for _ in range(2)]
         return [*drawn, str(attend._random.drawn_seed()).encode()]
 
-    monkeypatch.setattr(attend._random, "_lineage", [])  # as if nobody had called manual_seed
-    attend._random.drawn_seed()  # there is a generator to copy
+    monkeypatch.setattr(attend._random, "_lineage", [])  # as if manual_seed was never called
+    attend._random.drawn_seed()  # makes a generator, so that the fork copies it
     first, second = of_two_epochs(), of_two_epochs()
     assert len({*first, *second}) == len(first) + len(second)
     attend.manual_seed(11)

@@ -1,4 +1,4 @@
-"""What .vscode/ names exists: targets, tasks, programs, presets, compilers' databases."""
+"""Everything that .vscode/ names exists: targets, tasks, programs, presets, compilation databases."""
 
 import json
 import pathlib

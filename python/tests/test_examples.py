@@ -1,4 +1,4 @@
-"""The programs in examples/: each runs in a small size, and each notices attention that is wrong."""
+"""The programs in examples/: each runs in a small size, and each detects wrong attention."""
 
 import contextlib
 import importlib.util
@@ -16,12 +16,12 @@ pytest.importorskip("numpy")
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 TINY_TRAINING = ["--steps", "40", "--batch_size", "2", "--num_heads", "1", "--seq_len", "32", "--num_layers", "1"]
-TINY_TRAINING += ["--lr", "4e-3", "--text", str(EXAMPLES.parent / "LICENSE")]  # no edit of a page moves the loss
+TINY_TRAINING += ["--lr", "4e-3", "--text", str(EXAMPLES.parent / "LICENSE")]  # edits of a page do not change it
 TINY_MODEL = ["--num_layers", "1", "--seq_len", "12", "--new_tokens", "3"]
 
 
 def run(name, *words):
-    """The example in a process of its own: its lines, after it ended well."""
+    """Runs the example in a separate process and returns its lines. The process must exit with 0."""
     line = [sys.executable, str(EXAMPLES / name), *map(str, words)]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,7 +29,7 @@ def run(name, *words):
 
 
 def module(name):
-    """The example as a module of this process, so that something can be broken in it."""
+    """Loads the example as a module of this process, so that a test can break something in it."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
@@ -83,7 +83,7 @@ def test_jax_attention():
 def test_jax_attention_notices(wrong, monkeypatch, capsys):
     pytest.importorskip("jax", reason="examples/jax_attention.py needs JAX")
     example = module("jax_attention")
-    monkeypatch.setattr(example, "check_ring", lambda *_: None)  # which has another function, and long programs
+    monkeypatch.setattr(example, "check_ring", lambda *_: None)  # it has another function, and long programs
     plain = example.attention
     monkeypatch.setattr(example, "attention", lambda q, k, v: plain(q, k, v) * wrong)
     assert example.main([]) == 1
@@ -118,7 +118,7 @@ def test_xformers_attention_notices(wrong, device, monkeypatch, capsys):
     plain = example.xops.memory_efficient_attention
     monkeypatch.setattr(example.xops, "memory_efficient_attention", lambda *a, **o: plain(*a, **o) * wrong)
     assert example.main(["--device", device]) == 1
-    assert capsys.readouterr().out.count("FAILED") == 4  # all but the parts that are merged
+    assert capsys.readouterr().out.count("FAILED") == 4  # all except the parts that are merged
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_diffusers_models_notices(wrong, diffusers_models, torch, device, monkey
 
 @pytest.fixture(params=["cupy", "numpy"])
 def cupy_attention(request, monkeypatch):
-    """The example with CuPy; and with NumPy by CuPy's name, which shows without a GPU that it checks rightly."""
+    """Returns the example with CuPy, or with NumPy under CuPy's name, which tests its checks without a GPU."""
     if request.param == "cupy":
         pytest.importorskip("cupy", reason="examples/cupy_attention.py needs CuPy")
         return module("cupy_attention")
@@ -212,7 +212,7 @@ def test_ring_training(torch, capsys):
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="no list of threads here")
 def test_ring_training_ends_the_threads_of_its_groups(torch):
-    """Those that are left when Python ends may abort the process."""
+    """Threads that are left when Python ends may abort the process."""
     code = f"""
 import argparse, pathlib, sys, tempfile
 sys.path.insert(0, {str(EXAMPLES)!r})
@@ -234,7 +234,7 @@ assert not any("gloo" in name for name in names()), names()
 def test_numpy_only_notices(wrong, monkeypatch, capsys):
     plain = attend.backward
     monkeypatch.setattr(attend, "backward", lambda *a, **k: tuple(wrong(x) for x in plain(*a, **k)))
-    if "torch" in sys.modules:  # by another test; the example asserts that it was not by itself
+    if "torch" in sys.modules:  # another test may have imported torch; the example asserts that it did not
         monkeypatch.delitem(sys.modules, "torch")
     assert module("numpy_only").main([]) == 1
     assert capsys.readouterr().out.count("FAILED") == 3
@@ -262,7 +262,7 @@ def test_gpt2(torch, tmp_path):
 
 
 def test_gpt2_notices_wrong_attention(torch, tmp_path, monkeypatch, capsys):
-    """Also where the curves do not show it: a scale that is 3 % off, in bfloat16."""
+    """The examples must detect faults that the curves do not show: a scale that is 3 % off, in bfloat16."""
     example = module("train_gpt2")
     monkeypatch.setattr(example, "plot", lambda *_: None)
     words = [*TINY_GPT2.replace("f32", "bf16").replace("40", "11").split(), "--vocabulary", "61"]
@@ -323,7 +323,7 @@ def test_training_notices_a_loss_that_does_not_fall(torch, tmp_path, capsys):
         "attend: the loss went from"
     )
     broken = {"attend": [4.0, 1.0, float("nan")], "torch": [4.0, 1.0, 1.0]}
-    assert len(example.judge(broken, 1.0)[1]) == 2  # neither fell nor stayed close
+    assert len(example.judge(broken, 1.0)[1]) == 2  # the loss did not fall, and the curves were not close
     falling = [4.0 - 0.1 * i for i in range(30)]
     assert example.judge({"attend": falling, "torch": falling}, 1e-9)[1] == []
 

@@ -1,4 +1,6 @@
-"""What flash-attn 3 has beyond attend's own functions: seqused_q, seqused_k and qv, against a materialised softmax."""
+"""Options of flash-attn 3 that attend's functions do not have: seqused_q, seqused_k and qv, against a softmax of the
+full score matrix.
+"""
 
 import pytest
 
@@ -15,7 +17,7 @@ USED_Q, USED_K = (4, 5, 0, 0, 2), (6, 3, 6, 0, 0)
 
 
 def standard(q, k, v, qv=None, causal=False, left=-1):
-    """o and lse of one sequence (seqlen, heads, head_dim), by the definition."""
+    """Computes o and lse of one sequence (seqlen, heads, head_dim) by the definition."""
     import torch
 
     q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
@@ -41,7 +43,7 @@ def offsets(torch, device, lengths):
 
 
 def of_used(tensors, used_q, used_k, **options):
-    """The same packed: each sequence cut down to what counts, and the rest as documented."""
+    """Computes packed sequences, each cut to its used rows and keys. The rest is as documented."""
     import torch
 
     q, k, v, *qv = (x.double() for x in tensors)
@@ -146,7 +148,7 @@ def test_wrong_numbers_and_shapes_are_refused_by_name(torch, device):
     refused(ValueError, r"^seqused_q: torch.int32 \(3,\), allowed int32 \(2,\), one for each sequence$", seqused_q=cu)
     refused(ValueError, r"^seqused_k: torch.int64 \(2,\), allowed int32", seqused_k=cu[1:].long())
     refused(ValueError, "^seqused_k: list, allowed an array i32$", seqused_k=[1, 2])
-    if device == "cpu":  # on a GPU numbers are not waited for
+    if device == "cpu":  # on a GPU values are not checked, to avoid waiting
         few = torch.tensor([2, 6], dtype=torch.int32)
         refused(ValueError, "^seqused_q: 6 of sequence 1, allowed 0 to its length, 5$", seqused_q=few)
         refused(ValueError, "^seqused_k: -1 of sequence 0, allowed 0 to its length, 4$", seqused_k=few - 3)

@@ -1,4 +1,6 @@
-"""flex_attention with functions that users write, against attention by its definition in float64 and torch's own."""
+"""flex_attention with functions that users write, against attention by its definition in float64 and torch's
+implementation.
+"""
 
 import pathlib
 import re
@@ -18,8 +20,8 @@ BUDGETS = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 
 
 def compare(dtype, given, score=None, mask=None, seed=0, device="cpu", **options):
-    """Both passes of `score` and `mask`, which are cases, on the tensors `given`."""
-    budget, of_gradients = BUDGETS[dtype], 4 if device == "cpu" else 8  # p and ds of 16 bits
+    """Compares both passes of the cases `score` and `mask` on the tensors `given`."""
+    budget, of_gradients = BUDGETS[dtype], 4 if device == "cpu" else 8  # p and ds are rounded to 16 bits
     captures = problems.captures_of(score or mask, seed)
     there = problems.leaves(captures, torch.float64)
     captures = {name: x.to(device) for name, x in captures.items()}
@@ -175,7 +177,8 @@ def test_small_sizes(batch, rows, keys):
         assert keys or (not o.any() and torch.isneginf(lse).all())
 
 
-# Some of each kind: no capture, numbers, tables, a bias, what torch computes of captures, rows that see nothing.
+# Some of each kind: no capture, numbers, tables, a bias, values that torch computes from captures, rows that see no
+# key.
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=lambda x: str(x)[6:])
 @pytest.mark.parametrize(
     "name", ["alibi", "softcap", "band", "t5", "full_bias", "computed_captures", "padding_by_score", "more_functions"]
@@ -199,7 +202,7 @@ def test_scores_on_a_gpu(name, dtype):
         check(f"d{letter}", BUDGETS[dtype] * 8, a.cpu(), b)
 
 
-# Their derivative by q.k is 1, so that their captures have gradients on a GPU.
+# Their derivative by q.k is 1, so their captures can have gradients on a GPU.
 SLOPE_OF_1 = ("band", "t5", "full_bias", "computed_captures", "negative_subscripts", "embedded")
 
 

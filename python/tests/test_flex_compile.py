@@ -1,4 +1,4 @@
-"""flex_attention inside of the graphs of torch.compile."""
+"""flex_attention in graphs of torch.compile."""
 
 import gc
 import weakref
@@ -23,7 +23,7 @@ def of_a_global(score, b, h, q_idx, kv_idx):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_functions_of_every_place(backend):
-    """Of a module, of a closure that was made outside, of one that is made inside, and a method's."""
+    """Functions of a module, of closures made outside and inside, and methods."""
     outer, inner = leaf(HEADS, KEYS, seed=2), leaf(HEADS, seed=3)
 
     class Layer(torch.nn.Module):
@@ -58,7 +58,7 @@ def test_functions_of_every_place(backend):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_scores(name):
-    """Each of them as without a compiler, which test_flex_attention.py compares with float64."""
+    """Compares with the result without a compiler, which test_flex_attention.py compares with float64."""
     given, make = inputs(), SCORES[name]
     c = problems.leaves(problems.captures_of(make, 3))
     mod = make(c)
@@ -74,7 +74,7 @@ def test_scores(name):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_other_values_ask_for_no_other_graph(backend):
-    """Of captured tensors, of q, k and v, and of masks."""
+    """Other values of captured tensors, of q, k and v, and of masks."""
     counter = CompileCounterWithBackend(backend)
 
     def run(q, k, v, table, mask):
@@ -295,7 +295,7 @@ def test_transforms_of_torch_func_are_refused_in_graphs():
 
 
 def test_tensors_are_freed_without_the_collector():
-    """Also those that a graph of the backend `eager` computes for the function at each call."""
+    """Includes tensors that a graph of the backend `eager` computes for the function at each call."""
     given = [x.detach() for x in inputs()]
     computed = []
 

@@ -1,4 +1,4 @@
-"""Block masks inside of the graphs of torch.compile: attend's and torch's, made outside and inside."""
+"""Block masks in graphs of torch.compile: attend's and torch's, made outside and inside."""
 
 import copy
 import gc
@@ -19,7 +19,7 @@ from torch.nn.attention import flex_attention as torchs
 
 
 def problem_of(name):
-    """(a mask's rule, inputs of lengths that suit it, and the lengths)"""
+    """Returns a mask's rule, inputs of suitable lengths, and the lengths."""
     make = MASKS[name]
     rows, keys = flex_masks.lengths(make)
     return make(problems.leaves(problems.captures_of(make, 3))), inputs(rows=rows, keys=keys), rows, keys
@@ -73,7 +73,9 @@ def test_masks_of_torchs(name, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("create", ["attend", "torch"])
 def test_masks_that_are_made_inside(create, backend):
-    """Of tensors that are computed inside: other values, the same graph, and no gradient of the mask's tensors."""
+    """Masks from tensors that are computed inside: other values use the same graph, and the mask's tensors get no
+    gradient.
+    """
     make = attend.create_block_mask if create == "attend" else torchs.create_block_mask
     counter = CompileCounterWithBackend(backend)
 
@@ -121,7 +123,7 @@ def test_lengths_of_masks_may_change():
 
 
 def test_equal_texts_of_other_lengths_have_tiles_of_their_own():
-    """What flex_tiles keeps is for one number of rows and keys."""
+    """The tiles that flex_tiles caches are for one number of rows and keys."""
     text, table = "k <= q && t0[0] == 0", torch.zeros(1, dtype=torch.int32)
     found = [
         _flex_operators._tiles_of_number(torch.ops.attend.flex_tiles([table], text, 1, 1, *n)) for n in ((9, 9), (5, 9))

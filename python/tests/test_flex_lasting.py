@@ -1,4 +1,4 @@
-"""What flex_attention keeps between calls: nothing that is no longer true, and nothing that nobody asks for."""
+"""Data that flex_attention keeps between calls: it must not be stale, and it must be freed when unused."""
 
 import gc
 import weakref
@@ -120,7 +120,7 @@ def test_gradients_that_a_function_stops_are_refused():
 def test_second_derivatives_are_refused():
     q, k, v = inputs(requires_grad=True)
     o = flex_attention(q, k, v, lambda s, b, h, i, j: s * 2)
-    (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)  # of a gradient that asks for none itself
+    (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)  # the gradient itself needs no gradient
     with pytest.raises(attend.Error, match="first derivatives only"):
         (o.sum() + dq.square().sum()).backward()
 

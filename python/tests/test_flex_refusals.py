@@ -1,4 +1,4 @@
-"""What flex_attention refuses: one line that names the argument, the operator, and the user's file and line."""
+"""Calls that flex_attention refuses: one line names the argument, the operator, and the user's file and line."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""Negative subscripts count from the end, and cost nothing where there are none."""
+"""Negative subscripts count from the end, and add no cost to functions without them."""
 
 import pytest
 

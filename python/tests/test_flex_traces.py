@@ -1,4 +1,4 @@
-"""When functions of scores are traced again: never a stale result, and no trace where values alone have changed."""
+"""When score functions are traced again: results are never stale, and changed values alone cause no trace."""
 
 import functools
 import types
@@ -11,13 +11,13 @@ import attend
 from attend._flex import functions, keys
 
 CPU = torch.device("cpu")
-WIDTH = 3  # of `of_globals`
+WIDTH = 3  # read by `of_globals`
 TABLE = torch.arange(8.0)
 
 
 @pytest.fixture
 def traces(monkeypatch):
-    """The number of traces so far, in a list of one."""
+    """Returns the number of traces so far, in a list of one."""
     count = [0]
     plain = functions.trace
 
@@ -31,7 +31,7 @@ def traces(monkeypatch):
 
 
 def scores(mod, rows=6):
-    """With one key, lse is the score."""
+    """Returns the scores. With one key, lse is the score."""
     q, k = torch.zeros(1, 1, rows, 8, dtype=torch.float64), torch.zeros(1, 1, 1, 8, dtype=torch.float64)
     return attend.flex_attention(q, k, k, mod, return_lse=True)[1][0, 0]
 

@@ -1,4 +1,4 @@
-"""tools/gpu_test.py: a report that is begun in one run and finished in the next, with programs that only pretend."""
+"""tools/gpu_test.py: a report that is begun in one run and finished in the next, with fake programs."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ import pytest
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu_test.py"
 
-# For the shell, which is there at once, where an interpreter for each of a hundred pieces would take half a minute.
+# Shell scripts, because starting a Python interpreter for each of a hundred pieces would take half a minute.
 TESTS = r"""#!/bin/sh
 if [ "$1" = --gtest_list_tests ]; then
   case $2 in
@@ -46,7 +46,7 @@ RING = "NcclRing*:GpuRingOfSeveral*:GpuRingError*:RingProcesses*:*EveryWayOfMess
 
 @pytest.fixture
 def run(tmp_path):
-    """The report after a run of the tool with these words before its arguments."""
+    """Returns the report after a run of the tool with these words before its arguments."""
     report = tmp_path / "report.json"
 
     def run(*words, gpus=1):
@@ -107,7 +107,7 @@ def test_what_failed_may_run_again(run):
     run("--only", "tests", "--seconds", "0")
     whole, _ = run("--more")
     assert sorted(whole["tests"]["failures"]) == ["S.t9", "piece 7 ended with status 139"]
-    again, done = run("--again", "S.t3")  # t9 passes when it is not a piece of all
+    again, done = run("--again", "S.t3")  # t9 passes when it does not run as a piece of all tests
     counts = again["tests"]
     assert counts["failures"] == ["piece 7 ended with status 139"] and counts["failed"] == 1 and done.returncode == 1
     assert counts["run"] == whole["tests"]["run"] and counts["again"] == ["S.t3", "S.t9"]

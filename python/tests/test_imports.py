@@ -1,4 +1,4 @@
-"""Who imports whom in the package: every import statement, those inside of functions too, and no circle."""
+"""Imports between the package's modules, including those in functions: there must be no cycle."""
 
 import ast
 import pathlib
@@ -9,7 +9,9 @@ FOLDER = pathlib.Path(attend.__file__).parent
 
 
 def modules_of(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Every module below `folder` by its full name; a package stands for its __init__, a stub for what is compiled."""
+    """Returns every module below `folder` by its full name. A package stands for its __init__, a stub for the compiled
+    module.
+    """
     found = {}
     for path in (path for path in folder.rglob("*.py*") if path.suffix in (".py", ".pyi")):
         parts = (folder.name, *path.relative_to(folder).with_suffix("").parts)
@@ -18,7 +20,7 @@ def modules_of(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imports_of(path: pathlib.Path, known: set[str]) -> set[str]:
-    """The modules of the package that the file names in its import statements."""
+    """Returns the modules of the package that the file's import statements name."""
     named = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -31,7 +33,7 @@ def imports_of(path: pathlib.Path, known: set[str]) -> set[str]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The ways that lead back to where they began, each from its first module."""
+    """Returns the cycles, each from its first module."""
     found, done = [], set()
 
     def walk(name: str, way: list[str]) -> None:

@@ -1,4 +1,6 @@
-"""Ctrl-C during a long call: it ends soon, and the process goes on. A measurement that is ended keeps its results."""
+"""Ctrl-C during a long call: the call ends soon and the process continues. An interrupted measurement keeps its
+results.
+"""
 
 import importlib.util
 import json
@@ -13,7 +15,7 @@ import pytest
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
-# A parent may have told its children to ignore the signal, as shells do for work in the background.
+# A parent may have made its children ignore the signal, as shells do for background jobs.
 PROGRAM = """
 import signal, time
 import numpy as np
@@ -33,7 +35,7 @@ except KeyboardInterrupt:
 print("after", float(attend.attention(small, small, small).sum()), flush=True)
 """
 ONES = "q = np.ones((1, {heads}, {rows}, 64), np.{dtype})"
-# Calls that take many seconds: (preparation, call). float64 always goes to the reference, and NaN does.
+# Calls that take many seconds: (preparation, call). float64 always uses the reference, and so does NaN.
 CALLS = {
     "cpu": (ONES.format(heads=64, rows=16384, dtype="float32"), "attend.attention(q, q, q)"),
     "float64": (ONES.format(heads=1, rows=32768, dtype="float64"), "attend.attention(q, q, q)"),
@@ -86,7 +88,7 @@ def test_ctrl_c_ends_a_long_call_and_leaves_the_process_sane(name):
 
 
 def end_after_the_first_line(words, number):
-    """Runs a measurement whose stdout is a pipe until it has printed a time; (status, what it printed)."""
+    """Runs a measurement with a pipe as stdout until it has printed a time. Returns (status, output)."""
     process = subprocess.Popen(
         [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {words}"],
         stdout=subprocess.PIPE,
@@ -99,7 +101,7 @@ def end_after_the_first_line(words, number):
         lines.append(line)
         if line.endswith(" ms\n"):
             break
-    time.sleep(2)  # in the check of the next row
+    time.sleep(2)  # now it is in the check of the next row
     sent = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -138,7 +140,7 @@ def test_experiments_print_as_they_go_and_keep_their_rows(tmp_path, number):
     assert "interrupted: what was measured until then is here" in out
 
 
-# A call that no signal reaches, as a library's that keeps the processor, on the thread that measures its memory.
+# A call that no signal interrupts, like a library that never returns to Python, on the thread that measures memory.
 BUSY = """
 import sys, time
 from attend._measure import apart, errors, memory

@@ -21,7 +21,7 @@ import jax_problems
 from attend.jax import _call
 
 ON_GPU = jax.default_backend() == "gpu"
-NUM_CASES = 300  # several arrays, the last one in part
+NUM_CASES = 300  # several covering arrays, the last one incomplete
 
 
 def covering_arrays():
@@ -37,7 +37,7 @@ def test_covering_array(index):
     case = CASES[index]
     p = problems.make({**case, "strides": "dense", "dropout_p": 0.0}, np.random.default_rng([SEED, index]))
     truth = solve(p)
-    if case["dlse"]:  # rows that see no key have no loss of their lse
+    if case["dlse"]:  # the loss has no term for the lse of rows that see no key
         p.dlse = np.where(np.isinf(truth["lse"].value), 0, p.dlse)
         truth = solve(p)
     found = jax_problems.run(p, case)
@@ -49,7 +49,7 @@ def test_covering_array(index):
 
 
 def equal(found, want):
-    """To the bit where both were computed on the CPU."""
+    """Expects equal bits if both were computed on the CPU."""
     np.testing.assert_allclose(found, want, rtol=0, atol=2e-5 if ON_GPU else 0)
 
 
@@ -123,7 +123,7 @@ def test_float64(rng):
 
 @pytest.mark.parametrize("return_lse", [False, True])
 def test_scratch_memory_is_asked_for_where_there_is_a_gpu(monkeypatch, rng, return_lse):
-    """With and without an lse to write. The library refuses the question, since no GPU is here; the CPU computes."""
+    """Tests with and without an lse output. The size query fails, because there is no GPU; the CPU computes."""
     monkeypatch.setattr(_call.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(_call._core, "gpus", lambda: ["a GPU"])
     asked = []

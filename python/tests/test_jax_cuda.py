@@ -7,7 +7,7 @@ import sys
 import pytest
 from oracle import Problem, check, solve
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of the GPU's memory
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # otherwise JAX allocates most of the GPU's memory
 np = pytest.importorskip("numpy")
 pytest.importorskip("ml_dtypes")
 jax = pytest.importorskip(
@@ -38,7 +38,7 @@ def test_forward_and_backward(rng, dtype):
 
 
 def test_late_inputs(rng):
-    """The work waits for what is before it on XLA's stream, and what is behind it waits for the work."""
+    """attend's work waits for earlier work on XLA's stream, and later work waits for it."""
     p = problem(rng, np.float32)
     filler = jnp.zeros((4000, 4000), jnp.float32)
 
@@ -53,7 +53,7 @@ def test_late_inputs(rng):
 
 
 def test_scratch_memory_is_xlas(rng):
-    """A program that XLA has planned takes nothing from the library's pool."""
+    """A program that XLA has planned allocates nothing from the library's pool."""
     p = problem(rng, jnp.dtype("bfloat16"))
     tensors = [jnp.asarray(x) for x in (p.q, p.k, p.v)]
     gradients = jax.jit(jax.grad(lambda *x: attend.jax.attention(*x, causal=True).astype(jnp.float32).sum(), (0, 1, 2)))

@@ -1,4 +1,4 @@
-"""Transformations of attend.jax that the covering array lacks: shared operands, other axes, Jacobians, threads."""
+"""Transformations of attend.jax that are not in the covering array: shared operands, other axes, Jacobians, threads."""
 
 import itertools
 import pathlib
@@ -106,7 +106,7 @@ def test_arrays_of_numpy_parameters_and_none():
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="of the CPU's threads")
 @pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="no list of threads here")
 def test_threads_do_not_multiply():
-    """However many threads call, they share one team."""
+    """Any number of calling threads share one thread team."""
     q, k, v = arrays((4, 8, 128, 32), (4, 8, 128, 32), (4, 8, 128, 32))
     run = jax.jit(attend.jax.attention)
     jax.block_until_ready(run(q, k, v))

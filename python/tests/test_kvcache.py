@@ -1,4 +1,4 @@
-"""flash_attn_with_kvcache of both generations, against flash-attn's rules written down in PyTorch."""
+"""flash_attn_with_kvcache of flash-attn 2 and 3, against flash-attn's rules written in PyTorch."""
 
 import pytest
 
@@ -14,7 +14,7 @@ BATCH, HEADS, HEADS_K, DIM, CAPACITY = 3, 4, 2, 32, 48
 
 
 def rotated(x, cos, sin, positions, interleaved):
-    """x (batch, rows, heads, dim) at positions (batch, rows)."""
+    """Rotates x (batch, rows, heads, dim) at positions (batch, rows)."""
     import torch
 
     width = 2 * cos.shape[1]
@@ -30,7 +30,7 @@ def rotated(x, cos, sin, positions, interleaved):
 
 
 def standard(q, k_all, v_all, lengths, causal, window, softcap=0.0, slopes=None, leftpad=None, scale=None, sinks=None):
-    """out and lse of q (batch, rows, heads, dim) and caches (batch, capacity, heads_k, dim) in float64."""
+    """Computes out and lse of q (batch, rows, heads, dim) and caches (batch, capacity, heads_k, dim) in float64."""
     import torch
 
     q, k, v = (x.double().transpose(1, 2) for x in (q, k_all, v_all))
@@ -65,7 +65,7 @@ def close(found, want, dtype):
 
 
 class Cache:
-    """Caches by sequence, the same in flash-attn's arguments, and new keys."""
+    """Caches by sequence, the same as flash-attn's arguments, and new keys."""
 
     def __init__(self, torch, dtype, kind, new):
         capacity = CAPACITY
@@ -186,7 +186,7 @@ def test_packed_rows_of_flash_attn_3(torch):
     lengths = cache.lengths.long() + 4
     want, _ = standard(rotated(q, cos, sin, at, True), cache.k, cache.v, lengths, True, (-1, -1))
     assert close(out, want.flatten(0, 1), q.dtype)
-    # Without new keys their offsets are ignored, as flash-attn does.
+    # Without new keys their offsets are ignored, as in flash-attn.
     again = {"cache_seqlens": cache.lengths + 4, "page_table": options["page_table"], "causal": True}
     out = flash_attn_3.flash_attn_with_kvcache(q.flatten(0, 1), *cache.caches, **again, **packed)
     want, _ = standard(q, cache.k, cache.v, lengths, True, (-1, -1))
@@ -243,7 +243,7 @@ def test_what_is_refused_has_flash_attns_names(torch, generation, name):
     change, kind, start = (REFUSED | (REFUSED_2 if generation == "2" else REFUSED_3))[name]
     cache = Cache(torch, torch.float32, "plain", True)
     q = torch.randn(BATCH, 2, HEADS, DIM)
-    # Numbers stand for tensors.
+    # Numbers are replaced by tensors.
     tensors = {0: torch.randn(BATCH, 2, HEADS_K, DIM), 1: torch.rand(CAPACITY, 8), 2: torch.rand(CAPACITY, 32),
                3: torch.zeros(BATCH, dtype=torch.int64)}  # fmt: skip
     options = {key: tensors[x] if type(x) is int and key != "attention_chunk" else x for key, x in change.items()}

@@ -1,4 +1,4 @@
-"""The parts that the measuring commands share (attend._measure): the catalogue, files, tables, the fused softmax."""
+"""Parts that the measuring commands share (attend._measure): the catalogue, files, tables, the fused softmax."""
 
 import pathlib
 
@@ -77,7 +77,7 @@ def test_means_are_over_what_was_timed():
 
 
 def test_the_path_with_a_fused_softmax(torch, monkeypatch):
-    """Its kernel needs a GPU (test_cuda.py); here its formula stands in, as it is told to the kernel."""
+    """The kernel needs a GPU (test_cuda.py). Here its formula replaces it, with the arguments that the kernel gets."""
     from attend._measure import fused_softmax
 
     def launch(source, p, target, scale, causal):

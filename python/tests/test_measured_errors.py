@@ -1,4 +1,4 @@
-"""attend._measure.reference: what a measured result is compared with, and the faults that the comparison finds."""
+"""attend._measure.reference: the expected values of measured results, and the faults that the comparison detects."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_half_precision_has_a_budget_of_its_own(rng, no_torch):
 
 
 class KnownTruth:
-    """Stands for a Truth whose results are known without a score matrix."""
+    """Replaces a Truth whose results are known without a score matrix."""
 
     def __init__(self, *wanted):
         self.wanted = wanted
@@ -51,12 +51,12 @@ def as_tensor(request):
 
 
 def half_precision(x, rng):
-    """Differs from x by at most a rounding to bfloat16 of each number."""
+    """Returns x with each number changed by at most one bfloat16 rounding."""
     return x * (1 + rng.uniform(-(2.0**-8), 2.0**-8, x.shape))
 
 
 def test_a_forgotten_tile_of_keys_is_found_in_late_rows(rng, as_tensor):
-    """Causal with q = 0, where o is the mean of the values so far: 4.5 in the first row, 0.03 in the last of 16384."""
+    """Causal with q = 0, so o is the mean of the values so far: 4.5 in the first row, 0.03 in the last of 16384."""
     v = rng.standard_normal((8, 16384, 64))
     keys = np.arange(1, 16385)[:, None]
     o = v.cumsum(1) / keys

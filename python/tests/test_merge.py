@@ -17,7 +17,7 @@ CUTS = (0, 3, 3, 40, 64)  # one part has no key
 
 
 def problem(rng, dtype="f32"):
-    """q (2, 4, 5, 16) and 64 keys."""
+    """Returns q (2, 4, 5, 16) and 64 keys."""
     of = dtype_of(dtype)
     q, k, v = (rng.standard_normal(x).astype(of) for x in ((2, 4, 5, 16), (2, 2, 64, 16), (2, 2, 64, 24)))
     return Problem(q, k, v, sinks=rng.standard_normal(4).astype(np.float32))
@@ -73,7 +73,7 @@ def test_layouts_and_results_of_the_caller(rng):
 
 
 def test_shared_prefix(rng):
-    """A prefix that all sequences share is read once, by decode, for all their rows."""
+    """decode reads a prefix that all sequences share only once, for all their rows."""
     prefix_k, prefix_v = (rng.standard_normal((1, 2, 30, 8)).astype(np.float32) for _ in range(2))
     k, v = (rng.standard_normal((3, 2, 10, 8)).astype(np.float32) for _ in range(2))
     q = rng.standard_normal((3, 4, 1, 8)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""NumPy arrays in, NumPy arrays out: every option against the definition in float64."""
+"""NumPy arrays as inputs and outputs: every option against the definition in float64."""
 
 import sys
 import types
@@ -100,7 +100,7 @@ def test_a_row_without_keys_is_zero(rng):
 
 
 def test_a_torch_that_is_not_whole_yet_is_in_nobodys_way(monkeypatch):
-    """As another thread sees it while it is being imported."""
+    """Simulates what another thread sees while torch is being imported."""
     q = np.random.default_rng(SEED).standard_normal((1, 2, 8, 16)).astype(np.float32)
     want = attend.attention(q, q, q)
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))

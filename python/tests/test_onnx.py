@@ -36,7 +36,7 @@ def test_what_is_listed_is_nearer_to_float64_than_what_the_test_expects(name):
 
 
 def formula(q, k, v, offset, window, bias):
-    """O in float64; row i stands at i + offset."""
+    """Computes O in float64. Row i is at position i + offset."""
     group = q.shape[1] // k.shape[1]
     q, k, v = (x.astype(np.float64) for x in (q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)))
     i, j = np.arange(q.shape[2])[:, None] + offset, np.arange(k.shape[2])
@@ -73,7 +73,7 @@ def test_every_window_at_every_offset(seqlen_q, seqlen_k, past):
 
 
 def test_the_band_keeps_what_onnx_keeps():
-    """By the definition, for every small call: the pairs that attend sees in the part it computes are ONNX's."""
+    """Compares the visible pairs with ONNX's definition for every small call."""
     for rows, keys, offset in np.ndindex(5, 6, 8):
         for left in range(-1, 4):
             for right in range(-1, 4):

@@ -1,4 +1,4 @@
-"""torch.onnx.export of programs that call attend, run by ONNX Runtime on attend and by its own operator."""
+"""torch.onnx.export of programs that call attend. ONNX Runtime runs them with attend and with its operator."""
 
 import re
 
@@ -84,7 +84,7 @@ def test_what_torch_itself_exports_runs_on_attend():
 
 
 def test_lse_too():
-    """Also of rows that see no key."""
+    """Includes rows that see no key."""
     options, inputs = {"causal": True, "return_lse": True}, tensors(seqlen_q=9, seqlen_k=6)
     o, lse = run(exported(options, inputs, 24), inputs, with_attend=True)
     wanted_o, wanted_lse = (x.numpy() for x in Program(options)(*inputs))

@@ -1,4 +1,4 @@
-"""attend's operators in ONNX Runtime: models that know nothing of attend, with one line in the session's options."""
+"""attend's operators in ONNX Runtime: unmodified models, with one line in the session's options."""
 
 import ctypes
 import importlib
@@ -21,7 +21,7 @@ import onnx_cases
 from onnx import TensorProto, helper
 
 INVALID = onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument
-# What CMake builds for programs without Python, where it is there.
+# The library that CMake builds for programs without Python, if it exists.
 BUILT = pathlib.Path(__file__).resolve().parents[2] / "build/release/src/ort/libattend_ort.so"
 ELEMENTS = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "f64": TensorProto.DOUBLE}
 DTYPES = {"f32": np.float32, "f16": np.float16, "f64": np.float64}
@@ -40,14 +40,14 @@ def library(request):
 
 def session_of(model, library):
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # refusals come as exceptions
+    options.log_severity_level = 4  # refusals are raised as exceptions
     if library is not None:
         options.register_custom_ops_library(library)
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def model_of(arrays, outputs=("y",), opset=24, **attributes):
-    """A model of one node; the shapes of its inputs are open but for the last dimension."""
+    """Returns a model of one node. All dimensions of its inputs except the last are symbolic."""
     names = [name if name in arrays else "" for name in ALL_INPUTS]
     infos = []
     for name, x in arrays.items():
@@ -76,7 +76,7 @@ def arrays(dtype=np.float32, seqlen_q=5, seqlen_k=7, heads=(4, 2), head_dims=(8,
 
 
 def exact(x, **attributes):
-    """Y in float64 by onnx's reference of the operator."""
+    """Returns Y in float64 by onnx's reference of the operator."""
     from onnx.reference.ops.op_attention import _compute_attention
 
     wide = [x[name].astype(np.float64) for name in "qkv"]
@@ -84,7 +84,7 @@ def exact(x, **attributes):
 
 
 def run_with_bfloat16(session, inputs):
-    """NumPy has no bfloat16 of its own, and ONNX Runtime asks for memory then."""
+    """NumPy has no bfloat16 type, so ONNX Runtime needs raw memory here."""
     values = {}
     for name, x in inputs.items():
         if x.dtype == ml_dtypes.bfloat16:
@@ -124,25 +124,25 @@ def test_a_model_runs_as_before_on_attend(dtype, opset, library):
     truth = exact(x, is_causal=1)
     assert y.dtype == of_runtime.dtype and y.shape == of_runtime.shape
     assert abs(y - truth).max() <= 4 * EPS[dtype] * abs(truth).max()
-    # A wider budget: how often ONNX Runtime rounds is its own affair.
+    # A wider budget, because ONNX Runtime's number of roundings is unknown.
     np.testing.assert_allclose(y, of_runtime, atol=16 * EPS[dtype] * abs(truth).max())
 
 
 def test_it_is_attend_that_runs():
-    """The line of a refusal is attend's, and only with the library."""
+    """The error message is attend's, and appears only with the library."""
     x = arrays() | {"nonpad": np.array([3, 8])}
     model = model_of(x)
     line = "Status Message: nonpad_kv_seqlen: 8, allowed 0 to 7"
     with pytest.raises(INVALID, match=f"INVALID_ARGUMENT.*{line}$"):
         session_of(model, attend.onnx.library_path()).run(None, x)
     try:
-        session_of(model, None).run(None, x)  # in 1.24 it runs
+        session_of(model, None).run(None, x)  # ONNX Runtime 1.24 runs it
     except (INVALID, onnxruntime.capi.onnxruntime_pybind11_state.Fail) as error:
         assert line not in str(error)
 
 
 def test_an_old_runtime_is_refused(library):
-    """By a table of functions that stands for an old ONNX Runtime's."""
+    """A table of functions simulates an old ONNX Runtime."""
     told = []
     create_status = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)(
         lambda code, line: told.append((code, line.decode())) or 1
@@ -180,7 +180,7 @@ def test_three_dimensions(library):
 
 
 def bound(session, x, shapes, fill):
-    """The outputs in memory that holds `fill` before the run, and a function that runs."""
+    """Returns the outputs, in memory that holds `fill` before the run, and a function that runs."""
     binding = session.io_binding()
     for name, a in x.items():
         binding.bind_cpu_input(name, a)
@@ -201,7 +201,7 @@ def with_past(**more):
 
 @pytest.mark.parametrize("outputs", [ALL_OUTPUTS, ALL_OUTPUTS[:1]])
 def test_every_output_is_written_whole(outputs, library):
-    """Also the rows that see no key, and with past keys that no output asks to be joined."""
+    """Includes rows that see no key, and past keys that are not joined into an output."""
     hidden = np.arange(5)[:, None] != 2
     x = with_past(mask=np.broadcast_to(hidden, (5, 10)).copy())
     session = session_of(model_of(x, outputs, qk_matmul_output_mode=3, is_causal=1), library)
@@ -268,7 +268,7 @@ def test_empty_tensors(empty, library):
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("seqlen_q", [1, 5, 9])
 def test_windows_behind_a_past(seqlen_q, dtype, library):
-    """Few rows are decoded by other kernels than many are computed by."""
+    """Few rows use the kernels for decoding, many rows use others."""
     for new, past in ((seqlen_q, 0), (seqlen_q, 300), (3, 40)):
         x = arrays(DTYPES[dtype], seqlen_q, new)
         pasts = {
@@ -337,10 +337,10 @@ def test_the_script_measures(monkeypatch, tmp_path):
     root = pathlib.Path(__file__).resolve().parents[2]
     monkeypatch.syspath_prepend(str(root / "bench"))
     script, file = importlib.import_module("onnx_vs_ort"), tmp_path / "report.json"
-    monkeypatch.setattr(script, "MOST_WAITING", float("inf"))  # other tests run beside this one
+    monkeypatch.setattr(script, "MOST_WAITING", float("inf"))  # other tests run at the same time
     assert script.main(["--seconds", "0", "--case", "decode with past", "--dtype", "f32", "--output", str(file)]) == 0
     (row,) = json.loads(file.read_text())["rows"]
     assert row["ms"].keys() == {"attend", "ort"} and all(x["repeats"] >= 5 for x in row["ms"].values())
-    monkeypatch.setattr(script, "BUDGET", {"f32": 0.0})  # the outputs are compared
+    monkeypatch.setattr(script, "BUDGET", {"f32": 0.0})  # makes the comparison of the outputs fail
     with pytest.raises(SystemExit, match="differs from ONNX Runtime"):
         script.main(["--seconds", "0", "--case", "decode with past", "--dtype", "f32"])

@@ -1,4 +1,4 @@
-"""docs/operations.md names every environment variable, and no other, and its figures are those of the results."""
+"""docs/operations.md lists exactly the environment variables of the code, and its figures match the results."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ def sources(*folders):
 
 
 def variables_of_the_code():
-    """Names in quotation marks, as C++ and Python read them, and those that a shell or make expands."""
+    """Returns names in quotation marks, as C++ and Python read them, and names that a shell or make expands."""
     names = set()
     for text in sources("src", "apps", "include", "python/attend", "python/src", "bench", "tools", "Makefile"):
         names |= set(re.findall(r'"(ATTEND_[A-Z0-9_]+)"', text))

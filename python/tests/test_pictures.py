@@ -1,4 +1,4 @@
-"""python -m attend.bench visualize: what is drawn from result files, and files that make no sense."""
+"""python -m attend.bench visualize: pictures from result files, and invalid files."""
 
 import itertools
 import json
@@ -34,9 +34,9 @@ def test_lines_are_eight_at_most_half_of_them_of_the_peers():
     few = plotting.worth_a_line([figures], peers, best_is_low=True)
     assert few == [*(f"ours{i}" for i in range(4)), *(f"torch{i}" for i in range(4))]
     both = plotting.worth_a_line([figures, {"ours8": 5e3}], peers, True)
-    assert len(both) == style.MOST_LINES and "ours8" in both  # in all panels together; it is the best of the second
+    assert len(both) == style.MOST_LINES and "ours8" in both  # for all panels together; ours8 is the second's best
     assert "ours8" in plotting.worth_a_line([figures], peers, best_is_low=False)
-    assert len(plotting.worth_a_line([figures], {"torch0"}, True)) == style.MOST_LINES  # the best fill the rest
+    assert len(plotting.worth_a_line([figures], {"torch0"}, True)) == style.MOST_LINES  # the best ones fill the rest
     assert set(plotting.worth_a_line([figures], peers, True, None)) == set(figures)
 
 
@@ -104,7 +104,7 @@ def test_a_file_without_sense_is_one_line(kind, lacks, tmp_path, capsys):
 
 
 def test_the_roofline_shows_the_best_of_each_pass():
-    """A kernel that is slow forward may be the fastest there is backward."""
+    """A kernel that is slow in forward may be the fastest in backward."""
     from attend.bench import visualize
 
     row = {"library": "attend", "mode": "forward", "ms": 1.0, "intensity": 5.0}

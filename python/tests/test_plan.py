@@ -1,4 +1,4 @@
-"""attend.explain and attend.prepare: the library's own choice, from sizes alone."""
+"""attend.explain and attend.prepare: the library's choice, made from sizes alone."""
 
 import math
 import os

@@ -1,7 +1,8 @@
-"""python -m attend.profile: reports with known figures in, sentences out. The reports are made up, in ncu's format.
+"""python -m attend.profile: reports with known figures give the expected sentences. The reports are made up, in ncu's
+format.
 
 profile_reports/fma.csv: two kernels, base units, everything measured. latency.csv: messages before the header, units
-with prefixes, every trouble at once. tensor.csv: much of it "n/a".
+with prefixes, every problem at once. tensor.csv: many values are "n/a".
 """
 
 import json
@@ -22,7 +23,7 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def launch(name, **changes):
-    """The last launch of a report with some values replaced; None: not measured."""
+    """Returns the last launch of a report with some values replaced. None means not measured."""
     last = parse((REPORTS / name).read_text())[-1]
     for metric, value in changes.items():
         last.values.pop(metric, None)
@@ -71,7 +72,7 @@ def test_what_is_not_available_is_no_number():
     assert m.get("spill_loads") is None and "instructions that load from local memory" in m.missing
     text = said(TENSOR)
     assert "Not in the report:" in text and "instructions that load from local memory" in text
-    assert "spilled" not in text  # neither "is" nor "is not" was measured
+    assert "spilled" not in text  # spills were not measured, so the text must not mention them
 
 
 @pytest.mark.parametrize("report, bound", [(FMA, "issue"), (LATENCY, "latency"), (TENSOR, "tensor")])
@@ -107,7 +108,7 @@ def test_reasons_to_wait_are_shares_of_the_whole():
     text = said(LATENCY)
     assert text.index("`short_scoreboard`") < text.index("`long_scoreboard`") < text.index("`mio_throttle`")
     assert "`barrier`" not in text and stalls.STALLS["short_scoreboard"].remedy in text
-    assert stalls.STALLS["barrier"].remedy not in said(TENSOR)  # a bound kernel has its remedy elsewhere
+    assert stalls.STALLS["barrier"].remedy not in said(TENSOR)  # a bound kernel has another remedy
 
 
 @pytest.mark.parametrize("reason", stalls.STALLS)
@@ -149,7 +150,7 @@ def test_a_report_with_nothing_in_it_says_so():
     assert verdict.bound == "unknown" and "cannot be said" in verdict.sentences[0]
 
 
-LAST = 19  # the products, where the ladder leads
+LAST = 19  # the tensor-core products, the ladder's last steps
 
 
 def test_the_rungs_are_those_of_the_ladder():
@@ -188,7 +189,7 @@ def test_other_kernels_have_no_rung():
 def test_the_command_explains_a_report(tmp_path):
     done = run("--report", REPORTS / FMA, "--json", tmp_path / "deep" / "profile.json")
     assert done.returncode == 0, done.stderr
-    assert "attend_fa2_backward grid (4096, 1, 1)" in done.stdout  # the longest of the two
+    assert "attend_fa2_backward grid (4096, 1, 1)" in done.stdout  # the longer of the two
     data = json.loads((tmp_path / "deep" / "profile.json").read_text())
     assert data["kernel"] == "attend_fa2_backward" and data["gpu"] == "NVIDIA H200" and data["problem"] is None
     assert [x["kernel"] for x in data["launches"]] == ["attend_fa2_backward_prepare", "attend_fa2_backward"]

@@ -1,4 +1,4 @@
-"""attention_qkvpacked: q, k and v in one tensor, whose gradient is one tensor too, against attention of the three."""
+"""attention_qkvpacked: q, k and v in one tensor with one gradient, against attention of three tensors."""
 
 import itertools
 
@@ -31,7 +31,7 @@ def loss_of(results):
 
 
 def is_direct(torch):
-    """Whether the library reads the one tensor itself."""
+    """Returns whether the library reads the packed tensor directly."""
     from attend.torch import _direct
 
     return _direct.HAS_EXCHANGE_TABLE
@@ -43,7 +43,7 @@ def is_direct(torch):
 def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
     if dtype == "float64" and device != "cpu":
         pytest.skip("float64 is the CPU's")
-    # Without it the order of sums in dq changes from run to run.
+    # Without `deterministic` the order of sums in dq changes from run to run.
     options = {**OPTIONS[name], "return_lse": return_lse, "deterministic": True}
     packed, others = inputs(torch, device, 2, 37, 3, 4, 24, dtype=dtype)
     found, want = attend.attention_qkvpacked(packed, **options), separate(others, **options)
@@ -66,7 +66,7 @@ def test_it_is_attention_of_the_three(torch, device, name, dtype, return_lse):
 @pytest.mark.parametrize("shape", [(1, 1, 3, 1, 64), (3, 130, 3, 2, 64), (2, 77, 3, 3, 128), (1, 65, 3, 2, 100),
                                    (2, 200, 3, 1, 20), (1, 70, 3, 1, 160)])  # fmt: skip
 def test_gradients_against_float64(torch, device, shape, dtype, deterministic):
-    """Where the three gradients lie side by side the kernels' stores have other strides, and other alignment."""
+    """With the three gradients side by side, the kernels' stores have other strides and another alignment."""
     torch.use_deterministic_algorithms(False)  # as in training
     torch.utils.deterministic.fill_uninitialized_memory = True
     packed, _ = inputs(torch, device, *shape, dtype=dtype)
@@ -82,7 +82,7 @@ def test_gradients_against_float64(torch, device, shape, dtype, deterministic):
 
 
 def test_every_stride_is_right(torch, device):
-    """Whatever way they go: rows apart, elements that share memory, a last dimension that is not dense, no rows."""
+    """Tests all routes: rows apart, elements that share memory, a last dimension that is not dense, no rows."""
     packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
     transposed = torch.randn(3, 2, 16, 2, 9, device=device).permute(3, 4, 0, 1, 2).requires_grad_()
     one_head, one_column = (torch.randn(2, 9, 3, *x, device=device).requires_grad_() for x in ((1, 16), (2, 1)))
@@ -224,7 +224,7 @@ def test_heads_side_by_side_of_flash_attn_3(torch, device):
 
 @pytest.mark.parametrize("wants", [1, np.True_, "yes", 0, ""])
 def test_whatever_is_true_asks_for_lse(torch, device, wants):
-    """Also for calls that the library leaves to Python: float64, rows that are not dense, and tensors to cast."""
+    """Includes calls that the library leaves to Python: float64, rows that are not dense, and tensors to cast."""
     packed, _ = inputs(torch, device, 2, 9, 3, 2, 16)
     calls = (
         lambda x: attend.attention_qkvpacked(x, return_lse=wants),

@@ -1,4 +1,4 @@
-"""Caches of 8 bits from Python: NumPy with ml_dtypes and torch, factors of every shape, and what is refused."""
+"""8-bit caches from Python: NumPy with ml_dtypes and torch, factors of every shape, and refusals."""
 
 import pytest
 
@@ -18,7 +18,7 @@ SHAPES = {"one": (), "heads": (HEADS_K,), "sequences": (SEQUENCES, HEADS_K), "ro
 
 
 def rounded(x, dtype):
-    """x in the dtype, as append is to round it."""
+    """Returns x in the dtype, rounded as append must round it."""
     if dtype == "i8":
         return np.clip(np.rint(x), -128, 127).astype(np.int8)
     return np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn)
@@ -39,7 +39,7 @@ class Cache:
         return dict(page_table=self.table, seqlens_k=LENGTHS, k_descale=self.k_descale, v_descale=self.v_descale)
 
     def numbers(self, s):
-        """Keys and values of a sequence in float64, (1, heads, length, dim)."""
+        """Returns keys and values of a sequence in float64, (1, heads, length, dim)."""
         parts = []
         for elements, descale in ((self.k, self.k_descale), (self.v, self.v_descale)):
             pages = elements[self.table[s]].astype(np.float64)

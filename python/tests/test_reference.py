@@ -40,7 +40,7 @@ def test_the_site_has_a_page_of_every_module():
 
 
 def undocumented(folder, headers):
-    """What Doxygen finds: docs/site/doxygen.py, in a process of its own."""
+    """Returns Doxygen's findings, from docs/site/doxygen.py in a separate process."""
     code = "import doxygen, pathlib, sys; print(*doxygen.run(*map(pathlib.Path, sys.argv[1:])), sep='\\n')"
     line = [sys.executable, "-c", code, folder, headers]
     done = subprocess.run(line, cwd=SITE, capture_output=True, text=True, check=True)

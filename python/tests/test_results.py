@@ -1,4 +1,4 @@
-"""Tables and pictures of measurements: none passes for newer than its result file, or for one of the present code."""
+"""Tables and pictures of measurements: none may claim to be newer than its result file or code."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ PRESENT = {"kernels/common": "aa", "kernels/sm90": "bb", "src/cpu": "cc"}
 
 @pytest.fixture
 def script(monkeypatch):
-    """A module of bench/ by its name, loaded anew."""
+    """Returns a module of bench/ by its name, newly loaded."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     for path in (ROOT / "bench").glob("*.py"):
         monkeypatch.delitem(sys.modules, path.stem, raising=False)
@@ -29,7 +29,7 @@ def test_no_section_is_forgotten(script):
     made = {(section.page.name, section.name) for section in script("documents").sections()}
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for line in page.read_text().splitlines():
-            if line.startswith("<!-- begin ") and page.name != "hugging_face.md":  # that one is of no measurement
+            if line.startswith("<!-- begin ") and page.name != "hugging_face.md":  # it shows no measurement
                 assert (page.name, line.split()[2]) in made
 
 
@@ -66,9 +66,9 @@ def test_a_file_that_is_a_list_of_rows_has_no_recorded_age(script):
 
 @pytest.fixture
 def section(script, monkeypatch, tmp_path):
-    """A page with a section, made of a result file that is of the present code."""
+    """Returns a page with a section made from a result file of the current code."""
     report = script("report")
-    report.style()  # of the checkout
+    report.style()  # the checkout's style
     monkeypatch.setattr(report, "ROOT", tmp_path)
     monkeypatch.setattr(report, "present_sources", lambda: PRESENT)
     page, file = tmp_path / "page.md", tmp_path / "results" / "a.json"

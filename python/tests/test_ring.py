@@ -1,6 +1,6 @@
 """attend.ring.ring_attention on processes of torch.distributed: options, shardings, sizes in a covering array.
 
-Each result is held to the budgets of one device against float64, and to `attend.attention` of the whole.
+Each result is compared with float64 under the budgets of one device, and with `attend.attention` of the full problem.
 """
 
 import inspect
@@ -35,7 +35,7 @@ SHARDINGS = OPTIONS["sharding"]
 
 
 def tensor(x, device, dtype=None):
-    """NumPy's values as a torch tensor; bfloat16 and float16 by way of float64."""
+    """Returns NumPy's values as a torch tensor. bfloat16 and float16 are converted through float64."""
     import torch
 
     if x is None:
@@ -52,12 +52,12 @@ def numbers(x):
 
 
 def rows_of(x, whole_rows, **kw):
-    """The rank's rows of a bias or mask, where it has any of its own."""
+    """Returns the rank's rows of a bias or mask, if it has separate rows."""
     return x if x is None or x.dim() < 2 or x.shape[-2] != whole_rows or whole_rows == 1 else ring.shard(x, -2, **kw)
 
 
 def run_case(rank, size, device, case, p, seed):
-    """One rank of a case: its rows of o, lse, dq, dk, dv."""
+    """Runs one rank of a case. Returns its rows of o, lse, dq, dk, dv."""
     import torch
 
     sharding, layout = case["sharding"], case["layout"]
@@ -89,7 +89,7 @@ def run_case(rank, size, device, case, p, seed):
 
 
 def algorithm_of(case, size):
-    """That of the case, or another one where the heads cannot be dealt out."""
+    """Returns the case's algorithm, or another one if the heads cannot be divided."""
     algorithm = case["algorithm"]
     cannot = any(heads % (size if algorithm == "all_to_all" else 2) for heads in case["heads"])
     is_dealt_out = algorithm in ("all_to_all", "two_level")
@@ -132,7 +132,7 @@ PLAIN = dict(
 @pytest.mark.parametrize("algorithm", OPTIONS["algorithm"])
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_it_is_attention_of_the_whole(ranks, sharding, algorithm, rng):
-    """Of one device, but for the order of sums."""
+    """Equals one device up to the order of sums."""
     case = PLAIN | {"heads": (8, 4), "sharding": sharding, "algorithm": algorithm}
     p = problems.make(case, rng)
     o, lse = attend.attention(p.q, p.k, p.v, causal=True, return_lse=True)
@@ -145,7 +145,7 @@ def test_it_is_attention_of_the_whole(ranks, sharding, algorithm, rng):
 
 
 def dropped(rank, size, device, sharding, seed):
-    """The rank's rows of the probabilities after dropout: v is the identity."""
+    """Returns the rank's rows of the probabilities after dropout: v is the identity."""
     import torch
 
     q, v = torch.zeros(2, 3, 40, 8), torch.eye(40).expand(2, 3, 40, 40)
@@ -260,7 +260,7 @@ def test_explain():
     assert set(found) == {"exchange", "all_gather", "all_to_all", "two_level"}
     assert sum(entry["chosen"] for entry in plan) == 1
     assert found["all_to_all"]["lack"] and not found["exchange"]["lack"]  # 2 heads of k on 4 ranks
-    # Keys and values of a rank go to three others.
+    # Keys and values of a rank are sent to three others.
     assert found["exchange"]["sent_bytes"] == 3 * (65536 // 4) * 2 * (128 + 128) * 2
     assert len(found["exchange"]["steps"]) >= 4 and found["exchange"]["estimated_us"] > 0
     for options, text in (
@@ -303,7 +303,7 @@ def test_a_wrong_shard_is_named(options, text):
 
 
 def dropped_without_a_seed(rank, size, device):
-    """Two calls' probabilities after dropout, by generators of torch that differ from rank to rank."""
+    """Returns the probabilities after dropout of two calls, with torch generators that differ from rank to rank."""
     import torch
 
     torch.manual_seed(100 + rank)

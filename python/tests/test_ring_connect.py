@@ -1,4 +1,4 @@
-"""How ranks find each other: with other pasts, after a try that failed, after an interrupt, and within torch.func."""
+"""How ranks connect: with different histories, after a failed attempt, after an interrupt, and within torch.func."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def on_cpus(ring_device):
 
 
 def run_with_another_past(rank, size, device, folder):
-    """Rank 0 has been a ring by itself, in a job that is over."""
+    """Rank 0 was a one-rank ring in an earlier job."""
     import torch.distributed as dist
 
     x = normal(device, 1, 1, 4, 8)
@@ -49,7 +49,7 @@ def test_ranks_need_not_have_the_same_past(new_ranks, tmp_path):
 
 
 def run_after_a_try(rank, size, device, late):
-    """The ranks but one try to connect and give up; then all do."""
+    """All ranks but one try to connect and give up. Then all connect."""
     import torch.distributed as dist
 
     group = dist.new_group(list(range(size)))

@@ -1,7 +1,7 @@
-"""ring-flash-attention's functions by their names: what its own tests claim, as equalities with one device.
+"""ring-flash-attention's functions by their names. The claims of its tests are checked as equalities with one device.
 
-Those tests print differences of out, lse and the gradients of qkv between `flash_attn`'s functions on the whole and the
-ring's on the rank's rows, in bfloat16, causal, 5 heads, for each way of dealing out the tokens, dense and packed.
+Those tests print differences of out, lse and the gradients of qkv between `flash_attn`'s functions on the full problem
+and the ring's on the rank's rows, in bfloat16, causal, 5 heads, for each sharding, dense and packed.
 """
 
 import inspect
@@ -16,11 +16,11 @@ from attend._drop_in import StandIn
 from attend.flash_attn import flash_attn_qkvpacked_func, flash_attn_varlen_qkvpacked_func
 
 PREFIXES = {"ring_flash_attn": "contiguous", "zigzag_ring_flash_attn": "zigzag", "stripe_flash_attn": "striped"}
-TOLERANCE = {"bfloat16": 2.0**-6, "float32": 1e-5}  # of the largest magnitude: two roundings of bfloat16
+TOLERANCE = {"bfloat16": 2.0**-6, "float32": 1e-5}  # relative to the largest magnitude: two roundings of bfloat16
 
 
 def forms(prefix):
-    """The functions of a prefix with q, k, v to pass, by what is packed."""
+    """Returns the functions with a prefix and their q, k, v arguments, by packed form."""
     return {
         "": lambda qkv, axis: (qkv.select(axis, 0), qkv.select(axis, 1), qkv.select(axis, 2)),
         "_kvpacked": lambda qkv, axis: (qkv.select(axis, 0), qkv.narrow(axis, 1, 2)),
@@ -36,7 +36,7 @@ def same_numbers(name, found, want):
 
 
 def inputs(device, dtype, *shape):
-    """qkv and dout, alike on every rank."""
+    """Returns qkv and dout, the same on every rank."""
     import torch
 
     random = torch.Generator().manual_seed(len(shape) + shape[1])
@@ -82,7 +82,7 @@ def run_varlen(rank, size, device, prefix, form, dtype_name, causal):
     import torch
 
     sharding, dtype = PREFIXES[prefix], getattr(torch, dtype_name)
-    offsets = [0, 8, 40, 88]  # multiples of two pieces a rank, as the tests of ring-flash-attention have them
+    offsets = [0, 8, 40, 88]  # multiples of two pieces per rank, as in the tests of ring-flash-attention
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32, device=device)
     qkv, dout = inputs(device, dtype, 88, 3, 5, 32)
     whole = qkv.clone().requires_grad_()
@@ -174,7 +174,9 @@ def test_llama3_of_grouped_heads(ranks):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("cu_seqlens", [[0, 7, 14, 16], [0, 16], [0, 2, 2, 16, 16], [0, 8, 16]], ids=str)
 def test_llama3_prepare(cu_seqlens, causal):
-    """Each of 8 ranks has its rows, and of their sequences the keys that they need: causal ones end together."""
+    """Each of 8 ranks has its rows, and the keys that their sequences need. With causal, the keys end at the same
+    position as the rows.
+    """
     import torch
 
     given = torch.tensor(cu_seqlens, dtype=torch.int32)
@@ -195,7 +197,7 @@ def test_llama3_prepare(cu_seqlens, causal):
 
 
 def run_dropout(rank, size, device, prefix):
-    """The same entries as on one device with the seed that rank 0 draws; ranks' generators differ."""
+    """Drops the same entries as one device with the seed that rank 0 draws. The ranks' generators differ."""
     import attend
     import torch
 
@@ -216,7 +218,7 @@ def test_dropout_is_that_of_one_device(ranks, prefix):
 
 
 def test_names_and_positional_orders():
-    """Those of ring-flash-attention."""
+    """The names and orders of ring-flash-attention."""
     options = ["dropout_p", "softmax_scale", "causal", "window_size", "alibi_slopes", "deterministic"]
     options += ["return_attn_probs", "group"]
     lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "heads_k_stride", "local_k_slice"]
@@ -254,7 +256,7 @@ def test_llama3_refuses_what_it_cannot_place(name):
 
 
 def run_llama3_refused(rank, size, device, name):
-    """Rank 0 has an argument that is wrong, among those that differ from rank to rank; then it has not."""
+    """Rank 0 has an invalid argument, among those that may differ from rank to rank. The next call is valid."""
     import torch
 
     cu_seqlens = torch.tensor([0, 5, 8 * size], dtype=torch.int32, device=device)

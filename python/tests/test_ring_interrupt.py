@@ -1,4 +1,6 @@
-"""Ctrl-C on one rank of a ring: KeyboardInterrupt there, always, and on the others an error that says so, soon."""
+"""Ctrl-C on one rank of a ring always raises KeyboardInterrupt there. The other ranks soon get an error that names the
+cause.
+"""
 
 import importlib.util
 import os
@@ -27,7 +29,7 @@ PROGRAM = pathlib.Path(__file__).with_name("ring_mpi_interrupt.py")
 
 
 def outcome_of(call, after):
-    """What calls, one after another, end by, if a signal comes after so many seconds (None: none does)."""
+    """Returns the exception that ends a series of calls if a signal arrives after `after` seconds (None: no signal)."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     start = time.monotonic()
     try:
@@ -87,7 +89,7 @@ def test_an_interrupt_is_keyboard_interrupt_and_told(ranks, ring_device, size, w
 
 
 def run_interrupted_while_waiting(rank, size, device):
-    """Rank 0 waits for rank 1, which comes after the interrupt."""
+    """Rank 0 waits for rank 1, which arrives after the interrupt."""
     import torch.distributed as dist
 
     group = dist.new_group(list(range(size)))

@@ -1,4 +1,4 @@
-"""attend.ring on MPI communicators: the program of ring_mpi_program.py on several processes."""
+"""attend.ring on MPI communicators: runs ring_mpi_program.py on several processes."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ from conftest import SEED
 pytest.importorskip("numpy")
 
 PROGRAM = pathlib.Path(__file__).with_name("ring_mpi_program.py")
-# More ranks than cores, and root: Open MPI's --oversubscribe and --allow-run-as-root, which other MPIs do not know.
+# More ranks than cores, and root: Open MPI's --oversubscribe and --allow-run-as-root, which other MPIs do not have.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",

@@ -1,4 +1,4 @@
-"""A front end's refusal on one rank alone: all ranks raise the same, soon, and the ring is as good as new."""
+"""A front end refuses a call on one rank: all ranks soon raise the same error, and the ring works afterwards."""
 
 import time
 
@@ -27,7 +27,7 @@ def text_of(call):
 
 
 def run_refused(rank, size, device, name, refusing):
-    """The text of the refusal, and whether the call that follows is right."""
+    """Returns the text of the refusal, and whether the next call is right."""
     import torch
 
     x = normal(device, 1, 2, 4, 8)
@@ -95,7 +95,7 @@ def test_a_refusal_on_one_rank_is_raised_by_all(ranks, size, refusing, name):
     outcomes = ranks(size).run(run_refused, name, refusing)
     texts = [text for text, _ in outcomes]
     assert all(good for _, good in outcomes), texts
-    if name == "option":  # Python's own error on the rank that makes it
+    if name == "option":  # the rank that causes it gets Python's error
         assert texts[refusing] == REFUSALS[name]
         others = f"ArgumentError: {REFUSALS[name]} (rank {refusing})"
         assert all(text == others for rank, text in enumerate(texts) if rank != refusing)
@@ -105,7 +105,7 @@ def test_a_refusal_on_one_rank_is_raised_by_all(ranks, size, refusing, name):
 
 
 def run_refused_first(rank, size, device, group_ranks, name):
-    """In the first call on a group, for which nothing is connected yet."""
+    """Refuses the first call on a group, before anything is connected."""
     import torch.distributed as dist
 
     group = dist.new_group(group_ranks)
@@ -130,7 +130,7 @@ def test_a_refusal_of_the_first_call_is_raised_by_all(ranks, name):
 
 
 def run_refused_gradients(rank, size, device):
-    """Rank 1 has another gradient of o than the operator takes."""
+    """On rank 1, the gradient of o is not what the operator accepts."""
     import torch
 
     x = normal(device, 1, 2, 4, 8).requires_grad_()
@@ -224,7 +224,7 @@ def test_a_refusal_within_context_parallel_is_raised_by_all(ranks, name, start):
 
 
 def run_unseeded(rank, size, device):
-    """Nothing names a seed: the whole result of two calls, and whether gradients drop what forward dropped."""
+    """Without a seed: returns the full results of two calls, and whether gradients drop what forward dropped."""
     import torch
 
     torch.manual_seed(100 + rank)  # the ranks' generators differ
@@ -235,12 +235,12 @@ def run_unseeded(rank, size, device):
         o = ring.ring_attention(q, k, v, dropout_p=0.5)
         draws.append(ring.unshard(o, 2).detach())
     torch.set_rng_state(state)
-    seed = int(torch.randint(2**62, ()))  # what this rank has drawn
+    seed = int(torch.randint(2**62, ()))  # the seed that this rank has drawn
     return [x.cpu().numpy() for x in draws], seed, torch.autograd.grad(o.sum(), v)[0].cpu().numpy()
 
 
 def test_ranks_without_a_seed_drop_by_what_rank_0_draws(ranks):
-    """As one device does with that seed, forward and backward."""
+    """Equals one device with that seed, forward and backward."""
     import torch
 
     outcomes = ranks(2).run(run_unseeded)

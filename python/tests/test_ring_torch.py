@@ -1,4 +1,4 @@
-"""attend.ring within torch: compilers, groups, context_parallel."""
+"""attend.ring in torch: compilers, groups, context_parallel."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from ring_ranks import normal
 
 
 def run_compiled(rank, size, device, dropout_p):
-    """A program with a ring in it, compiled and not: o and the gradients."""
+    """Runs a program with a ring in it, compiled and not. Returns o and the gradients."""
     import torch
     import torch.distributed as dist
 
@@ -95,7 +95,7 @@ def test_ranks_need_not_have_as_many_groups(new_ranks):
 
 
 def run_groups(rank, size, device):
-    """Rows and columns of a mesh are rings of their own, and their contexts go with them."""
+    """Rows and columns of a mesh are separate rings, and their contexts are freed with them."""
     import torch
     import torch.distributed as dist
     from attend.ring import _contexts
@@ -124,7 +124,7 @@ def test_groups(ranks):
 class TestContextParallel:
     @staticmethod
     def run_model(rank, size, device, sharding):
-        """A small model of torch's, which knows nothing of rings: logits and gradients are those of the whole."""
+        """A small torch model without ring code: logits and gradients equal those of the full problem."""
         import torch
         from torch import nn
 
@@ -160,7 +160,7 @@ class TestContextParallel:
             its.backward(retain_graph=True)
             found = [p.grad.clone() for p in model.parameters()]
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            its.backward()  # the positions are not those that the graph has kept
+            its.backward()  # the positions differ from those that the graph has saved
         assert torch.equal(tokens, before[0]) and torch.equal(positions, before[2])
         assert torch.equal(labels, ring.shard(before[1], 1, sharding=sharding))
         assert (mine - ring.shard(logits, 1, sharding=sharding)).abs().max() <= 1e-5
@@ -235,12 +235,12 @@ def run_counted(rank, size, device):
 
 
 def test_operations_are_counted(ranks):
-    """A rank's 6 rows and all 12 keys: two products forward, five backward."""
+    """A rank's 6 rows and all 12 keys: two products in forward, five in backward."""
     assert ranks(2).run(run_counted) == [7 * 2 * (2 * 6 * 12) * 8] * 2
 
 
 def run_with_a_pretended_gpu(rank, size, device):
-    """What the library is asked for where tensors are on GPUs."""
+    """Records what is requested from the library for tensors on GPUs."""
     import torch.distributed as dist
     from attend import _core
     from attend.ring import _contexts
@@ -250,7 +250,7 @@ def run_with_a_pretended_gpu(rank, size, device):
     _core.make_nccl_ring = lambda *arguments: found.append(arguments)
     _core.ring_agree = lambda context, name, value: found.append(value)
     try:
-        # Not the group's first ranks: the id has to come from the group's own rank 0.
+        # Not the group's first ranks: the id must come from the group's rank 0.
         group = dist.new_group([1, 2, 3])
         if rank > 0:
             _contexts.of_group(group.group_name, 5)
@@ -267,6 +267,6 @@ def test_ranks_on_gpus_have_the_id_of_the_groups_first(ranks, ring_device):
     made = bytes([1]) * 128
     assert outcomes[0] == []
     for rank in (1, 2, 3):
-        moves = ["one with tensors on cuda, for the first time"] * 2  # said in the ring that the ranks are at
+        moves = ["one with tensors on cuda, for the first time"] * 2  # announced in the ring that the ranks use now
         rings = [(made, rank - 1, 3, 5, 300.0, True), (made, rank - 1, 3, 1, 7, True)]
         assert outcomes[rank] == [moves[0], rings[0], moves[1], rings[1]]

@@ -1,4 +1,4 @@
-"""tools/same_results.py: the installed package against itself, and against packages that pretend to be later builds."""
+"""tools/same_results.py: the installed package against itself, and against packages that simulate later builds."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ from same_bits.compare import Outcome, Result, difference
 from same_bits.run import passes_of
 
 INSTALLED = pathlib.Path(attend.__file__).resolve().parent
-# A package that is the installed one, but for what follows.
+# The installed package with the code below added.
 PRETENDED = """
 import pathlib
 _installed = pathlib.Path({installed!r})
@@ -76,7 +76,7 @@ def backward(dout, q, *rest, **options):
 
 @pytest.fixture
 def pretended(tmp_path):
-    """pretended(text): the folder of a package that is the installed one with `text` behind it."""
+    """Returns pretended(text), which makes a folder with the installed package and `text` appended."""
 
     def make(text):
         (tmp_path / "attend").mkdir()
@@ -88,7 +88,7 @@ def pretended(tmp_path):
 
 
 def run(tmp_path, base, new, *words, num_cases=40):
-    """The report, and the process that is done."""
+    """Returns the report and the finished process."""
     report = tmp_path / "report.json"
     given = ["--base", base, "--new", new, "--seed", "3", "--cases", num_cases, "--json", report, *words]
     done = subprocess.run(
@@ -243,7 +243,7 @@ def test_differences_of_bfloat16_are_of_its_values():
 
 
 class Sides:
-    """Two builds with a dq that changes with each run, and each with a dk of its own."""
+    """Two builds whose dq changes with each run, and whose dk differs between the builds."""
 
     def __init__(self):
         self.runs = 0

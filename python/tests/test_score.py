@@ -1,4 +1,4 @@
-"""Scores of the caller's own: text and captures, against attention by the definition in float64."""
+"""Custom scores: text and captures, against attention by the definition in float64."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def captured(rng):
 
 
 def scores(q, k, captures):
-    """By NumPy in float64."""
+    """Computes the scores with NumPy in float64."""
     q, k = (np.asarray(x, np.float64) for x in (q, np.repeat(k, HEADS // HEADS_K, 1)))
     s = np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(DIM)
     i, j = np.arange(ROWS)[:, None], np.arange(KEYS)[None]
@@ -169,7 +169,7 @@ def test_torch_gradients_are_those_of_numpy(torch, rng):
 
 
 def layouts(torch, t):
-    """The same values (HEADS, 8) in other memory: none of it is read in place but the last one."""
+    """Returns the same values (HEADS, 8) in other memory layouts. Only the last one is read in place."""
     wide = torch.full((HEADS, 16), float("nan"))
     wide[:, ::2] = t
     rows = torch.full((2 * HEADS, 8), float("nan"))

@@ -1,4 +1,4 @@
-"""Scores that are texts inside of graphs: torch.compile, torch.export, AOTInductor, opcheck, and refusals."""
+"""Scores given as text in graphs: torch.compile, torch.export, AOTInductor, opcheck, and refusals."""
 
 import io
 import subprocess
@@ -66,7 +66,7 @@ def test_other_values_and_lengths_make_no_other_graph():
     layer, counter = Layer(), CompileCounterWithBackend("aot_eager")
     run = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
     run(*inputs())
-    count = counter.frame_count  # Dynamo starts once more where it meets a number, such as cap
+    count = counter.frame_count  # Dynamo starts again when it meets a number, such as cap
     for rows in (ROWS, 33, 40):
         with torch.no_grad():
             layer.table.add_(0.5)
@@ -128,7 +128,7 @@ print("the same")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names a library of Linux")
 def test_a_package_of_aotinductor(tmp_path):
-    """In a process of its own, as that of test_torch_operators.py, which says why the library has a name."""
+    """Runs in a separate process, like the test in test_torch_operators.py, which explains the library's name."""
     command = [sys.executable, "-W", "ignore", "-c", PACKAGE, str(tmp_path / "layer.pt2")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr
@@ -142,7 +142,7 @@ attend.attention(q, q, q, score="score + 1")
 
 
 def test_a_program_ends_in_silence():
-    """The extension module tells what outlives it."""
+    """The extension module reports objects that outlive it."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and done.stderr == "", done.stderr
 

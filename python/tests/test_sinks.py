@@ -1,4 +1,4 @@
-"""Sinks: a score that belongs to no key, against a softmax in float64 with one column more."""
+"""Sinks: a score that belongs to no key, against a softmax in float64 with one more column."""
 
 import pytest
 
@@ -78,7 +78,7 @@ def test_one_packed_tensor(torch, device, dtype, shape):
 
 
 def standard_packed(q, k, v, sinks):
-    """Causal, sequence by sequence."""
+    """Computes causal attention sequence by sequence."""
     import torch
 
     results, at_q, at_k = [], 0, 0
@@ -94,7 +94,7 @@ def standard_packed(q, k, v, sinks):
 @pytest.mark.parametrize("shape", [(HEADS,), (len(LENGTHS), HEADS)], ids=str)
 @pytest.mark.parametrize("dtype", BUDGETS)
 def test_packed_sequences(torch, device, dtype, shape):
-    """One of them has no row, one has no key."""
+    """One of the sequences has no row, one has no key."""
     (*tensors, dout), dlse, offsets = packed(torch, device, dtype)
     sinks = torch.randn(shape, device=device)
 
@@ -105,7 +105,7 @@ def test_packed_sequences(torch, device, dtype, shape):
     doubles = [x.double() for x in (*tensors, sinks)]
     want = gradients(standard_packed, doubles, dout.double(), dlse.double())
     rows = torch.tensor([length for length, _ in LENGTHS], device=device)
-    of_rows = doubles[3].expand(len(LENGTHS), HEADS).repeat_interleave(rows, 0).mT  # each row's sink
+    of_rows = doubles[3].expand(len(LENGTHS), HEADS).repeat_interleave(rows, 0).mT  # the sink of each row
     o, dout = (x.double().transpose(0, 1) for x in (want[0], dout))
     size = ((of_rows - want[1]).exp() * (dlse.abs() + (dout * o).abs().sum(-1))).sum(-1)
     sizes = [*(x.abs().max() for x in want[:-1]), size.expand(shape)]
@@ -117,7 +117,7 @@ def test_packed_sequences(torch, device, dtype, shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_numpy(torch, dtype, shape):
-    """forward and backward of arrays; dsinks stands behind dbias."""
+    """forward and backward of arrays. dsinks is the result after dbias."""
     import problems
     from oracle import Problem, check, solve
 
@@ -166,10 +166,10 @@ def test_numpy_is_torch(torch):
 
 @pytest.mark.parametrize("dtype", BUDGETS)
 def test_minus_infinity_is_no_sink(torch, device, dtype):
-    """Bit for bit, also in rows that see no key."""
+    """Compares bit for bit, also in rows that see no key."""
     *tensors, dout, dlse = inputs(torch, device, 70, 37, dtype)
     sinks = torch.full((HEADS,), float("-inf"), device=device)
-    # Of one backend: on a GPU the choice may depend on the sinks.
+    # Uses one backend, because on a GPU the choice may depend on the sinks.
     options = {"causal": True, "return_lse": True, "compute": "simt" if device == "cuda" else "cpu"}
     call = lambda q, k, v, sinks: attend.attention(q, k, v, sinks=sinks, **options)
     *found, dsinks = gradients(call, (*tensors, sinks), dout, dlse)
@@ -180,7 +180,7 @@ def test_minus_infinity_is_no_sink(torch, device, dtype):
 
 @pytest.mark.parametrize("keys", [0, 5])
 def test_a_row_without_keys_is_its_sink(torch, device, keys):
-    """o = 0, lse = sink, and its dlse goes to the sink."""
+    """o = 0, lse = sink, and the sink's gradient is the row's dlse."""
     q, k, v, dout, dlse = inputs(torch, device, keys + 3, keys)
     sinks = torch.tensor([0.5, -3.0, 80.0, -200.0], device=device)
     call = lambda q, k, v, sinks: attend.attention(q, k, v, causal=True, sinks=sinks, return_lse=True)
@@ -229,7 +229,7 @@ def test_a_gradient_of_sinks_alone(torch, device, door, shape):
 
 
 def test_other_options_leave_sinks_alone(torch, device):
-    """Scale, softcap, ALiBi, masks and dropout change what stands beside the sink."""
+    """Scale, softcap, ALiBi, masks and dropout change the other terms of the softmax, not the sink."""
     q, k, v, *_ = inputs(torch, device, 9, 12)
     sinks = torch.randn(HEADS, device=device)
     mask = torch.rand(BATCH, 1, 9, 12, device=device) < 0.7

@@ -1,4 +1,4 @@
-"""torch tensors in, torch tensors out: every option with autograd, against the definition in float64 and torch."""
+"""torch tensors as inputs and outputs: every option with autograd, against the definition in float64 and torch."""
 
 import covering
 import problems
@@ -19,7 +19,7 @@ CASES = covering.cases(problems.OPTIONS, SEED + 1)
 
 
 def tensor(torch, x, device, requires_grad=False):
-    """The same values, strides too; bfloat16 by its bits."""
+    """Returns a tensor with the same values and strides. bfloat16 is copied by its bits."""
     if x is None:
         return None
     if x.dtype.name == "bfloat16":
@@ -63,7 +63,7 @@ def test_covering_array(torch, device, index):
     options["mask"] = tensor(torch, p.mask, device)
     options["alibi_slopes"] = tensor(torch, p.alibi_slopes, device)
     sinks = options["sinks"] = tensor(torch, p.sinks, device, requires_grad=True)
-    if device == "cuda" and dtype == "f64":  # the reference backend alone knows it
+    if device == "cuda" and dtype == "f64":  # only the reference backend supports it
         with pytest.raises(NotImplementedError, match="f64"):
             attend.attention(q, k, v, return_lse=True, **options)
         return
@@ -86,7 +86,7 @@ def test_covering_array(torch, device, index):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_like_torchs_math_backend(torch, dtype, causal):
-    """On the CPU, where float64 is; a GPU's results are measured against float64 by the covering array."""
+    """Runs on the CPU, which has float64. The covering array compares a GPU's results with float64."""
     q, k, v = (torch.randn(2, 4, 33, 16, dtype=getattr(torch, dtype), requires_grad=True) for _ in range(3))
     bias = torch.randn(4, 33, 33, dtype=q.dtype, requires_grad=True)
     inputs = (q, k, v, bias)
@@ -141,7 +141,7 @@ def test_low_level_pair(torch, device):
 
 
 def test_results_of_another_dtype_are_cast(torch, device, monkeypatch):
-    """Not read by the reference, which takes any mix of types, slowly."""
+    """The reference does not read them, because it accepts any mix of types but is slow."""
     from attend.torch import _operators
 
     q, k, v, dout = (torch.randn(1, 2, 9, 8, device=device) for _ in range(4))
@@ -162,7 +162,7 @@ def test_o_lies_in_memory_as_q_does(torch, device):
 
 
 def test_temporaries_live_until_the_call_returns(torch, device):
-    """Inputs whose last stride is not 1 are copied, gradients of sums have stride 0."""
+    """Inputs whose last stride is not 1 are copied, and gradients of sums have stride 0."""
     for _ in range(20):
         q, k, v = (torch.randn(1, 2, 64, 128, device=device)[..., ::2].requires_grad_() for _ in range(3))
         o, lse = attend.attention(q, k, v, return_lse=True)
@@ -216,7 +216,7 @@ def test_a_traced_module_calls_attend(torch, device):
 
 
 def test_lazy_signs_are_seen(torch, device):
-    """torch may negate by a bit that only its own operators look at, and a gradient of zeros may have no memory."""
+    """torch may store a negation as a bit that only its operators read. A gradient of zeros may have no memory."""
 
     def lazy(x):  # the same values
         return torch.complex(torch.zeros_like(x), -x).conj().imag

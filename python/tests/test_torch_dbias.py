@@ -1,6 +1,6 @@
 """Gradients of 16-bit tensors that many scores share: the terms are summed unrounded, and the sum is rounded once.
 
-Here each term is too small for a float16 and the sum of 64 is not.
+Here each term is too small for a float16, but the sum of 64 is not.
 """
 
 import pytest
@@ -14,7 +14,7 @@ pytest.importorskip(
 import attend
 
 COPIES, HEADS, ROWS, KEYS, DIM = 64, 2, 4, 1024, 16
-SUBNORMAL = 2.0**-24  # the distance of the smallest float16
+SUBNORMAL = 2.0**-24  # the smallest positive float16
 
 
 def standard(q, k, v, bias):
@@ -22,10 +22,10 @@ def standard(q, k, v, bias):
 
 
 def alike(torch, device, *lead):
-    """q, k, v and dout, float16, with the same numbers in each of the leading places."""
+    """Returns q, k, v and dout in float16, with the same numbers at each index of the leading dimensions."""
     shapes = ((HEADS, ROWS, DIM), (HEADS, KEYS, DIM), (HEADS, KEYS, DIM), (HEADS, ROWS, DIM))
     q, k, v, dout = (torch.randn(*shape, device=device) for shape in shapes)
-    # Weights of about 1 / KEYS each, so that all terms are small.
+    # Weights are about 1 / KEYS each, so all terms are small.
     return [x.half().expand(*lead, *x.shape) for x in (q / 16, k, v, dout * 2.0**-19)]
 
 
@@ -76,7 +76,7 @@ def test_a_bias_that_the_batch_of_a_mapped_gradient_shares(torch, device, shape)
 
 @pytest.mark.parametrize("by_autograd", [True, False])
 def test_a_bias_of_one_column(torch, device, by_autograd):
-    """Its gradient is that of lse: what o depends on is the difference between keys."""
+    """The gradient comes only from lse, because o depends on differences between keys."""
     q, k, v, _ = alike(torch, device, 1)
     bias = torch.randn(1, 1, ROWS, 1, device=device).div(16).half()
     dlse = torch.full((1, HEADS, ROWS), 2.0**-16, device=device)

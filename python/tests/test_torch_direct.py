@@ -1,4 +1,6 @@
-"""The direct route of torch's tensors, past torch's dispatcher: which calls take it, and that it gives the same."""
+"""The direct route of torch's tensors, which bypasses torch's dispatcher: which calls take it, and that its results are
+equal.
+"""
 
 import inspect
 
@@ -13,12 +15,12 @@ import attend
 import attend.torch
 from attend import _core
 
-DIRECT = "AttentionBackward"  # what autograd calls the direct route
+DIRECT = "AttentionBackward"  # autograd's name for the direct route
 
 
 @pytest.fixture
 def without_exchange_table(torch):
-    """As with a release of torch whose tensors have no table of C functions."""
+    """Simulates a release of torch whose tensors have no table of C functions."""
     from attend.torch import _direct
 
     _core.learn_torch(_direct.names_of_torch(has_exchange_table=False))
@@ -44,8 +46,8 @@ def test_options_are_handed_over_in_the_order_of_the_signature(torch, monkeypatc
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("return_lse", [False, True])
 def test_both_routes_give_the_same(torch, device, monkeypatch, layout, dtype, return_lse):
-    """By the options as they are, by their named tuple, and by torch's operator."""
-    # As a model has them: parts of one tensor, and a gradient that is dense.
+    """Calls with separate options, with their named tuple, and with torch's operator."""
+    # As in a model: parts of one tensor, and a dense gradient.
     qkv = torch.randn(2, 9, 3, 9, 16, device=device, dtype=getattr(torch, dtype), requires_grad=True)
     attend.attention(*qkv.unbind(2), layout=layout)  # imports attend.torch
     results = []
@@ -67,7 +69,7 @@ def test_both_routes_give_the_same(torch, device, monkeypatch, layout, dtype, re
 
 
 def test_the_direct_route_runs_no_python(torch, device, monkeypatch):
-    """Neither pass of a usual call; with extras both do."""
+    """Neither pass of a usual call runs Python code. With extras both do."""
     from attend.torch import _direct, _operators
 
     if not _direct.HAS_EXCHANGE_TABLE:
@@ -85,7 +87,7 @@ def test_the_direct_route_runs_no_python(torch, device, monkeypatch):
 
 
 def test_tensors_are_read_the_same_by_either_way(torch, device, without_exchange_table, monkeypatch):
-    """By DLPack's table of C functions if torch has it, and by torch's public names."""
+    """Reads tensors through DLPack's table of C functions if torch has it, and through torch's public names."""
     from attend.torch import _direct, _operators
 
     q = torch.randn(2, 70, 3, 16, device=device).transpose(1, 2).requires_grad_()
@@ -120,7 +122,7 @@ def test_backward_may_take_the_operator_alone(torch, device):
 
 
 def test_the_function_backward_takes_both_routes(torch, device, monkeypatch):
-    """Without the dispatcher if it has nothing to do. The results are the same bits, and so are refusals."""
+    """The dispatcher is bypassed if it has nothing to do. Results have the same bits, and refusals are the same."""
     from attend.torch import _front
 
     q, k, v, dout = (torch.randn(1, 2, 8, 16, device=device, requires_grad=True) for _ in range(4))
@@ -156,7 +158,7 @@ def test_the_function_backward_takes_both_routes(torch, device, monkeypatch):
 
 
 def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, device, monkeypatch):
-    """What the library keeps of a call's options is found by what they are: numbers by value, of their own type."""
+    """The library caches a call's options and finds them by value and type of each number."""
     q, k, v = (torch.randn(1, 2, 8, 16, device=device) for _ in range(3))
 
     def check(**options):
@@ -172,7 +174,7 @@ def test_options_that_equal_known_ones_mean_the_same_and_others_do_not(torch, de
             check(scale=scale, causal=causal)
     for softcap in (3.0, float("3.0"), 3, 3000, 0.0, 0, True, torch.tensor(2.0), np.float64(3)):
         check(softcap=softcap)
-    for number in range(200):  # more than the library keeps
+    for number in range(200):  # more than the library caches
         check(scale=number / 64, softcap=number % 3)
     scale = torch.tensor(0.5)
     check(scale=scale)
@@ -212,7 +214,7 @@ def test_autocast_takes_the_direct_route(torch, device, inputs):
 
 
 def check_routes(torch, device):
-    """The route of tensors that torch's dispatcher would do something to, and of those that it would not."""
+    """Checks the route of tensors for which torch's dispatcher would do something, and of other tensors."""
 
     class Named(torch.Tensor):
         pass

@@ -1,4 +1,4 @@
-"""attend of torch's DTensor: results are those of the whole tensors, and stay sharded over batch and heads."""
+"""attend with torch's DTensor: results equal those of the full tensors, and stay sharded over batch and heads."""
 
 import functools
 
@@ -15,14 +15,14 @@ BATCH, HEADS, ROWS, KEYS, DIM = 4, 4, 6, 10, 8
 
 @functools.cache
 def mesh_of(device, *sizes):
-    """One of a kind in a process: torch's compiler takes another for another graph."""
+    """Returns one mesh of each kind per process, because torch's compiler makes a new graph for another mesh."""
     from torch.distributed.tensor import init_device_mesh
 
     return init_device_mesh(device.type, sizes)
 
 
 def gradients(call, tensors, weights):
-    """(o, lse) and the gradients of the tensors; `weights` of o, those of lse are 1."""
+    """Returns (o, lse) and the gradients of the tensors, with `weights` for o and weights of 1 for lse."""
     import torch
 
     o, lse = call(*tensors)
@@ -30,7 +30,7 @@ def gradients(call, tensors, weights):
 
 
 def check(call, tensors, placements, weights):
-    """Compares DTensors with whole tensors; gives the placements of o, lse and the gradients."""
+    """Compares DTensors with full tensors. Returns the placements of o, lse and the gradients."""
     import torch
     from torch.distributed.tensor import Replicate, distribute_tensor
 
@@ -59,7 +59,7 @@ def run_dense(rank, size, device, layout, axis_name):
     cut = [Replicate() if axis_name == "nothing" else Shard(axes[axis_name])]
     call = lambda q, k, v: attend.attention(q, k, v, layout=layout, causal=True, return_lse=True)
     o, lse, *found = check(call, tensors, (mesh, [cut] * 3), weights)
-    if axis_name == "rows":  # softmax has to see all keys: nothing but communication is promised
+    if axis_name == "rows":  # softmax must see all keys, so communication is necessary
         return True
     assert o == tuple(cut) and all(x == tuple(cut) for x in found), (o, found)
     assert lse == (Shard({"batch": 0, "heads": 1}[axis_name]) if axis_name != "nothing" else Replicate(),), lse
@@ -73,7 +73,7 @@ def test_results_stay_where_the_inputs_are(ranks, layout, axis_name):
 
 
 def run_uneven_heads(rank, size, device):
-    """Of 3 key heads a rank would get 2, and of 6 query heads 3: others than read them."""
+    """With 3 key heads a rank would get 2, and with 6 query heads 3, which would read other key heads."""
     from torch.distributed.tensor import Replicate, Shard
 
     q, weights = (normal(device, BATCH, 6, ROWS, DIM, seed=n) for n in (0, 9))
@@ -109,7 +109,7 @@ def run_option(name, whole, spread, q, k, v):
 
 
 def run_options(rank, size, device):
-    """Each option, its tensor whole, with the batch cut and with the heads cut."""
+    """Tests each option with its tensor replicated, sharded over the batch and sharded over the heads."""
     import torch
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -127,7 +127,7 @@ def run_options(rank, size, device):
                 call = functools.partial(run_option, name, option, distribute_tensor(option, mesh, [Replicate()]))
                 o, *_ = check(call, tensors, (mesh, cuts), weights)
             assert o == (Shard(axis),), (name, shape, o)
-    # What is decided with the bias's gradient holds for no call without it.
+    # A decision made with the bias's gradient must not apply to a call without it.
     bias = distribute_tensor(normal(device, HEADS, ROWS, KEYS, seed=5), mesh, [Replicate()])
     leaf = distribute_tensor(tensors[0], mesh, [Shard(0)]).requires_grad_()
     k, v = (distribute_tensor(x, mesh, [Shard(0)]) for x in tensors[1:])

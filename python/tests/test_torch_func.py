@@ -1,4 +1,6 @@
-"""torch.func: first derivatives of every front door against those of a materialised softmax in float64."""
+"""torch.func: first derivatives of every public function against those of a softmax of the full score matrix in
+float64.
+"""
 
 import pytest
 
@@ -13,11 +15,11 @@ import attend.flash_attn
 import attend.flash_attn_3
 
 HEADS, ROWS, KEYS, DIM = 4, 6, 6, 8
-BUDGET = 2e-5  # of the largest entry, float32
+BUDGET = 2e-5  # relative to the largest entry, float32
 
 
 def standard(q, k, v, bias=None, slopes=None, causal=True):
-    """(batch, heads, seqlen, head_dim) by the definition."""
+    """Computes attention of (batch, heads, seqlen, head_dim) by the definition."""
     import torch
 
     k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
@@ -33,12 +35,12 @@ def standard(q, k, v, bias=None, slopes=None, causal=True):
 
 
 def swapped(function):
-    """`function` of (batch, seqlen, heads, head_dim), of tensors with heads before rows."""
+    """Returns `function`, which takes (batch, seqlen, heads, head_dim), for tensors with heads before rows."""
     return lambda *tensors: function(*(x.transpose(1, 2) for x in tensors)).transpose(1, 2)
 
 
 def packed(q, k, v):
-    """The batch as sequences one behind the other."""
+    """Treats the batch entries as consecutive packed sequences."""
     import torch
 
     batch, _, rows, _ = q.shape
@@ -49,7 +51,7 @@ def packed(q, k, v):
 
 
 def side_by_side(function):
-    """`function` of one tensor with q, k and v, which have the same heads."""
+    """Returns `function`, which takes one tensor with q, k and v, for three tensors with equal heads."""
     import torch
 
     def of_three(q, k, v):
@@ -122,7 +124,7 @@ def assert_close(found, want):
 
 
 def inputs(torch, device):
-    """Three calls' worth of q, k and v, with two query heads to a key head, and of weights of o."""
+    """Returns q, k, v and weights of o for three calls, with two query heads per key head."""
     q, w = (torch.randn(3, 2, HEADS, ROWS, DIM, device=device) for _ in range(2))
     k, v = (torch.randn(3, 2, HEADS // 2, KEYS, DIM, device=device) for _ in range(2))
     return (q, k, v), w
@@ -152,7 +154,7 @@ def test_first_derivatives_of_a_bias(torch, device, shape):
     want = run(standard, *(x.double() for x in (q, k, v, w, bias)))
     for a, b in zip(found, want):
         assert a.shape == b.shape
-        # A bias of one column changes no weight: its gradient is 0 but for rounding.
+        # A bias of one column changes no weight, so its gradient is 0 up to rounding.
         torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-4)
 
 
@@ -206,7 +208,7 @@ def test_what_has_no_rule_is_refused_in_one_line(torch, device):
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_slopes_of_a_batch_are_mapped(torch, device, rows):
-    """One row of slopes is shared by the batch."""
+    """The batch shares one row of slopes."""
     x = torch.randn(3, 2, HEADS, 5, 8, device=device)
     slopes = torch.rand(3, rows, HEADS, device=device)
     run = lambda x, slopes: attend.attention(x, x, x, alibi_slopes=slopes)

@@ -1,4 +1,4 @@
-"""attend inside of what torch builds on operators: vmap, counted operations, traced graphs, profiles, drawn seeds."""
+"""attend in torch features that build on operators: vmap, counted operations, traced graphs, profiles, drawn seeds."""
 
 import sys
 import threading
@@ -24,14 +24,14 @@ def tensors(torch, device, *shape, count=3, requires_grad=False):
 
 
 def one_by_one(run, count, arguments, in_dims):
-    """What vmap has to give."""
+    """Returns the expected result of vmap."""
     import torch
 
     each = [[x if d is None else x.select(d, i) for x, d in zip(arguments, in_dims)] for i in range(count)]
     return torch.stack([run(*some) for some in each])
 
 
-# The arguments beside q, k and v with the shape of one call, and the option that they are.
+# The arguments besides q, k and v: the shape for one call, and the option.
 MAPPED = {
     "plain": (None, ()),
     "bias of all rows": ("bias", (2, 4, 9, 9)),
@@ -124,7 +124,7 @@ def test_operations_are_counted_as_torch_counts_its_own(torch, device):
             run(q, k, v).sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == (2 * 2 + 2 * 5) * 2 * 4 * 9 * 9 * 8
-    # torch's own backward stores P and needs one product less. Some versions count nothing for their CPU kernel.
+    # torch's backward stores P and needs one product less. Some versions count nothing for their CPU kernel.
     assert counts[0] >= counts[1] and (counts[1] > 0 or device == "cpu")
     cu = torch.tensor([0, 4, 9], dtype=torch.int32, device=device)
     packed = tensors(torch, device, 9, 4, 8)
@@ -220,7 +220,7 @@ def test_compiled_autograd_traces_the_gradients(torch, device):
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_call_is_traced_while_other_threads_import(torch, device, is_packed):
-    """What a tracer finds in a dictionary it walks over, and sys.modules grows meanwhile."""
+    """A tracer iterates over dictionaries that it finds. sys.modules grows at the same time."""
     qkv = torch.randn(1, 8, 3, 2, 16, device=device)
     packed = lambda qkv: attend.attention_qkvpacked(qkv, softcap=5)
     separate = lambda qkv: attend.attention(*qkv.unbind(2), layout="bshd", softcap=5, scale=1)

@@ -1,4 +1,4 @@
-"""The operators under torch's machinery: opcheck, gradcheck, compile, export, autocast, derivatives that it lacks."""
+"""The operators in torch's tools: opcheck, gradcheck, compile, export, autocast, unsupported derivatives."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def tensors(torch, device, *shape, count=3, dtype=None, requires_grad=True):
 
 
 def arguments(torch, device, name):
-    """What torch.ops.attend.forward takes, by a name."""
+    """Returns the arguments of torch.ops.attend.forward, by a name."""
     if name == "varlen":
         cu = torch.tensor([0, 3, 9], dtype=torch.int32, device=device)
         return (*tensors(torch, device, 9, 2, 8), *Extras(cu_seqlens_q=cu, cu_seqlens_k=cu), *Settings(6, 6, "thd"))
@@ -132,8 +132,8 @@ def test_export(torch, device, strict):
     torch.testing.assert_close(program.module()(*longer), Layer()(*longer))
 
 
-# libstdc++ by its name: some compilers link it into what they make, and then torch's own std::regex in the package,
-# which meets the other copy's locale there, ends the process on CUDA; of a model that only doubles its input, too.
+# Loads libstdc++ by its name. Some compilers link it statically into their output. On CUDA, torch's std::regex in the
+# package then meets the locale of the other copy, which ends the process, even for a model that only doubles its input.
 PACKAGE = """
 import sys, torch, attend
 device, path = sys.argv[1:]
@@ -155,7 +155,7 @@ print("the same")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names a library of Linux")
 def test_a_package_of_aotinductor(torch, device, tmp_path):
-    """In a process of its own, since what goes wrong with a package ends it."""
+    """Runs in a separate process, because an error in a package ends the process."""
     command = [sys.executable, "-W", "ignore", "-c", PACKAGE, str(device), str(tmp_path / "layer.pt2")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr

@@ -16,12 +16,12 @@ import small_models
 
 
 def models(torch, device, **options):
-    """The same random model twice: with torch's attention, with attend's."""
+    """Returns the same random model twice: with torch's attention and with attend's."""
     attend.transformers.register()
     sizes = dict(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, max_position_embeddings=64)
     heads = dict(num_attention_heads=4, num_key_value_heads=2)
     config = transformers.MistralConfig(**sizes, **heads, **options, pad_token_id=0)
-    # Of a config each: the implementation is written into it.
+    # Each model gets a copy of the config, because the implementation is written into it.
     pair = [
         transformers.MistralForCausalLM._from_config(copy.deepcopy(config), attn_implementation=name)
         for name in ("sdpa", "attend")
@@ -40,7 +40,7 @@ def test_the_same_logits_and_gradients(torch, device, padding, sliding_window):
     if padding:
         mask[0, :3] = 0
     logits = [model(ids, attention_mask=mask).logits for model in (theirs, ours)]
-    seen = mask.bool()  # rows of padding are nobody's business
+    seen = mask.bool()  # rows of padding have no meaning
     torch.testing.assert_close(logits[1][seen], logits[0][seen], atol=1e-5, rtol=1e-4)
     for x in logits:
         x[seen].logsumexp(-1).sum().backward()
@@ -98,14 +98,14 @@ REFUSED = {
 }
 
 
-# From these releases of transformers on, such a model calls the interface, and has to be right.
+# From these releases of transformers on, such a model calls the interface and must give right results.
 RELEASE = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 GOT_THE_INTERFACE = {"codegen": (5, 24), "gptj": (5, 24)}
 
 
 @pytest.mark.parametrize("model_type", [name for names in REFUSED.values() for name in names])
 def test_a_model_without_the_interface_is_refused_in_one_line(torch, model_type):
-    """It would take the name, and then lose the mask, not call attend, or end with a bare KeyError."""
+    """Otherwise the model would accept the name, then lose the mask, not call attend, or raise a bare KeyError."""
     attend.transformers.register()
     if model_type not in transformers.CONFIG_MAPPING:
         pytest.skip("this transformers has no such architecture")
@@ -134,7 +134,7 @@ SAMPLE = ["llama", "bert", "gpt2", "bart", "t5", "vit", "gemma2", "qwen3_moe", "
 
 @pytest.mark.parametrize("model_type", SAMPLE)
 def test_the_table_of_architectures_is_true(torch, model_type):
-    """Of a sample; `python python/tests/architectures.py --write` walks all of them."""
+    """Tests a sample. `python python/tests/architectures.py --write` runs all of them."""
     if model_type not in transformers.CONFIG_MAPPING:
         pytest.skip("this transformers has no such architecture")
     outcome = architectures.examine(model_type)
@@ -159,7 +159,7 @@ def test_the_examination_finds_a_lost_mask(torch, monkeypatch):
 @pytest.mark.parametrize("padding", ["none", "left"])
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss", "t5"])
 def test_the_weights_are_those_of_eager(torch, model_type, padding):
-    """Softcap, sliding windows, sinks, a learnt bias; grouped heads."""
+    """Softcap, sliding windows, sinks, a learnt bias, grouped heads."""
     attend.transformers.register()
     eager = small_models.first_that_runs(model_type)
     ours = small_models.twin(eager, "attend")

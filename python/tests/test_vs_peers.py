@@ -1,5 +1,6 @@
-"""bench/h200_vs_peers.py without a GPU: its problems mean the same to every side, its tables and picture say what its
-lines say."""
+"""bench/h200_vs_peers.py without a GPU: its problems mean the same to every implementation, and its tables and picture
+match its data.
+"""
 
 import importlib
 import json
@@ -15,14 +16,14 @@ OWN = {
     "batch": 1, "heads": 2, "seqlen": 256, "head_dim": 16, "window": 100, "document": 64, "prefix": 70, "noised": 32,
     "chosen": 64, "image": 32, "neighbourhood": 12, "tile": 8, "image_heads": 1,
 }  # fmt: skip
-# Small, and no side of it a multiple of another, so that a mask along the wrong dimension shows.
+# Small sizes, none a multiple of another, so that a mask along the wrong dimension is detected.
 SIZES = {"batch": 2, "heads": 4, "seqlen": 96, "head_dim": 16, "window": 24, "document": 32, "gqa_heads": (6, 2)}
 TIMES = {"attend": 1.0, "fa3": 1.25, "fa2": 2.0}
 
 
 @pytest.fixture
 def script(monkeypatch):
-    """A module of bench/ by its name, loaded anew."""
+    """Returns a module of bench/ by its name, newly loaded."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     for name in (
         "peer_tables",
@@ -39,7 +40,7 @@ def script(monkeypatch):
 
 @pytest.fixture
 def plain_sdpa(script, torch, monkeypatch):
-    """torch's plain formula in the place of the backends that need a GPU."""
+    """Replaces the backends that need a GPU by torch's plain formula."""
     cases = script("peer_cases")
     math_backend = torch.nn.attention.SDPBackend.MATH
     monkeypatch.setattr(cases, "SDP", dict.fromkeys(cases.SDP, math_backend))
@@ -47,7 +48,7 @@ def plain_sdpa(script, torch, monkeypatch):
 
 
 def row(mode="fwd", seqlen=512, causal=False, **more):
-    """A line where attend is 1.25 times as fast as FlashAttention-3."""
+    """Returns a line in which attend is 1.25 times as fast as FlashAttention-3."""
     tflops = {name: 600.0 / ms for name, ms in TIMES.items()}
     found = {"what": "paper", "dtype": "bf16", "D": 64, "S": seqlen, "B": 4, "H": 8, "causal": causal, "mode": mode}
     return found | {"ms": TIMES, "tflops": tflops, "difference": {"fa3": 1e-3}, "errors": {}} | more
@@ -60,7 +61,7 @@ def data(rows):
 
 
 def named(case, mode):
-    """attend's backends that the case asks for by name and pass."""
+    """Returns attend's backends that the case requests by name and pass."""
     return set(case.computes) if mode == "fwd" else set()
 
 
@@ -127,7 +128,7 @@ def test_flash_attention_is_a_side_where_it_is_installed(plain_sdpa, script, tor
     def function(q, k, v, causal):
         asked.append(causal)
         o = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=causal)
-        return o.transpose(1, 2), None  # (o, lse), as some of its versions
+        return o.transpose(1, 2), None  # (o, lse), as in some of its versions
 
     module.flash_attn_func = function
     monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
@@ -161,7 +162,7 @@ def test_a_wrong_result_is_seen_and_a_refusal_kept(plain_sdpa, script):
 def test_figures_of_merit(script):
     tables = script("peer_tables")
     assert tables.best_peer(row()) == ("fa3", 480.0) and tables.ratio(row()) == pytest.approx(1.25)
-    alone = row(tflops={"attend": 1.0, "sm80_forward": 2.0})  # attend's own backend is no peer
+    alone = row(tflops={"attend": 1.0, "sm80_forward": 2.0})  # attend's backend is not a peer
     assert tables.best_peer(alone) is None and tables.ratio(alone) is None
     slow = row(seqlen=1024, tflops={"attend": 300.0, "fa3": 480.0})
     assert tables.geometric_mean(tables.ratios([row(), slow, alone])) == pytest.approx(math.sqrt(1.25 * 0.625))

@@ -1,4 +1,4 @@
-"""The wheel as somebody gets it: its tag, and its use in an empty environment with no compiler and no toolkit.
+"""The wheel as a user gets it: its tag, and its use in an empty environment without a compiler or a toolkit.
 
 `make test` and `make py-test` build it once (tools/wheel.py) and install it for all other tests, too.
 """
@@ -19,7 +19,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SITE_PACKAGES = pathlib.Path(sysconfig.get_path("purelib"))
 OLDEST_LINUX = (2, 34)  # the promise: RHEL 9, Ubuntu 22.04, Debian 12
-DEBIAN_12 = (2, 36)  # glibc; what a newer one makes of the same sources asks for newer symbols
+DEBIAN_12 = (2, 36)  # glibc; with a newer one, the same sources require newer symbols
 WHEELS = sorted((ROOT / "build/wheel").glob("libattend-*.whl"))
 FAKE_DRIVER = ROOT / "build/release/tests/cuda/libfake_libcuda.so"
 
@@ -29,11 +29,11 @@ MAPPED = """
 with open("/proc/self/maps") as file:
     print(json.dumps(sorted({line.split(maxsplit=5)[5].strip() for line in file if ".so" in line})))
 """
-HIDING = ["/usr/bin/unshare", "-rm", "/bin/sh", "-c"]  # in a namespace of its own
+HIDING = ["/usr/bin/unshare", "-rm", "/bin/sh", "-c"]  # in a separate mount namespace
 
 
 def run(line, code, **environment):
-    """What `code` printed, in lines, and the libraries that the process then had. On PATH there is no compiler."""
+    """Returns the lines that `code` printed and the libraries that the process had loaded. PATH has no compiler."""
     words = [*map(str, line), "-I", "-c", f"import json\n{code}\n{MAPPED}"]
     environment = {"PATH": "/nowhere"} | environment
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
@@ -43,7 +43,7 @@ def run(line, code, **environment):
 
 
 def hiding(folder, python):
-    """The command line of a Python that sees an empty folder there. Skips where the system does not allow that."""
+    """Returns the command line of a Python that sees `folder` as empty. Skips if the system does not allow that."""
     if not folder.exists():
         return [python]
     if subprocess.run([*HIDING, "true"], capture_output=True, check=False).returncode:
@@ -57,7 +57,7 @@ def libraries(mapped, name):
 
 @pytest.fixture(scope="module")
 def wheel():
-    """The one that is installed: a test of another one would say nothing about this checkout."""
+    """Returns the installed wheel, because another one would not test this checkout."""
     (path,) = WHEELS
     (core,) = pathlib.Path(attend.__file__).parent.glob("_core*.so")
     with zipfile.ZipFile(path) as archive:
@@ -67,7 +67,7 @@ def wheel():
 
 @pytest.fixture(scope="module")
 def empty(wheel, tmp_path_factory):
-    """An environment with the wheel in it: python and its folder of packages. There is not even pip."""
+    """Returns an environment with the wheel: python and its folder of packages. It does not even have pip."""
     folder = tmp_path_factory.mktemp("empty")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin/python")]
@@ -78,7 +78,7 @@ def empty(wheel, tmp_path_factory):
 
 
 def lend(packages, *names):
-    """Those packages of the tests' own environment, for one that is offline."""
+    """Links these packages of the tests' environment into one that is offline."""
     for name in names:
         if (SITE_PACKAGES / name).exists() and not (packages / name).exists():
             (packages / name).symlink_to(SITE_PACKAGES / name)
@@ -106,7 +106,7 @@ def test_it_is_one_for_all_pythons_from_3_12_on(wheel):
 
 
 def test_its_libraries_keep_their_names(wheel):
-    """A libgomp with a name of its own would be a second OpenMP runtime beside torch's."""
+    """A libgomp with another name would be a second OpenMP runtime besides torch's."""
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if re.search(r"\.so(\.\d+)*$", name)}
     (core,) = [name for name in found if name.startswith("attend/_core.")]
@@ -147,7 +147,7 @@ for o in (attend.attention(q, k, v), torch.nn.functional.scaled_dot_product_atte
 
 @pytest.mark.parametrize("first", ["torch", "attend"])
 def test_torch_first_or_last_there_is_one_openmp_runtime(wheel, torch, first):
-    """Whose libgomp.so.1 is loaded first serves both."""
+    """Attend and torch both use the libgomp.so.1 that was loaded first."""
     own = pathlib.Path(torch.__file__).parent / "lib/libgomp.so.1"
     if not own.exists():
         pytest.skip(f"torch {torch.__version__} has no plain libgomp.so.1: it brings a runtime of its own")
@@ -159,7 +159,7 @@ def test_torch_first_or_last_there_is_one_openmp_runtime(wheel, torch, first):
 
 
 def test_nvrtc_comes_from_the_packages_of_an_extra(empty, tmp_path):
-    """A driver that is none answers for the GPU; the compiler and its headers are the real ones."""
+    """A fake driver replaces the GPU's. The compiler and its headers are real."""
     if not FAKE_DRIVER.exists():
         pytest.skip(f"{FAKE_DRIVER} is not built: `make test` builds it")
     places = [*ROOT.glob(".venv-nvrtc/lib/python3*/site-packages"), SITE_PACKAGES]
@@ -169,7 +169,7 @@ def test_nvrtc_comes_from_the_packages_of_an_extra(empty, tmp_path):
     python, packages = empty
     (packages / "nvidia").mkdir()
     (packages / "nvidia/cu13").symlink_to(nvidia[0])
-    compute = "warp_wmma" if (nvidia[0] / "include/crt/mma.h").exists() else "simt"  # the one with toolkit headers
+    compute = "warp_wmma" if (nvidia[0] / "include/crt/mma.h").exists() else "simt"  # needs toolkit headers
     code = f"import attend\nattend.prepare(1, 1, 64, 64, dtype='f16', device='cuda', compute={compute!r})"
     own = {"ATTEND_LIBCUDA_PATH": str(FAKE_DRIVER), "ATTEND_CACHE_DIR": str(tmp_path)}
     _, mapped = run(hiding(pathlib.Path("/usr/local/cuda"), python), code, **own)

@@ -1,14 +1,14 @@
-"""Problems for attend.xformers: biases of each class, by attend's classes or by xFormers' own, and the truth."""
+"""Problems for attend.xformers: biases of each class, by attend's or xFormers' classes, and their truth."""
 
 import torch
 
 CPU = torch.device("cpu")
-# Lengths of the sequences: rows, keys. FEW_KEYS has fewer keys than rows, which masks aligned top left allow.
+# Lengths of the sequences: rows, keys. FEW_KEYS has fewer keys than rows, which masks with top-left alignment allow.
 ROWS, KEYS = [3, 1, 5, 4], [6, 2, 5, 7]
 FEW_KEYS = [2, 2, 5, 3]
 PADDING, PAGE_SIZE, PAGES_PER_ROW = 8, 4, 2
 TABLE = [[5, 2], [0, 7], [3, 1], [6, 4]]
-GAPS = [1, 9, 14, 21]  # where the keys of a sequence begin
+GAPS = [1, 9, 14, 21]  # first key of each sequence
 GAPS_IN_PAGES = [1, 2, 0, 1]
 
 DENSE = {
@@ -77,15 +77,17 @@ BLOCKS = {
 
 
 def num_keys(name, bias):
-    """Of the tensor of keys that goes with a bias of BLOCKS."""
+    """Returns the length of the key tensor for a bias of BLOCKS."""
     return PADDING * len(KEYS) if "Paged" in name else bias.k_seqinfo.seqstart_py[-1]
 
 
 def truth(query, key, value, bias, scale=None):
-    """o and lse in float64 of (batch, seqlen, heads, head_dim), as many heads in each; bias: a tensor, or 0."""
+    """Returns o and lse in float64 for (batch, seqlen, heads, head_dim) with equal numbers of heads. bias: a tensor, or
+    0.
+    """
     q, k, v = (x.double().transpose(1, 2) for x in (query, key, value))
     s = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale) + bias
-    sees_nothing = s.isneginf().all(3, keepdim=True)  # such a row gives 0, and no gradients
+    sees_nothing = s.isneginf().all(3, keepdim=True)  # such a row gives 0 and has no gradients
     s = torch.where(sees_nothing, 0.0, s)
     p = torch.where(sees_nothing, 0.0, s.softmax(3))
     lse = torch.where(sees_nothing, float("-inf"), torch.logsumexp(s, 3, keepdim=True)).squeeze(3)
@@ -93,5 +95,5 @@ def truth(query, key, value, bias, scale=None):
 
 
 def materialized(name, bias, rows, keys):
-    """float64 (rows, keys) of a mask, by its own class, which is told the number of keys without pages."""
+    """Returns a mask as float64 (rows, keys), computed by its class, which needs the number of keys without pages."""
     return bias.materialize((rows, PADDING * len(KEYS) if "Paged" in name else keys), torch.float64)

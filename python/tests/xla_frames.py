@@ -1,6 +1,8 @@
-"""Custom calls of attend as XLA makes them, by call frames that are built here, for a GPU in software.
+"""Custom calls of attend as XLA makes them, with call frames built here, for a GPU in software.
 
-python xla_frames.py SEED BACKEND    with ATTEND_LIBCUDA_PATH and ATTEND_NVRTC_PATH of it; prints what was seen as JSON
+    python xla_frames.py SEED BACKEND
+
+ATTEND_LIBCUDA_PATH and ATTEND_NVRTC_PATH must select that GPU. Prints the observations as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ P, SIZE, INT, INT64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 
 
 def struct(name: str, **fields: Any) -> Any:
-    """A struct that begins as all of XLA's do."""
+    """Returns a struct type that begins like all of XLA's structs."""
     return type(name, (ctypes.Structure,), {"_fields_": [("struct_size", SIZE), ("extension", P), *fields.items()]})
 
 
@@ -45,7 +47,7 @@ class Scalar(ctypes.Structure):
 
 
 class Caller:
-    """Calls a handler. What it points to is kept until the call is done."""
+    """Calls a handler. Keeps everything that the call refers to alive until the call is done."""
 
     def __init__(self, capsule: Any) -> None:
         get = ctypes.pythonapi.PyCapsule_GetPointer
@@ -56,7 +58,7 @@ class Caller:
         self._kept: list[Any] = []
 
     def metadata(self) -> tuple[int, int, int]:
-        """Version and traits of the handler."""
+        """Returns version and traits of the handler."""
         found = Metadata(size=ctypes.sizeof(Metadata))
         extension = (P * 4)(ctypes.sizeof(P) * 3, 1, None, ctypes.addressof(found))
         frame = Frame(extension=ctypes.addressof(extension))
@@ -117,7 +119,7 @@ class Caller:
 
 
 def main() -> None:
-    """Forward and backward with scratch memory, at both stages, and a refusal."""
+    """Runs forward and backward with scratch memory, at both stages, and one call that is refused."""
     from attend._settings import Settings
     from attend.jax import _call
     from attend.jax._call import Call

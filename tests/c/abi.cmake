@@ -1,8 +1,9 @@
-# cmake -DROOT=. -DSCRATCH=folder -DCC=cc [-DWRITE=1] -P abi.cmake: nothing in the headers of the C interface has
-# changed in a way that a program compiled before would notice, by libabigail and the stored description abi.xml. A
-# program that only has these headers knows nothing else of the library: its functions are empty ones here, compiled in
-# a moment with the debugging information that libabigail reads. A field that was added fails too: only at the end of a
-# struct that begins with struct_size is it right. Then WRITE=1 stores the new description.
+# cmake -DROOT=. -DSCRATCH=folder -DCC=cc [-DWRITE=1] -P abi.cmake: checks that the headers of the C interface have not
+# changed in a way that affects programs compiled before. It compares them with the stored description abi.xml, using
+# libabigail. A program that has only these headers depends on nothing else of the library. The functions are therefore
+# empty stubs here, compiled quickly with the debugging information that libabigail reads. An added field fails too,
+# because it is right only at the end of a struct that begins with struct_size. In that case WRITE=1 stores the new
+# description.
 find_program(ABIDW abidw)
 find_program(ABIDIFF abidiff)
 if(NOT ABIDW OR NOT ABIDIFF)
@@ -17,7 +18,7 @@ set(stub "#include <attend/attend.h>\n")
 file(GLOB headers ${ROOT}/include/attend/c/*.h)
 foreach(header IN LISTS headers)
   file(READ ${header} text)
-  string(REPLACE ";" "@" text "${text}")  # which separates the entries of a list
+  string(REPLACE ";" "@" text "${text}")  # ";" separates the entries of a list
   string(REGEX MATCHALL "\nATTEND_API [^@]*@" declarations "${text}")
   foreach(declaration IN LISTS declarations)
     string(REGEX REPLACE "^\nATTEND_API ([^@]*)@$" "\\1" declaration "${declaration}")
@@ -39,6 +40,6 @@ if(WRITE)
   run(${ABIDW} --no-show-locs --no-corpus-path --no-comp-dir-path --no-elf-needed --out-file ${stored}
       ${SCRATCH}/libabi_stub.so)
 endif()
-# Functions that were added are no difference. Names of fields are one.
+# Added functions are not a difference. Renamed fields are.
 run(${ABIDIFF} --harmless --no-added-syms ${stored} ${SCRATCH}/libabi_stub.so)
 message(STATUS "nothing has changed that was there")

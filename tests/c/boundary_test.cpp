@@ -15,14 +15,14 @@
 
 namespace {
 
-/// A struct of which the first version had two fields, and the library's now has three.
+/// A struct that had two fields in the first version and has three in the library.
 struct Grown {
   std::size_t struct_size;
   std::int64_t first;
   std::int64_t added;
 };
 
-/// That of a caller who is newer than the library.
+/// The struct of a caller that is newer than the library.
 struct Newer {
   Grown known;
   std::int64_t unknown;
@@ -44,7 +44,7 @@ std::string refusal_of(const Grown* given) {
 }
 
 TEST(ReadStruct, FieldsThatAnOlderCallerLacksAreZero) {
-  const Grown given = {.struct_size = 16, .first = 5, .added = 99};  // 99 is not the struct's any more
+  const Grown given = {.struct_size = 16, .first = 5, .added = 99};  // 99 is behind the end of the caller's struct
   const Grown read = read_struct("call", &given);
   EXPECT_EQ(read.first, 5);
   EXPECT_EQ(read.added, 0);

@@ -1,4 +1,4 @@
-"""The C interface by ctypes, as programs of other languages call it: ctypes_test.py libattend_c.so"""
+"""The C interface through ctypes, as programs in other languages call it: ctypes_test.py libattend_c.so"""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Params(ctypes.Structure):
 
 
 class NewerParams(Params):
-    """What a later version of the header might have."""
+    """Params with a field that a later version of the header might add."""
 
     _fields_ = [("later", ctypes.c_int64)]
 
@@ -81,7 +81,7 @@ def tensor(lib: ctypes.CDLL, rows: int, columns: int, values: list[float]) -> tu
 
 
 def attention_by_loop(q: ctypes.Array, k: ctypes.Array, v: ctypes.Array, rows: int, columns: int) -> list[float]:
-    """Causal, in double."""
+    """Computes causal attention in double."""
     o = []
     for i in range(rows):
         scores = [sum(q[i * columns + d] * k[j * columns + d] for d in range(columns)) for j in range(i + 1)]

@@ -1,4 +1,4 @@
-// The C interface from Rust, without a binding generator: one forward whose first row sees one key, and one refusal.
+// The C interface from Rust without a binding generator: one forward whose first row sees one key, and one refusal.
 use std::ffi::{c_char, c_void, CStr};
 use std::ptr::null;
 
@@ -19,7 +19,7 @@ struct Error {
     message: [c_char; 1020],
 }
 
-/// Of attend_params this program knows the first fields only, and gives the library room for the others.
+/// Declares only the first fields of attend_params, and reserves room for the others.
 #[repr(C)]
 struct Params {
     struct_size: usize,

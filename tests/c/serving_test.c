@@ -6,7 +6,7 @@
 
 enum { kSequences = 2, kHeads = 4, kHeadsK = 2, kColumns = 32, kPage = 4, kPagesOfRow = 3, kCapacity = 12 };
 
-/// Two sequences whose keys lie in pages of one pool, and in rows of their own as well.
+/// Two sequences whose keys are stored in pages of one pool, and also in contiguous rows.
 typedef struct {
   attend_tensor k_pages, v_pages, k_rows, v_rows;
   int32_t pages[kSequences * kPagesOfRow];
@@ -36,7 +36,8 @@ static caches* new_caches(void) {
   return c;
 }
 
-/// What decode gives for sequence s, by the loop over its first keys in the rows.
+/// Returns the largest difference between decode's result for sequence s and the loop over its first keys in the
+/// contiguous rows.
 static double difference_of_sequence(const attend_decode_call* call, const caches* c, int s, int64_t keys,
                                      const attend_params* params) {
   attend_tensor q = *call->q, o = *call->o, k = c->k_rows, v = c->v_rows;
@@ -145,13 +146,13 @@ static void test_decode_options(void) {
   CHECK(difference_of_sequence(&decode, c, 1, kCapacity, &same) <= 1e-5);
 }
 
-/// Appends one row at position 2 with an RMS norm and a rotation by 90 degrees there.
+/// Appends one row at position 2 with an RMS norm and a rotation by 90 degrees.
 static void test_rotary_and_norm(void) {
   caches* c = new_caches();
   attend_tensor k = new_tensor(ATTEND_F32, kSequences, kHeadsK, 1, kColumns);
   attend_tensor cosines = new_tensor(ATTEND_F32, 1, 1, 3, 2), sines = new_tensor(ATTEND_F32, 1, 1, 3, 2);
   attend_tensor weight = new_tensor(ATTEND_F32, 1, 1, 1, kColumns);
-  const int64_t slots[kSequences] = {2, 7 * kCapacity};  // the second one does not exist
+  const int64_t slots[kSequences] = {2, 7 * kCapacity};  // the second slot does not exist
   const int32_t positions[kSequences] = {2, 2};
   attend_rotary rotary;
   attend_append_call append;
@@ -206,7 +207,7 @@ static void test_quantized_cache(void) {
   }
 }
 
-/// Merging the halves of the keys gives attention over all of them.
+/// Merging attention over the halves of the keys gives attention over all of them.
 static void test_merge(void) {
   attend_tensor q = new_tensor(ATTEND_F32, 1, kHeads, 6, kColumns);
   attend_tensor k = new_tensor(ATTEND_F32, 1, kHeads, 20, kColumns);

@@ -1,4 +1,4 @@
-// Ten threads at once: each with calls of its own, and all with one plan; errors stay with their thread.
+// Ten threads at once: each makes separate calls, and all use one plan. Errors stay with their thread.
 #include <pthread.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@ enum { kThreads = 10, kRounds = 20, kRows = 40, kColumns = 32 };
 typedef struct {
   attend_tensor q, k, v, o;
   const double* wanted;
-  const attend_plan* shared;  // of the first thread's call, whose inputs nobody writes
+  const attend_plan* shared;  // plan of the first thread's call, whose inputs are not written
   int number, faults;
 } worker;
 

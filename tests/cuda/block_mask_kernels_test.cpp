@@ -1,4 +1,4 @@
-// Kernels with block masks: their lists, and by the compiler, without warnings.
+// Kernels with block masks: their lists, and compilation without warnings.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 using Index = std::int64_t;
 
-/// Each pair of rows and keys, as a kernel finds it by lists and words.
+/// Looks up each pair of row and key as a kernel does, by lists and words.
 class ByLists {
  public:
   ByLists(const BlockMask& mask, Index rows, Index keys)
@@ -83,7 +83,8 @@ TEST(BlockMaskLists, SeeWhatTheMaskSees) {
   }
 }
 
-/// The blocks that see a tile of rows have its turns 0, 1, 2, ..., in the order in which the kernel takes blocks.
+/// Expects that the blocks that see a row tile have its turns 0, 1, 2, ..., in the order in which the kernel processes
+/// blocks.
 void expect_turns(const cuda::BlockMaskLists& lists, Index entry_words, int blocks, bool is_persistent) {
   const auto order = Sm90BackwardOrder::of(blocks, is_persistent);
   for (Index first = 0; first + 1 < static_cast<Index>(lists.begin.size()); first += blocks) {
@@ -157,7 +158,7 @@ TEST(BlockMaskLists, ManyBlocksTakeTurnsInTheKernelsOrder) {
   }
 }
 
-/// Bit by bit, as kernels find it in a map.
+/// Looks up a pair bit by bit, as kernels do in a map.
 bool sees_in_map(const core::BlockTiles& tiles, const cuda::BlockMaskMap& map, Index head, Index q, Index k,
                  bool by_keys) {
   const Index at = (head * tiles.tile_rows() + q / 64) * tiles.tile_columns() + k / 64;
@@ -191,7 +192,7 @@ TEST(BlockMaskMap, SeesWhatTheMaskSees) {
 
 class BlockMaskKernels : public NvrtcTest {
  protected:
-  /// The kernels of a family for such a problem beside a block mask, as many as there are.
+  /// Compiles the kernels of a family for such a problem with a block mask. Returns their number.
   static int compile_all(const cuda::Family& family, DType dtype, Index head_dim, const Params& params, bool backward,
                          const char* arch) {
     const BlockMask mask = make_block_mask(MaskFunction("k <= q || k < 5"), {1, 1, 1000, 1000});
@@ -213,7 +214,8 @@ class BlockMaskKernels : public NvrtcTest {
   }
 };
 
-/// sm90 takes lists; of the other families, which read a map, a few kernels. ATTEND_TEST_FAMILY: one family, and all.
+/// sm90 reads lists. Of the other families, which read a map, only a few kernels are compiled. With ATTEND_TEST_FAMILY,
+/// all kernels of that family are compiled.
 TEST_F(BlockMaskKernels, CompileWithoutWarnings) {
   const char* const only = std::getenv("ATTEND_TEST_FAMILY");
   int compiled = 0;

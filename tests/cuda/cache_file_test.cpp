@@ -1,4 +1,4 @@
-// The format of a cache entry: what was written comes back, and nothing else does.
+// The format of a cache entry: reading returns what was written, and refuses anything else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// The folder of compiled kernels stays below its limit, keeps what was used last, and leaves everything else alone.
+// The folder of compiled kernels stays below its size limit, keeps the most recently used entries, and leaves other
+// files alone.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -26,7 +27,7 @@ using std::chrono::minutes;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // and a header
+constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // plus a header
 
 std::string key_of(int number) {
   return fmt::format("{:032x}", number);
@@ -40,7 +41,8 @@ cuda::CacheEntry entry_of(int number) {
   return {.log = {}, .cubin = std::vector<std::byte>(kEntryBytes, static_cast<std::byte>(number)), .seconds = 1};
 }
 
-/// Both of a file's times this long ago; of last change an hour earlier, so that reading alone changes neither.
+/// Sets the access time of a file to this long ago, and the modification time to an hour earlier, so that reading alone
+/// (relatime) changes neither.
 void set_age(const fs::path& path, std::chrono::seconds age) {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   const timespec times[2] = {{.tv_sec = now - age.count(), .tv_nsec = 0},
@@ -156,7 +158,7 @@ TEST_F(CacheLimit, ForeignFilesAreNeitherCountedNorRemoved) {
   EXPECT_EQ(bytes(), 0U);
   cuda::DiskCache disk = cache(16 * kKiB);
   disk.store(name_of(2), key_of(2), entry_of(2));
-  disk.store(name_of(3), key_of(3), entry_of(3));  // 2 has to go
+  disk.store(name_of(3), key_of(3), entry_of(3));  // entry 2 must be evicted
   EXPECT_FALSE(holds(2));
   const cuda::CacheCleared cleared = cuda::clear_cache(root_);
   EXPECT_EQ(cleared.removed.files, 1U);
@@ -179,12 +181,12 @@ TEST_F(CacheLimit, AnEntryBeyondItAndALimitOfZeroWriteNothing) {
   EXPECT_THAT(warnings_, testing::IsEmpty());
 }
 
-// Each stores and reads what the others store and remove.
+// Each process stores and reads entries that the others store and remove.
 TEST_F(CacheLimit, HoldsAmongSixteenProcesses) {
   constexpr int kProcesses = 16;
   constexpr int kRounds = 48 / ATTEND_TEST_STRIDE;
   constexpr int kKeys = 40;
-  constexpr std::uint64_t kLimit = 200 * kKiB;  // half of the keys' entries
+  constexpr std::uint64_t kLimit = 200 * kKiB;  // room for half of the entries
   std::vector<pid_t> children;
   for (int process = 0; process < kProcesses; ++process) {
     const pid_t pid = ::fork();

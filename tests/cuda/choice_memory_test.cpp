@@ -1,4 +1,5 @@
-// What "auto" remembers of a problem: all that another answer could come from, and nothing of another problem's.
+// The memory of `auto`'s choices: a problem's key contains everything that could change the choice, and nothing that
+// only another problem has.
 #include "dispatch/choice_memory.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ void toggle(std::optional<Tensor>& t) {
   t = t ? std::nullopt : std::optional(Tensor{});
 }
 
-/// Two, of which the second one has another source.
+/// Returns one of two scores with different sources.
 const core::CustomScore* custom_score(std::size_t which) {
   static const core::CustomScore kScores[] = {{.source = "first", .digest = {1, 2, 3, 4}},
                                               {.source = "second", .digest = {1, 2, 3, 5}}};
@@ -42,7 +43,7 @@ struct Change {
   std::function<void(Problem&)> make;
 };
 
-/// One for each thing that a backend may look at.
+/// Returns one change for each member that a backend may read.
 std::vector<Change> changes(const Problem& p) {
   std::vector<Change> all = {
       {"num_sequences", [](Problem& x) { x.num_sequences += 1; }},
@@ -96,8 +97,8 @@ std::vector<Change> changes(const Problem& p) {
   return all;
 }
 
-/// Does not compile if a Problem gets another member: it wants a Change above, and, if it is the tensor or number of an
-/// option, follows from the option's row.
+/// Fails to compile if Problem gets another member. Add a Change above for it. If the member is an option's tensor or
+/// number, it follows from the option's row.
 void name_all_members(const Problem& p) {
   const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, sinks, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
                dsinks, captured_gradients, num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
@@ -124,7 +125,7 @@ TEST(ChoiceMemory, AKeyHasEverythingThatAChoiceMayDependOn) {
 }
 
 TEST(ChoiceMemory, AutoTakesWhatAThreadWithoutMemoryTakes) {
-  const std::vector<MadeUp> all = all_problems();  // far more than are remembered
+  const std::vector<MadeUp> all = all_problems();  // far more than the memory holds
   for (int turn = 0; turn < 2; ++turn) {
     for (const MadeUp& made : all) {
       const core::Backend& backend = dispatch::choose("auto", made.problem);

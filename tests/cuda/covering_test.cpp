@@ -1,5 +1,5 @@
-// What of the examples of kernels `make test` compiles: few of them, and still everything once. The rule is written
-// down here anew.
+// Tests which example kernels `make test` compiles: few, but everything at least once. The rule is written here a
+// second time.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,7 +11,7 @@
 namespace attend::test {
 namespace {
 
-/// "sm90_forward kBlockM=128": whatever a constant is.
+/// Formats a constant of any type, as in "sm90_forward kBlockM=128".
 std::string value_text(const cuda::KernelSpec& spec, const cuda::Constant& constant) {
   const std::string all = cuda::config_text(spec);  // "  static constexpr int kBlockM = 128;"
   const std::size_t begin = all.find(" " + constant.name + " = ");

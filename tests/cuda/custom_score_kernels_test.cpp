@@ -1,4 +1,4 @@
-// Kernels with functions of scores, by the compiler: every family, both passes, without warnings or spills.
+// Compiles kernels with score functions: every family, both passes, without warnings, and with few or no spills.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -24,11 +24,12 @@ ScoreCapture capture(const char* name, DType dtype, std::vector<std::int64_t> sh
   return {name, {.data = &kSomewhere, .dtype = dtype, .shape = std::move(shape), .device = {DeviceType::kCUDA, 0}}};
 }
 
-/// Spills are a few of those for 32 scores that are loaded for at once, of a kernel that has no register to spare.
+/// The limit allows some spills of captured values, which are loaded for 32 scores at a time, in a kernel that uses all
+/// registers.
 constexpr int kMostSpilledBytes = 160;
-constexpr int kMostSpilledAroundCalls = 280;  // beside those: what a call may overwrite, and sums across sin()
+constexpr int kMostSpilledAroundCalls = 280;  // also registers that a call may overwrite, and sums kept across sin()
 
-constexpr int kMostSpilledBySeveralLoads = 640;  // three loads a score are more than sm90_backward has registers for
+constexpr int kMostSpilledBySeveralLoads = 640;  // three loads per score exceed the registers of sm90_backward
 
 struct Function {
   const char* text;
@@ -46,14 +47,14 @@ std::vector<Function> functions() {
             capture("far", DType::kF32, {8, 199})},
            kMostSpilledBySeveralLoads},
           {"score + wave[h] * sin(float(q - k) / 10)", {capture("wave", DType::kF32, {8})}, kMostSpilledAroundCalls},
-          {"float(q) > cut[h] ? -inf : score", {capture("cut", DType::kF32, {8})}}};  // whose gradient is 0
+          {"float(q) > cut[h] ? -inf : score", {capture("cut", DType::kF32, {8})}}};  // its gradient is 0
 }
 
 struct Compiled {
   int registers = 0, spilled_bytes = 0;
 };
 
-/// With a function, as launches compile it.
+/// Compiles with the function as a launch does.
 Compiled compile(cuda::KernelSpec spec, const core::CustomScore& score) {
   cuda::set_custom_score(spec, score);
   const cuda::Resources resources = compiled_without_warnings(spec);
@@ -64,9 +65,9 @@ bool reads_floats(const Function& f) {
   return !f.captures.empty() && f.captures.front().tensor.dtype != DType::kI32;
 }
 
-enum class Beside { kNothing, kGradients, kBlockMask };  // of its first capture
+enum class Beside { kNothing, kGradients, kBlockMask };  // the gradients of the function's first capture
 
-/// The kernels of a family for a function, as many as there are.
+/// Compiles the kernels of a family for a function. Returns their number.
 int compile_all(const cuda::Family& family, const Function& f, std::int64_t head_dim, bool backward, Beside beside) {
   const cuda::DeviceInfo gpu = device("sm_90a", 132);
   const ScoreFunction function(f.text, f.captures);
@@ -96,7 +97,7 @@ int compile_all(const cuda::Family& family, const Function& f, std::int64_t head
   return compiled;
 }
 
-/// ATTEND_TEST_FAMILY: one family, and all head_dims.
+/// ATTEND_TEST_FAMILY selects one family, and then all head_dims.
 TEST_F(CustomScoreKernels, CompileWithoutWarnings) {
   const char* const only = std::getenv("ATTEND_TEST_FAMILY");
   int compiled = 0;

@@ -1,4 +1,4 @@
-// A score of the caller's own as a problem carries it: in the key of kernels, in their program, in their arguments.
+// A custom score in a problem: in the key of kernels, in their program, and in their arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(CustomScore, IsTakenByTheFamiliesOfProductionAndRefusedByRungs) {
       MadeUp made(dtype, {}, {}, backward);
       for (const cuda::Family* family : cuda::families()) {
         made.problem.custom_score = nullptr;
-        if (family->lack(made.problem, gpu)) continue;  // it lacks something else
+        if (family->lack(made.problem, gpu)) continue;  // unsupported for another reason
         made.problem.custom_score = &score;
         const auto lack = family->lack(made.problem, gpu);
         (lack ? refused : taken).insert(family->name);

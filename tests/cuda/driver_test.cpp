@@ -1,5 +1,4 @@
-// The driver's wrappers against a driver that only pretends: what is asked of it, in which context, and what an error
-// says.
+// The driver's wrappers against a fake driver: which functions they call, in which context, and how they report errors.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +29,7 @@ std::string refusal(const Call& call) {
   return "nothing was refused";
 }
 
-// First: once the fake driver is loaded, it stays.
+// Must run first, because the fake driver stays loaded.
 TEST(NoDriver, IsOneLineAndNotRememberedAsFinal) {
   ::setenv("ATTEND_LIBCUDA_PATH", "/nowhere/libcuda.so.1", 1);
   const std::string line = refusal([] { (void)cuda::device_count(); });
@@ -88,7 +87,7 @@ TEST_F(DriverTest, GuardsNestAndRestore) {
 
 TEST_F(DriverTest, LaunchShapes) {
   const cuda::Kernel plain = kernel();
-  EXPECT_EQ(fake_->attribute_calls, 0);  // up to 48 KiB need no asking
+  EXPECT_EQ(fake_->attribute_calls, 0);  // up to 48 KiB need no attribute
   plain.launch({.grid = {7, 2, 1}, .block = {128, 1, 1}}, {}, nullptr);
   EXPECT_EQ(fake_->launch.grid_x, 7U);
   EXPECT_EQ(fake_->launch.block_x, 128U);
@@ -98,7 +97,7 @@ TEST_F(DriverTest, LaunchShapes) {
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .cluster = {2, 1, 1}, .dynamic_smem_bytes = 1024}, {},
                nullptr);
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .dynamic_smem_bytes = 200 * 1024}, {}, nullptr);
-  EXPECT_EQ(fake_->attribute_calls, 1);  // once, not at launches: a small one would take it from a large one
+  EXPECT_EQ(fake_->attribute_calls, 1);  // once, not per launch: a small launch would reduce the limit of a large one
   EXPECT_EQ(fake_->launches, 3);
   EXPECT_THAT(refusal([&] { large.launch({.dynamic_smem_bytes = 201 * 1024}, {}, nullptr); }), HasSubstr("loaded for"));
 }
@@ -118,7 +117,7 @@ TEST_F(DriverTest, ErrorsNameTheCallTheErrorAndTheWork) {
   for (const char* call : {"cuModuleGetFunction", "cuFuncSetAttribute"}) {
     fake_->failing = call;
     EXPECT_THAT(refusal([] { (void)kernel(100 * 1024); }), HasSubstr(call));
-    EXPECT_EQ(fake_->modules, 1) << "leaked";  // that of `k`
+    EXPECT_EQ(fake_->modules, 1) << "leaked";  // the module of `k`
   }
   fake_->failing = "cuMemAllocFromPoolAsync";
   EXPECT_THAT(refusal([] { const cuda::Scratch scratch(100, nullptr); }), HasSubstr("100 bytes of scratch"));
@@ -129,7 +128,7 @@ TEST_F(DriverTest, ErrorsNameTheCallTheErrorAndTheWork) {
 }
 
 TEST_F(DriverTest, ThePoolIsCountedToTheByteWithItsPeak) {
-  EXPECT_EQ(cuda::memory_pool_usage(1).used_peak, 0U);  // nobody has used it
+  EXPECT_EQ(cuda::memory_pool_usage(1).used_peak, 0U);  // not used yet
   {
     const cuda::Scratch first(1000, nullptr);
     { const cuda::Scratch second(234, nullptr); }
@@ -137,7 +136,7 @@ TEST_F(DriverTest, ThePoolIsCountedToTheByteWithItsPeak) {
     EXPECT_EQ(usage.used, 1000U);
     EXPECT_EQ(usage.used_peak, 1234U);
     cuda::reset_memory_pool_peaks(0);
-    EXPECT_EQ(cuda::memory_pool_usage(0).used_peak, 1000U);  // what is used now, though the driver says 0
+    EXPECT_EQ(cuda::memory_pool_usage(0).used_peak, 1000U);  // the current use, although the driver reports 0
   }
   EXPECT_EQ(cuda::memory_pool_usage(0).used, 0U);
   fake_->failing = "cuMemPoolGetAttribute";

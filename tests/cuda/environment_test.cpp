@@ -1,5 +1,5 @@
-// Environment variables: what they may say, and that a call on a GPU refuses in one line what they may not. The GPU is
-// a driver that runs simt's kernels on the host (fake_gpu.cpp).
+// The allowed values of environment variables, and that a call on a GPU refuses other values with one line. The GPU is
+// a fake driver that runs simt's kernels on the host (fake_gpu.cpp).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,8 +63,8 @@ TEST(Environment, BytesAsPeopleWriteThem) {
   EXPECT_EQ(core::bytes_text(core::kUnlimitedBytes), "unlimited");
 }
 
-/// A call on the fake GPU, in a process of its own, for what a variable says is read once. Exits with 0 where o is
-/// right, with 3 and the message on stderr where the call was refused.
+/// Makes a call on the fake GPU in a separate process, because the library reads each variable once. Exits with 0 if o
+/// is right. If the call is refused, prints the message to stderr and exits with 3.
 [[noreturn]] void call_with(const char* name, const char* value) {
   const TempFolder cache;
   ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_GPU, 1);

@@ -1,4 +1,4 @@
-// Every function of the driver that the library may call, doing nothing; fake_libcuda.cpp replaces some.
+// Stubs of every driver function that the library may call. fake_libcuda.cpp replaces some.
 #include "cuda/driver/driver.hpp"
 #include "cuda/fake_libcuda.hpp"
 

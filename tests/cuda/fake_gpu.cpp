@@ -1,6 +1,6 @@
-// A libcuda and an NVRTC of a GPU in software: what a launch of simt's kernels and of the ring's would leave in memory,
-// computed on the host from the very arguments, when it is put on a stream. float32; no bias or mask.
-// What NVRTC "compiles" is the generated program itself, in which the driver finds the Config.
+// A libcuda and an NVRTC of a GPU in software. When a launch of simt's kernels or of the ring's is put on a stream, the
+// host computes from its arguments what the kernel would write to memory. Supports float32 without bias or mask.
+// NVRTC's output is the generated program text, from which the driver reads the Config.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -23,7 +23,7 @@ using namespace attend::cuda;
 
 namespace {
 
-/// The generated program, and the constants of its Config, each of which is asked for once an entry.
+/// The generated program and its Config constants, which are looked up for each score.
 struct Program {
   explicit Program(const std::string& text) {
     for (std::size_t at = text.find(" = "); at != std::string::npos; at = text.find(" = ", at + 1)) {
@@ -56,7 +56,7 @@ double dot(const float* a, const float* b, int count) {
   return sum;
 }
 
-/// The scores of one head of one batch entry, and what dropout makes of their p.
+/// The scores of one head of one batch entry, and the dropout factors of their p.
 template <class Args>
 struct Head {
   const Program& program;
@@ -80,7 +80,7 @@ struct Head {
                                                            : kOpenWindow};
     return window.row(i);
   }
-  /// slope: d score / d (scale q.k).
+  /// @param slope if not null, receives d score / d (scale q.k)
   [[nodiscard]] double score(int64 i, int64 j, double* slope = nullptr) const {
     double s = args.base.scale * dot(q(i), k(j), dim());
     if (slope != nullptr) *slope = 1;
@@ -95,7 +95,7 @@ struct Head {
     return s - std::abs(distance) * args.options.alibi_slopes[batch * args.options.alibi_sequence_stride +
                                                               head * args.options.alibi_head_stride];
   }
-  /// What p is multiplied with.
+  /// Returns the factor that dropout applies to p.
   [[nodiscard]] double kept(int64 i, int64 j) const {
     if (!program.is("kHasDropout")) return 1;
     const OptionArgs& o = args.options;
@@ -135,7 +135,7 @@ void simt_forward(const Program& program, const ForwardOptionArgs& args) {
     float* const lse_at = args.base.lse + args.base.lse_stride.offset(h.batch, h.head, i);
     float* const out = at(args.base.o, args.base.o_stride, h.batch, h.head, i);
     const bool adds = program.is("kAddsToOutputs");
-    const bool is_first = *lse_at == -std::numeric_limits<float>::infinity();  // what is in memory is undefined then
+    const bool is_first = *lse_at == -std::numeric_limits<float>::infinity();  // the output memory is then undefined
     const MergedLse weights = adds ? merged(*lse_at, lse) : MergedLse{lse, 0, 1};
     for (std::size_t c = 0; c < o.size(); ++c) {
       const double part = sum == 0 ? 0 : weights.part * o[c] / sum;
@@ -145,7 +145,7 @@ void simt_forward(const Program& program, const ForwardOptionArgs& args) {
   });
 }
 
-/// Calls visit(h, i, j, p, ds) for every entry that is seen: p before dropout, ds of the score before softcap.
+/// Calls visit(h, i, j, p, ds) for every visible entry: p before dropout, ds of the score before softcap.
 template <class Visit>
 void for_each_gradient(const Program& program, const BackwardOptionArgs& args, Visit visit) {
   const BackwardArgs& b = args.base;
@@ -164,7 +164,7 @@ void for_each_gradient(const Program& program, const BackwardOptionArgs& args, V
   });
 }
 
-/// Rows of sums of one gradient, then stored or added.
+/// Sums of one gradient by row, which are then stored or added.
 struct Gradient {
   Gradient(const BackwardArgs& args, int64 num_heads, int64 num_rows, int num_cols)
       : heads(num_heads),
@@ -213,7 +213,7 @@ void simt_backward_queries(const Program& program, const BackwardOptionArgs& arg
   dq.store(b.dq, b.dq_stride, b.gradient_scale, adds);
 }
 
-/// Calls run(args) for every packed sequence, with that sequence's rows and keys as a batch of one.
+/// Calls run(args) for every packed sequence, with its rows and keys as a batch of one.
 template <class Args, class Run>
 void for_each_sequence(const Program& program, const Args& args, Run run) {
   if (!program.is("kIsVarlen")) return run(args);
@@ -300,7 +300,7 @@ DriverResult cuLaunchKernelEx(const DriverLaunchConfig*, FunctionHandle function
     for_each_sequence(program, backward, [&](const auto& args) { simt_backward_queries(program, args); });
   } else if (program.entry == "attend_ring_rows") {
     ring_rows(program, *static_cast<const RingRowsArgs*>(arguments[0]));
-  } else if (program.entry != "attend_simt_backward_prepare") {  // what it saves is computed anew here
+  } else if (program.entry != "attend_simt_backward_prepare") {  // the others recompute its results
     return kNotSupported;
   }
   return 0;

@@ -1,4 +1,4 @@
-// The functions of the fake driver that have something to answer.
+// The functions of the fake driver that return results.
 #include "cuda/fake_libcuda.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ using namespace attend::cuda;
 
 namespace {
 
-// Devices, plus 1; what is freed at exit still makes one current, so that this is not.
+// Stack of current devices, plus 1. Never freed, because code that runs at exit still makes a context current.
 thread_local std::vector<int>& contexts = *new std::vector<int>();
 
 bool fails(const char* symbol) {
@@ -55,7 +55,7 @@ DriverResult cuDeviceTotalMem_v2(std::size_t* bytes, DeviceIndex) {
   return 0;
 }
 DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex device) {
-  // Of device 0 the compute capability that ATTEND_FAKE_CAPABILITY says, 10 * major + minor, 9.0 if nothing.
+  // Compute capability of device 0 as 10 * major + minor, from ATTEND_FAKE_CAPABILITY; 9.0 if unset.
   const char* told = std::getenv("ATTEND_FAKE_CAPABILITY");
   const int capability = device != 0 ? 97 : told != nullptr ? std::atoi(told) : 90;
   *value = which == DeviceAttribute::kComputeCapabilityMajor   ? capability / 10
@@ -121,7 +121,7 @@ DriverResult cuMemPoolSetAttribute(MemoryPoolHandle, MemoryPoolAttribute which, 
 DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, MemoryPoolHandle, StreamHandle) {
   if (fails("cuMemAllocFromPoolAsync")) return 1;
   auto& state = *attend_fake_cuda();
-  *pointer = bytes;  // what cuMemFreeAsync is told again
+  *pointer = bytes;  // cuMemFreeAsync gets this value again
   ++state.allocations;
   state.pool[7] += bytes;
   state.pool[8] = std::max(state.pool[8], state.pool[7]);
@@ -147,7 +147,7 @@ DriverResult cuMemFree_v2(DevicePointer pointer) {
   return 0;
 }
 DriverResult cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, std::size_t bytes, StreamHandle) {
-  constexpr DevicePointer kNoAddress = DevicePointer{1} << 32;  // what the pool gives
+  constexpr DevicePointer kNoAddress = DevicePointer{1} << 32;  // first address of the pool
   if (from >= kNoAddress) std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return 0;
 }

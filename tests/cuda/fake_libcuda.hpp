@@ -1,4 +1,4 @@
-// A libcuda without a GPU: it answers, counts, keeps what it was given, and fails where it is told to.
+// A fake libcuda: it returns results, counts calls, records arguments, and fails on request.
 #pragma once
 
 #include <string>
@@ -7,22 +7,22 @@
 
 namespace attend::test {
 
-/// What the fake has seen. One for the process; counts are for tests of one thread.
+/// Calls that the fake has received. There is one instance per process. The counts are for single-threaded tests.
 struct FakeCuda {
-  std::string failing;  ///< the symbol whose calls fail with CUDA_ERROR_INVALID_VALUE
-  int current = 0;      ///< device whose context is current, plus 1; 0: none
+  std::string failing;  ///< symbol whose calls fail with CUDA_ERROR_INVALID_VALUE
+  int current = 0;      ///< device whose context is current, plus 1; 0 means none
   int pushes = 0, pops = 0;
   int modules = 0;             ///< loaded and not unloaded
   int allocations = 0;         ///< made and not freed
-  std::uint64_t pool[9] = {};  ///< the attributes of the one memory pool
+  std::uint64_t pool[9] = {};  ///< attributes of the only memory pool
   int max_dynamic_smem = 0;
   int attribute_calls = 0;
   int launches = 0;
-  cuda::DriverLaunchConfig launch = {};  ///< the last one
-  unsigned cluster_x = 0;                ///< of it; 0: no cluster
+  cuda::DriverLaunchConfig launch = {};  ///< last launch
+  unsigned cluster_x = 0;                ///< cluster size of the last launch; 0 means no cluster
 };
 
 }  // namespace attend::test
 
-/// What the symbol "attend_fake_cuda" of the library is.
+/// Signature of the library's symbol "attend_fake_cuda".
 extern "C" attend::test::FakeCuda* attend_fake_cuda();

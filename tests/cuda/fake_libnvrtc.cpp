@@ -1,7 +1,7 @@
-// A run-time compiler with something wrong with it: $ATTEND_FAKE_NVRTC says what.
-//   builtins  it cannot open its builtins library, as when only libnvrtc.so itself was copied
-//   arch      it does not compile for the architecture
-// $ATTEND_FAKE_NVRTC_ARCH is the one that it says it knows, 52 if not given.
+// A fake run-time compiler that fails in a way selected by $ATTEND_FAKE_NVRTC:
+//     builtins  it cannot open its builtins library, as if only libnvrtc.so had been copied
+//     arch      it does not compile for the architecture
+// $ATTEND_FAKE_NVRTC_ARCH is the only architecture that it reports as supported, 52 if unset.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>

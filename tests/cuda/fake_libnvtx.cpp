@@ -1,4 +1,4 @@
-// NVTX as a profiler would see it: what was pushed, and how deep the ranges are.
+// A fake NVTX that records the pushed ranges and their depth, like a profiler.
 #include <cstring>
 #include <string>
 

@@ -1,5 +1,5 @@
-// Families of kernels without a GPU: what they lack and choose, on made-up devices. What "auto" takes of them is in
-// auto_test.cpp.
+// Kernel families without a GPU: what they do not support and what they choose, on made-up devices. auto_test.cpp tests
+// which family `auto` picks.
 #include "cuda/launch/family.hpp"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ TEST(Family, ChoicesFitTheDeviceAndRepeat) {
   EXPECT_GT(chosen, 5000);
 }
 
-// Without rows or batch entries the kernel that stores dbias would have no blocks.
+// Without rows or batch entries, the kernel that stores dbias would have no blocks.
 TEST(Family, OfSm90DoesNotTakeAGradientOfABiasThatNoBlockStores) {
   const auto lack = [](const Sizes& sizes, const Shape& dbias) {
     MadeUp made(DType::kF16, sizes, {.bias = Tensor{.dtype = DType::kF16}}, true);
@@ -78,8 +78,8 @@ TEST(Family, ExamplesFitEveryArchitecture) {
   }
 }
 
-/// "No spills" is proved for what the examples compile: every kernel, with the tile that a problem gets, has to be one
-/// of them, or differ from one in head_dim, dtypes and options only.
+/// The check for spills compiles only the examples. So every kernel, with the tile that a problem gets, must be an
+/// example, or differ from one only in head_dim, dtypes and options.
 TEST(Family, ExamplesCoverTheTilesThatAreChosen) {
   const auto tile_of = [](const cuda::KernelSpec& spec) {
     std::string text = spec.name;
@@ -193,7 +193,7 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
                                                   {"mask", {.mask = given}},
                                                   {"sinks", {.sinks = given}}};
   std::set<std::string> seen = {"deterministic", "varlen",
-                                "score function"};  // of backward, of packed tensors, custom_score_test
+                                "score function"};  // of backward and of packed tensors: custom_score_test
   for (const auto& [name, params] : cases) {
     seen.insert(name);
     const MadeUp made(DType::kF32, {}, params);
@@ -296,8 +296,8 @@ TEST(Family, TheLadderRefusesSinksAndOtherFamiliesTakeThemOfAnyType) {
   }
 }
 
-/// The gradient of sinks is two steps and a region of memory at the end; without it a backward pass is that of a
-/// problem without sinks, which are in lse.
+/// The gradient of sinks adds two steps and a region at the end of the workspace. Without that gradient, a backward
+/// pass equals one without sinks, because lse includes them.
 TEST(Family, OnlyTheGradientOfSinksAddsToABackwardPass) {
   const cuda::DeviceInfo d = device("sm_90a", 132);
   const Sizes sizes = {.batch = 3, .heads = 8, .heads_kv = 2, .seqlen_q = 1000, .seqlen_k = 700};
@@ -336,7 +336,7 @@ TEST(Family, OnlyTheGradientOfSinksAddsToABackwardPass) {
   }
 }
 
-/// Tiles of a mask are numbered in ints.
+/// Tiles of a mask have int indices.
 TEST(Family, MasksOfTooManyTilesAreLacked) {
   constexpr std::int64_t kLong = std::int64_t{1} << 22;
   const Sizes sizes = {.batch = 1, .heads = 2, .heads_kv = 2, .seqlen_q = kLong, .seqlen_k = kLong};
@@ -360,7 +360,8 @@ TEST(Family, AnUnknownGpuIsLackedInOneLine) {
   EXPECT_THROW((void)dispatch::choose("auto", made.problem), Error);
 }
 
-/// A grid has one dimension, of 2^31 - 1 blocks; what takes more is refused, and nothing of it is launched.
+/// A grid has one dimension of at most 2^31 - 1 blocks. A launch that needs more is refused before any of its kernels
+/// starts.
 TEST(Launch, OfMoreBlocksThanAGridHasIsRefused) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
   int refused = 0;
@@ -371,7 +372,7 @@ TEST(Launch, OfMoreBlocksThanAGridHasIsRefused) {
         for (const cuda::Family* family : cuda::families()) {
           const cuda::DeviceInfo& d = cuda::device_info(0);
           if (!family->supports(d.arch()) || (backward ? !family->has_backward : !family->has_forward)) continue;
-          if (family->lack(made.problem, d)) continue;  // says so earlier
+          if (family->lack(made.problem, d)) continue;  // refused earlier
           const cuda::Choice choice = family->choose(made.problem, d);
           const auto steps = std::span(choice.steps).first(choice.num_steps);
           if (std::none_of(steps.begin(), steps.end(), [](const auto& step) { return step.blocks > kMost; })) continue;

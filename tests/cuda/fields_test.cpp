@@ -1,4 +1,4 @@
-// Tables of fields: what follows from them, and that every family's tunables reach its kernels.
+// Field tables: what is derived from them, and that every family's tunables reach its kernels.
 #include "cuda/launch/fields.hpp"
 
 #include <gmock/gmock.h>
@@ -98,14 +98,14 @@ TEST(Fields, ATunableNumberIsAtLeastOneUnlessItIsASwitch) {
   EXPECT_EQ(number.allowed_instead_of(0, 2), "at least 1");
 }
 
-/// The kernels of a variant as one text.
+/// Returns the kernels of a variant as one text.
 std::string text_of(const cuda::Family& family, const cuda::Variant& variant, const cuda::Arch& arch) {
   std::string text;
   for (const cuda::KernelSpec& spec : family.kernels(variant, arch)) text += identity(spec);
   return text;
 }
 
-/// A number whose name is swept and changes no kernel would be measured against itself.
+/// If a swept tunable changed no kernel, a kernel would be measured against itself.
 TEST(Fields, EveryTunableOfAFamilyChangesAKernel) {
   const cuda::Arch& arch = cuda::find_arch("sm_90a");
   for (const cuda::Family* family : cuda::families()) {
@@ -118,7 +118,7 @@ TEST(Fields, EveryTunableOfAFamilyChangesAKernel) {
         if (seen.contains(tunable.name)) continue;
         cuda::Variant other = variant;
         const auto present = variant.ints()[tunable.at];
-        const bool is_switch = std::string_view(tunable.name) == "owns_heads";  // any number but 0 is on
+        const bool is_switch = std::string_view(tunable.name) == "owns_heads";  // any number except 0 means on
         other.set(tunable.at, is_switch ? 1 - present : present + 1);
         if (text_of(*family, variant, arch) != text_of(*family, other, arch)) seen.insert(tunable.name);
       }

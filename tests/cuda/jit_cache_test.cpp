@@ -1,5 +1,4 @@
-// The run-time compiler with damaged, hindered and missing caches: it always gives the right code, and says once what
-// was wrong.
+// The run-time compiler with damaged, unwritable and missing caches. It always returns the right code, and warns once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -21,7 +20,7 @@ using testing::IsEmpty;
 
 class JitCache : public NvrtcTest {
  protected:
-  /// Compiles the tiny kernel with a new memory; the cubin has to be what it was at first.
+  /// Compiles the small kernel with a new Jit instance. The cubin must equal the first one.
   std::shared_ptr<const cuda::CompiledKernel> compile_again(const fs::path& root, int value = 1) {
     auto kernel = new_jit(root)->compile(tiny_spec(value));
     EXPECT_THAT(kernel->cubin, testing::Not(IsEmpty()));
@@ -31,7 +30,7 @@ class JitCache : public NvrtcTest {
   }
   std::shared_ptr<const cuda::CompiledKernel> compile_again(int value = 1) { return compile_again(cache_, value); }
 
-  /// The damage is found, told once, and mended.
+  /// Expects that the damage is detected, reported once and repaired.
   void expect_mended(const std::string& what) {
     printed_.clear();
     EXPECT_FALSE(compile_again()->from_disk) << what;
@@ -114,11 +113,11 @@ TEST_F(JitCache, FolderOrLinkInPlaceOfTheEntry) {
   write_file(entry / "precious", "x");
   printed_.clear();
   EXPECT_FALSE(compile_again()->from_disk);
-  EXPECT_EQ(printed_.size(), 2U);  // it is damaged, and cannot be replaced
+  EXPECT_EQ(printed_.size(), 2U);  // the entry is damaged and cannot be replaced
   EXPECT_TRUE(fs::exists(entry / "precious"));
 }
 
-/// What somebody else wrote could be anything, with a good checksum. Only root can give a file away.
+/// An entry written by another user could contain anything with a valid checksum. Only root can change a file's owner.
 TEST_F(JitCache, AnEntryOfAnotherUserIsNotUsed) {
   if (::geteuid() != 0) GTEST_SKIP() << "not root: no file can be given to another user";
   compile_again();
@@ -165,7 +164,7 @@ TEST_F(JitCache, AFailingCompilePublishesNothingAndCarriesTheLog) {
   const std::string good = read_file(kernels_ / "tiny.cuh");
   write_file(kernels_ / "tiny.cuh", good + "\n#error deliberately broken\n");
   const auto jit = new_jit();
-  for (int attempt = 0; attempt < 2; ++attempt) {  // a failure is not remembered as anything else
+  for (int attempt = 0; attempt < 2; ++attempt) {  // a failure must not be remembered as something else
     try {
       (void)jit->compile(tiny_spec());
       FAIL() << "compiled";

@@ -1,5 +1,4 @@
-// What the tests of the run-time compiler share: a small kernel, a folder of their own, and the question whether there
-// is a compiler.
+// Helpers shared by the tests of the run-time compiler: a small kernel, a separate folder, and a check for a compiler.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,22 +14,23 @@
 
 namespace attend::test {
 
-/// Empty where NVRTC is there (on the usual paths, or in the project's .venv-nvrtc), else why not.
+/// Returns an empty string if NVRTC is found (on the usual paths, or in the project's .venv-nvrtc), otherwise the
+/// reason.
 [[nodiscard]] std::string why_no_nvrtc();
 
-/// A kernel that compiles in no time: kernels/ is `folder`/kernels, and writes `value` somewhere.
+/// Provides a kernel that compiles quickly. Its sources are in `folder`/kernels, and it writes `value` to memory.
 class JitTest : public testing::Test {
  protected:
   JitTest();
 
-  /// Another value is another variant.
+  /// Each value is a separate variant.
   [[nodiscard]] static cuda::KernelSpec tiny_spec(int value = 1, const std::string& arch = "sm_90a");
 
-  /// A compiler that starts with an empty memory, as in a new process. What it prints is added to `printed`.
+  /// Returns a compiler with nothing in memory, as in a new process. Its output is added to `printed`.
   [[nodiscard]] std::unique_ptr<cuda::Jit> new_jit();
   [[nodiscard]] std::unique_ptr<cuda::Jit> new_jit(const std::filesystem::path& cache_root);
 
-  /// Files below the cache, in order of their names.
+  /// Returns the files in the cache, sorted by name.
   [[nodiscard]] std::vector<std::filesystem::path> entries() const;
 
   TempFolder folder_;
@@ -39,7 +39,7 @@ class JitTest : public testing::Test {
   std::vector<std::string> printed_;
 };
 
-/// The same, skipped where there is no NVRTC.
+/// Like JitTest, but skips if there is no NVRTC.
 class NvrtcTest : public JitTest {
  protected:
   void SetUp() override {
@@ -47,7 +47,7 @@ class NvrtcTest : public JitTest {
   }
 };
 
-/// What ptxas says of a kernel, as launches compile it; a failure for each of its warnings.
+/// Compiles as a launch does and returns ptxas's resource report. Fails for each warning.
 [[nodiscard]] cuda::Resources compiled_without_warnings(const cuda::KernelSpec& spec);
 
 }  // namespace attend::test

@@ -1,4 +1,4 @@
-// Many processes on one cache, and processes that die in the middle.
+// Many processes on one cache, and processes that are killed at any point.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,13 +20,13 @@ using testing::HasSubstr;
 constexpr int kProcesses = 16;
 constexpr int kKillRounds = 24 / ATTEND_TEST_STRIDE;
 
-/// Cold starts of sixteen processes: $ATTEND_TEST_ROUNDS, for a longer look than every day's.
+/// Number of cold starts of sixteen processes. $ATTEND_TEST_ROUNDS sets more for a longer test.
 int cold_rounds() {
   const char* rounds = std::getenv("ATTEND_TEST_ROUNDS");
   return rounds == nullptr ? 1 : std::atoi(rounds);
 }
 
-constexpr int kLongestLifeMicroseconds = 120'000;  // longer than a helper takes without sanitizers
+constexpr int kLongestLifeMicroseconds = 120'000;  // longer than a helper runs without sanitizers
 
 class JitProcesses : public NvrtcTest {
  protected:
@@ -104,7 +104,7 @@ TEST_F(JitProcesses, WhatKilledProcessesLeftIsTidiedUp) {
   fs::last_write_time(folder / ".tmp-1-0-0", fs::file_time_type::clock::now() - std::chrono::hours(2));
   finish(start(2));
   EXPECT_FALSE(fs::exists(folder / ".tmp-1-0-0"));
-  EXPECT_TRUE(fs::exists(folder / ".tmp-2-0-0"));  // somebody may be writing it
+  EXPECT_TRUE(fs::exists(folder / ".tmp-2-0-0"));  // another process may be writing it
 }
 
 }  // namespace

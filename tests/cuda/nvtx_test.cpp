@@ -1,4 +1,4 @@
-// Ranges round the library's calls, with a library of NVTX that writes down what it hears.
+// NVTX ranges around the library's calls, recorded by a fake NVTX library.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,19 +11,19 @@
 namespace attend::test {
 namespace {
 
-/// One row and two keys of four columns, on the CPU.
+/// Calls forward with one row and two keys of four columns, on the CPU.
 void call(std::int64_t columns_of_v = 4) {
   float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, o[4] = {};
   const Tensor q = Tensor::bhsd(x, DType::kF32, {1, 1, 1, 4}), k = Tensor::bhsd(x, DType::kF32, {1, 1, 2, 4});
   forward(q, k, Tensor::bhsd(x, DType::kF32, {1, 1, 2, columns_of_v}), Tensor::bhsd(o, DType::kF32, {1, 1, 1, 4}));
 }
 
-/// Whether the library is in this process.
+/// Returns whether the library is loaded in this process.
 bool is_loaded() {
   return dlopen(ATTEND_FAKE_LIBNVTX, RTLD_NOW | RTLD_NOLOAD) != nullptr;
 }
 
-// First, and each in a process of its own: what was found at the first range stays.
+// Runs first, and each test in a separate process, because the library found at the first range is kept.
 TEST(NvtxDeathTest, WithoutAToolNothingIsLoaded) {
   EXPECT_EXIT(
       {

@@ -1,4 +1,4 @@
-// When blocks of the backward pass own their heads, on a made-up Hopper GPU.
+// Tests when blocks of the backward pass own their heads, on a made-up Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ TEST(OwnHeads, SeeAKeyInEachTileOfRows) {
   const Params causal = {.causal = true};
   EXPECT_TRUE(owns({12, 11, 11, 200, 190, 64, 64}, causal));
   EXPECT_TRUE(owns({12, 11, 11, 200, 137, 64, 64}, causal));   // row 63 sees key 0
-  EXPECT_FALSE(owns({12, 11, 11, 200, 136, 64, 64}, causal));  // the first tile sees none
+  EXPECT_FALSE(owns({12, 11, 11, 200, 136, 64, 64}, causal));  // the first row tile sees no key
   EXPECT_TRUE(owns({12, 11, 11, 200, 136, 64, 64}));
 }
 

@@ -1,4 +1,4 @@
-// Users' functions as C++ for kernels, by the kernels' compiler.
+// Users' functions, printed as C++ for kernels and compiled by the kernels' compiler.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using expr::Type;
 
 class PrintedScores : public NvrtcTest {};
 
-/// With float, for devices, and without warnings: operations of every kind, and derivatives.
+/// Compiles for devices with float and without warnings: operations of every kind, and derivatives.
 TEST_F(PrintedScores, CompileForDevices) {
   const std::vector<expr::Capture> captures = {{"table", Type::kFloat, {4, 16}}, {"doc", Type::kInt, {32}}};
   std::string structs, calls;

@@ -1,4 +1,4 @@
-// The two families for the tensor cores of every GPU since Ampere, without a GPU: the tiles that they choose.
+// The tiles that the two tensor-core families for Ampere and later GPUs choose, tested without a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,7 +92,7 @@ TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
             "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
 }
 
-/// The Config constant of the first kernel that has it, of what is chosen.
+/// Returns the Config constant from the first kernel of the chosen variant that has it.
 std::optional<std::int64_t> constant_of(const cuda::Family& family, const core::Problem& p, const cuda::DeviceInfo& d,
                                         const char* name) {
   for (const cuda::KernelSpec& spec : family.kernels(family.choose(p, d).variant, d.arch())) {

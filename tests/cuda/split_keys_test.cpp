@@ -1,5 +1,5 @@
-// When sm90_forward splits the keys of a row, and which tile it takes for grids that fill the GPU badly, on a made-up
-// Hopper GPU.
+// Tests when sm90_forward splits the keys of a row, and which tile it chooses for grids that would fill the GPU badly,
+// on a made-up Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>

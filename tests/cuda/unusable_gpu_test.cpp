@@ -1,4 +1,4 @@
-// The program where there is a GPU that it cannot use: the CPU computes, and one line says why.
+// The program on a machine with a GPU that it cannot use: the CPU computes, and one line explains why.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ using testing::Not;
 
 class UnusableGpu : public testing::Test {
  protected:
-  /// The program with a GPU of this compute capability and an NVRTC that compiles for `nvrtc_arch`, both as
-  /// 10 * major + minor; 0: without one.
+  /// Runs the program with a GPU of this compute capability and an NVRTC that compiles for `nvrtc_arch`. Both are 10 *
+  /// major + minor; 0 means absent.
   [[nodiscard]] static ProgramResult attend(const std::vector<std::string>& arguments, int capability, int nvrtc_arch) {
     return run_attend(arguments, [capability, nvrtc_arch] {
       ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
@@ -28,7 +28,7 @@ class UnusableGpu : public testing::Test {
     });
   }
 
-  /// `run --compute auto`, as `make run` calls it.
+  /// Runs `run --compute auto`, as `make run` does.
   [[nodiscard]] ProgramResult run(int capability, int nvrtc_arch) const {
     const auto made = run_attend({"generate", "--batch_size", "1", "--num_heads", "2", "--seq_len", "32", "--head_dim",
                                   "16", "--output_dir", folder_.path().string()});
@@ -80,8 +80,8 @@ TEST_F(UnusableGpu, IsShownAsUnsupportedByInfo) {
   EXPECT_THAT(gpu["lack"].get<std::string>(), HasSubstr("6.1"));
 }
 
-// What docs/operations.md says of the RTX 4090 (8.9), the B200 (10.0) and the RTX 5090 (12.0), and of older and newer
-// ones.
+// Checks the claims of docs/operations.md for the RTX 4090 (8.9), the B200 (10.0) and the RTX 5090 (12.0), and for
+// older and newer GPUs.
 TEST_F(UnusableGpu, ComputedByWhatItsGenerationHas) {
   const auto chosen = [](int capability, const std::string& problem, const std::string& dtype, bool softcap) {
     std::vector<std::string> line = {"info", "--explain", problem, "--dtype", dtype};

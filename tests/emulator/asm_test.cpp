@@ -1,4 +1,4 @@
-// How asm statements become calls.
+// Tests the translation of asm statements to calls.
 #include <gtest/gtest.h>
 
 #include <string>

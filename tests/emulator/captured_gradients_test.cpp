@@ -1,4 +1,4 @@
-// Gradients of tensors that score functions read, by the kernels of a GPU on the CPU.
+// Gradients of tensors that score functions read, computed by GPU kernels on the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ cuda::DeviceInfo hopper() {
           .max_smem_per_block = arch.max_smem_per_block};
 }
 
-/// The gradients by a family's kernels: the one that prepares, and the one that adds up.
+/// Returns the gradients that a family's kernels compute: one kernel prepares, the other adds up.
 std::map<std::string, std::vector<double>> emulated(const char* name, const ScoreCase& c, const Inputs& in) {
   const Outputs out = make_outputs(in);
   const ScoreFunction function = function_of(c);
@@ -106,7 +106,7 @@ std::vector<AttentionCase> cases() {
   return all;
 }
 
-/// budget: relative to the largest magnitude.
+/// @param budget allowed error relative to the largest magnitude
 void expect_reference(const char* family, const ScoreCase& c, double budget) {
   SCOPED_TRACE(family + (" " + describe(c.attention)));
   const Inputs in = make_inputs(c.attention);
@@ -129,7 +129,7 @@ TEST_P(EmulatedCaptures, AreTheReference) {
   if (!why_no_emulation().empty()) GTEST_SKIP() << why_no_emulation();
   const Function f = functions()[GetParam()];
   SCOPED_TRACE(f.text);
-  const bool has_steps = std::string(f.text).find("int(") != std::string::npos;  // whose places are rounded
+  const bool has_steps = std::string(f.text).find("int(") != std::string::npos;  // it rounds positions, so it has steps
   for (AttentionCase a : cases()) {
     if (a.softcap > 0 && has_steps) continue;
     expect_reference("simt", {a, f.text, f.captures}, 4e-5);

@@ -1,5 +1,5 @@
-// The words of CUDA C++ that kernels use, for a host compiler: each does what a thread of a block would see.
-// Included before a kernel's text, in the place of what NVRTC knows by itself.
+// The CUDA C++ names that kernels use, for a host compiler. Each behaves as a thread of a block would see it. Included
+// before a kernel's text, in place of NVRTC's built-in declarations.
 #pragma once
 
 #include <bit>
@@ -39,7 +39,7 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
-/// Dynamic shared memory, the only one there is here. Kernels declare it in their namespace.
+/// Dynamic shared memory: one array for all kernels, which declare it in their namespace.
 namespace attend {
 constexpr std::size_t kEmulatedSmem = 232448;
 alignas(1024) inline char smem[kEmulatedSmem];
@@ -69,15 +69,15 @@ inline float2 make_float2(float x, float y) {
 inline void __syncthreads() {
   emulated::block_barrier(emulated::Block::kNamedBarriers - 1, emulated::block->num_threads());
 }
-/// Is it true for all threads of the block?
+/// Returns whether the argument is true for all threads of the block.
 inline bool __syncthreads_and(bool own) {
-  static bool all = true;  // of all kernels: blocks run one after another
+  static bool all = true;  // shared by all kernels, because blocks run one after another
   all = all && own;
-  __syncthreads();  // all have voted
+  __syncthreads();  // waits until all threads have voted; `all` is then final
   const bool result = all;
-  __syncthreads();  // all have read
+  __syncthreads();  // waits until all threads have read the result; `all` may then be reset
   all = true;
-  __syncthreads();  // nobody votes before it is true again
+  __syncthreads();  // waits until `all` is true again; a new vote may then begin
   return result;
 }
 inline bool __syncthreads_or(bool own) {
@@ -87,7 +87,7 @@ inline void __syncwarp(unsigned = 0xffffffffu) {
   emulated::warp_barrier();
 }
 
-/// Nanoseconds, of which each is a cycle.
+/// Returns nanoseconds, each of which counts as one cycle.
 inline long long clock64() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();

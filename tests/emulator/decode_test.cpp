@@ -1,4 +1,4 @@
-// The decode kernels without a GPU: against float64, and the same bits for any grid, batch and order of threads.
+// The decode kernels without a GPU: against float64, and with the same bits for any grid, batch and order of threads.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ DecodeValues values(const DecodeValues::Columns& columns) {
   };
 }
 
-/// Three kernels; with rows that cannot be copied in chunks five.
+/// Values that need three kernels, or five if rows cannot be copied in chunks.
 DecodeValues few_values(const DecodeValues::Columns& columns) {
   using enum DecodeValues::Rows::Kind;
   DecodeValues few = values(columns);
@@ -51,7 +51,8 @@ std::int64_t longest(const DecodeCase& c) {
   return *std::max_element(c.facts.lengths.begin(), c.facts.lengths.end());
 }
 
-/// At least `least` cases; of more `most` or a few more, long and short ones.
+/// Builds at least `least` cases. If there are more than `most`, checks about `most` of them, from the longest to the
+/// shortest.
 void check(const DecodeValues& of, int least, int most) {
   DecodeErrors errors;
   std::vector<DecodeCase> cases = decode_cases(of, least);
@@ -68,7 +69,7 @@ void check(const DecodeValues& of, int least, int most) {
   fmt::print("{}{} kernels\n", errors.text(), emulated_kernels());
 }
 
-/// Skipped where no compiler takes kernels.
+/// Skips if no compiler can compile the kernels.
 class EmulatedTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -106,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LongEmulatedDecode,
 
 class EmulatedGrid : public EmulatedTest {
  protected:
-  /// The same bits on GPUs of these many multiprocessors as on one.
+  /// Expects the same bits on GPUs with these numbers of multiprocessors as on a GPU with one.
   static void check_grids(const CacheFacts& facts, std::initializer_list<int> multiprocessors) {
     CacheCase problem(facts, 7);
     const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
@@ -125,21 +126,21 @@ class EmulatedGrid : public EmulatedTest {
   }
 };
 
-/// The same call on GPUs of many sizes, in many orders of threads.
+/// The same call on GPUs of many sizes, with many orders of threads.
 TEST_F(EmulatedGrid, BitsAreThoseOfAnyGridAndOrder) {
   CacheFacts facts = long_facts(DType::kBF16);
   facts.lengths = {2500, 1, 70, 300};
   check_grids(facts, {2, 7, 26});
 }
 
-/// The keys of a causal tile end before those of the last one, so that a part's last nodes may have none.
+/// Keys of a causal tile end before those of the last tile, so the last nodes of a part may have no keys.
 TEST_F(EmulatedGrid, BitsOfTilesThatEndEarly) {
   check_grids(
       {.dtype = DType::kBF16, .num_heads_k = 1, .group = 8, .packed = true, .rows = {1, 16}, .lengths = {1, 257}},
       {3, 7, 26});
 }
 
-/// Short sequences have the bits that they have without long ones, of which nothing is written.
+/// Short sequences have the same bits as in a call without long ones. Nothing is written for the long ones.
 TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   CacheFacts facts = invariance_facts(DType::kBF16);
   facts.head_dim = facts.head_dim_v = 64;
@@ -167,7 +168,7 @@ TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   }
 }
 
-/// Blocks begin before the arrays say what they will: the same bits, whatever they said.
+/// Blocks begin before the arrays have their final values. The bits must not depend on the earlier values.
 class EmulatedLateArrays : public EmulatedTest {
  protected:
   static void check(const CacheFacts& facts, unsigned seed) {
@@ -205,7 +206,7 @@ TEST_F(EmulatedLateArrays, OfManyKinds) {
   }
 }
 
-/// The schedule of other lengths ends behind the last sequence.
+/// The schedule from the earlier lengths ends behind the last sequence.
 TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
   for (unsigned n = 0; n < 20; ++n) {
     CacheFacts facts = invariance_facts(DType::kBF16);
@@ -221,14 +222,14 @@ TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
   }
 }
 
-/// Parts of a long item leave few nodes, wherever they begin.
+/// Parts of a long work item leave only a few tree nodes, wherever they begin.
 TEST_F(EmulatedGrid, NodesOfALongSequence) {
   CacheFacts facts = {.dtype = DType::kBF16, .num_heads_k = 1, .group = 1, .rows = {1}, .lengths = {8168 * 64}};
   facts.head_dim = facts.head_dim_v = 16;
   check_grids(facts, {2});
 }
 
-/// More than a warp looks at at once, and no multiple of it.
+/// More sequences than a warp reads at once, and not a multiple of that number.
 TEST_F(EmulatedGrid, BitsOfManySequences) {
   constexpr int kSequences = 70;
   std::vector<std::int64_t> lengths;

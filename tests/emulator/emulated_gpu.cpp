@@ -1,11 +1,11 @@
-// A libcuda and an NVRTC of a GPU in software, which runs every kernel of the library on the host: the tests of a GPU
-// run with it, one kernel after another; blocks may wait for each other (grid.hpp). NVRTC's program is the one that the
-// host's compiler takes (program_text.hpp), and the machine code is the number of the library that became of it.
+// A libcuda and an NVRTC of a GPU in software, which run every kernel of the library on the host. The GPU tests run
+// with it, one kernel after another. Blocks may wait for each other (grid.hpp). NVRTC's output is the program for the
+// host's compiler (program_text.hpp). The machine code is the number of the library that was compiled from it.
 //
-//   ATTEND_LIBCUDA_PATH=libemulated_gpu.so ATTEND_NVRTC_PATH=libemulated_gpu.so attend_gpu_tests --gtest_filter=...
+// ATTEND_LIBCUDA_PATH=libemulated_gpu.so ATTEND_NVRTC_PATH=libemulated_gpu.so attend_gpu_tests --gtest_filter=...
 //
-// ATTEND_EMULATED_VERBOSE=1: prints each launch. ATTEND_EMULATED_SEED: decides the order in which threads run.
-// ATTEND_EMULATED_MULTIPROCESSORS: 4 if not given.
+// ATTEND_EMULATED_VERBOSE=1 prints each launch. ATTEND_EMULATED_SEED selects the order in which threads run.
+// ATTEND_EMULATED_MULTIPROCESSORS is 4 if unset.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ int number_of(const char* variable, int otherwise) {
   return value != nullptr ? std::atoi(value) : otherwise;
 }
 
-/// What runs the blocks of the program's kernel.
+/// Returns the code that runs the blocks of the program's kernel.
 std::string launcher(const std::string& entry, const std::string& args) {
   return fmt::format(
       "static const attend::{0}* args_of_launch;\n"
@@ -54,7 +54,7 @@ struct Program {
   std::string text;
   std::vector<std::pair<std::string, std::string>> headers;
   std::string log;
-  int number = -1;  // in kernels()
+  int number = -1;  // index in kernels()
 };
 
 std::mutex& mutex() {
@@ -72,7 +72,7 @@ std::vector<Kernel>& kernels() {
   return all;
 }
 
-/// Kernels that the process has compiled before, by their texts.
+/// Kernels that the process has already compiled, by their texts.
 std::map<std::string, int>& known() {
   static std::map<std::string, int> all;
   return all;
@@ -88,7 +88,7 @@ int compile(const Program& program) {
                          std::regex(R"((attend_\w+)\(const __grid_constant__ attend::(\w+) args\))"))) {
     throw std::runtime_error("no kernel in the text");
   }
-  // One copy for all threads, as on a GPU: shared memory may hold addresses in it.
+  // All threads share one copy, as on a GPU, because shared memory may hold addresses in it.
   const std::string text = std::regex_replace(program.text, std::regex(R"(const __grid_constant__ attend::(\w+) args)"),
                                               "const attend::$1& args");
   const attend::test::TemporaryFolder folder;
@@ -100,7 +100,7 @@ int compile(const Program& program) {
   return known()[all] = static_cast<int>(kernels().size()) - 1;
 }
 
-/// As the emulated copy engine reads it: emulated::TensorMap of ptx.hpp.
+/// Same layout as emulated::TensorMap of ptx.hpp, which the emulated copy engine reads.
 struct EmulatedMap {
   const void* data;
   std::int64_t stride[3];
@@ -160,7 +160,7 @@ DriverResult cuTensorMapEncodeTiled(TensorMap* to, TensorMapType type, std::uint
                                     const std::uint32_t*, int, TensorMapSwizzle, TensorMapPromotion, int) {
   const int bytes = type == TensorMapType::kFloat32 ? 4 : type == TensorMapType::kUint8 ? 1 : 2;
   const bool has_panels =
-      rank == 5;  // (64, rows, panels, heads, batch), where others are (columns, rows, heads, batch)
+      rank == 5;  // dimensions (64, rows, panels, heads, batch) instead of (columns, rows, heads, batch)
   const auto n = [](std::uint64_t x) { return static_cast<std::int64_t>(x); };
   const int heads = has_panels ? 3 : 2;
   const EmulatedMap map = {address,

@@ -1,6 +1,6 @@
-// Kernels of this library run on the CPU, for tests on machines without a GPU: the text of a kernel, whose asm
-// statements are rewritten as calls (ptx.hpp), is compiled by the host's compiler and run a block after the other
-// (threads.hpp). Bits differ from a GPU's where its arithmetic is approximate.
+// Runs the library's kernels on the CPU, for tests on machines without a GPU. A kernel's asm statements are rewritten
+// as calls (ptx.hpp). The host's compiler compiles the text, and one block runs after the other (threads.hpp). Bits
+// differ from a GPU's if the GPU's arithmetic is approximate.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@
 
 namespace attend::test {
 
-/// Why no kernel can be run here, for GTEST_SKIP(): there is no compiler that takes them. Empty: they can.
+/// Returns why no kernel can run here (no suitable compiler), for GTEST_SKIP(). Empty if kernels can run.
 [[nodiscard]] const std::string& why_no_emulation();
 
-/// A compiled kernel. It stays loaded; its text is gone, unless the environment has ATTEND_TEST_KEEP_COMPILED.
+/// A compiled kernel. It stays loaded. Its source is deleted unless ATTEND_TEST_KEEP_COMPILED is set.
 class EmulatedKernel {
  public:
-  /// @throws std::runtime_error with the compiler's words where it refuses the text.
+  /// @throws std::runtime_error with the compiler's messages if compilation fails.
   explicit EmulatedKernel(const cuda::KernelSpec& spec);
 
-  /// Runs the blocks [0, blocks) in their order. Shared memory is full of NaN before each.
-  /// @param seed  decides the order in which threads run
-  /// @throws std::runtime_error where a block wrote to more shared memory than the spec has
+  /// Runs the blocks [0, blocks) in order. Shared memory is filled with NaN before each.
+  /// @param seed  selects the order in which threads run
+  /// @throws std::runtime_error if a block wrote beyond the shared memory of the spec
   void launch(const void* args, unsigned blocks, unsigned seed,
               const std::vector<emulated::LateArray>& late = {}) const;
 

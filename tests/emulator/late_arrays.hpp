@@ -1,11 +1,11 @@
-// Arrays that the kernel before an emulated one writes while that one runs.
+// Arrays that the kernel before an emulated one writes while the emulated one runs.
 #pragma once
 
 #include <cstddef>
 
 namespace emulated {
 
-/// Blocks find `early` there until one of their threads waits for the kernel before.
+/// Blocks find `early` at `at` until one of their threads waits for the previous kernel, and `late` afterwards.
 struct LateArray {
   void* at;
   const void* early;

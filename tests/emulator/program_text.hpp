@@ -1,4 +1,4 @@
-// The text of a kernel as a compiler of the machine takes it.
+// Rewrites the text of a kernel for the host's compiler.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace attend::test {
 
-/// The text with calls in the place of asm statements. Instructions that `known` (the text of ptx.hpp) lacks become
-/// calls that end the program.
+/// Returns the text with calls in place of asm statements. Instructions that are not in `known` (the text of ptx.hpp)
+/// become calls that end the program.
 [[nodiscard]] std::string without_asm(const std::string& text, const std::string& known);
 
-/// Headers of kernels by their names, rewritten, and those that the emulator has of its own.
+/// Writes the kernels' headers, rewritten, under their names, and the emulator's replacement headers.
 void write_headers(const TemporaryFolder& folder, const std::vector<std::pair<std::string, std::string>>& headers);
 
 }  // namespace attend::test

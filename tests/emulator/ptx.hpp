@@ -1,5 +1,5 @@
-// The PTX instructions that kernels have in asm statements, by their names: ptx_<name>(results..., operands...). The
-// text of a kernel is rewritten to call them (emulated_kernel.cpp).
+// The PTX instructions of the kernels' asm statements, by name: ptx_<name>(results..., operands...). The text of a
+// kernel is rewritten to call them (emulated_kernel.cpp).
 #pragma once
 
 #include "cuda_words.hpp"
@@ -55,7 +55,7 @@ inline float from_e4m3(unsigned byte) {
   return byte & 0x80 ? -x : x;
 }
 
-/// A product of 16 x 16 and 16 x 8, of which the lane gets its four elements.
+/// Multiplies 16 x 16 by 16 x 8. Each lane gets four elements of the product.
 template <float (*kToFloat)(unsigned short)>
 void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], const unsigned (&b)[2],
          const float (&c)[4]) {
@@ -65,7 +65,7 @@ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], con
   const Registers own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   const auto* all = exchange(own);
   const int lane = block->lane();
-  // Two rows of A and two columns of B are the lane's.
+  // The lane needs two rows of A and two columns of B.
   float rows[2][16], columns[2][16];
   for (int i = 0; i < 4; ++i) {
     const auto of_row = words_of<Registers>(all, lane / 4 * 4 + i);
@@ -94,13 +94,13 @@ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], con
   std::abort();
 }
 
-// The map of a tensor (columns, rows, heads, batch) with boxes of 128 bytes of columns and some rows.
+// A map of a tensor (columns, rows, heads, batch). Boxes have 128 bytes of columns and several rows.
 struct TensorMap {
   const char* data;
-  std::int64_t stride[3];  // bytes: rows, heads, batch
+  std::int64_t stride[3];  // in bytes: rows, heads, batch
   std::int64_t size[3];
   std::int64_t element_bytes, row_bytes, box_rows;
-  std::int64_t panels;  // of 64 columns, that a copy in five dimensions brings
+  std::int64_t panels;  // panels of 64 columns that a five-dimensional copy loads
 };
 
 inline int box_bytes(const void* map) {
@@ -110,7 +110,7 @@ inline int panels_of(const void* map) {
   return static_cast<int>(load<TensorMap>(static_cast<const char*>(map)).panels);
 }
 
-// A box that goes back: what lies outside of the tensor is left out.
+// Copies a box back to the tensor. Elements outside the tensor are skipped.
 inline void take_box(const void* map, int column, int row, int head, int batch, unsigned from) {
   constexpr int kChunk = 16, kRow = 128;
   const auto tensor = load<TensorMap>(static_cast<const char*>(map));
@@ -126,7 +126,8 @@ inline void take_box(const void* map, int column, int row, int head, int batch, 
   }
 }
 
-// Rows and columns outside of the tensor become zeros. Chunks of 16 bytes lie where the 128-byte swizzle has them.
+// Copies a box from the tensor. Rows and columns outside the tensor become zeros. Chunks of 16 bytes are placed by the
+// 128-byte swizzle.
 inline void bring_box(unsigned to, const void* map, int column, int row, int head, int batch) {
   constexpr int kChunk = 16, kRow = 128;
   const auto tensor = load<TensorMap>(static_cast<const char*>(map));
@@ -185,7 +186,7 @@ inline void ptx_ex2_approx_ftz_f32(float& to, float x) {
 inline void ptx_lg2_approx_f32(float& to, float x) {
   to = std::log2(x);
 }
-// The only special register that is read: tid.x.
+// Reads tid.x, the only special register that kernels read this way.
 inline void ptx_mov_u32(unsigned& to) {
   to = threadIdx.x;
 }
@@ -315,7 +316,7 @@ inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(unsigned at) {
   block->thread().copies.push_back({emulated::PendingCopy::kArrival, emulated::at_smem(at), nullptr, 0, 0});
 }
 
-// The copy engine, whose maps are test::EmulatedMap. Boxes land at once.
+// The copy engine. Its maps are test::EmulatedMap. Boxes arrive at once.
 inline std::uint64_t* barrier_at(unsigned at) {
   return reinterpret_cast<std::uint64_t*>(emulated::at_smem(at));
 }
@@ -435,7 +436,7 @@ inline void ptx_ld_acquire_gpu_global_u32(unsigned& to, const unsigned* from) {
   to = emulated::load<unsigned>(from);
 }
 
-/// Of %globaltimer, the only register of 64 bits that is read.
+/// Reads %globaltimer, the only 64-bit register that kernels read.
 template <class Int>
 void ptx_mov_u64(Int& nanoseconds) {
   nanoseconds = clock64();

@@ -1,7 +1,9 @@
-// The threads of a block as fibers of one CPU thread: each runs until it waits for another, in an order that a seed
-// decides; a warp may come far ahead of the others, and copies may land late. So a kernel that lacks a barrier gives
-// other results for some seed, and one that waits for what never comes is found: nothing else would run.
-// Few headers, since every kernel's compilation reads them.
+// The threads of a block, as fibers of one CPU thread. Each fiber runs until it waits for another, in an order selected
+// by a seed. A warp may run far ahead of the others, and copies may land late. A kernel with a missing barrier
+// therefore gives other results for some seed. A kernel that waits forever is detected, because no thread makes
+// progress.
+//
+// This header includes few others, because the compilation of every kernel reads them.
 #pragma once
 
 #include <csetjmp>
@@ -23,24 +25,25 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-/// A copy that has been started but has not landed, the end of a group of them, or the arrival of a barrier's thread.
+/// A copy that was started but has not landed, the end of a group of copies, or an arrival at a barrier.
 struct PendingCopy {
   enum Kind { kCopy, kGroupEnd, kArrival } kind;
   void* to;
   const void* from;
-  int bytes;      ///< that are read
-  int all_bytes;  ///< that are written: zeros behind
+  int bytes;      ///< bytes that are read
+  int all_bytes;  ///< bytes that are written; the rest is zeros
 };
 
 struct Thread {
   Index index;
   std::jmp_buf place;
   ucontext_t start;
-  std::vector<PendingCopy> copies;  // in their order
+  std::vector<PendingCopy> copies;  // in the order of their start
   bool done = false;
 };
 
-/// What 32 lanes hand each other in one operation, twice over: nobody is two operations ahead of another.
+/// Words that the 32 lanes exchange in one operation. There are two buffers, because no lane is ever two operations
+/// ahead of another.
 struct Warp {
   int arrived = 0;
   std::uint64_t generation = 0;
@@ -55,9 +58,9 @@ struct NamedBarrier {
 class Block {
  public:
   static constexpr std::size_t kStackBytes = 128 * 1024;
-  static constexpr int kNamedBarriers = 17;  // the last is __syncthreads()
+  static constexpr int kNamedBarriers = 17;  // the last is for __syncthreads()
 
-  /// Of a warp that is not whole, the other lanes are done. It cannot wait at a barrier.
+  /// The missing lanes of an incomplete warp count as done. Such a warp cannot use a warp barrier.
   Block(int threads, Index index, unsigned seed)
       : index_(index),
         random_(seed * 2654435761u + 1),
@@ -75,8 +78,8 @@ class Block {
 
   void run(void (*entry)());
 
-  /// run() in parts, for blocks that wait for each other. resume(): until all threads are done, or false: every thread
-  /// waits, perhaps for another block.
+  /// start() and resume() are run() in parts, for blocks that wait for each other. resume() returns true when all
+  /// threads are done, and false if every thread waits, perhaps for another block.
   void start(void (*entry)());
   [[nodiscard]] bool resume();
 
@@ -87,18 +90,19 @@ class Block {
   [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()); }
   [[nodiscard]] NamedBarrier& barrier(int number) { return barriers_[number]; }
 
-  /// Something happened that others may wait for.
+  /// Records an event that other threads may wait for.
   void progress() {
     idle_ = 0;
     ++events_;
   }
-  /// How often something has happened.
+  /// Returns the number of events so far.
   [[nodiscard]] unsigned long events() const { return events_; }
 
-  /// Lets others run. Where nothing has happened for long, nothing ever will.
+  /// Lets other threads run. If no event has happened for a long time, none can happen in this block, and resume()
+  /// returns.
   void yield();
 
-  /// Copies that this thread has started land, until so many of its groups are left.
+  /// Lands the thread's copies until only `groups_left` groups are pending.
   static void land(Thread& thread, int groups_left);
 
  private:
@@ -110,14 +114,14 @@ class Block {
 
   Index index_;
   std::uint64_t random_;
-  unsigned laziness_;  // a copy lands at one of so many occasions, or when it is waited for
+  unsigned laziness_;  // a pending copy lands with probability 1 / laziness_ per yield, or when it is waited for
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   NamedBarrier barriers_[kNamedBarriers];
-  std::vector<int> order_;  // of warps
-  std::size_t at_ = 0;      // in order_
-  int rounds_ = 0;          // that the warp may go on, as long as it gets anywhere
-  int turn_ = 0;            // of the warp's lanes: lane turn_ ^ flips_ has it
+  std::vector<int> order_;  // order of the warps
+  std::size_t at_ = 0;      // index in order_
+  int rounds_ = 0;          // rounds that the warp may continue while it makes progress
+  int turn_ = 0;            // position in the warp: lane turn_ ^ flips_ runs
   int flips_ = 0;
   int current_ = 0;
   long idle_ = 0;
@@ -165,7 +169,8 @@ inline void Block::next_warp() {
 }
 
 inline int Block::next() {
-  // The lanes of a warp one after another, some times over, then another warp. Two orders of warps have all of them.
+  // Runs the lanes of a warp in sequence for some rounds, then switches to another warp. Two passes over the order of
+  // warps reach every thread.
   for (int tried = 0; tried <= 3 * num_threads(); ++tried) {
     if (++turn_ >= kLanes) {
       turn_ = 0;
@@ -180,7 +185,7 @@ inline int Block::next() {
 }
 
 inline void Block::switch_to_next() {
-  if (next() < 0) std::abort();  // someone is left: enter() ends the last one
+  if (next() < 0) std::abort();  // a thread must be left, because enter() ends the last one
   std::longjmp(threads_[current_].place, 1);
 }
 
@@ -192,7 +197,7 @@ inline void Block::yield() {
   }
   if (++idle_ > 2000L * num_threads()) {
     idle_ = 0;
-    if (setjmp(self.place) == 0) std::longjmp(caller_, 3);  // to resume()
+    if (setjmp(self.place) == 0) std::longjmp(caller_, 3);  // returns to resume()
     return;
   }
   if (setjmp(self.place) == 0) switch_to_next();
@@ -200,7 +205,7 @@ inline void Block::yield() {
 
 inline void Block::enter() {
   Block* self = block;
-  if (setjmp(self->thread().place) == 0) std::longjmp(self->caller_, 1);  // created: run() starts it later
+  if (setjmp(self->thread().place) == 0) std::longjmp(self->caller_, 1);  // created; run() starts it later
   block->entry_();
   Thread& thread = block->thread();
   land(thread, 0);
@@ -214,7 +219,7 @@ inline void Block::enter() {
 inline void Block::start(void (*entry)()) {
   block = this;
   entry_ = entry;
-  stacks_ = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));  // no zeros: most is never used
+  stacks_ = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));  // not zeroed: most is never used
   if (stacks_ == nullptr) std::abort();
   for (int w = 0; w < num_threads() / kLanes; ++w) order_.push_back(w);
   for (int t = 0; t < num_threads(); ++t) {
@@ -227,7 +232,7 @@ inline void Block::start(void (*entry)()) {
     makecontext(&thread.start, &Block::enter, 0);
     if (setjmp(caller_) == 0) swapcontext(&caller_context_, &thread.start);
   }
-  turn_ = kLanes;  // the next warp's, which is the first of the order
+  turn_ = kLanes;  // next() then begins with the first warp of a new order
   at_ = order_.size();
   rounds_ = 0;
 }
@@ -247,7 +252,7 @@ inline void Block::run(void (*entry)()) {
   std::abort();
 }
 
-/// The lanes of the warp have all come.
+/// Waits until all lanes of the warp have arrived. Each lane's words may then be read.
 inline void warp_barrier() {
   Warp& warp = block->warp();
   const std::uint64_t generation = warp.generation;
@@ -260,7 +265,7 @@ inline void warp_barrier() {
   while (warp.generation == generation) block->yield();
 }
 
-/// Every lane gives some words; then it sees those of all.
+/// Publishes each lane's words and returns those of all lanes.
 template <class Words>
 const std::uint64_t (*exchange(const Words& own))[8] {
   static_assert(sizeof(Words) <= sizeof(std::uint64_t[8]));
@@ -292,10 +297,10 @@ inline void block_barrier(int number, int threads) {
   while (barrier.generation == generation) block->yield();
 }
 
-/// An mbarrier in 64 bits: arrivals of a phase, those that are missing, and the number of the phase.
+/// An mbarrier in 64 bits: expected arrivals per phase, missing arrivals, pending bytes and the parity of the phase.
 struct BarrierState {
   std::uint16_t expected, missing;
-  std::int32_t bytes : 31;  // that copies have still to bring
+  std::int32_t bytes : 31;  // bytes that pending copies must still deliver
   std::uint32_t phase : 1;
 
   void end_phase_if_complete() {
@@ -304,7 +309,7 @@ struct BarrierState {
     phase ^= 1;
   }
 };
-/// bytes: announced, or if negative brought.
+/// @param bytes positive: announced; negative: delivered
 inline void add_bytes(std::uint64_t* barrier, int bytes) {
   BarrierState state;
   std::memcpy(&state, barrier, sizeof(state));

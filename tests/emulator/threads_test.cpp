@@ -1,4 +1,4 @@
-// A block's threads: barriers order them, and what lacks a barrier shows.
+// The threads of a block: barriers order them, and a missing barrier is detected.
 #include <gtest/gtest.h>
 
 #include "emulator/threads.hpp"
@@ -19,7 +19,7 @@ void barrier() {
   emulated::block_barrier(0, kThreads);
 }
 
-/// How many threads of this many seeds do not see what another wrote.
+/// Returns how many threads, over this many seeds, do not see another thread's write.
 int mistakes_of(void (*kernel)(), unsigned seeds = 20) {
   mistakes = 0;
   for (unsigned seed = 0; seed < seeds; ++seed) {

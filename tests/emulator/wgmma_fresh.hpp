@@ -1,4 +1,4 @@
-// kernels/isa/wgmma_fresh.cuh for emulated kernels, in its place.
+// Replaces kernels/isa/wgmma_fresh.cuh for emulated kernels.
 #pragma once
 
 #include "wgmma.cuh"

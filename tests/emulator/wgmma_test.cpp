@@ -17,7 +17,7 @@
 namespace attend::test {
 namespace {
 
-/// Skipped where no compiler takes kernels.
+/// Skips if no compiler can compile the kernels.
 class EmulatedWgmma : public testing::Test {
  protected:
   void SetUp() override {
@@ -26,7 +26,7 @@ class EmulatedWgmma : public testing::Test {
 };
 class LongEmulatedWgmma : public EmulatedWgmma {};
 
-/// Calls that wgmma computes, with every option, and keys and values that are not finite.
+/// Returns calls that wgmma computes, with every option, and with non-finite keys and values.
 CacheFacts many_rows(std::mt19937& random, int n) {
   const auto one_of = [&](std::initializer_list<std::int64_t> all) { return all.begin()[random() % all.size()]; };
   CacheFacts f;
@@ -58,7 +58,7 @@ CacheFacts many_rows(std::mt19937& random, int n) {
 void set_strange(CacheCase& problem, std::mt19937& random) {
   for (int i = 0; i < 8; ++i) {
     const auto s = static_cast<std::int64_t>(2 + random() % 2);
-    const std::int64_t behind = i % 2 == 0 ? random() % 12 : random() % 600;  // some rows see the last keys, others not
+    const std::int64_t behind = i % 2 == 0 ? random() % 12 : random() % 600;  // some rows see the last keys, some not
     const auto at = problem.place(s, problem.facts().lengths[static_cast<std::size_t>(s)] - 1 - behind);
     if (!at) continue;
     const double value = i % 3 == 0 ? std::nan("") : i % 3 == 1 ? INFINITY : -INFINITY;
@@ -67,14 +67,14 @@ void set_strange(CacheCase& problem, std::mt19937& random) {
   }
 }
 
-/// NaN as one number: which one it is, kernels do not agree on.
+/// Replaces NaN by one number, because the NaN payload differs between kernels.
 std::vector<double> comparable(std::vector<double> values) {
   std::replace_if(
       values.begin(), values.end(), [](double x) { return std::isnan(x); }, 12345.678);
   return values;
 }
 
-/// Tiles by wgmma have the bits of others, on any GPU.
+/// Tiles computed by wgmma have the same bits as other tiles, on any GPU.
 void check_bits(int first, int end) {
   for (int n = first; n < end; ++n) {
     std::mt19937 random(static_cast<unsigned>(n));
@@ -102,7 +102,7 @@ TEST_F(EmulatedWgmma, BitsOfTiles) {
 TEST_F(LongEmulatedWgmma, BitsOfTiles) {
   check_bits(4, 12);
 }
-/// Long rows of values and more than 16 heads of a group: each of two warpgroups has half of the columns.
+/// Long rows of values and more than 16 heads per group, so each of two warpgroups computes half of the columns.
 CacheFacts many_rows_of_long_values(std::mt19937& random, int n) {
   CacheFacts f = many_rows(random, n);
   f.num_heads_k = 1;
@@ -149,7 +149,7 @@ void check_bits_of_halves(int first, int end) {
   }
 }
 
-/// Values that are not finite reach the rows that see their keys, as by other kernels.
+/// Non-finite values reach the rows that see their keys, as in other kernels.
 void check_nonfinite_values_of_halves(int first, int end) {
   for (int n = first; n < end; ++n) {
     std::mt19937 random(static_cast<unsigned>(n));
@@ -166,7 +166,7 @@ void check_nonfinite_values_of_halves(int first, int end) {
   }
 }
 
-/// A call of 20 heads, and a cache whose keys have two columns that count: 300 and 301. All values are 1.
+/// A call with 20 heads. Only columns 300 and 301 of the keys count, because q is 0 in the others. All values are 1.
 CacheFacts two_columns(DType dtype, std::int64_t length) {
   CacheFacts f;
   f.dtype = dtype;
@@ -186,7 +186,7 @@ void set_columns(CacheCase& problem, double q_300, double q_301, double (*k_300)
   }
 }
 
-/// Near 2^27 neighbouring float32 are 16 apart, more than a maximum may lag behind.
+/// Near 2^27, neighbouring float32 numbers are 16 apart, which exceeds the allowed lag of a row maximum.
 TEST_F(EmulatedWgmma, LargeScores) {
   CacheCase problem(two_columns(DType::kF16, 130), 5);
   set_columns(
@@ -196,7 +196,7 @@ TEST_F(EmulatedWgmma, LargeScores) {
                                            : -30000.0; });
   for (const double x : problem.run(emulated_decode(gpu_of(1, 1))).o) EXPECT_NEAR(x, 1.0, 0.01);
 }
-/// A score that is infinite is no key that is not seen.
+/// An infinite score is different from a hidden key.
 TEST_F(EmulatedWgmma, InfiniteScores) {
   CacheCase problem(two_columns(DType::kBF16, 70), 5);
   set_columns(
@@ -220,7 +220,7 @@ TEST_F(LongEmulatedWgmma, HalvesOfColumnsAgainstFloat64) {
 TEST_F(LongEmulatedWgmma, BitsOfHalvesOfColumns) {
   check_bits_of_halves(2, 8);
 }
-/// Over several levels of the tree.
+/// The sequences cover several levels of the tree.
 TEST_F(LongEmulatedWgmma, LongSequencesOfHalvesOfColumns) {
   CacheFacts facts = two_columns(DType::kBF16, 10300);
   facts.rows = {2, 2, 2}, facts.lengths = {10300, 8193, 4095};

@@ -1,4 +1,4 @@
-// Bounds of functions: they hold every value, and are narrow where masks need them.
+// Bounds of functions: they contain every value, and are narrow enough for masks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using expr::Function;
 using expr::Interval;
 using expr::Type;
 
-/// The bounds of a capture's elements, by looking at all of them.
+/// Returns the bounds of a capture's elements by reading all of them.
 Interval bounds_of_capture(std::int32_t capture, std::span<const Interval> subscripts) {
   std::array<std::int64_t, expr::kMostSubscripts> at = {};
   Interval all = {1e9, -1e9};
@@ -41,7 +41,7 @@ Interval bounds_of_capture(std::int32_t capture, std::span<const Interval> subsc
   return all;
 }
 
-/// The result where each operation on floats is rounded to float32, as kernels compute.
+/// Returns the result if each float operation is rounded to float32, as in kernels.
 double in_float32(const Function& f, const expr::Point& point) {
   std::vector<double> values;
   for (expr::Id id = 0; id <= f.result; ++id) {
@@ -76,7 +76,7 @@ struct Counts {
   int decided = 0;
 };
 
-/// The bounds over the ranges beside values at points in them, their corners among the first.
+/// Compares the bounds over the ranges with values at points in them, corners first.
 void check_bounds(const std::string& text, bool is_mask, const expr::Ranges& ranges, std::mt19937_64& generator,
                   Counts& counts) {
   const Function f = expr::parse("score", text, some_captures(), is_mask ? Type::kBool : Type::kFloat);
@@ -118,7 +118,7 @@ TEST(Bounds, HoldEveryValue) {
   EXPECT_GT(counts.decided, 1000);
 }
 
-// Any integers, to the ends of their range, and any scores.
+// Arbitrary integers up to the ends of their range, and arbitrary scores.
 TEST(Bounds, HoldValuesOfAnyRange) {
   std::mt19937_64 generator(11);
   const auto range_of_ints = [&] {
@@ -145,7 +145,7 @@ TEST(Bounds, HoldValuesOfAnyRange) {
   std::printf("%d values; %d of 3000 masks decided\n", counts.values, counts.decided);
 }
 
-/// 0: the mask hides the tile, 1: it shows it whole, 2: not known.
+/// Returns 0 if the mask hides the tile, 1 if it shows all of it, and 2 if unknown.
 int tile_of(const std::string& mask, double q_begin, double q_end, double k_begin, double k_end) {
   const Function f = expr::parse("mask", mask, some_captures(), Type::kBool);
   const Interval bounds =
@@ -153,7 +153,7 @@ int tile_of(const std::string& mask, double q_begin, double q_end, double k_begi
   return bounds.is_one() ? static_cast<int>(bounds.low) : 2;
 }
 
-// The masks that people write, tile by tile.
+// Typical masks, tile by tile.
 TEST(Bounds, DecideTilesOfMasks) {
   EXPECT_EQ(tile_of("k <= q", 16, 24, 0, 17), 1);
   EXPECT_EQ(tile_of("k <= q", 0, 8, 8, 16), 0);

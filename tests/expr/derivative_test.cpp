@@ -24,7 +24,7 @@ bool agree(double a, double b) {
   return std::abs(a - b) <= 1e-8 * std::max({1.0, std::abs(a), std::abs(b)});
 }
 
-// Where those are finite.
+// Compares only values that are finite.
 TEST(Derivatives, AreThoseOfDualNumbers) {
   std::mt19937_64 generator(3);
   int compared = 0, not_zero = 0, by_captures = 0;
@@ -73,7 +73,7 @@ TEST(Derivatives, AreDefinedAtCorners) {
   EXPECT_EQ(derivative_at("7", 2), 0);
 }
 
-// Where torch's are NaN.
+// In these cases torch's derivatives are NaN.
 TEST(Derivatives, KnowNothingOfWhatIsNotChosen) {
   EXPECT_EQ(derivative_at("score > 0 ? log(score) : 0", 0), 0);
   EXPECT_EQ(derivative_at("score > 1 ? 3 * sqrt(score - 1) / score : 2 * score", 1), 2);

@@ -1,4 +1,4 @@
-// Values with derivatives, by dual numbers: (x + x' e), with e e = 0, computed by rules of their own.
+// Values with derivatives by dual numbers, x + x' e with e e = 0. The derivative rules are independent of the library.
 #pragma once
 
 #include "expr/evaluate.hpp"
@@ -11,7 +11,7 @@ struct DualNumber {
   double slope = 0;
 };
 
-/// The node `result` at a point, and its derivative by the node `by`, one before it.
+/// Returns the node `result` at a point, and its derivative by the earlier node `by`.
 [[nodiscard]] DualNumber dual_of(const expr::Graph& graph, expr::Id result, const expr::Point& point, expr::Id by,
                                  const expr::Load& load);
 

@@ -1,4 +1,4 @@
-// Loads of one element far from the diagonal.
+// Loads that read a single element far from the diagonal.
 #include "expr/far_loads.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(FarLoads, AreKnown) {
       {"score + bias[min(abs(q - k), 5)] + bias[clamp(q - k, -7, 0) + 7]", 2, 5, -7},
       {"score + table[h][q - k < 4 ? max(q - k, 0) : min(4 + int(log(float(max(q - k, 1)) / 4) * 3), 15)]", 1, 157, 0},
       {"score + cap", 0, kNo, -kNo},
-      {"score + bias[doc[clamp(q - k, 0, 9)]]", 1, 9, 0},  // of doc; that of bias follows from it, but no bound says so
+      {"score + bias[doc[clamp(q - k, 0, 9)]]", 1, 9, 0},  // doc's only: no bound shows that bias's is constant too
       {"score + bias[q > 100 ? clamp(q - k, 0, 4) : 0]", 0, kNo, -kNo}};
   for (const Case& c : kCases) {
     const expr::Function f = expr::parse("text", c.text, some_captures(), expr::Type::kFloat);
@@ -47,7 +47,7 @@ TEST(FarLoads, AreKnown) {
   }
 }
 
-/// A load whose subscript is a function of q - k with ends, or without where a random text says so.
+/// Returns a load whose subscript is a function of q - k. It is constant far away for most texts, but not for all.
 std::string random_table(int n, std::mt19937_64& generator) {
   const auto number = [&](int most) { return std::to_string(static_cast<int>(generator() % (2 * most + 1)) - most); };
   const std::string distance = n % 2 == 0 ? "(q - k)" : "abs(k - q)";
@@ -67,7 +67,7 @@ std::string random_table(int n, std::mt19937_64& generator) {
   }
 }
 
-/// A random subscript is one number wherever far_loads_of() says so.
+/// If far_loads_of() reports that a random subscript is constant, it must be.
 TEST(FarLoads, AreOneElement) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 24;
   std::mt19937_64 generator(11);

@@ -16,7 +16,7 @@ using expr::Op;
 using expr::Type;
 
 constexpr double kLargest = std::numeric_limits<float>::max(), kLeastNormal = std::numeric_limits<float>::min();
-constexpr double kHalfUnit = 0x1p-24;  // of the last place, relative: what a rounding changes at most
+constexpr double kHalfUnit = 0x1p-24;  // half a unit in the last place, relative: the largest change by rounding
 constexpr Bounds kUndecided = {0, 0, false};
 
 /// The difference between a function of floats and the exact one.
@@ -24,8 +24,9 @@ struct Error {
   double relative = 0, absolute = 0;
 };
 
-// The documentation of CUDA promises 1 to 4 units in the last place for all of these; header comments of
-// score_math.cuh 2^-20 of the result, and 2^-22 absolute for logarithms and tanh. Twice that, as arguments are rounded.
+// CUDA's documentation promises 1 to 4 units in the last place for all of these. The header comments of score_math.cuh
+// promise 2^-20 of the result, and 2^-22 absolute for logarithms and tanh. The bounds are twice that, because arguments
+// are rounded.
 Error error_of(Op op, ScoreMath math) {
   if (op == Op::kPow || op == Op::kTan) return {.relative = 0x1p-20};
   const bool is_long = op == Op::kSin || op == Op::kCos || op == Op::kErf;
@@ -51,8 +52,8 @@ Bounds hull(std::initializer_list<double> values) {
   return {low, high};
 }
 
-/// Wider by an error. What is below the least normal number may be flushed to 0; what may be too large for float32 is
-/// undecided.
+/// Widens the bounds by an error. Values below the least normal number may be flushed to 0. Values that may exceed
+/// float32 are undecided.
 Bounds widened(Bounds x, const Error& error) {
   if (!x.is_decided || std::isnan(x.low) || (x.is_point() && std::isinf(x.low))) return x;
   x.low -= error.relative * std::abs(x.low) + error.absolute + kLeastNormal;
@@ -60,18 +61,18 @@ Bounds widened(Bounds x, const Error& error) {
   return x.low < -kLargest || x.high > kLargest ? kUndecided : x;
 }
 
-/// The result of an operation that IEEE rounds: exact where it can be.
+/// Returns the bounds of an operation that IEEE rounds. A result that float32 can represent is exact.
 Bounds rounded(const Bounds& x) {
   return x.is_point() && is_float32(x.low) ? x : widened(x, {.relative = kHalfUnit});
 }
 
-/// A function that grows, or falls, from end to end.
+/// Bounds of a monotonic function.
 template <class F>
 Bounds of_ends(const Bounds& x, const F& f) {
   return hull({f(x.low), f(x.high)});
 }
 
-/// A function that has steps: decided where both ends are on the same one.
+/// Bounds of a step function: decided if both ends are on the same step.
 template <class F>
 Bounds of_steps(const Bounds& x, const F& f) {
   const double low = f(x.low), high = f(x.high);
@@ -92,14 +93,14 @@ Bounds of_corners(const Bounds& a, const Bounds& b, const F& f) {
   return hull({f(a.low, b.low), f(a.low, b.high), f(a.high, b.low), f(a.high, b.high)});
 }
 
-/// Defined from `least` on, and NaN below.
+/// Bounds of a function that is defined from `least` on, and NaN below.
 template <class F>
 Bounds of_ends_from(double least, const Bounds& x, const F& f) {
   if (x.high < least) return point(std::numeric_limits<double>::quiet_NaN());
   return x.low <= least ? kUndecided : of_ends(x, f);
 }
 
-/// Of a function that is no steeper than 1.
+/// Bounds of a function whose slope is at most 1.
 template <class F>
 Bounds of_middle(const Bounds& x, const F& f) {
   const double middle = x.low + (x.high - x.low) / 2, around = (x.high - x.low) / 2;
@@ -112,7 +113,7 @@ Bounds tangent(const Bounds& x) {
   return branch(x.low) == branch(x.high) ? of_ends(x, [](double at) { return std::tan(at); }) : kUndecided;
 }
 
-/// The exact function of all numbers within the bounds, which are no single one.
+/// Returns the bounds of the exact function over all numbers within the bounds, which are more than one number.
 Bounds of_one(Op op, const Bounds& x) {
   const auto f = [op](double at) { return expr::apply(op, Type::kFloat, at, 0, 0); };
   if (has_steps(op)) return of_steps(x, f);
@@ -143,7 +144,7 @@ Bounds of_one(Op op, const Bounds& x) {
   }
 }
 
-/// Of a base in bounds, and an exponent that is one number.
+/// Returns the bounds of a power with a base in bounds and an exponent that is one number.
 Bounds power_of(const Bounds& a, double exponent) {
   const auto f = [exponent](double base) { return std::pow(base, exponent); };
   if (a.low > 0) return of_ends(a, f);
@@ -167,7 +168,7 @@ Bounds quotient(const Bounds& a, const Bounds& b) {
   return of_corners(a, b, [](double x, double y) { return x / y; });
 }
 
-/// a - n b of the n that all quotients have as their floor.
+/// Returns a - n b, if all quotients have the same floor n.
 Bounds modulo(const Bounds& a, const Bounds& b) {
   const Bounds whole = quotient(a, b);
   const double n = std::floor(whole.low);
@@ -177,7 +178,7 @@ Bounds modulo(const Bounds& a, const Bounds& b) {
   return {a.low - times.high - around, a.high - times.low + around};
 }
 
-/// The exact operation on all numbers within the bounds, which are finite.
+/// Returns the bounds of the exact operation over all numbers within the bounds, which are finite.
 Bounds of_two(Op op, const Bounds& a, const Bounds& b) {
   switch (op) {
     case Op::kAdd:
@@ -229,7 +230,7 @@ bool is_binary(Op op) {
   return is_comparison(op) || std::ranges::find(kOps, op) != kOps.end();
 }
 
-/// How an operation's result is rounded.
+/// Widens the result by the operation's rounding.
 Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
   if (has_steps(op)) return exact;
   switch (op) {
@@ -248,10 +249,10 @@ Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
       if (math == ScoreMath::kExact || std::isnan(b.low) || std::isinf(b.low) || (b.low == 0 && b.high == 0)) {
         return rounded(exact);
       }
-      // Beyond these, the quick reciprocal is no normal number.
+      // Beyond these limits, the fast reciprocal is not a normal number.
       if (std::min(std::abs(b.low), std::abs(b.high)) < 0x1p-125) return kUndecided;
       if (std::max(std::abs(b.low), std::abs(b.high)) > 0x1p125) return kUndecided;
-      // Quotients that float32 has are exact.
+      // Quotients that float32 can represent are exact.
       return exact.is_point() && is_float32(exact.low) ? exact : widened(exact, {.relative = 0x1p-20});
     case Op::kSqrt:
       if (math == ScoreMath::kExact) return rounded(exact);
@@ -262,7 +263,7 @@ Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
   return widened(exact, error_of(op, math));
 }
 
-/// Where an operand is infinite or NaN: the same result at all corners.
+/// If an operand is infinite or NaN, the result is decided if it is the same at all corners.
 Bounds of_infinities(Op op, const Bounds& a, const Bounds& b) {
   if (op == Op::kPow && !b.is_point() && spans_zero(b)) return kUndecided;  // x^0 = 1
   const auto f = [op](double x, double y) { return expr::apply(op, Type::kFloat, x, y, 0); };
@@ -276,7 +277,7 @@ Bounds of_floats(Op op, const Bounds& a, const Bounds& b, ScoreMath math) {
   const bool are_finite = std::isfinite(a.low) && std::isfinite(b.low);
   const bool are_points = a.is_point() && b.is_point();
   if (!are_finite && !are_points) return of_infinities(op, a, b);
-  const bool has_quotient = op == Op::kFloorDivide && are_finite && b.low != 0;  // it is rounded before its floor
+  const bool has_quotient = op == Op::kFloorDivide && are_finite && b.low != 0;  // rounded before its floor
   if (are_points && !has_quotient) {
     const double exact = expr::apply(op, Type::kFloat, a.low, b.low, 0);
     return is_comparison(op) ? point(exact) : with_error(op, point(exact), b, math);
@@ -348,7 +349,7 @@ Bounds Float32Bounds::of_node(const Node& node, const expr::Point& at) const {
     case Op::kMultiply:
       if (node.type == Type::kFloat && node.args[0] == node.args[1] && arg(node, 0).is_decided &&
           !arg(node, 0).is_point()) {
-        return rounded(power_of(arg(node, 0), 2));  // of one number, which is below 0 or not
+        return rounded(power_of(arg(node, 0), 2));  // of one number, so its sign is known
       }
       break;
     default:

@@ -1,10 +1,10 @@
-// Where the nodes of a function lie when a kernel computes them in float32, point by point: the budget of tests that
-// compare kernels with the evaluator in float64.
+// Bounds of the nodes of a function when a kernel computes them in float32, point by point. Tests that compare kernels
+// with the float64 evaluator use them as the allowed error.
 //
-// Interval arithmetic: every operation widens its bounds by what it may round. A comparison, or a function with steps,
-// whose operands' bounds allow more than one result is undecided, and so is what depends on it. Numbers that are exact
-// in float32 stay single ones: where a step is met exactly, it is decided.
-// Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
+// The method is interval arithmetic: every operation widens its bounds by its rounding error. A comparison or step
+// function is undecided if the bounds of its operands allow more than one result, and so is every value that depends on
+// it. Numbers that float32 represents exactly stay single points, so a step that is met exactly is decided. Source:
+// Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace attend::test {
 
-/// Of kernels/attention/score_math.cuh, by its macro.
+/// The variants of kernels/attention/score_math.cuh, which a macro selects.
 enum class ScoreMath : std::uint8_t {
   kExact,  ///< a few units in the last place
   kFast,   ///< ATTEND_FAST_SCORE_MATH
@@ -24,19 +24,19 @@ enum class ScoreMath : std::uint8_t {
 
 struct Bounds {
   double low = 0, high = 0;  ///< both NaN: the value is NaN
-  bool is_decided = true;    ///< false: it may be anything
+  bool is_decided = true;    ///< false: the value may be anything
 
   [[nodiscard]] bool is_point() const;
   [[nodiscard]] bool contains(double x) const;
 };
 
-/// One graph's, which must outlive it.
+/// The bounds of one graph, which must outlive this object.
 class Float32Bounds {
  public:
-  /// load: elements, as of expr::Evaluator.
+  /// @param load returns elements, as for expr::Evaluator
   Float32Bounds(const expr::Graph& graph, std::vector<expr::Id> results, expr::Load load, ScoreMath math);
 
-  /// The results' bounds, until the next call.
+  /// Returns the results' bounds, valid until the next call.
   [[nodiscard]] std::span<const Bounds> at(const expr::Point& point);
 
  private:
@@ -52,7 +52,8 @@ class Float32Bounds {
   std::vector<Bounds> bounds_, of_results_;
 };
 
-/// What an operation makes of operands in these bounds. Not of kConstant, kVariable, kLoad and kSelect.
+/// Returns the bounds of an operation's result for operands in these bounds. Does not support kConstant, kVariable,
+/// kLoad and kSelect.
 [[nodiscard]] Bounds bounds_of_operation(expr::Op op, expr::Type operand_type, const Bounds& a, const Bounds& b,
                                          ScoreMath math);
 

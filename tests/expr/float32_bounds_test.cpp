@@ -1,4 +1,4 @@
-// The bounds of float32 that tests on a GPU use as budgets: they hold the exact values, are narrow, and know steps.
+// The float32 bounds that GPU tests use as allowed errors: they contain the exact values, are narrow, and handle steps.
 #include "expr/float32_bounds.hpp"
 
 #include <gtest/gtest.h>
@@ -65,10 +65,10 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
   } cases[] = {
       {"floor(score)", 2, true},
       {"floor(score + 0.5)", 1.5, true},
-      {"floor(score * 0.1 * 10)", 2, false},  // 0.1 is no float32
+      {"floor(score * 0.1 * 10)", 2, false},  // 0.1 is not a float32
       {"floor(score * 0.1 * 10)", 2.1, true},
       {"score * 0.1 < 0.2 ? 1 : 2", 2, false},
-      {"score * 0.1 < 0.2 ? 1 : 1", 2, true},  // either is 1
+      {"score * 0.1 < 0.2 ? 1 : 1", 2, true},  // both branches are 1
       {"score * 0.1 < 0.25 ? 1 : 2", 2, true},
       {"sign(exp(score) - exp(score + 0.0))", 1, false},
       {"sign(score - score)", 1.5, true},
@@ -81,7 +81,7 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
       {"score // 0.1", 0.3, false},
       {"tan(score * 1.0)", 1.5707963267948966, false},
       {"pow(score * 0.1, 0.5)", -1, true},
-      {"exp(score)", 100, false},  // beyond float32
+      {"exp(score)", 100, false},  // exceeds float32
       {"exp(-score)", 100, true},  // 0, or nearly
       {"table[int(score * 0.1 * 10)][3]", 2, false},
       {"min(score * 0.1, 0.2)", 2, true},
@@ -91,7 +91,7 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
   for (const auto& [text, score, is_decided] : cases) EXPECT_EQ(bounds_of(text, score).is_decided, is_decided) << text;
 }
 
-/// A width beyond a few roundings would let a wrong function pass, a narrower one would refuse right ones.
+/// Bounds much wider than a few roundings would accept a wrong function. Narrower bounds would reject right ones.
 TEST(Float32Bounds, AreAsWideAsTheirRoundings) {
   const struct {
     const char* text;

@@ -1,4 +1,5 @@
-// Texts of functions: what they mean, beside C++'s own reading of the same text, and what is refused, in which words.
+// Texts of functions: their meaning, compared with C++'s reading of the same text, and the error messages for invalid
+// texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,11 +24,11 @@ double value_of(const std::string& text, const expr::Point& point, Type type = T
   return values.at(point)[0];
 }
 
-#pragma GCC diagnostic ignored "-Wparentheses"  // C's precedence is what is tested
+#pragma GCC diagnostic ignored "-Wparentheses"  // tests C's precedence
 
 constexpr expr::Point kPoint = {0.75, 2, 5, 23, 9, 40, 33};
 
-/// The text as this compiler reads it.
+/// Evaluates the text as this compiler reads it.
 #define EXPECT_AS_IN_CPP(expression) \
   EXPECT_EQ(value_of(#expression, kPoint), static_cast<double>(expression)) << #expression
 

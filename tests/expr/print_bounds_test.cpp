@@ -1,4 +1,4 @@
-// Printed bounds, compiled for the host: none that says "all" or "none" is wrong.
+// Printed bounds, compiled for the host: no bound may wrongly report "all" or "none".
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using expr::Id;
 using expr::Interval;
 using expr::Type;
 
-/// low, high and whether there is NaN, of a capture's elements at subscripts from low to high each.
+/// Returns low, high and whether there is NaN, for a capture's elements whose subscripts each run from low to high.
 using Load = void (*)(int capture, const int* ends, int count, double* bounds);
 
 void load_bounds(int capture, const int* ends, int count, double* bounds) {
@@ -48,14 +48,14 @@ void load_bounds(int capture, const int* ends, int count, double* bounds) {
   bounds[0] = low, bounds[1] = high;
 }
 
-/// A condition of a text: the whole, or one that it has in it.
+/// A condition of a text: the full text, or a condition within it.
 struct Condition {
   std::string text;
   Function function;
   Id root;
 };
 
-/// Those that ask for no inexact operation.
+/// Adds the conditions that contain no inexact operation.
 void add_conditions(const std::string& text, std::vector<Condition>& all) {
   const Function f = expr::parse("mask", text, some_captures(), Type::kBool);
   for (Id id = 0; id <= f.result; ++id) {
@@ -91,7 +91,7 @@ std::string program_of(const std::vector<Condition>& conditions) {
          calls + "  }\n  return (result.low ? 2 : 0) + (result.high ? 1 : 0);\n}\n";
 }
 
-/// Where each operation on floats is rounded to float32, as kernels compute.
+/// Returns the result if each float operation is rounded to float32, as in kernels.
 double in_float32(const Condition& c, const std::array<int, 6>& point) {
   std::vector<double> values;
   for (Id id = 0; id <= c.root; ++id) {
@@ -116,7 +116,7 @@ double in_float32(const Condition& c, const std::array<int, 6>& point) {
   return values.back();
 }
 
-/// The ends of a range of each variable: boxes as of tiles, or any integers.
+/// Returns a random range for each variable: boxes like those of tiles, or arbitrary integers.
 std::array<int, 12> draw_ranges(std::mt19937_64& generator, bool is_box) {
   const auto draw = [&](int count) { return static_cast<int>(generator() % static_cast<unsigned>(count)); };
   if (is_box) {

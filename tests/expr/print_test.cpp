@@ -1,4 +1,4 @@
-// Printed functions against the evaluator, bit for bit: compiled for the host, with double for Float.
+// Printed functions against the evaluator, bit for bit. They are compiled for the host, with double for Float.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ using expr::Graph;
 using expr::Id;
 using expr::Type;
 
-/// A function, with the nodes that are printed: its value and, of a score, all derivatives.
+/// A function and the nodes that are printed: its value and, for a score, all derivatives.
 struct Printed {
   std::string text;
   Function function;
@@ -51,7 +51,7 @@ double element(int capture, const std::int64_t* subscripts, int count) {
   return element_of_capture(capture, {subscripts, static_cast<std::size_t>(count)});
 }
 
-/// are_long: indices may be 2^21 and more.
+/// @param are_long whether indices may be 2^21 or more
 std::string program_of(const std::vector<Printed>& functions, bool are_long) {
   std::string extents;
   for (const expr::Capture& capture : some_captures()) {
@@ -95,7 +95,7 @@ std::string program_of(const std::vector<Printed>& functions, bool are_long) {
 
 class PrintedCode : public testing::Test {
  protected:
-  /// Compiles functions, and compares their nodes' values at points with the evaluator's.
+  /// Compiles functions and compares their nodes' values at points with the evaluator's.
   static void check(const std::vector<Printed>& functions, const std::vector<expr::Point>& points, bool are_long) {
     const TemporaryFolder folder;
     void* library = nullptr;
@@ -148,7 +148,7 @@ TEST_F(PrintedCode, OfRandomTextsHasTheEvaluatorsBits) {
   check(functions, points, /*are_long=*/false);
 }
 
-/// Where operations have no obvious result: the ends of integers, zeros, infinities, NaN, subscripts of no element.
+/// Operations without an obvious result: the ends of integers, zeros, infinities, NaN, subscripts outside the tensor.
 TEST_F(PrintedCode, OfCornersHasTheEvaluatorsBits) {
   std::vector<Printed> functions;
   for (const char* text :
@@ -171,7 +171,7 @@ TEST_F(PrintedCode, OfCornersHasTheEvaluatorsBits) {
   check(functions, points, /*are_long=*/true);
 }
 
-/// Code says nothing of a user's names, so that functions that differ in those alone are one.
+/// A subscript that is certainly within the extent needs no clamp.
 TEST(PrintedText, ClampsSubscriptsUnlessTheyAreCertainlyWithin) {
   const std::vector<expr::Capture> captures = {{"t", Type::kFloat, {8}}, {"f", Type::kFloat, {8}}};
   const auto clamps = [&](const char* text) {
@@ -180,7 +180,7 @@ TEST(PrintedText, ClampsSubscriptsUnlessTheyAreCertainlyWithin) {
   };
   EXPECT_FALSE(clamps("score + t[clamp(q - k, -4, 3) + 4]"));
   EXPECT_TRUE(clamps("score + t[clamp(q - k, -4, 4) + 4]"));
-  // NaN becomes 0, which is far from these
+  // NaN becomes 0, which is outside the tensor after the subtraction
   EXPECT_TRUE(clamps("score + t[int(clamp(score, 100001.5, 100005)) - 100000]"));
   EXPECT_TRUE(clamps("score + t[int(clamp(f[clamp(q, 0, 7)], 100001.5, 100005)) - 100000]"));
 }

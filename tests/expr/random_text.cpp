@@ -20,7 +20,7 @@ double element_of_capture(std::int32_t capture, std::span<const std::int64_t> su
   hash ^= hash >> 31;
   if (capture == 3) return static_cast<double>(subscripts[0] / 7);  // documents of 7 tokens
   if (capture == 4) return static_cast<double>(hash & 1);
-  return static_cast<double>(hash % 2049) / 512 - 2;  // a float32
+  return static_cast<double>(hash % 2049) / 512 - 2;  // exact in float32
 }
 
 expr::Point random_point(std::mt19937_64& generator) {

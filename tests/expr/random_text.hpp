@@ -12,18 +12,18 @@
 
 namespace attend::test {
 
-/// table float [4][16], bias float [8], cap float, doc int [32], flags bool [5][3][2][2]
+/// Returns the captures table float [4][16], bias float [8], cap float, doc int [32], flags bool [5][3][2][2].
 [[nodiscard]] std::vector<expr::Capture> some_captures();
 
-/// An element of those: follows from its place.
+/// Returns an element of some_captures(), which is computed from its position.
 [[nodiscard]] double element_of_capture(std::int32_t capture, std::span<const std::int64_t> subscripts);
 
-/// A point within the ranges that texts are written for.
+/// Returns a point within the ranges for which the texts are written.
 [[nodiscard]] expr::Point random_point(std::mt19937_64& generator);
 
 class RandomText {
  public:
-  /// is_mask: without `score`.
+  /// @param is_mask the text does not use `score`
   RandomText(std::uint64_t seed, bool is_mask) : generator_(seed), is_mask_(is_mask) {}
 
   [[nodiscard]] std::string of_float(int depth);

@@ -1,4 +1,4 @@
-// Along which lines functions have one value.
+// Lines along which functions are constant.
 #include "expr/spread.hpp"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(Spread, IsKnown) {
   EXPECT_EQ(expr::spread_of(f.graph, std::span<const expr::Id>()), Spread::kUniform);
 }
 
-/// Moved along its lines, a random function keeps its value.
+/// A random function must keep its value when it is moved along its lines.
 TEST(Spread, IsRight) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 8;
   std::mt19937_64 generator(7);

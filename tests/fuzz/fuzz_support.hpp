@@ -1,4 +1,4 @@
-// What the fuzz targets share.
+// Helpers shared by the fuzz targets.
 #pragma once
 
 #include <sys/mman.h>
@@ -13,18 +13,18 @@
 
 namespace attend::fuzz {
 
-/// Stops the fuzzer where a promise does not hold.
+/// Stops the fuzzer if a condition does not hold.
 inline void require(bool holds) {
   if (!holds) std::abort();
 }
 
-/// A refusal is one line that says something.
+/// Requires that the refusal is a single, non-empty line.
 inline void require_sound(const Error& error) {
   const std::string_view message = error.what();
   require(!message.empty() && message.find('\n') == std::string_view::npos);
 }
 
-/// A file in memory with a path.
+/// A file in memory that has a path.
 class MemoryFile {
  public:
   MemoryFile() : descriptor_(::memfd_create("fuzz", 0)) { require(descriptor_ >= 0); }

@@ -1,4 +1,4 @@
-// The grid file's parser on arbitrary text: problems whose sizes are in range, or an Error.
+// The grid file's parser on arbitrary text: it returns problems whose sizes are in range, or throws an Error.
 #include <cstdint>
 
 #include "fuzz/fuzz_support.hpp"

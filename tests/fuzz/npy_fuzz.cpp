@@ -1,4 +1,5 @@
-// The .npy reader on arbitrary bytes: it reads or refuses, and what it reads it would write the same way.
+// The .npy reader on arbitrary bytes: it reads or refuses them. A header written again from the result must parse to
+// the same dtype and shape.
 #include <cstdint>
 #include <span>
 

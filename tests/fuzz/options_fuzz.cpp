@@ -1,5 +1,5 @@
-// The option parser on arbitrary argument lists, separated by new lines: options or an Error, and the options keep what
-// the rest of the program relies on.
+// The option parser on arbitrary argument lists, separated by new lines. It returns options or throws an Error, and the
+// options satisfy the conditions that the rest of the program relies on.
 #include <cmath>
 #include <cstdint>
 
@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (data[i] == '\n') {
       arguments.push_back(std::move(argument));
       argument.clear();
-    } else if (data[i] != '\0') {  // no argument can hold one
+    } else if (data[i] != '\0') {  // arguments cannot contain it
       argument += static_cast<char>(data[i]);
     }
   }

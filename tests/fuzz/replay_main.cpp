@@ -1,5 +1,5 @@
-// Runs a fuzz target over files, without a fuzzer: so that every build compiles the targets and every test run goes
-// through what their corpora hold, and through nothing at all.
+// Runs a fuzz target on files without a fuzzer. Every build therefore compiles the targets, and every test run checks
+// the inputs of their corpora and an empty input.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// attend::append on a GPU: every option against float64 and every byte that is not to change; the bits of a CPU; graphs
-// that are replayed while lengths change.
+// attend::append on a GPU: every option against float64, all bytes that must not change, the same bits as a CPU, and
+// replayed graphs while lengths change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@
 namespace attend::test {
 namespace {
 
-/// A case's call on GPU 0. Its tensors lie in memory that host and GPU both see; of the cache and the arrays it has
-/// copies there.
+/// A case's call on GPU 0. Its tensors are in memory that host and GPU can both access. The cache and the arrays are
+/// copied there.
 class GpuAppend {
  public:
   explicit GpuAppend(const AppendInputs& in) : call(in.call()) {
@@ -55,7 +55,7 @@ class GpuAppend {
     copy_array(call.positions, in.positions);
   }
 
-  /// Runs it, and puts the cache where the case has it.
+  /// Runs the call and copies the cache back to the case.
   void run() {
     append(call);
     wait();
@@ -91,7 +91,7 @@ void append_on_gpu(const AppendInputs& in) {
   GpuAppend(in).run();
 }
 
-/// Expects the bytes of the cache and of q_out that a CPU writes.
+/// Expects the same bytes of the cache and of q_out as a CPU writes.
 void expect_bits_of_cpu(const AppendCase& c) {
   SCOPED_TRACE(describe(c));
   const AppendInputs in = make_append_inputs(c), on_cpu = make_append_inputs(c);
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(CoveringArray, GpuAppendCases, testing::ValuesIn(append
 
 class GpuAppendTest : public GpuTest {};
 
-// Heads beside each other in a warp; more rows than a GPU has warps.
+// Covers several heads per warp, and more rows than the GPU has warps.
 TEST_F(GpuAppendTest, PrefillHasTheBitsOfACpu) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const bool packed : {false, true}) {
@@ -129,7 +129,7 @@ TEST_F(GpuAppendTest, PrefillHasTheBitsOfACpu) {
   }
 }
 
-// A search over offsets takes a round for each factor of 32.
+// The search over offsets takes one round per factor of 32.
 TEST_F(GpuAppendTest, ThousandsOfPackedSequences) {
   for (const std::int64_t sequences : {1, 2, 31, 32, 33, 1023, 1024, 1025, 5000}) {
     AppendCase c = {.packed = true, .packed_q = true, .rotary = RotaryKind::kNeighbours};
@@ -139,14 +139,14 @@ TEST_F(GpuAppendTest, ThousandsOfPackedSequences) {
   }
 }
 
-// More heads than a grid has blocks in its second dimension.
+// More heads than the second grid dimension can have blocks.
 TEST_F(GpuAppendTest, VeryManyHeads) {
   AppendCase c = {.queries = QueryKind::kLikeKeys};
   c.heads = 2, c.heads_q = 200001, c.head_dim = c.head_dim_v = 1, c.num_sequences = 5, c.most_new = 1;
   expect_bits_of_cpu(c);
 }
 
-// Signalling NaN, payloads, signed zeros and subnormals.
+// Covers signalling NaN, payloads, signed zeros and subnormals.
 TEST_F(GpuAppendTest, CopiesKeepTheirBits) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const std::int64_t head_dim : {512, 509}) {
@@ -169,7 +169,7 @@ TEST_F(GpuAppendTest, CopiesKeepTheirBits) {
   }
 }
 
-// All kinds of floats, divided by all kinds of factors.
+// Quantizes floats of every kind, divided by descale factors of every kind.
 TEST_F(GpuAppendTest, EightBitsOfAnyFloat) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const DType cache_dtype : {DType::kF8E4M3, DType::kI8}) {
@@ -183,7 +183,7 @@ TEST_F(GpuAppendTest, EightBitsOfAnyFloat) {
           auto* x = static_cast<float*>(t->view().data);
           for (std::int64_t n = 0; n < t->view().numel(); ++n) {
             const auto bits = static_cast<std::uint32_t>(random());
-            // Every other one near the numbers of the type: exponents from -12 to 10.
+            // Every second float is near the range of the 8-bit type: exponents from -12 to 10.
             x[n] = std::bit_cast<float>(n % 2 == 0 ? bits : (bits & 0x807fffffU) + ((115U + bits / 8 % 23) << 23));
           }
         }
@@ -234,7 +234,8 @@ TEST_F(GpuAppendTest, OfNothingWritesNothing) {
   }
 }
 
-// The environment is read once: ATTEND_CHECK=1 attend_gpu_tests --gtest_filter='GpuAppendCheck.*'.
+// The library reads the environment once, so run these with ATTEND_CHECK=1 attend_gpu_tests
+// --gtest_filter='GpuAppendCheck.*'.
 class GpuAppendCheck : public GpuTest {
  protected:
   void SetUp() override {
@@ -243,7 +244,7 @@ class GpuAppendCheck : public GpuTest {
     if (check == nullptr || std::string_view(check) != "1") GTEST_SKIP() << "without ATTEND_CHECK=1";
   }
 
-  /// What a changed call is refused with; nothing is written then.
+  /// Returns the message that refuses a changed call, and checks that nothing was written.
   template <class Change>
   static std::string refusal(const AppendCase& c, const Change& change) {
     const AppendInputs in = make_append_inputs(c);

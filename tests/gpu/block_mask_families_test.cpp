@@ -1,5 +1,5 @@
-// Block masks by the families that read them as a map (simt, sm80_forward with sm80_backward), against the reference in
-// float64: every mask of the cookbook, and the options beside a mask. sm90 is in block_mask_test.cpp.
+// Block masks in the families that read them as a map (simt, sm80_forward with sm80_backward), against the float64
+// reference: every mask of the cookbook, and masks combined with options. block_mask_test.cpp tests sm90.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,17 +24,17 @@ namespace {
 
 using Index = std::int64_t;
 
-/// The backends of both passes.
+/// The backends of forward and backward.
 struct Pair {
   const char* name;
   const char* forward;
   const char* backward;
 };
 constexpr Pair kPairs[] = {{"simt", "simt", "simt"}, {"sm80", "sm80_forward", "sm80_backward"}};
-constexpr Pair kWide = {"sm80 and simt", "sm80_forward", "simt"};  // beyond 256 columns
+constexpr Pair kWide = {"sm80 and simt", "sm80_forward", "simt"};  // for head_dim above 256
 constexpr Pair kReference = {"reference", "reference", "reference"};
 
-/// A pair of families, and a number: of a mask, or of a part of the cases.
+/// The parameter is a pair of families, and the number of a mask or of a part of the cases.
 class OfPairs : public GpuTest, public testing::WithParamInterface<std::tuple<std::size_t, std::size_t>> {
  protected:
   void SetUp() override {
@@ -51,12 +51,12 @@ const auto kPairAndNumber = [](const auto& test) {
   return kPairs[std::get<0>(test.param)].name + ("_" + std::to_string(std::get<1>(test.param)));
 };
 
-/// A mask, and what stands beside it.
+/// A problem with a block mask and, optionally, a score function.
 struct MaskedCase {
   AttentionCase attention;
   const BlockMask* mask = nullptr;
   std::string score = {};
-  std::optional<CaptureBuffer> capture = {};  // of the score, of floats; its gradient is asked for
+  std::optional<CaptureBuffer> capture = {};  // captured by the score, floats; its gradient is computed
 };
 
 struct Results {
@@ -111,7 +111,7 @@ void expect_reference(const MaskedCase& c, const Pair& pair) {
   std::printf("\n");
 }
 
-/// One of three sizes, and a type, in turn: every mask meets one of each.
+/// Picks one of three sizes and one dtype by turns, so that every size and every dtype occurs.
 std::vector<AttentionCase> cookbook_cases(bool is_simt, std::size_t number) {
   const DType types[] = {DType::kF32, DType::kBF16, DType::kF16};
   const auto type = [&](std::size_t n) { return is_simt ? types[(number + n) % 3] : types[1 + (number + n) % 2]; };
@@ -142,7 +142,7 @@ TEST_P(GpuBlockMaps, OfTheCookbookAreTheReference) {
   }
 }
 
-/// Options beside a mask, of every type.
+/// Options to combine with a mask, in one dtype.
 std::vector<AttentionCase> option_cases(DType dtype) {
   std::vector<AttentionCase> all(14, base_case(dtype));
   all[0].causal = true, all[0].seqlen_q = 277;
@@ -162,7 +162,7 @@ std::vector<AttentionCase> option_cases(DType dtype) {
   return all;
 }
 
-/// Some rows and tiles see nothing, heads differ, and no pattern is like another.
+/// Some rows and tiles see no key, heads differ, and no two patterns are alike.
 constexpr const char* kRagged = "(q // 50 + k // 70 + h) % 3 != 0 && (q + 3 * k) % 5 < 3 && q // 64 != 1";
 
 constexpr std::size_t kParts = 4;
@@ -184,7 +184,7 @@ TEST_P(GpuBlockMapOptions, ComposeWithAMask) {
   }
 }
 
-/// Functions with slopes of 1 and of every kind, one that is NaN of what is hidden, and rows of huge scores.
+/// Functions of slope 1 and of other slopes, a function that is NaN for hidden pairs, and rows of very large scores.
 TEST_P(GpuBlockMapOptions, ComposeWithAFunction) {
   const CaptureBuffer gain("gain", DType::kF32, {4}, {0.5, 1, 2, -1});
   const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1));
@@ -202,7 +202,7 @@ TEST_P(GpuBlockMapOptions, ComposeWithAFunction) {
   }
 }
 
-/// What asks for no mask or part of the cases.
+/// Tests that need neither a mask number nor a part of the cases.
 class GpuBlockMapPairs : public OfPairs {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuBlockMapPairs,
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuBlockMapPairs,
                                           testing::Values(std::size_t{0})),
                          [](const auto& test) { return std::string(kPairs[std::get<0>(test.param)].name); });
 
-/// So many keys that sums over them are put aside, of which some are left out in the middle.
+/// Enough keys that partial sums are saved to memory, with a gap of hidden keys in the middle.
 TEST_P(GpuBlockMapPairs, SumOverVeryManyKeys) {
   AttentionCase c = base_case(DType::kF16);
   c.batch = c.heads_q = c.heads_k = 1, c.seqlen_q = 32, c.seqlen_k = 70000, c.head_dim = c.head_dim_v = 16;
@@ -218,7 +218,7 @@ TEST_P(GpuBlockMapPairs, SumOverVeryManyKeys) {
   expect_reference({c, &mask}, pair());
 }
 
-/// Tiles that nobody sees cost nothing: they are not even loaded, so that NaN in them goes nowhere.
+/// Tiles that no row sees are not even loaded, so NaN in them has no effect.
 TEST_P(GpuBlockMapPairs, LeaveEmptyTilesOut) {
   const BlockMask mask = make_block_mask(MaskFunction(UnseenNaN::kMask), {1, 1, 512, 768});
   for (const Index head_dim : {64, 128, 256}) {

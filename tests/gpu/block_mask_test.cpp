@@ -1,4 +1,4 @@
-// Block masks on the GPU against the reference in float64: every mask of the cookbook, forward and backward.
+// Block masks on the GPU against the float64 reference: every mask of the cookbook, forward and backward.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -77,7 +77,7 @@ void expect_reference(const BlockMask& mask, const AttentionCase& c, const Score
   const Outputs got = run_masked(mask, in, "sm90_forward", "sm90_backward", score);
   const Outputs truth = run_masked(mask, as_f64(in), "reference", "reference", score);
   std::printf("%s:", describe(c).c_str());
-  // With 16 bits tanh and log of a function are quick ones.
+  // In 16-bit dtypes, tanh and log of a function use fast approximations.
   expect_outputs_near(got, truth, results, score == nullptr ? 4e-6 : results);
 }
 
@@ -93,14 +93,14 @@ TEST_P(GpuBlockMasks, AreTheReference) {
   }
 }
 
-/// Functions with slopes of 1 and of every kind; one is NaN of what is behind the sequence, and of hidden keys.
+/// Functions of slope 1 and of other slopes. One is NaN behind the sequence and for hidden keys.
 TEST_F(GpuTest, BlockMasksBesideAFunction) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   for (const char* text : {"score - 0.01 * abs(q + k_len - q_len - k)", "8 * tanh(score / 8) - 0.01 * abs(q - k)",
                            "score - log(float(q_len - q)) - log(float(q + k_len - q_len - k + 1))"}) {
     const ScoreFunction score(text);
     for (const AttentionCase& c : cases(DType::kBF16)) {
-      if (c.softcap > 0) continue;  // sm90_backward takes no function beside it
+      if (c.softcap > 0) continue;  // sm90_backward supports no score function together with softcap
       SCOPED_TRACE(text + (" " + describe(c)));
       const BlockMask mask =
           make_block_mask(MaskFunction("k <= q + k_len - q_len && (q // 100 == k // 100 || (q + k) % 64 < 9)"),
@@ -110,7 +110,8 @@ TEST_F(GpuTest, BlockMasksBesideAFunction) {
   }
 }
 
-/// Additions to dq have an order: the same bits again, beside a causal mask too, whose key blocks have another order.
+/// Additions to dq happen in a fixed order, so a repeat gives the same bits. This also holds with a causal mask, which
+/// changes the order of key blocks.
 TEST_F(GpuTest, BlockMasksWithAnOrderOfAdditions) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   for (AttentionCase c : cases(DType::kBF16)) {
@@ -129,7 +130,7 @@ TEST_F(GpuTest, BlockMasksWithAnOrderOfAdditions) {
   }
 }
 
-/// Rows of huge scores, in float64 too one number: what is hidden is no part of their sums.
+/// Scores so large that even float64 rounds a row to one number. Hidden keys must not be part of their sums.
 TEST_F(GpuTest, BlockMasksBesideHugeScores) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   const ScoreFunction score("q % 3 == 0 ? score - 1e30 : score");
@@ -142,7 +143,7 @@ TEST_F(GpuTest, BlockMasksBesideHugeScores) {
   }
 }
 
-/// What no row sees may be NaN in tiles that are left out: they are not loaded.
+/// Keys that no row sees may be NaN in tiles that are skipped, because those are not loaded.
 TEST_F(GpuTest, BlockMasksLeaveEmptyTilesOut) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   const auto in = UnseenNaN::of({.dtype = DType::kBF16, .head_dim = 128, .head_dim_v = 128});

@@ -1,4 +1,4 @@
-// Boolean masks on Hopper against the reference in float64, forward and backward: lists of tiles made on the GPU.
+// Boolean masks on Hopper against the float64 reference, forward and backward. The lists of tiles are made on the GPU.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -26,7 +26,7 @@ struct Mask {
   std::function<bool(Index b, Index h, Index q, Index k)> sees;
 };
 
-/// A number of 0 to 99 that looks random.
+/// Returns a hash of the position, from 0 to 99.
 Index percent(Index b, Index h, Index q, Index k) {
   std::uint64_t x = static_cast<std::uint64_t>(((b * 31 + h) * 4099 + q) * 8191 + k) * 0x9E3779B97F4A7C15u;
   x = (x ^ x >> 29) * 0xBF58476D1CE4E5B9u;
@@ -175,14 +175,14 @@ TEST_F(BoolMasks, WithAnOrderOfAdditions) {
   }
 }
 
-/// A graph makes its lists anew in each replay. There is no emulation of graphs.
+/// Each replay of a graph makes the lists again. The emulator has no graphs.
 TEST_F(BoolMasks, OfAGraphMayChangeBetweenReplays) {
   AttentionCase c = small(300, 517, 128);
   c.deterministic = true;
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
   const Inputs in = with_mask(c, masks().front());
-  (void)run_on_hopper(in);  // kernels are loaded
+  (void)run_on_hopper(in);  // loads the kernels
   const Outputs out = make_outputs(in);
   CapturedGraph graph(stream.get(), [&] {
     ForwardCall call = forward_of(in, out, "sm90_forward");
@@ -205,7 +205,7 @@ TEST_F(BoolMasks, OfAGraphMayChangeBetweenReplays) {
   }
 }
 
-/// Both kinds of mask in one call: a pair is seen if both see it.
+/// Both kinds of mask in one call: a pair is visible if both masks let it through.
 TEST_F(BoolMasks, BesideABlockMask) {
   for (AttentionCase c : {small(300, 517, 128), small(300, 259, 192)}) {
     for (const char* text : {"(q // 50 + k // 70 + h) % 3 != 0 && (q + k) % 5 < 3", "q // 128 == k // 128"}) {

@@ -1,5 +1,5 @@
-// decode() on a GPU, bit for bit: what a row's result may not depend on, graphs that are replayed while lengths and
-// tables change, streams and threads at the same time, and append() in the same call.
+// Bitwise tests of decode() on a GPU: independence from the rest of the batch, graphs replayed while lengths and tables
+// change, concurrent streams and threads, and append() in the same call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,10 +39,10 @@ INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeBits,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8),
                          kNameOfDType);
 
-/// Caches with a way of their own through the kernels.
+/// Cache shapes that each use a different path through the kernels.
 struct Shaped {
   const char* name;
-  DType dtype;  // of the cache
+  DType dtype;  // dtype of the cache
   std::int64_t head_dim, head_dim_v, num_heads_k, group, rows;
 };
 
@@ -75,7 +75,7 @@ const std::array kShaped = {Shaped{"f32", DType::kF32, 64, 64, 2, 4, 1},
 
 class GpuDecodeShapes : public GpuTest, public testing::WithParamInterface<Shaped> {};
 
-/// The lengths of n sequences: short and long ones, 0 and dead.
+/// Returns the lengths of `count` sequences: short, long, 0 and dead.
 std::vector<std::int64_t> some_lengths(std::int64_t count) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t s = 0; s < count; ++s) lengths.push_back(s * s * 37 % 601);
@@ -85,7 +85,7 @@ std::vector<std::int64_t> some_lengths(std::int64_t count) {
   return lengths;
 }
 
-/// At the front and at the end of batches, beside whatever neighbours.
+/// A sequence at the front or at the end of batches, with different neighbours.
 TEST_P(GpuDecodeShapes, ASequenceInBatchesOfAnySize) {
   constexpr std::int64_t kSequences = 64;
   CacheFacts facts = facts_of(GetParam());
@@ -117,7 +117,7 @@ TEST_P(GpuDecodeShapes, RowsInAnyChunks) {
   check_rows_in_any_chunks(facts_of(GetParam()), gpu_decode_by("decode"));
 }
 
-/// Another length, and NaN for keys, of one sequence change no other.
+/// Changing the length of one sequence, or setting its keys to NaN, changes no other sequence.
 TEST_P(GpuDecodeShapes, NeighboursThatChange) {
   CacheFacts facts = facts_of(GetParam());
   facts.rows.assign(4, GetParam().rows);
@@ -126,7 +126,7 @@ TEST_P(GpuDecodeShapes, NeighboursThatChange) {
   const Decode decode = gpu_decode_by("decode");
   const CacheCase::Result before = problem.run(decode);
   problem.seqlens[1] = 129;
-  problem.k.set(2, 0, 7, 0, std::nan(""));  // of i8: 0
+  problem.k.set(2, 0, 7, 0, std::nan(""));  // i8 stores 0 for NaN
   const CacheCase::Result after = problem.run(decode);
   for (const std::int64_t s : {0, 3}) {
     EXPECT_EQ(problem.bytes_of_sequence(before, s), problem.bytes_of_sequence(after, s)) << "sequence " << s;
@@ -148,7 +148,7 @@ TEST_P(GpuDecodeShapes, ACapturedGraphFollowsLengthsAndTables) {
   const cuda::OwnStream stream;
   const auto longest = problem.seqlens;
   std::fill(problem.seqlens.begin(), problem.seqlens.end(), 1);
-  direct.submit(stream.get());  // the warm call that compiles and loads
+  direct.submit(stream.get());  // warm-up call that compiles and loads
   cuda::synchronize(stream.get());
   CapturedGraph graph(stream.get(), [&] { replayed.submit(stream.get()); });
   const auto expect_same = [&](const char* what) {
@@ -177,7 +177,7 @@ TEST_P(GpuDecodeShapes, ACapturedGraphFollowsLengthsAndTables) {
   expect_same("another query");
 }
 
-/// No call waits for the one before: the workspace of each is used again at once, by calls of other shapes too.
+/// No call waits for the previous one. Each workspace is reused at once, also by calls of other shapes.
 TEST_P(GpuDecodeShapes, CallsOfOtherShapesInARow) {
   CacheFacts facts = facts_of(GetParam());
   facts.rows.assign(2, GetParam().rows);
@@ -195,7 +195,7 @@ TEST_P(GpuDecodeShapes, CallsOfOtherShapesInARow) {
   for (std::size_t n = 0; n < of_first.size(); ++n) {
     of_first[n].submit(stream.get());
     of_second[n].submit(stream.get());
-    if (n == 0) cuda::synchronize(stream.get());  // what follows is compared with calls on their own
+    if (n == 0) cuda::synchronize(stream.get());  // the results are compared with separate calls afterwards
   }
   cuda::synchronize(stream.get());
   const GpuDecode first_alone(first), second_alone(second);
@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuDecodeShapes, testing::ValuesIn(kShaped),
 
 class GpuDecodeStreams : public GpuTest {
  protected:
-  /// Problems of different shapes, and what each gives alone.
+  /// Prepares problems of different shapes, and the result of each when run alone.
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
@@ -280,7 +280,7 @@ TEST_F(GpuAppendAndDecode, InOneCallIsOneAfterTheOther) {
   }
 }
 
-/// The rows of q between both kernels are not those of the other thread's call.
+/// Each thread's call has separate rows of q between its two kernels.
 TEST_F(GpuAppendAndDecode, OfTwoThreadsOnOneStream) {
   const auto run = [](std::uint64_t seed) {
     for (AppendCase c : append_and_decode_cases()) {

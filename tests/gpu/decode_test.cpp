@@ -1,5 +1,6 @@
-// decode() on a GPU against float64: every kind of cache, option and length, with NaN wherever nothing may be read.
-// Eight parts, for as many processes: each has columns and dtypes of its own, and so kernels to compile.
+// decode() on a GPU against float64: every kind of cache, option and length, with NaN in all memory that must not be
+// read. The tests are split into eight parts for parallel processes. Each part has different columns and dtypes, and so
+// different kernels to compile.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +20,7 @@ namespace {
 constexpr int kParts = 8;
 constexpr int kLeastCases = 800;
 
-/// Of the weights p in the kernels for f16 and bf16.
+/// Precision of the weights p in the kernels for f16 and bf16.
 constexpr Products kHalfProducts = Products::kHalf;
 
 const DecodeValues& values() {
@@ -93,7 +94,7 @@ TEST_P(GpuDecodeCases, CoveringArrayAgainstFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(Parts, GpuDecodeCases, testing::Range(0, kParts), kIndexName);
 
-/// For sanitizers: of all columns and dtypes two small cases, with one query row and with more, and a tree.
+/// A subset for sanitizers: two small cases of each head_dim and dtype, with one query row and with more, and a tree.
 class SliceDecode : public GpuTest {};
 
 TEST_F(SliceDecode, StaysInBudget) {
@@ -115,8 +116,8 @@ TEST_F(SliceDecode, StaysInBudget) {
   fmt::print("{}", errors.text());
 }
 
-/// Two warpgroups with half of the columns each, over boxes and over rows that are copied one by one; two blocks leave
-/// each other nodes.
+/// Two warpgroups that each compute half of the columns, with boxes and with rows that are copied one by one. Two
+/// blocks leave partial results for each other.
 TEST_F(SliceDecode, HalvesOfColumns) {
   DecodeErrors errors;
   for (const std::int64_t page_size : {64, 1}) {
@@ -174,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeNaN, testing::Values(DType::kF32, DTyp
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeInfinity, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          kNameOfDType);
 
-/// Blocks of the cache that are more than 2^31 elements apart: the third begins beyond 2^32.
+/// Cache blocks that are more than 2^31 elements apart. The third begins beyond 2^32.
 class GpuDecodeFar : public GpuTest, public testing::WithParamInterface<DType> {};
 
 TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
@@ -187,7 +188,7 @@ TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
   const CacheCase::Result wanted = near.run(gpu_decode_by("decode"));
   const std::int64_t bytes = dtype_bytes(facts.type_of_cache());
   const std::int64_t block = near.k.view().stride[0] * bytes;
-  // The operating system gives what is touched of it.
+  // The operating system commits only the pages that are touched.
   const auto memory = allocate_tensor_memory(static_cast<std::size_t>((2 * kStride + 2 * kOfValues) * bytes));
   DecodeCall call = near.call();
   const auto spread = [&](ConstTensor& view, const TensorBuffer& from, std::int64_t first) {
@@ -202,7 +203,7 @@ TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
   spread(call.k_cache, near.k, 0);
   spread(*call.v_cache, near.v, kOfValues);
   const TensorArray<std::int32_t> pages = {0, 1, 2};
-  for (const bool is_paged : {false, true}) {  // each cache row is one page then
+  for (const bool is_paged : {false, true}) {  // each cache row is then one page
     if (is_paged) call.cache.page_table = PageTable{pages.data(), 3, 1, 1};
     const TensorBuffer o(facts.dtype, {3, near.q.shape()[1], 2, facts.head_dim_v});
     call.o = o.view();

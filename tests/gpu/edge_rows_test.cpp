@@ -1,5 +1,6 @@
-// Rows at the edge of the softmax, on every family that auto takes: that see nothing, whose first tiles are masked,
-// whose lse is far from 0, of every mask of short sequences; and problems without rows, heads or entries.
+// Edge cases of the softmax, on every family that `auto` picks: rows that see no key, rows whose first tiles are
+// masked, rows whose lse is far from 0, every mask of short sequences, and problems without rows, heads or batch
+// entries.
 #include <array>
 #include <cmath>
 
@@ -21,7 +22,7 @@ class EdgeRowsOfBackward : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, EdgeRowsOfBackward, testing::ValuesIn(kBackwardFamilies), kFamilyName);
 
-/// Causal, with more rows than keys: the first ones see nothing.
+/// Causal, with more rows than keys, so the first rows see no key.
 AttentionCase empty_rows_case() {
   AttentionCase c = plain(DType::kBF16, 4, 2, 700, 130, 64, true);
   c.dlse = true;
@@ -29,7 +30,8 @@ AttentionCase empty_rows_case() {
   return c;
 }
 
-/// NaN and infinities into dout of rows of empty_rows_case(), where no row of a tile sees a key. The number of rows.
+/// Writes NaN and infinities into dout of rows whose complete row tile sees no key (in empty_rows_case()). Returns the
+/// number of rows.
 std::int64_t spoil_dout(const Inputs& in) {
   constexpr std::int64_t kLargestTile = 256;
   const AttentionCase& c = in.options;
@@ -40,7 +42,8 @@ std::int64_t spoil_dout(const Inputs& in) {
   return rows;
 }
 
-/// o and dq are exactly 0; what dout and dlse hold there, where no row of a tile sees a key, changes no bit elsewhere.
+/// In rows that see no key, o and dq are exactly 0. dout and dlse of a row tile that sees no key change no other
+/// result.
 TEST_P(EdgeRows, ThatSeeNothingAreZeroAndHarmless) {
   const AttentionCase c = empty_rows_case();
   const std::int64_t num_empty = c.seqlen_q - c.seqlen_k;
@@ -65,7 +68,7 @@ TEST_P(EdgeRows, ThatSeeNothingAreZeroAndHarmless) {
   expect_same_bits(out, clean);
 }
 
-/// No keys at all: every row is such a row, and nothing is read.
+/// Without keys, no row sees a key and nothing is read.
 TEST_P(EdgeRows, WithoutKeysAreZero) {
   for (const bool packed : {false, true}) {
     AttentionCase c = plain(DType::kBF16, 2, 1, 70, 0, 64, false);
@@ -80,7 +83,7 @@ TEST_P(EdgeRows, WithoutKeysAreZero) {
   }
 }
 
-/// A sink is all of such a row: lse is the sink, whose gradient is the sum of dlse.
+/// Without keys, the sink is the only term of a row: lse equals the sink, and the sink's gradient is the sum of dlse.
 TEST_P(EdgeRows, WithoutKeysHaveTheirSink) {
   for (const bool packed : {false, true}) {
     AttentionCase c = plain(DType::kBF16, 2, 1, 70, 0, 64, false);
@@ -102,7 +105,7 @@ TEST_P(EdgeRows, WithoutKeysHaveTheirSink) {
   }
 }
 
-/// The sink of a row that sees no key takes nothing of dout.
+/// In a row that sees no key, dout does not affect the sink's gradient.
 TEST_P(EdgeRowsOfBackward, ThatSeeOnlyASinkTakeNothingOfDout) {
   AttentionCase c = empty_rows_case();
   c.sinks = true;
@@ -114,18 +117,18 @@ TEST_P(EdgeRowsOfBackward, ThatSeeOnlyASinkTakeNothingOfDout) {
   expect_same_bits(out, clean);
 }
 
-/// All scores near -1000, where the tiles that are looked at first are masked for some rows or for all: a maximum that
-/// starts at 0, or is set to it, stays there.
+/// All scores are near -1000, and the tiles that are processed first are masked for some or all rows. A row maximum
+/// that wrongly starts at 0, or is reset to 0, would stay 0.
 std::vector<AttentionCase> negative_score_cases() {
-  AttentionCase c = plain(DType::kBF16, 14, 2, 88, 448, 64, true);  // groups of 7
+  AttentionCase c = plain(DType::kBF16, 14, 2, 88, 448, 64, true);  // 7 query heads per key head
   std::vector<AttentionCase> cases = {c, c, c, c};
   cases[1].window_left = 100;
-  cases[2].seqlen_q = 448, cases[2].seqlen_k = 300;  // some rows see nothing
+  cases[2].seqlen_q = 448, cases[2].seqlen_k = 300;  // some rows see no key
   cases[3].causal = false, cases[3].window_left = 20, cases[3].window_right = 5, cases[3].seqlen_q = 448;
   return cases;
 }
 
-/// Adds scale * q * k to every score: one channel has the same number in every row, and the same in every key.
+/// Adds scale * q * k to every score: one channel holds the constant q in every query row and k in every key.
 Inputs shifted(const AttentionCase& c, double q, double k) {
   Inputs in = make_inputs(c);
   for (const auto& [t, number] : {std::pair{&in.q, q}, {&in.k, k}}) {
@@ -140,7 +143,8 @@ TEST_P(EdgeRows, OfNegativeScoresBehindMaskedTilesStayInBudget) {
   for (const AttentionCase& c : negative_score_cases()) check_backend(GetParam(), shifted(c, 80, -100));
 }
 
-/// Keys in every number up to 200, so that tiles end with every remainder, for few rows and many, around a chosen lse.
+/// Every number of keys up to 200, so that last tiles have every size, with few and many rows, and lse near a chosen
+/// value.
 AttentionCase remainder_case() {
   AttentionCase c = plain(DType::kBF16, 1, 1, 0, 0, 64, false);
   constexpr std::int64_t kRows[] = {1, 64, 5, 129};
@@ -155,7 +159,7 @@ class LseTargets : public GpuTest, public testing::WithParamInterface<std::tuple
 
 TEST_P(LseTargets, AtEachRemainderOfATileStayInBudget) {
   const auto& [compute, target] = GetParam();
-  const Inputs in = shifted(remainder_case(), 8, target);  // times the scale of 1/8
+  const Inputs in = shifted(remainder_case(), 8, target);  // multiplied by the scale of 1/8
   if (!lack_of(compute, in).empty()) GTEST_SKIP() << lack_of(compute, in);
   check_backend(compute, in);
 }
@@ -185,12 +189,12 @@ std::vector<AttentionCase> outlier_cases() {
   return cases;
 }
 
-/// Scores of 1e5, as a channel of outliers in real models makes them.
+/// Scores of 1e5, as an outlier channel of real models causes.
 TEST_P(EdgeRows, OfAnOutlierChannelStayInBudget) {
   for (const AttentionCase& c : outlier_cases()) check_backend(GetParam(), make_inputs(c));
 }
 
-/// Nothing is launched, or nothing written, and nothing fails.
+/// Nothing is launched or nothing is written, and no call fails.
 TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
   AttentionCase c = plain(DType::kBF16, 2, 1, 70, 90, 64, true);
   c.sinks = true;
@@ -215,7 +219,8 @@ TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
   }
 }
 
-/// A bias that is shared by rows or by batch entries has a gradient even if there are none: zeros, by who takes it.
+/// A bias shared by rows or batch entries has a gradient even if there are no rows or entries. Families that compute it
+/// write zeros.
 TEST_P(EdgeRowsOfBackward, OfNoRowsAndNoSequencesGiveTheBiasAGradientOfZero) {
   AttentionCase no_rows = plain(DType::kF16, 2, 1, 0, 128, 64, false), no_sequences = no_rows;
   no_rows.bias = Broadcast{false, true, false};
@@ -235,7 +240,7 @@ TEST_P(EdgeRowsOfBackward, OfNoRowsAndNoSequencesGiveTheBiasAGradientOfZero) {
   }
 }
 
-/// A row that sees no key has the sink as its lse, however low that is; the sink's share of the other rows is 0.
+/// A row that sees no key has the sink as its lse, however low the sink is. In other rows such a sink has no weight.
 TEST_P(EdgeRows, BesideTheLowestSinkAreAsWithoutOne) {
   for (const double softcap : {0.0, 30.0}) {
     AttentionCase c = empty_rows_case();
@@ -244,7 +249,7 @@ TEST_P(EdgeRows, BesideTheLowestSinkAreAsWithoutOne) {
     const Inputs in = make_inputs(c);
     in.sinks->fill(-1000);
     const Outputs want = run(in, GetParam());
-    in.sinks->fill(-0x1.fep127);  // bfloat16's lowest
+    in.sinks->fill(-0x1.fep127);  // lowest finite bfloat16
     Outputs out = run(in, GetParam());
     for (std::int64_t h = 0; h < c.heads_q; ++h) ASSERT_EQ(out.lse.at(0, h, 0, 0), -0x1.fep127);
     out.lse = want.lse;

@@ -14,7 +14,7 @@
 namespace attend::test {
 namespace {
 
-/// The arguments of both calls, in the GPU's memory.
+/// The arguments of both calls, with all tensors on the GPU.
 struct Arguments {
   Arguments(std::string_view compute, const Inputs& in, const Outputs& out, int device = 0)
       : q(on_gpu(in.q)),

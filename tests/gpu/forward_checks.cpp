@@ -47,7 +47,7 @@ void submit(std::string_view compute, const Inputs& in, const Outputs& out, Stre
 }
 
 void check_repeats(std::string_view compute, const AttentionCase& c, int rounds) {
-  constexpr int kUnderWay = 20;  // calls in a row that nobody waits for, with outputs of their own
+  constexpr int kUnderWay = 20;  // calls in a row without waiting, each with separate outputs
   const Inputs in = make_inputs(c);
   const Outputs first = run(in, compute);
   std::vector<Outputs> again;
@@ -68,7 +68,7 @@ void check_finite_bias(std::string_view compute, std::int64_t head_dim, DType dt
   AttentionCase c = plain(dtype, 2, 1, 70, 200, head_dim, false);
   c.bias = Broadcast{true, true, true};
   const Inputs in = make_inputs(c);
-  constexpr double kLowest = -0x1.fep127;  // of bfloat16
+  constexpr double kLowest = -0x1.fep127;  // lowest finite bfloat16
   for (std::int64_t h = 0; h < 2; ++h) {
     for (std::int64_t i = 0; i < 70; i += 3) {
       for (std::int64_t j = 0; j < 200; ++j) in.bias->set(0, h, i, j, kLowest);
@@ -92,7 +92,7 @@ void check_large_scores(std::string_view compute, std::int64_t head_dim, DType d
       for (std::int64_t col = 0; col < head_dim; ++col)
         in.q.set(0, 0, i, col, col == 0 ? magnitude * (i % 2 == 0 ? 1 : -1) : 0);
     }
-    // Of the first tiles that are looked at, some have the largest score and some have not.
+    // Among the tiles that are processed first, some contain the largest score and some do not.
     for (std::int64_t j = 0; j < 300; ++j) in.k.set(0, 0, j, 0, j % 100 == 70 ? magnitude : -magnitude);
     const Outputs out = make_outputs(in), want = make_outputs(in);
     run_forward(in, out, compute);

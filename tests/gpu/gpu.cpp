@@ -22,8 +22,8 @@
 namespace attend::test {
 namespace {
 
-/// Managed memory: pages move to where they are used, so that every check that reads or poisons memory on the host
-/// works unchanged.
+/// Allocates managed memory. Its pages move to the device that uses them, so checks on the host can read or poison it
+/// directly.
 std::shared_ptr<std::byte> allocate_managed(std::size_t bytes) {
   using AllocManaged = int (*)(cuda::DevicePointer*, std::size_t, unsigned);
   using Free = int (*)(cuda::DevicePointer);
@@ -42,8 +42,8 @@ std::shared_ptr<std::byte> allocate_managed(std::size_t bytes) {
           }};
 }
 
-/// Every comparison of the run, for $ATTEND_GPU_REPORT: what was computed and how wrong it is. block_err and
-/// block_budget are the error and what it may be in the block of rows where they are closest to each other.
+/// Every comparison of the run with its error, for $ATTEND_GPU_REPORT. block_err and block_budget belong to the block
+/// of rows with the largest ratio of error to budget.
 class Report : public testing::Environment {
  public:
   void add(std::string_view compute, const AttentionCase& c, const std::vector<TensorCheck>& checks) {
@@ -77,7 +77,7 @@ class Report : public testing::Environment {
 
 Report* const report = [] {
   auto* environment = new Report();
-  testing::AddGlobalTestEnvironment(environment);  // which owns it
+  testing::AddGlobalTestEnvironment(environment);  // GoogleTest takes ownership
   return environment;
 }();
 
@@ -164,7 +164,7 @@ void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& c
       for (std::size_t at = next++; at < specs.size(); at = next++) (void)cuda::Jit::instance().compile(specs[at]);
     });
   }
-  workers.clear();  // joins
+  workers.clear();  // joins the threads
   std::printf("%zu kernels for %zu cases\n", specs.size(), cases.size());
 }
 
@@ -172,7 +172,7 @@ CapturedGraph::CapturedGraph(cuda::StreamHandle stream, const std::function<void
   const auto begin = driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2");
   const auto end = driver_function<int (*)(void*, void**)>("cuStreamEndCapture");
   const auto instantiate = driver_function<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
-  constexpr int kGlobal = 0;  // the strictest mode: nothing unsafe from any thread
+  constexpr int kGlobal = 0;  // CU_STREAM_CAPTURE_MODE_GLOBAL, the strictest: unsafe calls fail in every thread
   EXPECT_EQ(begin(stream_, kGlobal), 0);
   submit();
   EXPECT_EQ(end(stream_, &graph_), 0);

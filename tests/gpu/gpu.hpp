@@ -1,4 +1,4 @@
-// What the tests on a GPU share.
+// Helpers shared by the GPU tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,22 +15,22 @@
 
 namespace attend::test {
 
-/// Why there is no GPU to test on; empty where there is one.
+/// Returns why there is no GPU to test on, or an empty string if there is one.
 [[nodiscard]] const std::string& missing_gpu();
 
-/// Skips every test of the binary where there is no GPU, and gives TensorBuffers memory that host and GPU both see.
+/// Skips every test of the binary if there is no GPU. Gives TensorBuffers memory that host and GPU can both access.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override;
 };
 
-/// Skips where the GPU is older than Ampere.
+/// Skips the test if the GPU is older than Ampere.
 class AmpereTest : public GpuTest {
  protected:
   void SetUp() override;
 };
 
-/// Skips where the GPU has not Hopper's warpgroup instructions.
+/// Skips the test if the GPU does not have Hopper's warpgroup instructions.
 class HopperTest : public GpuTest {
  protected:
   void SetUp() override;
@@ -39,24 +39,24 @@ class HopperTest : public GpuTest {
 /// Names the instances of a suite by their numbers.
 inline const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
-/// Does the backend support the case, forward, on this GPU? Asks the library itself.
+/// Returns whether the library reports that the backend supports the forward of the case on this GPU.
 [[nodiscard]] bool supports(std::string_view compute, const Inputs& in);
 
-/// Compares a backend with the reference (compare_with_reference), prints a line, and keeps it for the report.
+/// Compares a backend with the reference (compare_with_reference), prints a line, and adds the result to the report.
 void check_backend(std::string_view compute, const Inputs& in);
 
-/// Compiles what the backend needs for the cases, on all cores: processes that share the cases then find it on disk.
-/// max_smem_per_block: as if the GPU had no more, in bytes; 0: what it has.
+/// Compiles the kernels that the backend needs for the cases, on all cores. Processes that share the cases then load
+/// them from disk. @param max_smem_per_block bytes of shared memory per block to assume, or 0 for the GPU's own value
 void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases, int max_smem_per_block = 0);
 
-/// A function of libcuda that only tests need.
+/// Returns a libcuda function that only the tests need.
 template <class Function>
 Function driver_function(const char* name) {
   static const cuda::SharedLibrary library("libcuda", {cuda::driver().path}, "");
   return reinterpret_cast<Function>(library.require(name));
 }
 
-/// What `submit` puts on the stream, as a graph. Wants the device's context current.
+/// Captures the work that `submit` puts on the stream as a graph. The device's context must be current.
 class CapturedGraph {
  public:
   CapturedGraph(cuda::StreamHandle stream, const std::function<void()>& submit);

@@ -1,5 +1,5 @@
 // Index arithmetic beyond 2^31 and counts beyond 2^16 on a GPU: strides, dense tensors, scratch memory, grids, dropout.
-// Each test takes at most 12 GiB of the GPU's memory, and waits for it where other processes have some.
+// Each test uses at most 12 GiB of GPU memory. It waits while other processes hold too much.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,11 +22,11 @@ class FarApart12GiB : public FamilyTest {};
 
 constexpr const char* kDimensionNames[] = {"batch", "heads", "rows"};
 
-/// Each dimension of tensors whose last elements of 16 bits lie past 2^32 of them, lse's and dlse's past 2^31.
+/// One case per dimension. The last elements of 16-bit tensors are past offset 2^32, those of lse and dlse past 2^31.
 struct FarCase {
   AttentionCase problem;
-  std::int64_t entries;  ///< of the dimension
-  std::int64_t step;     ///< bytes from one to the next
+  std::int64_t entries;  ///< size of the dimension
+  std::int64_t step;     ///< bytes between neighbours
 };
 
 FarCase far_case(std::size_t dimension) {
@@ -40,7 +40,7 @@ FarCase far_case(std::size_t dimension) {
   return {c, 160, 2 * kTwo32 / 149 / 4096 * 4096 + 4096};
 }
 
-/// The calls of a family with some of the tensors far apart, and its results in dense ones.
+/// The calls of a family with some of the tensors far apart. The results are copied to dense tensors.
 class FarCalls {
  public:
   FarCalls(const char* compute, const Inputs& in, const Outputs& want, const LargeMemory& memory, std::size_t dimension,
@@ -111,7 +111,7 @@ void expect_same_of_its_passes(const char* compute, const Outputs& got, const Ou
   expect_same_bits("dv", got.dv, want.dv);
 }
 
-/// The plain problem, and one with the tensors that options bring, as far as the family takes them.
+/// Returns the problem without options, and with the options' tensors that the family supports.
 std::vector<AttentionCase> with_options(const char* compute, const AttentionCase& c) {
   std::vector<AttentionCase> cases = {c, c, c};
   cases[1].bias = Broadcast{};
@@ -121,8 +121,8 @@ std::vector<AttentionCase> with_options(const char* compute, const AttentionCase
   return cases;
 }
 
-/// Strides past 2^31 elements in batch, heads or rows, of every tensor that goes in, and of every one that comes out:
-/// the bits of dense tensors.
+/// Strides exceed 2^31 elements in batch, heads or rows, for every input and every output. The bits must equal those of
+/// dense tensors.
 TEST_P(FarApart12GiB, TensorsGiveTheBitsOfDenseOnes) {
   const char* const compute = GetParam();
   for (const std::size_t dimension : {0, 1, 2}) {
@@ -148,7 +148,7 @@ TEST_P(FarApart12GiB, TensorsGiveTheBitsOfDenseOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Families, FarApart12GiB, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Entries of a batch, heads, or packed sequences, more than a dimension y or z of a grid may have.
+/// More batch entries, heads or packed sequences than the grid's y or z dimension can hold.
 class ManyEntries : public FamilyTest {};
 
 constexpr std::int64_t kMany = 65537;
@@ -181,11 +181,11 @@ TEST_P(ManyEntries, Of65537AreEachAsIfAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ManyEntries, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// A batch so large that the float sums of dq, padded to whole tiles of rows and columns, are more than 2^31.
+/// A batch whose float sums of dq, padded to full tiles of rows and columns, exceed 2^31 elements.
 class ManySums12GiB : public FamilyTest {};
 
 TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
-  constexpr std::int64_t kRepeated = 7;  // entries that differ: no power of two, so that a wrapped offset meets another
+  constexpr std::int64_t kRepeated = 7;  // different entries; no power of two, so a wrapped offset hits another
   const bool is_sm80 = std::string_view(GetParam()) == "sm80_backward";
   AttentionCase c = plain(DType::kBF16, is_sm80 ? 16 : 8, 1, 1, 4, is_sm80 ? 8 : 64, false);
   c.batch = kRepeated;
@@ -198,7 +198,7 @@ TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
   const auto repeated = [&](const TensorBuffer& t) { return Repeated(t, batch, stream.get()); };
   const Repeated q = repeated(in.q), k = repeated(in.k), v = repeated(in.v), dout = repeated(in.dout);
   const Repeated o = repeated(want.o), lse = repeated(want.lse);
-  const Repeated dq = repeated(got.dq), dk = repeated(got.dk), dv = repeated(got.dv);  // NaN
+  const Repeated dq = repeated(got.dq), dk = repeated(got.dk), dv = repeated(got.dv);  // filled with NaN
   Params params = in.params(GetParam());
   const std::size_t bytes = backward_workspace_bytes(dout.view(), q.view(), k.view(), v.view(), o.view(), lse.view(),
                                                      dq.view(), dk.view(), dv.view(), params);
@@ -217,16 +217,16 @@ TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ManySums12GiB, testing::Values("sm80_backward", "sm90_backward"), kFamilyName);
 
-/// One tensor of more than 2^31 elements, as keys and as values.
+/// One tensor of more than 2^31 elements, used as keys and as values.
 class ManyKeys5GiB : public FamilyTest {};
 
 constexpr std::int64_t kHeads = 32, kHeadDim = 128;
 constexpr std::int64_t kNumKeys = kTwo31 / (kHeads * kHeadDim) + 160;
 
-/// Keys that are not 0, at both ends, where bytes pass 2^32, and last where elements pass 2^31.
+/// Nonzero keys at both ends, where the byte offset passes 2^32, and where the element offset passes 2^31.
 struct Marked {
   std::int64_t first;
-  TensorBuffer rows;  // (1, kHeads, count, kHeadDim), as a part of the whole one lies
+  TensorBuffer rows;  // (1, kHeads, count, kHeadDim), with the strides of the full tensor
 };
 
 std::vector<Marked> marked_keys(cuda::StreamHandle stream, const Tensor& keys) {
@@ -248,7 +248,7 @@ std::vector<Marked> marked_keys(cuda::StreamHandle stream, const Tensor& keys) {
   return marked;
 }
 
-/// What a row is: keys that are 0 add 1 to the sum of exponentials and nothing to the values.
+/// Expected result of a row. Each zero key adds 1 to the sum of exponentials and nothing to the values.
 struct Row {
   double lse;
   std::vector<double> o;
@@ -277,7 +277,7 @@ TEST_P(ManyKeys5GiB, OfOneTensorAreEachRead) {
   if (const std::string why = memory_is_short(bytes); !why.empty()) GTEST_SKIP() << why;
   constexpr std::int64_t kRows = 3;
   Inputs in = make_inputs(plain(DType::kBF16, kHeads, kHeads, kRows, 1, kHeadDim, false));
-  in.q.generate([&](auto... at) { return 8 * in.q.at(at...); });  // marked keys against half a million others
+  in.q.generate([&](auto... at) { return 8 * in.q.at(at...); });  // makes marked keys outweigh half a million others
   const Outputs out = make_outputs(in);
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
@@ -305,7 +305,7 @@ TEST_P(ManyKeys5GiB, OfOneTensorAreEachRead) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ManyKeys5GiB, testing::ValuesIn(kForwardFamilies), kFamilyName);
 
-/// Dropout of rows, and of keys, whose numbers take more than 16 bits: forward and backward, by one mask.
+/// Dropout with row and key indices above 16 bits. Forward and backward must use the same mask.
 class LongDropout : public FamilyTest {};
 
 std::vector<AttentionCase> long_dropout_cases() {
@@ -314,7 +314,7 @@ std::vector<AttentionCase> long_dropout_cases() {
   rows.dropout_p = 0.4;
   AttentionCase keys = plain(DType::kBF16, 2, 1, kFew, kLong, 8, true);
   keys.dropout_p = 0.4;
-  keys.window_left = 300;  // what is seen lies beyond 2^16
+  keys.window_left = 300;  // the visible keys are beyond 2^16
   return {rows, keys};
 }
 

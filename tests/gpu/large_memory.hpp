@@ -1,4 +1,4 @@
-// Gigabytes of a GPU's memory for tensors that no host copy is made of: what indices beyond 2^31 are tested with.
+// Gigabytes of GPU memory for tensors without a host copy, to test indices beyond 2^31.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace attend::test {
 
-/// Memory of GPU 0. Other processes of the tests have some too: waits for theirs, a minute at most.
+/// Memory of GPU 0. If other test processes hold too much, the constructor waits at most a minute for them to free it.
 class LargeMemory {
  public:
   explicit LargeMemory(std::size_t bytes);
@@ -22,23 +22,24 @@ class LargeMemory {
   cuda::DeviceMemory memory_;
 };
 
-/// Why GPU 0 cannot have so many bytes, empty where it can: the GPU is too small.
+/// Returns why GPU 0 is too small for `bytes` bytes, or an empty string if it is large enough.
 [[nodiscard]] std::string memory_is_short(std::size_t bytes);
 
-/// Row by row from one tensor to another of its shape and dtype, either of which the GPU sees.
+/// Copies row by row to a tensor of the same shape and dtype. The GPU must be able to access both tensors.
 void copy_rows(const Tensor& from, const Tensor& to, cuda::StreamHandle stream);
 
-/// Tensors side by side in one memory, each of whose entries in one dimension lie `step` bytes after another; in the
-/// other dimensions they are dense. They lie between one another, so that no call may write one and read another.
+/// Tensors interleaved in one memory. In one dimension, entries of a tensor are `step` bytes apart; in the others the
+/// tensor is dense. Entries of several tensors alternate, so inputs of a call must not share this memory with its
+/// outputs.
 class FarTensors {
  public:
   FarTensors(const LargeMemory& memory, std::size_t dimension, std::int64_t step)
       : memory_(memory), dimension_(dimension), step_(step) {}
 
-  /// Room for a tensor like this one, without its numbers.
+  /// Reserves memory for a tensor of this shape and dtype, without copying its numbers.
   [[nodiscard]] Tensor place(const TensorBuffer& like);
 
-  /// Bytes that one entry of all tensors may take together: memory of (entries - 1) * step + kRoom bytes is enough.
+  /// Bytes available for one entry of all tensors together: (entries - 1) * step + kRoom bytes of memory are enough.
   static constexpr std::int64_t kRoom = 16 << 20;
 
  private:
@@ -48,15 +49,15 @@ class FarTensors {
   std::int64_t used_ = 0;
 };
 
-/// A dense tensor with the batch entries of a smaller one again and again.
+/// A dense tensor that repeats the batch entries of a smaller one.
 class Repeated {
  public:
   /// @param like   dense (batch, heads, seqlen, head_dim)
-  /// @param batch  how many entries there are to be
+  /// @param batch  number of entries of the result
   Repeated(const TensorBuffer& like, std::int64_t batch, cuda::StreamHandle stream);
 
   [[nodiscard]] const Tensor& view() const { return view_; }
-  /// How many entries differ from those of the first repetition, which `like` gets.
+  /// Copies the first repetition to `like` and returns the number of entries that differ from it.
   [[nodiscard]] std::int64_t fetch_first(const TensorBuffer& like, cuda::StreamHandle stream) const;
 
  private:

@@ -1,4 +1,4 @@
-// Scores that are large, on GPUs: a bias common to a row's keys, and products far from 0.
+// Large scores on GPUs: a bias common to all keys of a row, and large products.
 #include <cmath>
 #include <cstdio>
 
@@ -10,7 +10,7 @@
 namespace attend::test {
 namespace {
 
-/// Rows of p sum to 1 whatever the bias that all keys of a row share.
+/// Checks that rows of p sum to 1 for any bias that all keys of a row share.
 void check_sums(std::string_view compute, DType dtype) {
   for (const double bias : {-1e9, 1e9, -1e7, -65504.0, -2e4}) {
     if (dtype == DType::kF16 && std::abs(bias) > 65504) continue;
@@ -34,7 +34,7 @@ TEST_P(SliceLargeBias, OnAllKeysOfARowLeavesEveryRowOfPASumOfOne) {
   check_sums(GetParam(), DType::kF16);
 }
 
-/// Nothing behind the end of a row is a part of a product.
+/// Elements behind the end of a row must not enter a product.
 TEST_P(SliceLargeBias, OnSlicesOfLongerRowsLeavesEveryRowOfPASumOfOne) {
   for (const int head_dim : {20, 36}) {
     const AttentionCase c = {.head_dim = head_dim, .head_dim_v = head_dim, .layout = CaseLayout::kSliced};
@@ -44,7 +44,7 @@ TEST_P(SliceLargeBias, OnSlicesOfLongerRowsLeavesEveryRowOfPASumOfOne) {
   }
 }
 
-/// Under a causal mask, with dlse, and with dropout in those families that know it beside a bias.
+/// Runs under a causal mask, with dlse, and with dropout in the families that support it together with a bias.
 TEST_P(SliceLargeBias, OnAllKeysOfARowKeepsEveryResultInBudget) {
   for (const double bias : {-1e9, -65504.0}) {
     for (const double dropout_p : {0.0, 0.25}) {
@@ -62,7 +62,7 @@ TEST_F(LargeScoresInFloat32, OfABiasOnAllKeysLeaveEveryRowOfPASumOfOne) {
   check_sums("simt", DType::kF32);
 }
 
-/// Deviation of the scores; the kernels that auto takes in float32.
+/// The parameters are a float32 kernel that `auto` picks, the standard deviation of the scores, and head_dim.
 class LargeProducts : public GpuTest, public testing::WithParamInterface<std::tuple<const char*, int, int>> {};
 
 INSTANTIATE_TEST_SUITE_P(Float32, LargeProducts,
@@ -91,7 +91,7 @@ TEST_P(LargeProducts, ErrNoMoreThanTheStandard) {
   }
 }
 
-/// Nothing of a key reaches a row of simt whose bias there is -inf.
+/// In simt, a key has no effect on a row whose bias for it is -inf.
 TEST_F(LargeScoresInFloat32, UnderABiasOfMinusInfinityMayBeNaN) {
   const Inputs in = make_inputs({.seqlen_q = 5, .seqlen_k = 9, .bias = Broadcast{}, .seed = 3});
   for (std::int64_t row = 0; row < 5; ++row) in.bias->set(0, 0, row, 4, -INFINITY);
@@ -106,7 +106,7 @@ TEST_F(LargeScoresInFloat32, UnderABiasOfMinusInfinityMayBeNaN) {
   for (std::int64_t col = 0; col < 8; ++col) EXPECT_EQ(out.dk.at(0, 0, 4, col), 0);
 }
 
-/// A softcap far above all scores is none.
+/// A softcap far above all scores has no effect.
 TEST_F(LargeScoresInFloat32, UnderAHugeSoftcapStayAsTheyAre) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const double softcap : {5e3, 1e8, 3e38}) {
@@ -121,7 +121,7 @@ TEST_F(LargeScoresInFloat32, UnderAHugeSoftcapStayAsTheyAre) {
   }
 }
 
-/// A product near the lowest float is a score like any other.
+/// A product near the lowest float is an ordinary score, not a mask.
 TEST_F(LargeScoresInFloat32, NearTheLowestFloatHideNoKey) {
   for (const char* compute : {"simt", "fa2"}) {
     const Inputs in = make_inputs({.seqlen_q = 70, .seqlen_k = 90, .head_dim = 64, .head_dim_v = 64, .scale = 1});

@@ -1,5 +1,5 @@
-// Where tensors lie in memory, on every family that auto takes: a layout of its own for each of them, rows of a fused
-// projection, heads that share memory. The same bits as dense tensors, wherever the addresses allow the same kernels.
+// Memory layouts on every family that `auto` picks: a different layout for each tensor, rows of a fused projection,
+// heads that share memory. If the addresses allow the same kernels, the bits equal those of dense tensors.
 #include <array>
 #include <cmath>
 
@@ -16,8 +16,8 @@ class Layouts : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, Layouts, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// All of them lie on multiples of 16 bytes, so that every family takes them, and takes the kernels of dense ones. The
-/// last two are some heads of a fused projection's rows: the first ones, and the last ones.
+/// All layouts are aligned to 16 bytes, so every family accepts them and uses the same kernels as for dense tensors.
+/// The last two are the first and the last heads of a fused projection's rows.
 enum Lies { kHeadsApart, kRowsApart, kFirstOfRows, kLastOfRows };
 constexpr std::size_t kNumLies = 4;
 
@@ -50,7 +50,7 @@ TensorBuffer moved(const TensorBuffer& from, Lies lies) {
   return to;
 }
 
-/// What a family computes; from the o and lse that are in `out` where it has no forward.
+/// Returns what a family computes. If it has no forward, it reads o and lse from `out`.
 Outputs outputs_of(const char* compute, const Inputs& in, const Outputs& out) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
@@ -59,14 +59,14 @@ Outputs outputs_of(const char* compute, const Inputs& in, const Outputs& out) {
   return out;
 }
 
-/// New outputs; o and lse are the given ones where the family has no forward.
+/// Returns new outputs. If the family has no forward, o and lse are the given ones.
 Outputs new_outputs(const char* compute, const Inputs& in, const Outputs& given) {
   Outputs out = make_outputs(in);
   if (!has_forward(compute)) out.o = given.o, out.lse = given.lse;
   return out;
 }
 
-/// q, k, v, dout each in every layout, crossed; o and the gradients in some.
+/// Crosses every layout of q, k, v and dout. o and the gradients have some of the layouts.
 TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
   const Inputs in = make_inputs(layout_case());
   const Outputs want = run(in, GetParam());
@@ -88,7 +88,7 @@ TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
     Inputs others = in;
     others.q = homes[0][next()], others.k = homes[1][next()], others.v = homes[2][next()];
     others.dout = homes[3][next()];
-    left = number * 7 + 3;  // others for what comes out
+    left = number * 7 + 3;  // another combination for the outputs
     Outputs out = new_outputs(GetParam(), in, want);
     const auto o_lies = static_cast<Lies>(next());
     out.o = has_forward(GetParam()) ? new_home(out.o, o_lies) : moved(want.o, o_lies);
@@ -100,7 +100,7 @@ TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
   }
 }
 
-/// q, k and v, and their gradients, interleaved row by row in one memory each, as projections leave them.
+/// q, k and v, and their gradients, are interleaved row by row in one memory each, as projections write them.
 TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
   AttentionCase c = layout_case();
   c.seqlen_k = c.seqlen_q = 131;
@@ -110,8 +110,8 @@ TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
   expect_same_bits(run(make_inputs(c), GetParam()), want);
 }
 
-/// One key head, one value or one query for many, by a stride of 0: as their copies. A family that needs tensor maps
-/// says that it does not take them (which auto then does, tests/cuda/auto_test.cpp).
+/// One key head, one value or one query for many, through a stride of 0, gives the same result as a copy. A family that
+/// needs tensor maps reports that it does not support stride 0; `auto` then picks another (tests/cuda/auto_test.cpp).
 TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
   const Inputs in = make_inputs(layout_case());
   const auto one = [](const TensorBuffer& t, const Shape& shape) {
@@ -122,7 +122,7 @@ TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
   broadcast.k = one(in.k, {1, 1, k[2], k[3]}).expanded(k);     // the same keys for all heads
   broadcast.v = one(in.v, {k[0], k[1], 1, k[3]}).expanded(k);  // one value for all keys
   broadcast.q = one(in.q, {1, q[1], q[2], q[3]}).expanded(q);  // the same queries for all batch entries
-  broadcast.dout = one(in.dout, {1, 1, 1, q[3]}).expanded(q);  // of a sum
+  broadcast.dout = one(in.dout, {1, 1, 1, q[3]}).expanded(q);  // the gradient of a sum
   Inputs copies = broadcast;
   for (TensorBuffer* t : {&copies.q, &copies.k, &copies.v, &copies.dout}) *t = copy_of(*t);
   const std::string lack = lack_of(GetParam(), broadcast);

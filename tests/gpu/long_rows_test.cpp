@@ -1,5 +1,5 @@
-// decode() of sequences with many query rows on a GPU: against float64, bit for bit, and beside sequences with few. On
-// Hopper they are the work of a kernel of their own, on other GPUs of the usual one.
+// decode() of sequences with many query rows on a GPU: against float64, bit for bit, and together with sequences that
+// have few rows. On Hopper a separate kernel computes them, on other GPUs the usual one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, GpuLongRows, testing::Range(0, kParts),
 CacheFacts mixed_facts() {
   CacheFacts f = invariance_facts(DType::kBF16);
   f.head_dim = f.head_dim_v = 128;
-  f.num_heads_k = 4;  // with fewer heads auto takes longer rows only
+  f.num_heads_k = 4;  // with fewer key heads, `auto` uses the kernel for long rows only from more rows on
   f.group = 4;
   f.packed = true;
   f.rows = {1, 200, 0, 64, 65, 3, 90, 1};
@@ -73,7 +73,7 @@ CacheFacts mixed_facts() {
   return f;
 }
 
-/// For sanitizers, and so that the tests below are about what they say.
+/// A subset for sanitizers. It also checks that the tests below use the kernel they are named after.
 class SliceLongRows : public GpuTest {};
 
 TEST_F(SliceLongRows, FewAndManyInOneCall) {
@@ -90,7 +90,7 @@ TEST_F(SliceLongRows, FewAndManyInOneCall) {
 
 class GpuLongRowsBits : public GpuTest {
  protected:
-  /// Bytes of all sequences, each alone.
+  /// Returns the output bytes of each sequence, computed alone.
   static std::vector<std::vector<std::byte>> alone(const CacheCase& problem, const Decode& decode) {
     std::vector<std::vector<std::byte>> bytes;
     for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
@@ -109,7 +109,7 @@ TEST_F(GpuLongRowsBits, HopperHasAKernelForThem) {
   EXPECT_EQ(cuda::long_rows_variant(core::make_decode_problem(call), arch, 64).has_value(), arch.wgmma);
 }
 
-/// "auto" computes as the kernel does that is faster. With 4 heads, that for few rows up to 384.
+/// `auto` uses the faster kernel: with one key head, the one for few rows up to 384 rows.
 TEST_F(GpuLongRowsBits, AutoTakesThemWhereTheyAreManyOrHeadsAre) {
   CacheFacts facts = mixed_facts();
   facts.packed = false;
@@ -129,7 +129,7 @@ TEST_F(GpuLongRowsBits, AutoTakesThemWhereTheyAreManyOrHeadsAre) {
   }
 }
 
-/// Beside long sequences, short ones have the bits that "decode" gives them.
+/// In a batch with long sequences, short ones have the same bits as with "decode".
 TEST_F(GpuLongRowsBits, ShortOnesBesideLongOnes) {
   for (const std::int64_t page_size : {0, 1, 16, 64}) {
     CacheFacts facts = mixed_facts();
@@ -161,7 +161,7 @@ TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
   }
 }
 
-/// Every tile that the kernel has, with boxes of all sizes and without.
+/// Every tile shape of the kernel, with boxes of all sizes and without boxes.
 TEST_F(GpuLongRowsBits, PageSizes) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
     CacheFacts facts = long_facts(DType::kF16);
@@ -173,7 +173,7 @@ TEST_F(GpuLongRowsBits, PageSizes) {
   }
 }
 
-/// Facts of packed rows whose sequences end inside of a warp's 16 rows, so that the next one's rows are beside them.
+/// Packed rows whose sequences end within a warp's 16 rows, so that the next sequence's rows share the warp.
 std::vector<CacheFacts> facts_of_neighbours() {
   std::vector<CacheFacts> all;
   for (const std::int64_t head_dim : {64, 128, 256}) {
@@ -191,7 +191,7 @@ std::vector<CacheFacts> facts_of_neighbours() {
   return all;
 }
 
-/// What lies beside a sequence's rows in q changes none of its bits, and neither do lengths of others.
+/// Neither the neighbouring rows in q nor the lengths of other sequences change any bit of a sequence.
 TEST_F(GpuLongRowsBits, NeighboursThatChange) {
   for (const CacheFacts& facts : facts_of_neighbours()) {
     CacheCase problem(facts, 32);
@@ -218,7 +218,7 @@ TEST_F(GpuLongRowsBits, NeighboursThatChange) {
   }
 }
 
-/// The last rows of a sequence by calls that have those alone, against one call with all of them.
+/// Computes the last rows of a sequence alone and compares them with one call that has all rows.
 void check_last_rows(const CacheFacts& facts, std::initializer_list<std::int64_t> counts, const Decode& decode) {
   const CacheCase whole(facts, 9);
   const CacheCase::Result wanted = whole.run(decode);
@@ -256,12 +256,12 @@ TEST_F(GpuLongRowsBits, RowsInChunksOfMoreThan64) {
   }
 }
 
-/// compute "decode": a row's bits do not depend on how many rows the call has.
+/// With compute "decode", a row's bits do not depend on the number of rows in the call.
 TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
   check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, gpu_decode_by("decode"));
 }
 
-/// One graph, while sequences become long and short.
+/// Replays one graph while sequences become long and short.
 TEST_F(GpuLongRowsBits, ACapturedGraphFollowsTheMixture) {
   CacheFacts facts = mixed_facts();
   facts.lengths = {900, 1000, 400, 640, 300, 700, 90, 1500};
@@ -269,7 +269,7 @@ TEST_F(GpuLongRowsBits, ACapturedGraphFollowsTheMixture) {
   const GpuDecode replayed(problem), direct(problem);
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
-  direct.submit(stream.get());  // the warm call that compiles and loads
+  direct.submit(stream.get());  // warm-up call that compiles and loads
   cuda::synchronize(stream.get());
   CapturedGraph graph(stream.get(), [&] { replayed.submit(stream.get()); });
   const auto expect_same = [&](const char* what) {
@@ -300,7 +300,7 @@ TEST_F(GpuLongRowsBits, ACapturedGraphFollowsTheMixture) {
   expect_same("other lengths and pages");
 }
 
-/// Calls of both kinds one after the other, and on two streams: counters and storage are used again at once.
+/// Calls of both kinds in sequence and on two streams, so that counters and storage are reused at once.
 TEST_F(GpuLongRowsBits, CallsInARow) {
   CacheFacts facts = mixed_facts();
   const CacheCase mixed(facts, 34);

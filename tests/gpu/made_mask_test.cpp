@@ -1,4 +1,4 @@
-// Block masks made on the GPU are those made on the host, bit for bit, and attention takes them.
+// Block masks made on the GPU equal those made on the host bit for bit, and attention accepts them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ void expect_same(const core::BlockTiles& got, const core::BlockTiles& wanted) {
   }
 }
 
-/// With captures as they are, of the host, and as they are seen from the GPU.
+/// Captures are checked in host memory as they are, and in memory that the GPU can access.
 void check(const std::string& text, const std::vector<CaptureBuffer>& captures, const BlockMaskShape& shape) {
   SCOPED_TRACE(text + " " + std::to_string(shape.batch) + " " + std::to_string(shape.num_heads) + " " +
                std::to_string(shape.seqlen_q) + " " + std::to_string(shape.seqlen_k));
@@ -71,7 +71,7 @@ TEST_P(MadeMasks, AreThoseOfTheHost) {
   const MaskRecipe& recipe = mask_cookbook()[GetParam()];
   constexpr BlockMaskShape kShapes[] = {{2, 3, 150, 277}, {1, 1, 1, 1},  {1, 2, 63, 65},     {3, 1, 65, 63},
                                         {1, 1, 0, 70},    {1, 1, 70, 0}, {2, 2, 1000, 1000}, {1, 1, 64, 1280},
-                                        {1, 1, 20, 18000}};  // more tiles in a row than a block has threads
+                                        {1, 1, 20, 18000}};  // more tiles per row than a block has threads
   for (const BlockMaskShape& shape : kShapes) {
     if (shape.seqlen_k > 10000 && recipe.text.find("tree") != std::string::npos) continue;  // 300 MB
     const MaskSizes sizes = mask_sizes(shape);
@@ -79,7 +79,7 @@ TEST_P(MadeMasks, AreThoseOfTheHost) {
   }
 }
 
-/// Every rank and type of a capture, with subscripts that have bounds and those that have none.
+/// Captures of every rank and type, with bounded and unbounded subscripts.
 TEST_F(GpuTest, MadeMasksReadEveryKindOfCapture) {
   const auto numbers = [](Index count, int modulus) {
     std::vector<double> all;
@@ -107,7 +107,7 @@ TEST_F(GpuTest, MadeMasksReadEveryKindOfCapture) {
   check("keep[k] || keep[q + 64] && !keep[h]", {{"keep", DType::kBool, {500}, bools}}, shape);
 }
 
-/// No number, infinities, and numbers of int64 that wrap.
+/// NaN, infinities, and int64 values that wrap.
 TEST_F(GpuTest, MadeMasksReadEveryValue) {
   std::vector<double> floats(300, 1), wide(300, 5);
   for (Index n = 0; n < 300; ++n) {
@@ -123,7 +123,7 @@ TEST_F(GpuTest, MadeMasksReadEveryValue) {
   }
 }
 
-/// Integers that wrap, quotients and remainders of every sign, shifts and bits.
+/// Integers that wrap, quotients and remainders of every sign, shifts and bit operations.
 TEST_F(GpuTest, MadeMasksCountAsTheHostDoes) {
   for (const char* text : {"(q - 100) // (k - 50) > 1", "(q - 100) % (k - 50) < 0", "(q * 40000) * (k * 30000) > 5",
                            "q * q * q * 1000 - k < 7", "(q << (k % 40)) > (k << 3)", "(q ^ k) < 40 || (q & k) == 64",
@@ -134,13 +134,13 @@ TEST_F(GpuTest, MadeMasksCountAsTheHostDoes) {
   }
 }
 
-/// More patterns than there is room for at first, and more runs in a row.
+/// More patterns than fit in the initial allocation, and more runs per row.
 TEST_F(GpuTest, MadeMasksHaveRoomForMorePatterns) {
   check("(q * q * 7919 + k * k * 104729 + q * k * k) % 1009 < 400", {}, {1, 1, 6400, 6400});
   check("(q // 64 + k // 64) % 2 == 0", {}, {1, 1, 19200, 38400});
 }
 
-/// Where bounds decide, and where they do not: none of both may be wrong.
+/// Both shortcuts from bounds and cases without them must be right.
 TEST_F(GpuTest, MadeMasksOfManyLengths) {
   for (const Index rows : {1, 63, 64, 65, 1000}) {
     for (const Index keys : {1, 63, 64, 65, 1000}) {
@@ -150,7 +150,7 @@ TEST_F(GpuTest, MadeMasksOfManyLengths) {
   }
 }
 
-/// Texts at random, of those that GPUs take.
+/// Random mask texts that GPUs support.
 TEST_F(GpuTest, MadeMasksOfRandomTexts) {
   std::vector<CaptureBuffer> captures;
   const std::vector<expr::Capture> named = some_captures();
@@ -211,7 +211,7 @@ TEST_F(GpuTest, MadeMasksAreRefusedInALine) {
                  {{DeviceType::kCUDA, 99}});
 }
 
-/// Attention with masks that never were on the host before, against the reference.
+/// Compares attention with masks that were never on the host with the reference.
 TEST_F(GpuTest, MadeMasksInAttention) {
   const AttentionCase c = base_case(DType::kBF16);
   const BlockMask mask = make_block_mask(MaskFunction("(q // 50 + k // 70 + h) % 3 != 0 && (q + 3 * k) % 5 < 3"),

@@ -1,9 +1,9 @@
-// NaN and infinities in half precision, on every family of kernels that "auto" may take for it.
+// NaN and infinities in half precision, on every kernel family that `auto` may pick for it.
 //
-// The promise (include/attend/attention.hpp): keys beyond a length, of another head or sequence, and keys that no tile
-// of a row loads never reach its outputs; and a NaN that a row sees always does. What kernels on tensor cores leave
-// open, a NaN at a key that another row of the tile sees, is left open here too; simt is put to the stricter checks of
-// support/nonfinite_checks.hpp besides.
+// include/attend/attention.hpp promises: keys beyond a length, keys of another head or sequence, and keys in tiles that
+// a row never loads do not reach the row's outputs. A NaN that a row sees always does. Tensor-core kernels may let a
+// NaN spread from a key that another row of the tile sees, so these tests allow it. simt must also pass the stricter
+// checks of support/nonfinite_checks.hpp.
 #include <cmath>
 #include <limits>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// No kernel's tile has more rows, or more keys.
+/// No kernel's tile has more rows or more keys than this.
 constexpr std::int64_t kLargestTile = 256;
 
 constexpr DeviceType kDevice = DeviceType::kCUDA;
@@ -37,8 +37,8 @@ bool lacks_nothing(const core::Backend& backend, core::Problem problem) {
   return !dispatch::lack_of(backend, problem);
 }
 
-/// The outputs of a family that takes the case; where it takes it forward only, gradients are 0, and where backward
-/// only, o and lse are those of the family that auto takes.
+/// Returns the outputs if the family supports the case. If it supports only the forward, gradients are 0. If it has
+/// only a backward, o and lse are from the family that `auto` picks.
 std::optional<Outputs> run_if_supported(const Inputs& in, const std::string& compute) {
   const core::Backend& backend = *dispatch::find_backend(compute);
   Outputs out = make_outputs(in);
@@ -61,7 +61,7 @@ std::optional<Outputs> run_if_supported(const Inputs& in, const std::string& com
 
 using Place = std::function<bool(std::int64_t batch, std::int64_t head, std::int64_t row)>;
 
-/// Where may_change says no, the numbers of `clean`. Returns how many elsewhere are not finite.
+/// Expects the numbers of `clean` where may_change is false. Returns the number of non-finite values elsewhere.
 std::int64_t expect_unchanged(const char* name, const TensorBuffer& got, const TensorBuffer& clean,
                               const Place& may_change) {
   const double allowed = property_tolerance(got.dtype()) * std::max(1.0, largest_magnitude(clean.values()));
@@ -86,14 +86,14 @@ std::int64_t expect_unchanged(const char* name, const TensorBuffer& got, const T
   return reached;
 }
 
-/// Numbers that are not finite, and where they may go.
+/// Non-finite inputs and the outputs that they may change.
 struct Poisoned {
   const char* name;
   AttentionCase problem;
-  Place keys;                ///< of k and v that are poisoned, by key head
-  Place queries;             ///< of q and dout, by query head
-  Place may_change_queries;  ///< of o, lse and dq
-  Place may_change_keys;     ///< of dk and dv
+  Place keys;                ///< poisoned rows of k and v, by key head
+  Place queries;             ///< poisoned rows of q and dout, by query head
+  Place may_change_queries;  ///< rows of o, lse and dq
+  Place may_change_keys;     ///< rows of dk and dv
 };
 
 void poison(const TensorBuffer& t, const Place& where, double value) {
@@ -128,7 +128,8 @@ Place rows_between(std::int64_t begin, std::int64_t end) {
   return [=](auto, auto, std::int64_t row) { return begin <= row && row < end; };
 }
 
-/// One head in the middle: what lies behind the last key of the head before it, in no whole tile, is its first.
+/// Poisons one head in the middle. The last key of the previous head is in a partial tile, and the memory behind it is
+/// the first key of the poisoned head.
 Poisoned next_head(AttentionCase problem) {
   problem.batch = 2, problem.heads_q = 4, problem.heads_k = 2, problem.seqlen_q = 200, problem.seqlen_k = 131;
   const Place key_head = [](auto b, auto h, auto) { return b == 0 && h == 1; };
@@ -136,7 +137,7 @@ Poisoned next_head(AttentionCase problem) {
   return {"NextHead", problem, key_head, its_queries, its_queries, key_head};
 }
 
-/// One packed sequence between two others.
+/// Poisons one packed sequence between two others.
 Poisoned next_sequence(AttentionCase problem) {
   problem.heads_q = problem.heads_k = 2;
   problem.varlen_q = {70, 129, 40}, problem.varlen_k = {65, 131, 40};
@@ -144,7 +145,7 @@ Poisoned next_sequence(AttentionCase problem) {
   return {"NextSequence", problem, its_keys, its_queries, its_queries, its_keys};
 }
 
-/// Keys that only late rows see. An early row's tile ends less than two tiles behind it.
+/// Poisons keys that only late rows see. An early row's tiles end less than two tiles behind the row.
 Poisoned late_keys(AttentionCase problem) {
   constexpr std::int64_t kLength = 1536, kFirst = 1280;
   problem.seqlen_q = problem.seqlen_k = kLength, problem.causal = true;
@@ -153,7 +154,7 @@ Poisoned late_keys(AttentionCase problem) {
       kEverywhere};
 }
 
-/// Keys before and behind the window.
+/// Poisons keys before and behind the window.
 Poisoned outside_the_window(AttentionCase problem) {
   constexpr std::int64_t kLength = 1536, kBegin = 700, kEnd = 710, kWindow = 100;
   problem.seqlen_q = problem.seqlen_k = kLength, problem.window_left = kWindow, problem.window_right = 0;
@@ -167,7 +168,7 @@ Poisoned outside_the_window(AttentionCase problem) {
 
 class HalfNonFinite : public GpuTest, public testing::WithParamInterface<std::tuple<std::string, DType>> {
  protected:
-  /// Of every family some cases are supported, or it would go unchecked: but for families of other GPUs.
+  /// Fails if a family supported no case and so was not checked. Families of other GPUs are exempt.
   void expect_checked() const {
     if (was_checked_) return;
     AttentionCase plain = problem(64);
@@ -212,7 +213,7 @@ TEST_P(HalfNonFinite, KeysThatNoTileOfARowLoadsReachNothing) {
   expect_checked();
 }
 
-/// Rows that see key 150 of 261 under a causal mask of 200 rows.
+/// Returns whether a row sees key 150 of 261 under a causal mask with 200 rows.
 bool sees_the_key(std::int64_t row) {
   return 150 <= row + 61;
 }

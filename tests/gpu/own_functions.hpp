@@ -1,4 +1,4 @@
-// What the tests of scores and masks of the caller's own share: a problem of odd sizes, and a call with a block mask.
+// Helpers shared by the tests of custom scores and masks: a problem of odd sizes, and a call with a block mask.
 #pragma once
 
 #include "attend/block_mask.hpp"
@@ -19,7 +19,7 @@ namespace attend::test {
           .seed = 7};
 }
 
-/// Both passes, by these backends.
+/// Runs forward and backward with the given backends.
 [[nodiscard]] inline Outputs run_with_block_mask(const Inputs& in, const BlockMask& mask, const char* forward_compute,
                                                  const char* backward_compute) {
   const Outputs out = make_outputs(in);

@@ -1,5 +1,5 @@
-// The same bits at every repeat, on every family that auto takes: with masks and packed sequences, beside other work
-// that moves the time at which blocks start; and the same numbers whatever shares the batch.
+// Every repeat gives the same bits, on every family that `auto` picks: with masks and packed sequences, and while other
+// work changes when blocks start. The rest of the batch does not change the numbers either.
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -19,7 +19,7 @@ class Repeats : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, Repeats, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Packed, with a window, and both, each with query heads that share keys.
+/// Packed sequences, a window, and the combination of the two, each with query heads that share keys.
 std::vector<AttentionCase> repeated_cases() {
   AttentionCase windowed = plain(DType::kBF16, 6, 2, 400, 500, 64, false);
   windowed.window_left = 150, windowed.window_right = 30;
@@ -34,7 +34,7 @@ std::vector<AttentionCase> repeated_cases() {
   return cases;
 }
 
-/// rounds of calls that nobody waits for in between, each compared with the first.
+/// Runs `rounds` batches of calls without waiting in between and compares each call with the first.
 void check_rounds(const char* compute, const Inputs& in, const Outputs& first, int rounds) {
   constexpr int kUnderWay = 10;
   expect_finite(compute, first);
@@ -65,7 +65,8 @@ TEST_P(Repeats, OfPackedSequencesAndWindowsAreBitEqual) {
   }
 }
 
-/// Calls of other sizes on another stream for as long as it lives, so that blocks start when those leave room.
+/// Runs calls of other sizes on another stream while it lives, so that blocks of the tested call start when those leave
+/// room.
 class OtherWork {
  public:
   explicit OtherWork(const char* compute)
@@ -105,8 +106,8 @@ TEST_P(Repeats, BesideOtherWorkAreBitEqual) {
   EXPECT_GT(other.calls(), 0);
 }
 
-/// An entry of a batch, the first and the last one, against a batch of it alone. Tiles follow the number of blocks, so
-/// that bits may differ; numbers may not.
+/// Compares the first and the last entry of a batch with a batch of that entry alone. The tile size depends on the
+/// number of blocks, so bits may differ, but numbers must agree.
 TEST_P(Repeats, OfAnEntryAloneGiveWhatItGivesInABatch) {
   AttentionCase c = plain(DType::kBF16, 1, 1, 200, 300, 64, true);
   c.batch = 300;

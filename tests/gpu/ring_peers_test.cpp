@@ -1,5 +1,5 @@
-// Rings of ranks with a GPU each: threads, threads over NCCL, and processes over NCCL, by copy engines and by NCCL's
-// kernels.
+// Rings in which each rank has a GPU: threads, threads over NCCL, and processes over NCCL, with copy engines and with
+// NCCL's kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,15 +20,15 @@
 namespace attend::test {
 namespace {
 
-/// In turns: each its own, where there are as many.
+/// Assigns GPUs to ranks in turn. Every rank has a separate GPU if there are enough.
 std::vector<int> gpus_of_ranks(int num_ranks) {
   std::vector<int> devices;
   for (int rank = 0; rank < num_ranks; ++rank) devices.push_back(rank % cuda::device_count());
   return devices;
 }
 
-/// Blocks of megabytes, which are under way while kernels run, in memory that grows from call to call. Ranks that share
-/// a GPU have the same bits: a copy that comes too early or too late changes them.
+/// Blocks of megabytes that are transferred while kernels run, in memory that grows from call to call. A ring whose
+/// ranks share one GPU gives the same bits; a copy that is too early or too late would change them.
 std::vector<RingCase> cases_of_long_blocks(int num_ranks) {
   std::vector<RingCase> all;
   for (const std::int64_t seqlen : {2048, 8192, 4096}) {
@@ -57,11 +57,11 @@ void expect_bits_of_one_gpu(const std::vector<RingContext>& ranks, int num_ranks
     const Outputs got = run_on_gpus(ranks, gpus_of_ranks(num_ranks), in, c);
     ASSERT_FALSE(testing::Test::HasFailure()) << "on GPUs of their own: " << describe(c);
     expect_same_bits(got, run_on_gpu(in, c), c);
-    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);  // after a fault nothing of the process can be trusted
+    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);  // after a fault the process is unreliable
   }
 }
 
-/// Ranks that are threads with a GPU each.
+/// Ranks that are threads, each with a GPU.
 class GpuRingOfSeveral : public GpuTest {
  protected:
   void SetUp() override {
@@ -75,7 +75,7 @@ TEST_F(GpuRingOfSeveral, MovesLongBlocksWhileItComputes) {
   expect_bits_of_one_gpu(make_thread_ring(num_ranks), num_ranks);
 }
 
-/// Ranks on GPUs of their own, over NCCL.
+/// Ranks with separate GPUs, over NCCL.
 class NcclRing : public GpuTest {
  protected:
   void SetUp() override {
@@ -101,7 +101,8 @@ class NcclRing : public GpuTest {
     return ranks;
   }
 
-  /// The first message of a communicator sets up its connections, which takes seconds where others use the host too.
+  /// The first message of a communicator sets up its connections. That takes seconds if other processes use the host
+  /// too.
   static constexpr NcclRingOptions kOptions = {.timeout = std::chrono::minutes(1)};
 };
 
@@ -113,7 +114,7 @@ TEST_F(NcclRing, MovesLongBlocksWhileItComputes) {
   }
 }
 
-/// How ranks pass on their messages.
+/// Transport between ranks.
 enum class Way { kThreads, kNccl, kNcclWithoutCopyEngines };
 
 struct WayCase {
@@ -125,7 +126,7 @@ void PrintTo(const WayCase& c, std::ostream* out) {
   *out << static_cast<int>(c.way) << " " << describe(c.ring);
 }
 
-/// The whole array: threads, of which several may have one GPU.
+/// The complete covering array with threads. Several ranks may share a GPU.
 std::vector<WayCase> cases_of_threads() {
   std::vector<WayCase> all;
   for (const RingCase& c : gpu_ring_cases()) {
@@ -134,7 +135,7 @@ std::vector<WayCase> cases_of_threads() {
   return all;
 }
 
-/// Every fourth case of the array: threads have all, and only the way of messages is another.
+/// Every fourth case of the array. The threads run all cases, and only the transport differs.
 std::vector<WayCase> cases_over_nccl(int num_ranks) {
   std::vector<WayCase> all;
   for (const Way way : {Way::kNccl, Way::kNcclWithoutCopyEngines}) {
@@ -156,7 +157,7 @@ class EveryWayOfMessages : public NcclRing, public testing::WithParamInterface<W
 
   static void TearDownTestSuite() { rings().clear(); }
 
-  /// One for all cases: connecting takes longer than a case.
+  /// Returns one ring for all cases, because connecting takes longer than a case.
   static const std::vector<RingContext>& ring_of(Way way, int num_ranks) {
     std::vector<RingContext>& ring = rings()[{way, num_ranks}];
     if (!ring.empty()) return ring;
@@ -185,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(TwoGpus, EveryWayOfMessages, testing::ValuesIn(cases_ov
 INSTANTIATE_TEST_SUITE_P(ThreeGpus, EveryWayOfMessages, testing::ValuesIn(cases_over_nccl(3)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(FourGpus, EveryWayOfMessages, testing::ValuesIn(cases_over_nccl(4)), kIndexName);
 
-/// What two ranks throw, of which the second asks for something else.
+/// Returns the messages that two ranks throw when the second makes a different call.
 std::vector<std::string> thrown_where_ranks_differ(const std::vector<RingContext>& ranks,
                                                    const std::vector<RankTensors>& tensors, const RingCase& first,
                                                    const RingCase& second) {
@@ -195,7 +196,7 @@ std::vector<std::string> thrown_where_ranks_differ(const std::vector<RingContext
   });
 }
 
-/// Ranks that ask for different algorithms would wait for each other's messages.
+/// Ranks with different algorithms would wait for each other's messages.
 TEST_F(NcclRing, TellsRanksOfDifferentAlgorithms) {
   const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
   RingCase other = c;
@@ -215,7 +216,7 @@ TEST_F(NcclRing, TakesACommunicatorOfTheCallers) {
     ring::NcclComm comm = nullptr;
     ring::check_nccl(ring::nccl().comm_init_rank(&comm, 2, id, rank), "ncclCommInitRank");
     run_rank(make_nccl_ring(comm), tensors[static_cast<std::size_t>(rank)], c, rank, "auto");
-    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // the context has left it alone
+    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // the context has not destroyed it
   });
   for (const std::string& text : thrown) EXPECT_EQ(text, "");
   check_ring(in, put_together(tensors, in, c), c);
@@ -230,11 +231,11 @@ TEST_F(NcclRing, TellsRanksThatDiffer) {
   for (const std::string& text : thrown_where_ranks_differ(ranks, cut(in, c), c, other)) {
     EXPECT_EQ(text, "sharding: striped on rank 1, allowed zigzag as on rank 0");
   }
-  check_ring(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring is as good as new
+  check_ring(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring works again
 }
 
-/// By itself, in a process of its own: what goes wrong here may hang. make_ring() has made the connections: NCCL waits
-/// without an end for a rank that does not come to make them.
+/// Runs alone in a separate process, because a fault here may hang. make_ring() has already set up the connections:
+/// without that, NCCL waits forever for a missing rank.
 class LastNcclRing : public NcclRing {};
 
 TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
@@ -247,7 +248,7 @@ TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
   EXPECT_EQ(thrown[0], "ring: rank 0 has waited 3000 ms for the others to begin the call");
 }
 
-/// The same between two calls, where ranks of one machine wait in memory of the host.
+/// Tests the same between two calls, when ranks of one machine wait in host memory.
 TEST_F(LastNcclRing, SaysWhoHasNotComeToALaterCall) {
   const std::vector<RingContext> ranks = make_ring(2, {.timeout = std::chrono::milliseconds(20000)});
   const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
@@ -267,7 +268,7 @@ TEST_F(LastNcclRing, SaysWhoHasNotComeToALaterCall) {
 constexpr const char* kRankVariable = "ATTEND_TEST_RANK";
 constexpr const char* kIdFileVariable = "ATTEND_TEST_ID_FILE";
 
-/// What RingProcesses starts once for each rank, and nobody else.
+/// RingProcesses starts this test once for each rank. It is disabled otherwise.
 TEST_F(NcclRing, DISABLED_IsARankOfRingProcesses) {
   const char* const rank_text = std::getenv(kRankVariable);
   ASSERT_NE(rank_text, nullptr);
@@ -295,7 +296,7 @@ TEST_F(NcclRing, DISABLED_IsARankOfRingProcesses) {
     const auto at = static_cast<std::size_t>(rank);
     expect_same_bits(got[at].out, want[at].out, c);
   }
-  std::ofstream(file.string() + rank_text) << "compared";  // a process that ran no test would also end well
+  std::ofstream(file.string() + rank_text) << "compared";  // proves that the process ran the test
 }
 
 /// Processes with a GPU each.
@@ -306,7 +307,7 @@ TEST(RingProcesses, MoveLongBlocksWhileTheyCompute) {
   std::vector<int> statuses(static_cast<std::size_t>(num_ranks), -1);
   (void)on_threads(num_ranks, [&](int rank) {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    // This process may be one of several that share out the tests, and has a report of its own.
+    // This process may be one of several that split the tests, and it has its own report. Clear both for the children.
     const std::string command = fmt::format(
         "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX -u ATTEND_GPU_REPORT {}={} {}='{}' '{}' "
         "--gtest_also_run_disabled_tests --gtest_filter=NcclRing.DISABLED_IsARankOfRingProcesses",

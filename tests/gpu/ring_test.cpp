@@ -1,5 +1,5 @@
-// Rings of ranks that are threads and share GPU 0, against float64: shardings, masks, options and numbers of ranks in a
-// pairwise covering array, with the budgets of one device.
+// Rings of ranks that are threads and share GPU 0, against float64. A pairwise covering array combines shardings,
+// masks, options and numbers of ranks. The budgets are those of one device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ TEST_P(EveryGpuRingPair, StaysInBudget) {
 INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryGpuRingPair, testing::ValuesIn(gpu_ring_cases()),
                          [](const auto& test) { return std::to_string(test.index); });
 
-/// Each algorithm once, with a bias or packed sequences: what the sanitizers run, for the kernels of kernels/ring/.
+/// Each algorithm once, with a bias or packed sequences. The sanitizers run these for the kernels of kernels/ring/.
 std::vector<RingCase> slice_cases() {
   AttentionCase c = plain(DType::kBF16, 2, 2, 130, 130, 64, true);
   c.seed = 51;
@@ -59,13 +59,14 @@ Errors errors_of(const std::vector<double>& result, const std::vector<double>& t
   return errors;
 }
 
-/// Parts stay in float32: what is rounded to 16 bits is the end alone. Root mean squares: which entry is worst, and how
-/// bad, changes with each rounding inside of the kernels, whose tiles are not those of one device.
+/// Partial results stay in float32, and only the final result is rounded to 16 bits. The test compares root mean
+/// squares, because the worst entry and its error change with each rounding inside the kernels, whose tiles differ from
+/// those of one device.
 TEST_F(GpuRing, ErrorDoesNotGrowWithRanks) {
   const RingCase eight = long_ring_case(DType::kBF16, Sharding::kZigzag, 8);
   const Inputs in = make_inputs(eight.problem);
   const Outputs truth = run(as_f64(in), "reference");
-  const Outputs alone = run(in, supports("sm90_forward", in) ? "sm90_backward" : "sm80_backward");  // after its forward
+  const Outputs alone = run(in, supports("sm90_forward", in) ? "sm90_backward" : "sm80_backward");  // and its forward
   const Outputs ring = run_on_gpu(in, eight);
   RingCase gathered = eight;
   gathered.algorithm = RingAlgorithm::kAllGather;
@@ -102,8 +103,8 @@ TEST_F(GpuRing, IsRepeatableWhereItIsAskedToBe) {
   }
 }
 
-/// Hundreds of calls on one ring, longer and shorter by turns, nobody waiting for anybody but in the calls: the bits of
-/// the first, and the memory of the first.
+/// Hundreds of calls on one ring, alternately longer and shorter, without synchronization outside the calls. They must
+/// give the bits of the first call and use its memory.
 TEST_F(GpuRing, HundredsOfCallsOnOneRingGiveTheSameBitsInTheSameMemory) {
   constexpr int kRounds = 60;  // of the three lengths
   std::vector<RingCase> cases;
@@ -143,7 +144,7 @@ TEST_F(GpuRing, HundredsOfCallsOnOneRingGiveTheSameBitsInTheSameMemory) {
   }
 }
 
-/// The same entries are dropped as on one device: what is kept of v = identity shows in o.
+/// The ring drops the same entries as one device. With v = identity, o shows the kept entries.
 TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
   for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
     for (const std::int64_t seqlen : {64, 61}) {

@@ -1,4 +1,4 @@
-// The library on a GPU as programs use it: threads, streams, graphs, contexts, refusals, and what a launch costs.
+// The library on a GPU as programs use it: threads, streams, graphs, contexts, refusals, and the cost of a launch.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ AttentionCase small_case(DType dtype, std::uint64_t seed = 1) {
           .seed = seed};
 }
 
-/// Each rung with inputs of the first type that it takes.
+/// Visits each rung with inputs of the first dtype that it supports.
 template <class Visit>
 void for_each_rung(const Visit& visit) {
   for (const cuda::Rung& rung : cuda::ladder()) {
@@ -112,7 +112,7 @@ TEST_F(Runtime, EightThreadsEachWithItsStream) {
 
 TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
   for_each_rung([&](const cuda::Rung& rung, const Inputs& in) {
-    (void)run(in, rung.name);  // the warm call that compiles and loads
+    (void)run(in, rung.name);  // warm-up call that compiles and loads
     const cuda::ContextGuard guard(0);
     const cuda::OwnStream stream;
     const Outputs out = make_outputs(in);
@@ -129,7 +129,7 @@ TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
   });
 }
 
-/// A graph's dropout is that of the seed which stands in memory when it runs.
+/// A graph uses the dropout seed that is in memory when it runs.
 TEST_F(Runtime, ACapturedGraphDropsWhatTheSeedInMemorySays) {
   for (const char* name : {"simt", "sm80_forward", "sm90_forward"}) {
     AttentionCase c = small_case(DType::kBF16);
@@ -138,7 +138,7 @@ TEST_F(Runtime, ACapturedGraphDropsWhatTheSeedInMemorySays) {
     ASSERT_NE(in.philox_state, nullptr);
     if (!supports(name, in)) continue;
     SCOPED_TRACE(name);
-    (void)run(in, name);  // the warm call
+    (void)run(in, name);  // warm-up call
     const cuda::ContextGuard guard(0);
     const cuda::OwnStream stream;
     const Outputs out = make_outputs(in);
@@ -184,7 +184,7 @@ TEST_F(Runtime, HugeAndEqualScores) {
       const Outputs out = run(in, rung.name);
       in.k.fill(-size);
       const Outputs negative = run(in, rung.name);
-      for (std::int64_t i = 0; i < 150; ++i) {  // all scores equal: o is the mean of the visible values
+      for (std::int64_t i = 0; i < 150; ++i) {  // all scores are equal, so o is the mean of the visible values
         double mean = 0;
         const std::int64_t keys = i + 1 + 201 - 150;
         for (std::int64_t j = 0; j < keys; ++j) mean += in.v.at(1, 1, j, 7) / double(keys);
@@ -233,7 +233,7 @@ TEST_F(Runtime, WhatARungLacksIsRefusedByName) {
   });
 }
 
-/// Whatever cu_seqlens holds, nothing outside the tensors is touched: sanitizers look at this too.
+/// Whatever cu_seqlens contains, memory outside the tensors is not touched. Sanitizers check this too.
 class Slice : public GpuTest {};
 
 TEST_F(Slice, WrongOffsetsStayInsideTheTensors) {
@@ -267,8 +267,8 @@ class SeveralGpus : public FamilyTest {
 
 INSTANTIATE_TEST_SUITE_P(SeveralGpus, SeveralGpus, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Tensors on GPU 1 while GPU 0 is current: computed there, with the bits of GPU 0 where the two are alike, and GPU 0
-/// stays current.
+/// Tensors are on GPU 1 while GPU 0 is current. The call computes on GPU 1, gives the bits of GPU 0 if both GPUs are
+/// the same model, and leaves GPU 0 current.
 TEST_P(SeveralGpus, ACallOnOneThatIsNotCurrentComputesThere) {
   AttentionCase c = small_case(DType::kBF16);
   c.deterministic = true;
@@ -288,9 +288,9 @@ TEST_P(SeveralGpus, ACallOnOneThatIsNotCurrentComputesThere) {
   EXPECT_EQ(out.dk.bytes(), want.dk.bytes());
 }
 
-class Alone : public GpuTest {};  // wants the GPU and the host for itself: tools/gpu_test.py runs it after the others
+class Alone : public GpuTest {};  // needs the GPU and the host alone: tools/gpu_test.py runs it last
 
-/// Host time of a call, in us: the average of a batch that fits into the stream's queue.
+/// Returns the host time of a call in us: the average of a batch that fits in the stream's queue.
 template <class Call>
 double batch_us(const Call& call, cuda::StreamHandle stream) {
   constexpr int kCalls = 50;
@@ -301,7 +301,7 @@ double batch_us(const Call& call, cuda::StreamHandle stream) {
   return std::chrono::duration<double, std::micro>(time).count() / kCalls;
 }
 
-/// A kernel of one thread that ends at once, launched as the driver launches it, with nothing of the library before.
+/// A kernel of one thread that ends at once, launched directly through the driver.
 struct BareLaunch {
   std::shared_ptr<const cuda::Kernel> kernel = cuda::Jit::instance().load({.name = "sm_clock",
                                                                            .source = "probe/sm_clock.cuh",
@@ -329,7 +329,8 @@ double median_of(std::vector<double>& samples) {
   return samples[samples.size() / 2];
 }
 
-/// Under 5 us, of which the library takes at most 1.5: on a slow host the driver alone may take more than the rest.
+/// A launch costs under 5 us, of which the library may use at most 1.5. If the driver alone is slow, the limit is its
+/// time plus 1.5 us.
 TEST_F(Alone, ALaunchCostsTheHostLittle) {
   constexpr std::size_t kRounds = 60;
   constexpr double kMostUs = 5.0, kMostOwnUs = 1.5;
@@ -341,7 +342,7 @@ TEST_F(Alone, ALaunchCostsTheHostLittle) {
   };
   std::vector<Measured> all;
   for (const cuda::Rung& rung : cuda::ladder()) {
-    if (rung.max_workspace != SIZE_MAX) continue;  // it allocates room for scores; a lesson, not a product
+    if (rung.max_workspace != SIZE_MAX) continue;  // for teaching only: it allocates memory for scores
     AttentionCase c = small_case(rung.dtypes.front());
     c.batch = c.heads_q = c.heads_k = 1;
     c.seqlen_q = c.seqlen_k = 64;
@@ -354,7 +355,7 @@ TEST_F(Alone, ALaunchCostsTheHostLittle) {
   const cuda::OwnStream stream;
   const BareLaunch bare(stream.get());
   std::vector<double> bare_us;
-  for (std::size_t round = 0; round < kRounds; ++round) {  // in turns: a busy moment of the host is nobody's alone
+  for (std::size_t round = 0; round < kRounds; ++round) {  // interleaved, so that a busy host affects every rung
     bare_us.push_back(batch_us([&] { bare(stream.get()); }, stream.get()));
     for (Measured& m : all)
       m.us.push_back(batch_us([&] { submit(m.rung->name, m.in, m.out, stream.get()); }, stream.get()));

@@ -1,4 +1,4 @@
-// Score functions on the GPU against the reference in float64: every family, every function of the cookbook.
+// Score functions on the GPU against the float64 reference: every family, every function of the cookbook.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,18 +27,18 @@ namespace {
 
 using Index = std::int64_t;
 
-/// Relative to the largest magnitude.
+/// Allowed errors, relative to the largest magnitude.
 struct Budget {
   double results, gradients;
 };
 
-/// Of half types it is their own rounding of o, p and ds.
+/// For half types the budget is the rounding of o, p and ds.
 Budget budget_of(DType dtype) {
   if (dtype == DType::kF32) return {1e-5, 2e-5};
   return dtype == DType::kBF16 ? Budget{0x1p-7, 0x1p-5} : Budget{0x1p-10, 0x1p-8};
 }
 
-/// Does the family take a case with the function if it takes the case's dtype and head_dim?
+/// Returns whether the family supports the case's function, given that it supports the case's dtype and head_dim.
 bool takes_function(std::string_view family, const ScoreCase& score) {
   if (score.attention.dtype == DType::kF32) return family == "simt";
   const ScoreFunction function = function_of(score, {DeviceType::kCUDA, 0});
@@ -50,10 +50,12 @@ bool has_captured_gradients(std::string_view family) {
   return family == "simt" || family == "sm80_backward";
 }
 
-/// A test of cases, each by every family of this GPU that takes it, against one run of the reference.
+/// A test that runs each case in every family of this GPU that supports it, and compares all with one run of the
+/// reference.
 class OfAllFamilies : public GpuTest {
  protected:
-  /// in_cpp: the function in C++, for gradients of captures by the families that have those of all functions.
+  /// @param in_cpp the function in C++, used to check gradients of captures in the families that compute them for all
+  /// functions
   void check(const ScoreCase& score, const Budget& budget, std::string_view left_out = "",
              const OracleFunction& in_cpp = nullptr) {
     const Inputs in = make_inputs(score.attention);
@@ -75,7 +77,8 @@ class OfAllFamilies : public GpuTest {
     }
   }
 
-  /// Has each family taken at least so many of the cases, and none if it takes no such function or dtype?
+  /// Checks that each family supported at least this many cases, or none if it does not support such functions or the
+  /// dtype.
   void expect_cases(int least_of_all, const std::map<std::string, int>& least_of = {}) const {
     EXPECT_GE(counts_.size(), 1);
     for (const auto& [family, count] : counts_) {
@@ -94,7 +97,7 @@ class OfAllFamilies : public GpuTest {
   std::map<std::string, Count> counts_;
 };
 
-/// Problems of the cookbook.
+/// The problems on which the cookbook's functions run.
 std::vector<AttentionCase> cases(DType dtype) {
   std::vector<AttentionCase> all(6, base_case(dtype));
   all[1].head_dim = 128, all[1].head_dim_v = 128, all[1].causal = true, all[1].seqlen_q = 300;
@@ -110,7 +113,7 @@ const auto kDTypeAndNumber = [](const auto& test) {
   return std::string(dtype_name(std::get<0>(test.param))) + "_" + std::to_string(std::get<1>(test.param));
 };
 
-/// The number is of a function of the cookbook.
+/// The number selects a function of the cookbook.
 class GpuScores : public OfAllFamilies, public testing::WithParamInterface<DTypeAndNumber> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScores,
@@ -118,8 +121,8 @@ INSTANTIATE_TEST_SUITE_P(All, GpuScores,
                                           testing::Range<std::size_t>(0, cookbook().size())),
                          kDTypeAndNumber);
 
-/// The first problem, and one of the others in turn: a family's code for a shape is the same for all functions. simt,
-/// whose code is the same for all types and sizes, has one of half types.
+/// Runs the first problem and one other by turns, because a family's code for a shape is the same for all functions.
+/// simt's code is the same for all dtypes and sizes, so it runs one problem of half types.
 TEST_P(GpuScores, OfTheCookbookIsTheReference) {
   const auto& [dtype, number] = GetParam();
   const std::vector<AttentionCase> all = cases(dtype);
@@ -132,13 +135,13 @@ TEST_P(GpuScores, OfTheCookbookIsTheReference) {
   expect_cases(1);
 }
 
-/// With slopes of every kind, a hidden key here and there, and captures that many scores load.
+/// Functions with slopes of every kind, some hidden keys, and captures that many scores load.
 constexpr const char* kTexts[] = {
     "let s = gain[h] * tanh(score / 2) + table[b, clamp(q - k, -2, 2) + 2];\n(q + 3 * k) % 7 == 2 ? -inf : s",
     "score + gain[h] * float((q * 5 + k) % 3)"};
-constexpr std::size_t kParts = 4;  // of the cases with options
+constexpr std::size_t kParts = 4;  // parts of the cases with options
 
-/// The number is of a text and of a part of the cases.
+/// The number selects a text and a part of the cases.
 class GpuScoreOptions : public OfAllFamilies, public testing::WithParamInterface<DTypeAndNumber> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreOptions,
@@ -160,7 +163,7 @@ TEST_P(GpuScoreOptions, ComposeWithAFunction) {
   expect_cases(2);
 }
 
-/// Rows all of whose scores are nearly as low as floats go, by a constant and by a capture: p is the same for all keys.
+/// All scores of a row are nearly the lowest float, from a constant and from a capture. p is the same for all keys.
 class GpuScoreEdges : public OfAllFamilies, public testing::WithParamInterface<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreEdges, testing::Values(DType::kF32, DType::kBF16),
@@ -173,17 +176,17 @@ TEST_P(GpuScoreEdges, RowsOfHugeScoresHaveTheirGradients) {
                            "score + hidden[q % 2]"}) {
     check({c, text, {hidden}}, budget_of(GetParam()));
   }
-  for (const std::size_t n : {1, 4}) {  // causal, and a window: rows of few keys
+  for (const std::size_t n : {1, 4}) {  // causal, and a window: rows that see few keys
     check({cases(GetParam())[n], "score + hidden[q % 2]", {hidden}}, budget_of(GetParam()));
   }
-  // In float32 the score itself is rounded at 3000: p is off by so much.
+  // In float32 a score of 3000 is itself rounded, which changes p by this much.
   const double rounding = GetParam() == DType::kF32 ? 3000 * 0x1p-23 : 0;
   const Budget budget = budget_of(GetParam());
   check({c, "score - 3000", {hidden}}, {budget.results + rounding, budget.gradients + rounding});
-  expect_cases(5, {{"sm90_backward", 2}});  // of slope 1
+  expect_cases(5, {{"sm90_backward", 2}});  // those of slope 1
 }
 
-/// A function may be NaN of rows and keys behind the sequence, and of keys that a row does not see.
+/// A function may be NaN for rows and keys behind the sequence, and for keys that a row does not see.
 TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
   for (const AttentionCase& c : cases(GetParam())) {
     check({c, "score - log(float(q_len - q)) - log(float(k_len - k))", {}}, budget_of(GetParam()));
@@ -192,7 +195,8 @@ TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
   expect_cases(2);
 }
 
-/// Functions of slope 1, whose captures have the same gradients along distances, keys, rows, nothing, and everything.
+/// Functions of slope 1. The gradients of their captures are constant along distances, keys or rows, along nothing, or
+/// everywhere.
 std::vector<Recipe> functions_with_gradients() {
   using Captures = OracleCaptures;
   const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1)),
@@ -240,7 +244,7 @@ std::vector<Recipe> functions_with_gradients() {
              return score + c.load("table", {at.h, bucket(at.q - at.k)}) +
                     c.load("table", {0, bucket(at.k - at.q)}) / Dual(2);
            }},
-          {"condition", "float(k) > float(q) + 500 * slope[h] ? -inf : score", of(slope),  // no part of the value
+          {"condition", "float(k) > float(q) + 500 * slope[h] ? -inf : score", of(slope),  // not part of the value
            [](const Dual& score, const ScorePlace& at, const Captures& c) {
              return at.k > at.q + 500 * c.load("slope", {at.h}).value ? Dual(-INFINITY) : score;
            }}};
@@ -282,7 +286,8 @@ class GpuScoreFamilies : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreFamilies, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Where ds is 0 the derivative may be infinite: sqrt at 0, in a row whose dout is 0. Subscripts of NaN are within.
+/// If ds is 0 the derivative may be infinite: sqrt at 0, in a row whose dout is 0. NaN subscripts are clamped into
+/// range.
 TEST_P(GpuScoreFamilies, InfiniteSlopesAndNaN) {
   AttentionCase c = cases(DType::kBF16)[1];
   c.seqlen_q = c.seqlen_k, c.dlse = false;
@@ -296,7 +301,7 @@ TEST_P(GpuScoreFamilies, InfiniteSlopesAndNaN) {
   ASSERT_EQ(lack_of(GetParam(), in, &function), "");
   const ScoreResults got = run_score(score, in, GetParam(), false);
   for (const double x : got.o) ASSERT_TRUE(std::isfinite(x));
-  for (std::size_t n = 0; n < got.dq.size(); ++n) {  // of the first row
+  for (std::size_t n = 0; n < got.dq.size(); ++n) {  // outputs of the first row
     if (static_cast<std::int64_t>(n) / c.head_dim % c.seqlen_q == 0) {
       ASSERT_EQ(got.dq[n], 0) << n;
     }

@@ -1,5 +1,5 @@
-// Memory and graphs of calls on a GPU, on every family that auto takes: scratch memory that holds anything, graphs that
-// are replayed after other calls, seeds in memory, threads that come first, and a process that was forked.
+// Memory and graphs of calls on a GPU, on every family that `auto` picks: scratch memory with arbitrary contents,
+// graphs replayed after other calls, seeds in memory, threads that make the first call, and a forked process.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,11 +23,11 @@ class ScratchMemory : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, ScratchMemory, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Each option, with lengths that cut tiles, and packed sequences, as far as the family takes them.
+/// Each option that the family supports, with lengths that cut tiles, and packed sequences.
 std::vector<AttentionCase> scratch_cases(const char* compute) {
   std::vector<AttentionCase> cases;
   const auto add = [&](AttentionCase c) {
-    for (const bool is_deterministic : {true, false}) {  // other kernels, with other sums in memory
+    for (const bool is_deterministic : {true, false}) {  // the two use different kernels and different sums in memory
       c.deterministic = is_deterministic;
       if (lack_of(compute, make_inputs(c)).empty()) cases.push_back(c);
     }
@@ -59,16 +59,16 @@ std::vector<AttentionCase> scratch_cases(const char* compute) {
     AttentionCase capped = plain(DType::kBF16, 2, 1, 150, 131, head_dim, true);
     capped.softcap = 3;
     add(capped);
-    AttentionCase grouped = plain(DType::kBF16, 8, 1, 1030, 70, head_dim, false);  // dk and dv may be added up
+    AttentionCase grouped = plain(DType::kBF16, 8, 1, 1030, 70, head_dim, false);  // may add up dk and dv in memory
     add(grouped);
-    packed.sinks = packed.sinks_per_sequence = grouped.sinks = true;  // whose gradient has parts in memory
+    packed.sinks = packed.sinks_per_sequence = grouped.sinks = true;  // their gradient has partial sums in memory
     add(packed);
     add(grouped);
   }
   return cases;
 }
 
-/// Both calls in a workspace of which every byte is `value` when each of them begins.
+/// Runs both calls in a workspace whose bytes are all `value` when each call begins.
 Outputs run_in_workspace(const char* compute, const Inputs& in, unsigned char value, cuda::StreamHandle stream) {
   const Outputs out = make_outputs(in);
   if (!has_forward(compute)) run_forward(in, out, compute);
@@ -87,8 +87,8 @@ Outputs run_in_workspace(const char* compute, const Inputs& in, unsigned char va
   return out;
 }
 
-/// What scratch memory holds when a call begins reaches nothing: with NaN and numbers in it the results are those
-/// of memory that the library takes itself, to the bit where sums have an order.
+/// The contents of scratch memory at the start of a call do not affect the result. With NaN and numbers in it, the
+/// results equal those with memory that the library allocates, bit for bit if sums have a fixed order.
 TEST_P(ScratchMemory, MayHoldAnythingWhenACallBegins) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
@@ -118,14 +118,14 @@ AttentionCase graph_case(std::int64_t seqlen) {
   return c;
 }
 
-/// A call and its memory, captured.
+/// A captured call and its memory.
 struct CapturedCall {
   CapturedCall(const char* compute, const AttentionCase& c, cuda::StreamHandle stream)
       : in(make_inputs(c)), want(run(in, compute)), out(make_outputs(in)) {
     if (!has_forward(compute)) run_forward(in, out, compute);
     graph.emplace(stream, [&] { submit_passes(compute, in, out, stream); });
   }
-  /// Writes NaN over what it gives.
+  /// Fills the call's outputs with NaN.
   void poison(const char* compute) const {
     if (has_forward(compute)) {
       out.o.fill(NAN);
@@ -141,8 +141,8 @@ struct CapturedCall {
   std::optional<CapturedGraph> graph;
 };
 
-/// Two graphs, replayed by turns on another stream than they were captured on, after larger calls that took and gave
-/// back more memory than either holds.
+/// Replays two graphs alternately on another stream than the one they were captured on. Larger calls in between
+/// allocate and free more memory than either graph holds.
 TEST_P(ScratchMemory, OfAGraphIsItsOwn) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream captured, replayed;
@@ -160,7 +160,7 @@ TEST_P(ScratchMemory, OfAGraphIsItsOwn) {
   }
 }
 
-/// Forward and backward of a graph drop the entries that the seed in memory says when it is replayed, both the same.
+/// Forward and backward of a graph drop the same entries, given by the seed in memory at replay.
 TEST_P(ScratchMemory, AGraphsGradientsDropWhatItsForwardDrops) {
   AttentionCase c = graph_case(100);
   c.dropout_p = 0.4;
@@ -172,7 +172,7 @@ TEST_P(ScratchMemory, AGraphsGradientsDropWhatItsForwardDrops) {
   for (const std::uint64_t seed : {std::uint64_t{3}, ~std::uint64_t{0}, std::uint64_t{3} << 32}) {
     call.in.philox_state.get()[0] = seed;
     const Outputs want = run(call.in, GetParam());
-    if (!has_forward(GetParam())) {  // which is not in the graph
+    if (!has_forward(GetParam())) {  // the forward is not in the graph
       for (const auto& [to, from] : {std::pair{&call.out.o, &want.o}, {&call.out.lse, &want.lse}}) {
         to->generate([from = from](auto... at) { return from->at(at...); });
       }
@@ -185,9 +185,9 @@ TEST_P(ScratchMemory, AGraphsGradientsDropWhatItsForwardDrops) {
   }
 }
 
-/// The first call of a variant, from a thread that has never had a context.
+/// Makes the first call of a variant from a thread that has never had a context.
 TEST_P(ScratchMemory, AFreshThreadMayCompileAndLoad) {
-  AttentionCase c = plain(DType::kF16, 2, 1, 90, 110, 104, true);  // a head_dim and a type that no other test has
+  AttentionCase c = plain(DType::kF16, 2, 1, 90, 110, 104, true);  // a head_dim and dtype that no other test uses
   c.window_left = 60;
   c.dropout_p = 0.1;
   const Inputs in = make_inputs(c);
@@ -200,7 +200,7 @@ TEST_P(ScratchMemory, AFreshThreadMayCompileAndLoad) {
   check_backend(GetParam(), in);
 }
 
-/// Threads that launch kernels of little shared memory and of much by turns, each on its stream.
+/// Threads alternately launch kernels with little and with much shared memory, each on a separate stream.
 TEST_P(ScratchMemory, EightThreadsOfSmallAndLargeTilesGiveTheSameBits) {
   constexpr int kThreads = 8, kRounds = 6;
   std::vector<Inputs> ins;
@@ -243,13 +243,14 @@ TEST_P(ScratchMemory, EightThreadsOfSmallAndLargeTilesGiveTheSameBits) {
   }
 }
 
-/// The driver is of no use in a process that was forked after it has started: a call there ends, with one line.
+/// The driver cannot be used in a process forked after it was initialized. A call there must fail with a one-line
+/// message.
 TEST_P(ScratchMemory, AChildForkedAfterTheFirstCallIsToldInOneLine) {
   const Inputs in = make_inputs(graph_case(100));
   const Outputs out = run(in, GetParam());
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);  // ends a child that hangs
+    alarm(20);  // kills a child that hangs
     try {
       submit_passes(GetParam(), in, out, nullptr);
     } catch (const Error& error) {
@@ -258,13 +259,13 @@ TEST_P(ScratchMemory, AChildForkedAfterTheFirstCallIsToldInOneLine) {
     } catch (...) {
       _exit(2);
     }
-    _exit(1);  // nothing was said
+    _exit(1);  // no error was thrown
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error; 2: no attend::Error; 3: of several lines";
-  expect_same_bits(run(in, GetParam()), out);  // and the parent goes on
+  expect_same_bits(run(in, GetParam()), out);  // the parent can continue
 }
 
 class AheadScratch : public FamilyTest {};

@@ -1,4 +1,4 @@
-// The calls for serving on a GPU, as its tests make them. Tensors and arrays lie in memory that host and GPU both see.
+// The serving calls on a GPU. Tensors and arrays are in memory that host and GPU can both access.
 #pragma once
 
 #include "attend/serving.hpp"
@@ -9,26 +9,27 @@
 
 namespace attend::test {
 
-/// The call with all its tensors on GPU 0, and of whatever computes there.
+/// Returns the call with all tensors on GPU 0. compute becomes "auto" unless it names a GPU kernel.
 [[nodiscard]] DecodeCall on_gpu(DecodeCall call, cuda::StreamHandle stream = nullptr);
 [[nodiscard]] AppendCall on_gpu(AppendCall call, cuda::StreamHandle stream = nullptr);
 
-/// Each of them waits for the GPU.
+/// Returns functions that each wait for the GPU.
 [[nodiscard]] ServingCalls gpu_calls();
 
-/// Likewise decode, by "decode" (all rows by one kernel) or "sm90_forward" (long rows by another one, on Hopper).
+/// Returns a decode that waits for the GPU and uses "decode" (one kernel for all rows) or "sm90_forward" (on Hopper,
+/// another kernel for sequences with many query rows).
 [[nodiscard]] Decode gpu_decode_by(std::string_view compute);
 
-/// A decode call with outputs of its own, which are there as long as it is: for graphs and calls that nobody waits for.
+/// A decode call with outputs that live as long as the object, for graphs and for calls that are not waited for.
 class GpuDecode {
  public:
   explicit GpuDecode(const CacheCase& problem);
 
   void submit(cuda::StreamHandle stream) const { decode(on_gpu(call_, stream)); }
 
-  /// Both outputs as they are now, o first.
+  /// Returns the bytes of o, then of lse, as they are now.
   [[nodiscard]] std::vector<std::byte> bytes() const;
-  /// Makes NaN of both.
+  /// Fills both outputs with NaN.
   void poison() const;
 
  private:

@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(OneOptionF32, Simt, testing::ValuesIn(option_cases(DTyp
 INSTANTIATE_TEST_SUITE_P(OneOptionF16, Simt, testing::ValuesIn(option_cases(DType::kF16)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(OneOptionBF16, Simt, testing::ValuesIn(option_cases(DType::kBF16)), kIndexName);
 
-/// Every head_dim where tiles, vectors and parts of columns change, with a head_dim of v of its own.
+/// Every head_dim at which tiles, vectors or parts of columns change, with a separate head_dim_v.
 std::vector<AttentionCase> head_dim_cases() {
   std::vector<std::int64_t> head_dims;
   for (std::int64_t d = 1; d <= 32; ++d) head_dims.push_back(d);
@@ -105,7 +105,7 @@ std::vector<AttentionCase> long_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Long, Simt, testing::ValuesIn(long_cases()), kIndexName);
 
-/// Rows enough for every multiprocessor to get some of the larger tiles.
+/// Enough rows that every multiprocessor gets some of the larger tiles.
 std::vector<AttentionCase> many_row_cases() {
   std::vector<AttentionCase> cases;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -134,7 +134,7 @@ std::vector<AttentionCase> many_row_cases() {
 
 INSTANTIATE_TEST_SUITE_P(ManyRows, Simt, testing::ValuesIn(many_row_cases()), kIndexName);
 
-/// Each option once, in problems that are small and still have more than one tile: what the sanitizers run.
+/// Each option once, in small problems that still have more than one tile. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   const AttentionCase base = plain(DType::kF32, 65, 100, 40);
   std::vector<AttentionCase> cases = {base, with_all_options(base)};
@@ -157,7 +157,7 @@ std::vector<AttentionCase> slice_cases() {
   with([](AttentionCase& c) { c.head_dim = 17, c.head_dim_v = 300, c.layout = CaseLayout::kPadded; });
   with([](AttentionCase& c) { c.head_dim = c.head_dim_v = 128, c.dlse = true, c.broadcast_dout = true; });
   with([](AttentionCase& c) { c.head_dim = 200, c.head_dim_v = 7, c.base_offset = 1; });
-  with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.dropout_p = 0.2; });  // the larger tiles
+  with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.dropout_p = 0.2; });  // uses the larger tiles
   with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.head_dim = c.head_dim_v = 72; });
   return cases;
 }
@@ -187,7 +187,7 @@ TEST_P(SimtProperty, MasksAreTheRuleForEveryLengthAndWindow) {
   check_every_mask(kCompute, GetParam(), 1, kMostMaskKeys + 1);
 }
 
-/// Uniform attention with unit vectors as values: o shows which entries are kept.
+/// With uniform attention and unit vectors as values, o shows which entries are kept.
 TEST_P(SimtProperty, DropsWhatPhiloxSays) {
   constexpr std::int64_t kLength = 150, kHeads = 3;
   AttentionCase c = plain(GetParam(), kLength, kLength, 8);
@@ -196,7 +196,7 @@ TEST_P(SimtProperty, DropsWhatPhiloxSays) {
   c.head_dim_v = kLength;
   c.dropout_p = 0.4;
   Inputs in = make_inputs(c);
-  in.philox_state.reset();  // the numbers are named here
+  in.philox_state.reset();  // the test passes seed and offset by value
   in.q.fill(0);
   for (const TensorBuffer* t : {&in.v, &in.dout}) {
     t->generate([](auto, auto, auto row, auto col) { return row == col ? 1.0 : 0.0; });
@@ -241,7 +241,7 @@ TEST_P(SimtProperty, EmptyRowsAreZero) {
   const Inputs in = make_inputs(c);
   for (std::int64_t i = 0; i < c.seqlen_q; i += 3) {
     for (std::int64_t j = 0; j < c.seqlen_k; ++j) in.mask->set(0, 0, i, j, 0);
-    in.dout.set(0, 1, i, 5, NAN);  // of a row that saw nothing
+    in.dout.set(0, 1, i, 5, NAN);  // of a row that sees no key
     in.dlse->set(0, 1, i, 0, NAN);
   }
   const Outputs out = run(in, kCompute);
@@ -260,7 +260,7 @@ TEST_P(SimtProperty, EmptyRowsAreZero) {
 }
 
 TEST_P(SimtProperty, AutoFallsToItInFloat32) {
-  constexpr std::int64_t kHeadDim = 57;  // rows that no tensor map takes
+  constexpr std::int64_t kHeadDim = 57;  // rows for which no tensor map exists
   const Inputs in = make_inputs(with_all_options(plain(GetParam(), 33, 40, kHeadDim)));
   const Outputs out = make_outputs(in);
   core::Problem p =
@@ -269,7 +269,7 @@ TEST_P(SimtProperty, AutoFallsToItInFloat32) {
   EXPECT_STREQ(dispatch::choose("auto", p).name, GetParam() == DType::kF32 ? kCompute : "sm80_forward");
 }
 
-/// k and dk whose batch entries lie more than 2^31 elements apart.
+/// Batch entries of k and dk are more than 2^31 elements apart.
 TEST_P(SimtProperty, StridesMayExceed32Bits) {
   AttentionCase c = plain(GetParam(), 40, 70, 64);
   c.batch = 2;
@@ -304,15 +304,15 @@ TEST_P(SimtProperty, StridesMayExceed32Bits) {
   expect_same_bits(out, want);
 }
 
-/// The whole step, captured, then replayed with other numbers in the same memory.
+/// Captures forward and backward, then replays them with other numbers in the same memory.
 TEST_P(SimtProperty, AGraphReplaysForwardAndBackward) {
   const AttentionCase c = [&] {
     AttentionCase made = with_all_options(plain(GetParam(), 100, 90, 64));
-    made.bias->rows = false;  // both of its kernels
+    made.bias->rows = false;  // uses both kernels of the bias gradient
     return made;
   }();
   const Inputs in = make_inputs(c);
-  (void)run(in, kCompute);  // compiles
+  (void)run(in, kCompute);  // compiles the kernels
   const Outputs out = make_outputs(in);
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;

@@ -1,6 +1,6 @@
-// sm80_backward against float64: each pair of options, layouts, offsets and head_dims; the tiles that smaller GPUs get;
-// lengths at which tiles, masks and tails go wrong; dbias of every shape; repeats, neighbours that hold NaN, large
-// scores. o and lse come from the forward that auto takes.
+// sm80_backward against float64: each pair of options, layouts, offsets and head_dims; the tiles of smaller GPUs;
+// lengths that exercise tile edges, masks and remainders; dbias of every shape; repeats, neighbours that hold NaN,
+// large scores. o and lse come from the forward that `auto` picks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,14 +31,14 @@ TEST_P(Sm80Backward, StaysInBudget) {
   check_backend(kCompute, make_inputs(GetParam()));
 }
 
-/// The cases of every option, in half precision and up to the widest head_dim that is taken: those in float32 and those
-/// that are wider take turns.
+/// The cases of every option, in half precision and up to the largest supported head_dim. Float32 cases are converted
+/// to the two half types alternately, and head_dims above 256 are replaced by those of kWide.
 std::vector<AttentionCase> option_pairs() {
   constexpr std::int64_t kWide[] = {256, 200, 129};
   std::vector<AttentionCase> cases = option_pair_cases();
   for (std::size_t n = 0; n < cases.size(); ++n) {
     AttentionCase& c = cases[n];
-    c.deterministic = n % 3 == 0;  // dq in a pass of its own
+    c.deterministic = n % 3 == 0;  // computes dq in a separate pass
     if (c.dtype == DType::kF32) c.dtype = n % 2 == 0 ? DType::kBF16 : DType::kF16;
     for (std::int64_t* head_dim : {&c.head_dim, &c.head_dim_v}) {
       if (*head_dim > 256) *head_dim = kWide[n % std::size(kWide)];
@@ -49,9 +49,8 @@ std::vector<AttentionCase> option_pairs() {
 
 INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm80Backward, testing::ValuesIn(option_pairs()), kIndexName);
 
-/// Lengths on both sides of every tile's edge, zero, and more rows than keys; head_dims on both sides of where columns
-/// are padded, and where dk and dv are kernels of their own; addresses and rows that nothing divides; every shape of a
-/// bias.
+/// Lengths on both sides of every tile edge, 0, and more rows than keys. head_dims on both sides of the padding steps,
+/// and of the size from which dk and dv have separate kernels. Unaligned addresses and rows. Every shape of a bias.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 257};
   std::vector<AttentionCase> cases;
@@ -94,15 +93,15 @@ std::vector<AttentionCase> edge_cases() {
     }
   }
   add(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks for each multiprocessor
+  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per multiprocessor
   add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));   // one row
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm80Backward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Masks only, one pass (sm80_backward_unmodified.cuh): each kind of mask and of tile, grouped heads, packed sequences
-/// that begin within a group of 16 rows, scores negated, large, and all alike. Neighbours are of different kernels.
+/// Only masks, one pass (sm80_backward_unmodified.cuh): each kind of mask and of tile, grouped heads, packed sequences
+/// that begin within a group of 16 rows, and negated, large and equal scores. Neighbouring cases use different kernels.
 std::vector<AttentionCase> unmodified_cases() {
   struct Shape {
     std::int64_t head_dim, head_dim_v;
@@ -161,7 +160,7 @@ AttentionCase with_all_options(AttentionCase c) {
   return c;
 }
 
-/// One case of each kind, small: what the sanitizers run.
+/// One small case of each kind. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(DType::kBF16, 2, 1, 200, 300, 128, true),
                                       plain(DType::kF16, 2, 2, 193, 257, 64, false),
@@ -193,7 +192,7 @@ int max_smem_of(const char* arch) {
   return cuda::find_arch(arch).max_smem_per_block;
 }
 
-/// A case for each tile that smaller GPUs may get.
+/// One case for each tile that smaller GPUs may use.
 std::vector<AttentionCase> tile_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t head_dim : {64, 128, 192, 256}) {
@@ -218,7 +217,7 @@ TEST_F(AheadBackward80, CompilesWhatTheBackwardCasesNeed) {
 class Sm80BackwardTiles : public Sm80Gradients,
                           public testing::WithParamInterface<std::tuple<const char*, AttentionCase>> {};
 
-/// What is chosen where a block may have less shared memory than here, on the GPU that there is.
+/// Runs, on this GPU, the tiles chosen for GPUs with less shared memory per block.
 TEST_P(Sm80BackwardTiles, OfSmallerGpusComputeTheSame) {
   const auto& [arch, c] = GetParam();
   const cuda::Family& family = *cuda::find_family(kCompute);
@@ -277,7 +276,7 @@ TEST_F(Sm80Gradients, RepeatsAreBitEqual) {
   }
 }
 
-/// Gradients do not depend on the rest of the batch, whatever that holds.
+/// Gradients do not depend on the contents of the rest of the batch.
 TEST_F(Sm80Gradients, NeighboursThatHoldNaNReachNothing) {
   for (const std::int64_t head_dim : {57, 128, 256}) {
     for (const bool packed : {false, true}) {
@@ -312,7 +311,7 @@ TEST_F(Sm80Gradients, NeighboursThatHoldNaNReachNothing) {
   }
 }
 
-/// Scores up to 1e30, where those that differ do so by more than lse is rounded: the largest one's key gets it all.
+/// Scores up to 1e30, whose differences exceed the rounding of lse. The key with the largest score has all the weight.
 TEST_F(Sm80Gradients, LargeScoresStayFinite) {
   constexpr std::int64_t kLargest = 70;
   for (const double magnitude : {1e3, 1e9, 1e12, 1e15}) {

@@ -1,5 +1,5 @@
-// sm90_backward against float64: each pair of what it takes, lengths at which tiles, masks and tails go wrong, repeats,
-// and neighbours that hold NaN. o and lse come from the forward that auto takes.
+// sm90_backward against float64: each pair of supported options, lengths that exercise tile edges, masks and
+// remainders, repeats, and neighbours that hold NaN. o and lse come from the forward that `auto` picks.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,13 +29,14 @@ enum Rules { kPlain, kAlibi, kDropout, kBoth, kSoftcap, kSoftcapDropout, kBias, 
 struct Shape {
   std::int64_t batch, heads_q, heads_k, q, k;
 };
-/// What is crossed with the options: the kernels to 128 columns, those beyond, and those for softcap and bias.
+/// Sizes that are crossed with the options: for the kernels up to 128 columns, for those above, and for softcap and
+/// bias.
 struct Sizes {
   std::vector<std::int64_t> head_dims;
-  std::vector<std::int64_t> head_dims_v;  ///< 0: that of q
-  std::vector<Shape> shapes;              ///< lengths round the tiles
+  std::vector<std::int64_t> head_dims_v;  ///< 0: same as q
+  std::vector<Shape> shapes;              ///< lengths near tile edges
   std::vector<Rules> rules = {kPlain, kAlibi, kDropout, kBoth};
-  bool dbias = false;  ///< with the bias's gradient
+  bool dbias = false;  ///< computes the bias gradient
 };
 const Sizes kNarrow = {{64, 128, 8, 40, 72, 80, 96, 112},
                        {0, 64, 128, 24},
@@ -85,7 +86,7 @@ const Sizes kBiased = {{64, 128, 192, 40, 72},
                         {1, 6, 2, 385, 264},
                         {3, 2, 2, 256, 192}},
                        {kBias, kBiasDropout}};
-/// Where the batch shares the bias, a cluster of as many blocks adds up its gradient.
+/// If batch entries share the bias, a cluster with one block per entry adds up its gradient.
 const Sizes kBiasGradients = {{64, 128, 192, 40, 72},
                               {0, 64, 192},
                               {{1, 1, 1, 1, 8},
@@ -104,8 +105,8 @@ struct Mask {
 };
 constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
 
-/// What the family refuses is left out: ALiBi with keys behind the row's own in a window; both rules where a head_dim
-/// is above 64 and none above 128.
+/// Excludes cases that the family refuses: ALiBi with a window that includes keys behind the row's position, and ALiBi
+/// with dropout if a head_dim is above 64 and none is above 128.
 bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
   if (f == kPacked && a == 1) return &sizes != &kBiased && !sizes.dbias;  // the public call refuses it
   if (g != kRules) return true;
@@ -118,7 +119,8 @@ bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
   return true;
 }
 
-/// number: of the case; biases are broadcast by turns, and sinks come by turns, most with their gradient.
+/// `number` is the index of the case. It varies the bias's broadcast and selects which cases have sinks, most with
+/// their gradient.
 void set_rules(AttentionCase& c, Rules rules, std::size_t number, bool dbias) {
   c.alibi = rules == kAlibi || rules == kBoth;
   if (rules == kSoftcap || rules == kSoftcapDropout) c.softcap = number % 2 == 0 ? 20 : 1.5;
@@ -169,7 +171,7 @@ std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
       }
       c.deterministic = v[kDeterministic] == 1;
       c.dlse = v[kDlse] == 1;
-      // Each choice of options meets each shape: turns that do not fall together with those of the shapes.
+      // Every combination of options meets every shape, because the two sequences have different periods.
       const std::size_t number = cases.size() + (sizes.dbias ? cases.size() / sizes.shapes.size() : 0);
       set_rules(c, sizes.rules[at(kRules)], number, sizes.dbias);
       c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
@@ -200,8 +202,8 @@ AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seq
   return test::plain(DType::kBF16, heads_q, heads_k, seqlen, seqlen, head_dim, causal);
 }
 
-/// Groups of query heads whose dk and dv are added up in memory, and more key blocks than multiprocessors, the last
-/// waves of which are cut.
+/// Groups of query heads whose dk and dv are added up in memory. There are more key blocks than multiprocessors, so the
+/// last waves are split.
 std::vector<AttentionCase> grouped_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t q, std::int64_t k,
@@ -229,7 +231,7 @@ std::vector<AttentionCase> grouped_cases() {
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false);
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false).deterministic = true;
   add(DType::kBF16, 68, 34, 70, 600, 80, 80, true);
-  for (const std::int64_t head_dim : {128, 64}) {  // so many key blocks that additions with an order fold
+  for (const std::int64_t head_dim : {128, 64}) {  // over 16 key blocks: the order of additions has two parts
     for (const bool causal : {true, false})
       add(DType::kBF16, 2, 1, 2300, 2500, head_dim, 128, causal).deterministic = true;
     AttentionCase& windowed = add(DType::kBF16, 2, 2, 2500, 2500, head_dim, head_dim, false);
@@ -246,7 +248,7 @@ std::vector<AttentionCase> grouped_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Groups, Sm90Backward, testing::ValuesIn(grouped_cases()), kIndexName);
 
-/// As many heads as an H200 has multiprocessors, or twice as many: blocks own their heads, but where a tile of rows
+/// As many heads as an H200 has multiprocessors, or twice as many. Each block then owns its heads, unless a row tile
 /// sees no key.
 std::vector<AttentionCase> own_head_cases() {
   std::vector<AttentionCase> cases;
@@ -267,8 +269,8 @@ std::vector<AttentionCase> own_head_cases() {
     add(257, 257, head_dim, head_dim, true);
     add(64, 300, head_dim, head_dim, true);
     add(129, 127, head_dim, head_dim, false);
-    add(200, 190, head_dim, head_dim, true);  // the first tile sees keys in some rows only
-    add(200, 120, head_dim, head_dim, true);  // and here in none
+    add(200, 190, head_dim, head_dim, true);  // in the first tile only some rows see keys
+    add(200, 120, head_dim, head_dim, true);  // in the first tile no row sees a key
     add(1, 1, head_dim, head_dim, false);
     add(5, 260, head_dim, head_dim, false).deterministic = true;
     AttentionCase& windowed = add(300, 260, head_dim, head_dim, false);
@@ -290,7 +292,7 @@ std::vector<AttentionCase> own_head_cases() {
 
 INSTANTIATE_TEST_SUITE_P(OwnHeads, Sm90Backward, testing::ValuesIn(own_head_cases()), kIndexName);
 
-/// One case of each kind, small: what the sanitizers run.
+/// One small case of each kind. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false),
                                       plain(1, 1, 130, 128, false)};
@@ -307,7 +309,7 @@ std::vector<AttentionCase> slice_cases() {
     cases.back().alibi = true;
     cases.push_back(plain(2, 1, 200, head_dim, false));
     cases.back().dropout_p = 0.2;
-    cases.push_back(plain(8, 1, 1030, head_dim, false));  // dk and dv are added up
+    cases.push_back(plain(8, 1, 1030, head_dim, false));  // dk and dv are added up in memory
     cases.back().seqlen_k = 70;
     cases.push_back(plain(2, 1, 200, head_dim, true));
     cases.back().softcap = 10;
@@ -332,7 +334,7 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm90Backward, testing::ValuesIn(slice_cases()), kIndexName);
 
-/// Numbers of keys that are no multiple of a piece: rows of the bias are padded to whole ones.
+/// Numbers of keys that are not a multiple of a 16-byte piece. The rows of the bias are padded to full pieces.
 std::vector<AttentionCase> odd_bias_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t seqlen_k : {5, 61, 69, 133, 269}) {
@@ -372,12 +374,12 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
   struct Case {
     std::int64_t head_dim, seqlen;
     bool causal;
-    std::int64_t heads_q = 6, heads_k = 2;  // 132: blocks own their heads
+    std::int64_t heads_q = 6, heads_k = 2;  // 132 heads: each block owns its heads
   };
   for (const auto& [head_dim, seqlen, causal, heads_q, heads_k] :
        {Case{64, 1000, true}, Case{128, 1000, false}, Case{256, 1000, false}, Case{96, 1000, false},
         Case{40, 1000, false}, Case{128, 2500, true}, Case{64, 400, true, 132, 132}, Case{128, 300, false, 132, 132}}) {
-    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);  // 2500: the order folds
+    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);  // 2500: the order has two parts
     c.deterministic = true;
     if (head_dim == 96) c.softcap = 20;
     if (head_dim == 40) c.head_dim_v = 128;  // one pass, two buffers
@@ -394,7 +396,7 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
   }
 }
 
-/// Gradients do not depend on the rest of the batch, whatever that holds.
+/// Gradients do not depend on the contents of the rest of the batch.
 TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
   for (const int round : {0, 1, 2, 3, 4}) {
     const bool packed = round % 2 != 0;

@@ -1,5 +1,5 @@
-// sm90_f32_forward against float64: each pair of options and head_dims, every shape at which tiles, masks and tails go
-// wrong, numbers of every size, NaN and infinities, repeats.
+// sm90_f32_forward against float64: each pair of options and head_dims, shapes that exercise tile edges, masks and
+// remainders, numbers of every magnitude, NaN and infinities, repeats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ TEST_P(Sm90F32Forward, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-// What a kernel is compiled for: each pair of these values meets in some variant.
+// Compile-time parameters of a kernel. Each pair of their values occurs in some variant.
 enum Factor {
   kHeadDim,
   kHeadDimV,
@@ -47,7 +47,7 @@ enum Factor {
   kFactors
 };
 constexpr std::int64_t kHeadDims[] = {64, 128, 8, 40, 59, 72, 96, 112};
-constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 33};  // 0: that of q
+constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 33};  // 0: same as q
 struct Mask {
   bool causal;
   std::int64_t left, right;
@@ -60,7 +60,7 @@ const std::vector<int> kNumValues = {
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
   if (has_matrix && g == kPacked && b == 1) return false;
-  return !(f == kAlibi && a > 0 && g == kBoolMask && b > 0);  // not beyond head_dim 64
+  return !(f == kAlibi && a > 0 && g == kBoolMask && b > 0);  // not supported above head_dim 64
 }
 
 AttentionCase variant_case(const Choice& v) {
@@ -79,11 +79,11 @@ AttentionCase variant_case(const Choice& v) {
   c.sinks = v[kSinks] > 0;
   c.sinks_per_sequence = v[kSinks] > 1;
   c.layout = kLayouts[at(kLayout)];
-  if (v[kPacked] == 1) c.varlen_q = {0};  // shapes() fills it in
+  if (v[kPacked] == 1) c.varlen_q = {0};  // add_shapes() fills it in
   return c;
 }
 
-/// Problems of one variant: lengths round the tiles, few and many heads, magnitudes.
+/// Adds problems of one variant: lengths near tile edges, few and many heads, different magnitudes.
 void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant) {
   struct Shape {
     std::int64_t batch, heads_q, heads_k, q, k;
@@ -123,7 +123,7 @@ TEST(Sm90F32ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261130)), 0);
 }
 
-/// Lengths on both sides of every tile's edge, zero, and more rows than keys; several tiles for each multiprocessor.
+/// Lengths on both sides of every tile edge, 0, more rows than keys, and several tiles per multiprocessor.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0, 1, 2, 63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 289};
   std::vector<AttentionCase> cases;
@@ -146,7 +146,7 @@ std::vector<AttentionCase> edge_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm90F32Forward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// One case of each kind, small: what the sanitizers run.
+/// One small case of each kind. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {
       plain(DType::kF32, 2, 1, 200, 300, 128, true), plain(DType::kF32, 2, 2, 193, 257, 64, false),
@@ -169,7 +169,7 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm90F32Forward, testing::ValuesIn(slice_cases()), kIndexName);
 
-/// Rows enough for every multiprocessor to get some of the larger tiles.
+/// Enough rows that every multiprocessor gets some of the larger tiles.
 std::vector<AttentionCase> tall_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t head_dim : {64, 128}) {
@@ -193,7 +193,7 @@ TEST_F(AheadF32Forward, CompilesWhatTheForwardCasesNeed) {
   compile_ahead(kCompute, cases);
 }
 
-/// Rows of ever more keys: what tensor cores truncate must not add up.
+/// Rows with increasingly many keys: truncation in tensor cores must not accumulate.
 TEST_F(Sm90F32, LongRowsKeepTheirAccuracy) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t seqlen_k : {16384, 131072}) {
@@ -205,7 +205,7 @@ TEST_F(Sm90F32, LongRowsKeepTheirAccuracy) {
   }
 }
 
-/// Positive values: every product that is cut off makes o smaller. Prints by how many 2^-24 of it.
+/// With positive values, every truncated product makes o smaller. Prints the loss in units of 2^-24 of o.
 TEST_F(Sm90F32, SumsOfOneSignAreAsGoodAsPlainFloat32) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const bool is_flat : {true, false}) {
@@ -231,7 +231,7 @@ TEST_F(Sm90F32, SumsOfOneSignAreAsGoodAsPlainFloat32) {
   }
 }
 
-/// Every row has numbers of another size; some heads are more than two pieces can hold.
+/// Every row has numbers of a different magnitude. Some heads span more than two pieces can represent.
 TEST_F(Sm90F32, NumbersOfEverySizeStayInBudget) {
   for (const double spread : {4.0, 12.0, 40.0, 200.0}) {
     for (const char* which : {"q", "k", "v"}) {
@@ -248,7 +248,7 @@ TEST_F(Sm90F32, NumbersOfEverySizeStayInBudget) {
   }
 }
 
-/// Tensors of one size, from far below to far above 1.
+/// Tensors of one magnitude, from far below to far above 1.
 TEST_F(Sm90F32, TensorsOfEverySizeStayInBudget) {
   for (const double size : {1e-30, 1e-16, 1e-3, 1e3, 1e12, 1e30}) {
     for (const char* which : {"q", "k", "v"}) {
@@ -272,7 +272,7 @@ TEST_F(Sm90F32, RowsOfZerosAreLikeOthers) {
   check_backend(kCompute, in);
 }
 
-/// Also where a row of the same tile sees it and another does not.
+/// Also if one row of a tile sees the value and another does not.
 TEST_F(Sm90F32, NaNAndInfinitiesReachExactlyWhatDependsOnThem) {
   for (const double value : {double(NAN), double(INFINITY), -double(INFINITY)}) {
     for (const char* which : {"q", "k", "v"}) {
@@ -308,7 +308,7 @@ TEST_F(Sm90F32, AFiniteBiasIsNotMinusInfinity) {
   for (const std::int64_t head_dim : {64, 128}) check_finite_bias(kCompute, head_dim, DType::kF32);
 }
 
-/// With and without a block mask and a function of scores, and both: as simt does.
+/// Compares with simt: with and without a block mask, a score function, and the combination of the two.
 TEST_F(Sm90F32, BlockMasksAndFunctionsOfScoresAreThoseOfSimt) {
   const BlockMask mask = make_block_mask(MaskFunction("k <= q || k % 7 == 0"), {1, 1, 150, 300});
   const ScoreFunction score("0.5 * score - 0.01 * abs(q - k)");

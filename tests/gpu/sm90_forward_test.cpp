@@ -1,5 +1,5 @@
-// sm90_forward against float64: each pair of options and head_dims, every shape at which tiles, masks and tails go
-// wrong, repeats, neighbours that hold NaN, long rows, graphs.
+// sm90_forward against float64: each pair of options and head_dims, shapes that exercise tile edges, masks and
+// remainders, repeats, neighbours that hold NaN, long rows, graphs.
 #include <gtest/gtest.h>
 
 #include "cuda/driver/device.hpp"
@@ -23,7 +23,7 @@ TEST_P(Sm90Forward, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-// What a kernel is compiled for: each pair of these values meets in some variant.
+// Compile-time parameters of a kernel. Each pair of their values occurs in some variant.
 enum Factor {
   kDtype,
   kHeadDim,
@@ -40,7 +40,7 @@ enum Factor {
   kFactors
 };
 constexpr std::int64_t kHeadDims[] = {64, 128, 256, 8, 40, 72, 80, 96, 104, 112, 136, 160, 176, 192, 248};
-constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 200};  // 0: that of q
+constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 200};  // 0: same as q
 struct Mask {
   bool causal;
   std::int64_t left, right;
@@ -52,7 +52,8 @@ const std::vector<int> kNumValues = {
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
   if (has_matrix && g == kPacked && b == 1) return false;
-  // Beyond 192 columns it takes no bias; masks alone are among the edges and beside rules among BoolMasks.
+  // Above 192 columns the family supports no bias. edge_cases() has boolean masks alone, and BoolMasks combines them
+  // with other options.
   const bool is_wide = (f == kHeadDim && kHeadDims[a] > 192) || (f == kHeadDimV && kHeadDimsV[a] > 192);
   return !(is_wide && (g == kBias || g == kBoolMask) && b > 0);
 }
@@ -73,11 +74,11 @@ AttentionCase variant_case(const Choice& v) {
   if (v[kScale] > 0) c.scale = v[kScale] == 1 ? -0.2 : 0.35;
   c.sinks = v[kSinks] > 0;
   c.sinks_per_sequence = v[kSinks] > 1;
-  if (v[kPacked] == 1) c.varlen_q = {0};  // shapes() fills it in
+  if (v[kPacked] == 1) c.varlen_q = {0};  // add_shapes() fills it in
   return c;
 }
 
-/// Problems of one variant: lengths round the tiles, few and many heads, layouts, magnitudes.
+/// Adds problems of one variant: lengths near tile edges, few and many heads, layouts, magnitudes.
 void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant) {
   struct Shape {
     std::int64_t batch, heads_q, heads_k, q, k;
@@ -118,8 +119,7 @@ TEST(Sm90ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261121)), 0);
 }
 
-/// Lengths on both sides of every tile's edge, zero, and more rows than keys; the plain variants of the usual
-/// head_dims.
+/// Lengths on both sides of every tile edge, 0, and more rows than keys, for the usual head_dims without options.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0,   1,   2,   63,  64,  65,  79,  80,  81,  112,
                                        127, 128, 129, 176, 177, 191, 192, 193, 256, 353};
@@ -140,16 +140,16 @@ std::vector<AttentionCase> edge_cases() {
     cases.back().mask = Broadcast{false, true, true};
   }
   cases.push_back(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // wide tiles of keys
-  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles for each multiprocessor
+  cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // wide key tiles
+  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles per multiprocessor
   cases.push_back(plain(DType::kBF16, 24, 8, 1500, 1700, 64, true));
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm90Forward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Dropout, which some warps decide for others: both sides of every tile's edge, rows of a tile that skip its keys at
-/// either end or see none, several tiles for each multiprocessor, few rows.
+/// Dropout, whose decisions some warps make for others: both sides of every tile edge, rows that skip a tile's keys at
+/// either end or see none, several tiles per multiprocessor, few rows.
 std::vector<AttentionCase> dropout_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](AttentionCase c, double p) {
@@ -161,7 +161,7 @@ std::vector<AttentionCase> dropout_cases() {
     for (const std::int64_t q : {1, 63, 65, 127, 129, 193, 300}) {
       add(plain(DType::kBF16, 4, 2, q, q + 70, head_dim, q % 4 != 1), 0.3);
     }
-    AttentionCase many = plain(DType::kF16, 30, 6, 600, 500, head_dim, true);  // the first 100 rows see nothing
+    AttentionCase many = plain(DType::kF16, 30, 6, 600, 500, head_dim, true);  // the first 100 rows see no key
     add(many, 0.1);
     many.causal = false;
     many.window_left = 150;
@@ -172,14 +172,14 @@ std::vector<AttentionCase> dropout_cases() {
     packed.varlen_q = {130, 0, 3, 700};
     packed.varlen_k = {65, 4, 200, 900};
     add(packed, 0.5);
-    add(plain(DType::kBF16, 2, 2, 150, 140, head_dim, false), 1e-12);  // its threshold is 0
+    add(plain(DType::kBF16, 2, 2, 150, 140, head_dim, false), 1e-12);  // the dropout threshold rounds to 0
   }
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Dropout, Sm90Forward, testing::ValuesIn(dropout_cases()), kIndexName);
 
-/// One case of each kind, small: what the sanitizers run.
+/// One small case of each kind. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {
       plain(DType::kBF16, 2, 1, 200, 300, 128, true), plain(DType::kF16, 2, 2, 193, 257, 64, false),
@@ -220,7 +220,7 @@ TEST_F(AheadForward, CompilesWhatTheForwardCasesNeed) {
   compile_ahead(kCompute, cases);
 }
 
-/// Rows of ever more keys that are all seen: what tensor cores truncate must not add up.
+/// Rows with increasingly many visible keys: truncation in tensor cores must not accumulate.
 TEST_F(Sm90, LongRowsKeepTheirAccuracy) {
   for (const std::int64_t seqlen_k : {65536, 262144}) {
     AttentionCase c = plain(DType::kBF16, 1, 1, 3, seqlen_k, 64, false);
@@ -235,7 +235,7 @@ TEST_F(Sm90, AThousandRepeatsAreBitEqual) {
   c.dropout_p = 0.1;
   check_repeats(kCompute, plain(DType::kBF16, 6, 2, 1000, 1100, 64, true), 1000);
   check_repeats(kCompute, c, 1000);
-  c.head_dim = c.head_dim_v = 256;  // other tiles
+  c.head_dim = c.head_dim_v = 256;  // uses other tiles
   check_repeats(kCompute, c, 300);
 }
 
@@ -247,12 +247,11 @@ TEST_F(Sm90, NeighboursThatHoldNaNReachNothing) {
   for (const bool packed : {false, true}) check_neighbours(kCompute, 128, packed);
 }
 
-/// A variant that was never loaded, in a capture that forbids what loading needs.
 TEST_F(Sm90, LargeScoresStayFinite) {
   for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) check_large_scores(kCompute, head_dim);
 }
 
-/// One key, whose score is 64 * 133120^2 / 8: the row is its value.
+/// One key whose score is 64 * 133120^2 / 8. The row equals its value.
 TEST_F(Sm90, OneKeyOfALargeScoreGivesItsValue) {
   const Inputs in = make_inputs(plain(DType::kBF16, 1, 1, 1, 1, 64, false));
   for (const TensorBuffer* t : {&in.q, &in.k, &in.v}) t->fill(133120);
@@ -276,7 +275,7 @@ TEST_F(Sm90, AColdVariantMayBeCaptured) {
   EXPECT_EQ(out.lse.bytes(), want.lse.bytes());
 }
 
-/// A workspace of the caller's is used, and one that is too small is refused.
+/// The library uses a workspace of the caller, and refuses one that is too small.
 TEST_F(Sm90, AWorkspaceMayBeGiven) {
   const Inputs in = make_inputs(plain(DType::kBF16, 4, 2, 300, 300, 128, true));
   const Outputs want = run(in, kCompute), out = make_outputs(in);

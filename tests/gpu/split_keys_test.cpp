@@ -1,4 +1,4 @@
-// sm90_forward where several blocks share the keys of a row, against float64.
+// sm90_forward when several blocks share the keys of a row, against float64.
 #include <gtest/gtest.h>
 
 #include "cuda/driver/device.hpp"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kCompute = "sm90_forward";
 
-/// Does the family's own choice split the keys?
+/// Returns whether the family's default choice splits the keys.
 bool splits_keys(const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
@@ -32,7 +32,8 @@ TEST_P(SplitKeys, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-/// Few rows over many keys: each kind of mask and score, parts that see nothing, keys that divide nothing.
+/// Few rows with many keys: each kind of mask and score, parts that see no key, numbers of keys that no tile size
+/// divides.
 std::vector<AttentionCase> cases() {
   std::vector<AttentionCase> found;
   const auto add = [&](std::int64_t q, std::int64_t k, std::int64_t head_dim, bool causal = false) -> AttentionCase& {
@@ -47,7 +48,7 @@ std::vector<AttentionCase> cases() {
     add(130, 5001, head_dim, true);
     add(64, 8192, head_dim, true).fill = Fill::kLarge;
     add(2048, 2048, head_dim, true).heads_q = 2;             // the first rows see keys of the first part only
-    AttentionCase& blind = add(1300, 1100, head_dim, true);  // and here none
+    AttentionCase& blind = add(1300, 1100, head_dim, true);  // the first rows see no key
     blind.heads_q = blind.heads_k = 1;
     AttentionCase& windowed = add(200, 6000, head_dim);
     windowed.window_left = 3000;
@@ -72,7 +73,7 @@ TEST_F(SplitKeysAlone, AHundredRepeatsAreBitEqual) {
   check_repeats(kCompute, plain(DType::kF16, 2, 1, 200, 4096, 64, false), 100);
 }
 
-/// Their lists, lengths or merges are of another kind.
+/// Lists, packed lengths, biases and sinks need another kind of merge, so these problems do not split keys.
 TEST_F(SplitKeysAlone, AreNotThoseOfListsLengthsOrSinks) {
   const AttentionCase c = plain(DType::kBF16, 2, 1, 64, 4096, 128, false);
   EXPECT_TRUE(splits_keys(make_inputs(c)));

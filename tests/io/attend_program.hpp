@@ -1,4 +1,4 @@
-// Runs the real program and keeps what it said.
+// Runs the real program and captures its output.
 #pragma once
 
 #include <functional>
@@ -8,24 +8,26 @@
 namespace attend::test {
 
 struct ProgramResult {
-  int status = -1;  ///< exit status; 128 + n where signal n ended it
+  int status = -1;  ///< exit status; 128 + n if signal n ended the program
   std::string out;
   std::string err;
 };
 
-/// Runs the program at this path with these arguments. `prepare` is called in the new process before it starts.
+/// Runs the program at this path with these arguments. `prepare` is called in the new process before the program
+/// starts.
 ProgramResult run_program(const std::string& program, const std::vector<std::string>& arguments,
                           const std::function<void()>& prepare = {});
 
-/// Runs build/.../attend, calls `meanwhile` with its process id and the pipe of its stdout, and waits for its end. What
-/// `meanwhile` reads is not in the result. Signals do what they do by default, whatever this process ignores.
+/// Runs build/.../attend, calls `meanwhile` with its process id and the pipe of its stdout, and waits until it ends.
+/// Output that `meanwhile` reads is not in the result. Signals have their default handlers, even if this process
+/// ignores them.
 ProgramResult run_attend_meanwhile(const std::vector<std::string>& arguments,
                                    const std::function<void(int process, int out)>& meanwhile);
 
 /// Runs build/.../attend with these arguments. `prepare` is called in the new process before the program starts.
 ProgramResult run_attend(const std::vector<std::string>& arguments, const std::function<void()>& prepare = {});
 
-/// The same for a line that is split at blanks.
+/// Does the same for a line, which is split at blanks.
 ProgramResult run_attend_line(const std::string& line);
 
 }  // namespace attend::test

@@ -1,4 +1,4 @@
-// The comparison behind --check: planted faults have to fail, and NaN never passes by accident.
+// The comparison behind --check: planted faults must fail, and NaN must never pass by accident.
 #include "check/check.hpp"
 
 #include <gtest/gtest.h>
@@ -98,7 +98,7 @@ TEST_P(CheckEveryType, OneWrongElementFails) {
       core::store(t.data, t.dtype, t.numel() / 2, wrong);
       const cli::CheckReport report = cli::check(w, Mode::kBoth);
       const bool passed = all_pass(report.forward) && all_pass(report.backward);
-      // Zero may happen to be near the right value of a half-precision gradient; everything else never is.
+      // Zero may happen to be near the right value of a half-precision gradient. The other wrong values never are.
       EXPECT_TRUE(!passed || wrong == 0.0) << wrong;
     }
   }
@@ -120,7 +120,7 @@ TEST_P(CheckEveryType, NonFiniteInputsAreData) {
   EXPECT_TRUE(all_pass(cli::check(w, Mode::kForward).forward));
 }
 
-/// A solved float32 problem whose scores have this standard deviation.
+/// Returns a solved float32 problem whose scores have this standard deviation.
 Workload solved_with_scores(double deviation, std::int64_t rows) {
   Workload w;
   const Shape shape = {1, 2, rows, 16};
@@ -140,7 +140,8 @@ void scale_by(const Tensor& t, double factor) {
   for (std::int64_t i = 0; i < t.numel(); ++i) core::store(t.data, t.dtype, i, factor * core::load(t.data, t.dtype, i));
 }
 
-/// Their products' rounding is a hundred times that of the results, and whose error is larger is luck.
+/// The rounding of the products is a hundred times that of the results. Which implementation has the larger error is a
+/// matter of chance.
 TEST(CheckOfLargeScores, RightResultsPass) {
   for (const double deviation : {50.0, 300.0, 1000.0}) {
     for (const std::int64_t rows : {40, 41, 43, 48, 64, 77, 130}) {
@@ -169,7 +170,8 @@ TEST(CheckOfLargeScores, OnePercentOffFails) {
   }
 }
 
-/// One query row's scores are a million times as large as the others: what rounding does to it excuses no other row.
+/// One query row's scores are a million times larger than the others. Its rounding must not excuse errors in other
+/// rows.
 TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   Workload w = solved_with_scores(1, 160);
   const Tensor q = w.q.view();
@@ -178,7 +180,7 @@ TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   w.backward("cpu");
   const cli::CheckReport report = cli::check(w, Mode::kBoth);
   EXPECT_TRUE(all_pass(report.forward) && all_pass(report.backward));
-  for (const auto tensor : {&Workload::o, &Workload::dv}) {  // of head 1: zeros
+  for (const auto tensor : {&Workload::o, &Workload::dv}) {  // zeros in head 1
     io::HostTensor kept = (w.*tensor).converted(DType::kF32);
     const Tensor t = (w.*tensor).view();
     std::fill_n(static_cast<float*>(t.data) + t.numel() / 2, t.numel() / 2, 0.0F);
@@ -188,7 +190,7 @@ TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   }
 }
 
-/// A solved problem with the same sink for both heads.
+/// Returns a solved problem with the same sink for both heads.
 Workload solved_with_sinks(DType dtype, double sink) {
   Workload w;
   const Shape shape = {1, 2, 60, 16};
@@ -206,7 +208,7 @@ Workload solved_with_sinks(DType dtype, double sink) {
   return w;
 }
 
-/// Where a sink takes nearly all of a row, o and its gradient are as small as what rounding leaves of them.
+/// If a sink takes nearly all of a row's weight, o and its gradient are as small as their rounding errors.
 TEST(CheckOfSinks, RightResultsPass) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const double sink : {-30.0, 0.0, 20.0, 100.0, 200.0}) {
@@ -230,8 +232,8 @@ TEST(CheckOfSinks, WrongGradientsFail) {
   }
 }
 
-// A row that sees one key has p = 1: the gradients of q and k are exactly 0, the results are what rounding left of a
-// difference of two equal sums.
+// A row that sees one key has p = 1, so the gradients of q and k are exactly 0. The computed values are rounding errors
+// of a difference of two equal sums.
 TEST_P(CheckEveryType, OneKeyARowPasses) {
   for (const char* compute : {"cpu", "reference"}) {
     if (GetParam() == DType::kF64 && std::string_view(compute) == "cpu") continue;
@@ -250,7 +252,7 @@ TEST_P(CheckEveryType, OneKeyARowPasses) {
       EXPECT_TRUE(tensor.passed) << compute << ' ' << tensor.name << ": " << tensor.max_abs << " > " << tensor.tolerance
                                  << " or " << tensor.mse << " > " << tensor.mse_tolerance;
     }
-    // A gradient that is not 0 is still seen.
+    // A gradient that is not 0 must still fail.
     core::store(w.dq.view().data, w.dq.dtype(), 77, 0.05);
     EXPECT_FALSE(all_pass(cli::check(w, Mode::kBoth).backward)) << compute;
   }
@@ -270,7 +272,7 @@ Workload random_problem(DType dtype, const Shape& q, std::int64_t keys, std::int
   return w;
 }
 
-// Tensors of a few entries, in which the plain algorithm's largest error is small by luck.
+// In tensors of few entries, the largest error of the textbook algorithm may be small by chance.
 TEST_P(CheckEveryType, FewEntriesPass) {
   for (const std::int64_t rows : {1, 2, 3, 5}) {
     for (const std::int64_t keys : {1, 2, 3, 16}) {
@@ -295,7 +297,7 @@ class PlantedFault : public testing::TestWithParam<std::tuple<DType, bool>> {
     ASSERT_TRUE(all_pass(report.forward) && all_pass(report.backward));
   }
 
-  /// Whether the check fails this tensor, and no other, after `plant` has changed its values.
+  /// Expects the check to fail for this tensor and no other after `plant` has changed its values.
   void finds(const char* fault, const std::function<void(std::vector<double>& values, const Shape& shape)>& plant) {
     for (io::HostTensor Workload::*member : {&Workload::o, &Workload::dq, &Workload::dk, &Workload::dv}) {
       const Tensor& t = (w.*member).view();
@@ -349,7 +351,7 @@ TEST_P(PlantedFault, OneRowThatIsAnothersFails) {
   for (const std::int64_t row : {0, 64, 157, 158}) {
     finds(("row " + std::to_string(row) + " is the next one").c_str(),
           [row](std::vector<double>& values, const Shape& shape) {
-            const auto from = values.begin() + (shape[2] + row) * shape[3];  // of the second head
+            const auto from = values.begin() + (shape[2] + row) * shape[3];  // in the second head
             std::copy_n(from + shape[3], shape[3], from);
           });
   }

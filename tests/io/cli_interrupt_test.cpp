@@ -1,4 +1,4 @@
-// Signals to the real program: it ends soon, says so, and leaves what was there before and nothing else.
+// Signals to the real program: it ends soon, reports the signal, and leaves only the files that existed before.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ class Interrupted : public testing::Test {
     return {std::istream_iterator<std::string>(stream), {}};
   }
 
-  /// Sends the signal after so many milliseconds, and looks at the end that follows.
+  /// Sends the signal after this many milliseconds, waits for the end of the program and checks it.
   ProgramResult interrupt(const std::string& line, int signal_number, int milliseconds) const {
     steady_clock::time_point sent;
     const ProgramResult result = run_attend_meanwhile(words(line), [&](int process, int) {
@@ -57,7 +57,7 @@ TEST_F(Interrupted, GenerateLeavesNothing) {
   }
 }
 
-// float64 and NaN go through the reference, which is one task of many seconds.
+// float64 and NaN use the reference, which is one task of many seconds.
 TEST_F(Interrupted, EveryBackendOfTheCpuEndsARunWithinASecond) {
   ASSERT_EQ(
       run_attend(words("generate --batch_size 1 --num_heads 1 --seq_len 12288 --head_dim 64 --output_dir @")).status,

@@ -1,5 +1,5 @@
-// Several files change at one moment: a process is killed before each of its system calls, and every reader finds all
-// of the old files or all of the new ones.
+// Several files change at one moment. A process is killed before each of its system calls, and every reader finds
+// either all old files or all new ones.
 #include "io/file_set.hpp"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ namespace fs = std::filesystem;
 using io::FileTransaction;
 
 constexpr std::size_t kFiles = 4;
-using Contents = std::array<std::string, kFiles>;  // "": there is no such file
+using Contents = std::array<std::string, kFiles>;  // "" means that the file does not exist
 
-/// In memory where that is to be had: thousands of files come and go.
+/// Returns a folder in memory if there is one, because the test creates thousands of files.
 fs::path fast_folder() {
   return ::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path();
 }
@@ -61,7 +61,7 @@ struct KilledCommit : testing::Test {
   }
 
   /// Runs commit() in a process that is killed before it has made `calls` system calls (entries and exits count).
-  /// True where it had come to its end.
+  /// Returns true if commit() finished.
   [[nodiscard]] bool commit_and_kill(const Contents& contents, int calls) const {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -86,19 +86,19 @@ struct KilledCommit : testing::Test {
     return false;
   }
 
-  /// Kills at every call, and looks at what is there then, and after the next commit.
+  /// Kills the process at every call. Checks the files that exist then, and after the next commit.
   void kill_everywhere(const Contents& old_files) const {
     const Contents new_files = {"new O", "new dQ", "new dV", "new r"};
     const Contents next_files = {"next O", "next dQ", "next dV", "next r"};
     int old_ones = 0;
     int new_ones = 0;
-    for (int calls = 0;; calls += 2) {  // at each entry: the exit before it is the same moment
+    for (int calls = 0;; calls += 2) {  // at entries only: an exit leaves the same state
       put(old_files);
       const bool ended = commit_and_kill(new_files, calls);
       const Contents left = found();
       ASSERT_TRUE(left == old_files || left == new_files) << "killed after " << calls << " stops: a mixture";
       (left == old_files ? old_ones : new_ones) += 1;
-      // A look at what is there changes nothing for a reader, and removes all that the killed process left.
+      // Opening a transaction changes nothing for readers, and removes everything that the killed process left.
       (void)FileTransaction().create(paths[0]);
       EXPECT_EQ(found(), left) << calls;
       std::size_t wanted = 0;
@@ -138,11 +138,11 @@ TEST_F(KilledCommit, IsFinishedThroughAnyOfItsTargets) {
   if (!can_trace()) GTEST_SKIP() << "no ptrace here";
   const Contents old_files = {"old O", "", "old dV", "old r"};
   const Contents new_files = {"new O", "new dQ", "new dV", "new r"};
-  for (int calls = 0;; calls += 2) {  // at each entry: the exit before it is the same moment
+  for (int calls = 0;; calls += 2) {  // at entries only: an exit leaves the same state
     put(old_files);
     if (commit_and_kill(new_files, calls)) break;
     const Contents left = found();
-    // From the other folder, and by another way than the killed process took.
+    // From the other folder, and by another path than the killed process used.
     const fs::path detour = folder / "more" / ".." / "more" / "r";
     {
       FileTransaction files;
@@ -164,7 +164,7 @@ TEST(FileSet, AFolderThatIsMovedAfterAKillStaysWhole) {
   for (const fs::path& target : targets) write_file(target, "old");
   const pid_t child = ::fork();
   if (child == 0) {
-    auto* set = new io::FileSet(targets);  // as a process that is killed: its destructor never runs
+    auto* set = new io::FileSet(targets);  // like a killed process: its destructor never runs
     for (std::size_t i = 0; i < targets.size(); ++i) write_file(set->fresh(i), "new");
     set->switch_over();
     ::_exit(0);

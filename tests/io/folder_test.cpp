@@ -1,4 +1,4 @@
-// The raw folder format: one name for each problem, and files that are exactly as long as the name says.
+// The raw folder format: one name per problem, and files that have exactly the length given by the name.
 #include "io/folder.hpp"
 
 #include <gmock/gmock.h>
@@ -77,7 +77,7 @@ TEST(FolderName, RefusesSizesOutOfRange) {
   EXPECT_THAT(refusal("B99999999999999999999_H8_S512_D64"), HasSubstr("B is 99999999999999999999"));
   EXPECT_THAT(refusal("B2_H8_Hkv3_S512_D64"), AllOf(HasSubstr("Hkv is 3"), HasSubstr("divisor of H 8")));
   EXPECT_THAT(refusal("B2147483647_H2147483647_S2147483647_D512"), HasSubstr("2^62 bytes"));
-  // Every bf16 tensor is just below the limit, their f32 logsumexp above it.
+  // Every bf16 tensor is just below the size limit, but the f32 logsumexp is above it.
   EXPECT_THAT(refusal("B1073741824_H1073741824_S2_D1_bf16"), HasSubstr("logsumexp of shape"));
 }
 

@@ -1,4 +1,4 @@
-// attend bench --grid masks: each mask beside the same rule in C++, and what the program says of them.
+// attend bench --grid masks: each mask compared with the same rule in C++, and the program's output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 using Rule = std::function<bool(std::int64_t q, std::int64_t k)>;
 
-/// Line and column of each pixel, in an order of squares of 8 x 8.
+/// Returns line and column of each pixel. Pixels are ordered by squares of 8 x 8.
 std::vector<std::pair<std::int64_t, std::int64_t>> pixels(std::int64_t squares_in_a_row, std::int64_t count) {
   std::vector<std::pair<std::int64_t, std::int64_t>> places;
   for (std::int64_t top = 0;; top += 8) {
@@ -37,7 +37,8 @@ std::vector<std::pair<std::int64_t, std::int64_t>> pixels(std::int64_t squares_i
   }
 }
 
-/// Of an image of `lines` x `columns`, the window of reach x reach around a pixel, moved into the image.
+/// Returns the rule for an image of `lines` x `columns`: a window of reach x reach around a pixel, moved so that it
+/// lies in the image.
 Rule neighbours(std::int64_t lines, std::int64_t columns, std::int64_t reach, std::int64_t count) {
   const auto first = [reach](std::int64_t at, std::int64_t size) {
     return at < reach / 2 ? 0 : std::min(at - reach / 2, size - reach);
@@ -50,7 +51,7 @@ Rule neighbours(std::int64_t lines, std::int64_t columns, std::int64_t reach, st
   };
 }
 
-/// Of 256 rows and keys: 16 x 16 pixels.
+/// Rules for 256 query rows and keys, which are 16 x 16 pixels.
 std::map<std::string, Rule> rules() {
   return {{"causal-text", [](auto q, auto k) { return k <= q; }},
           {"window", [](auto q, auto k) { return k <= q && k > q - 32; }},
@@ -85,7 +86,7 @@ TEST(MasksGrid, EachMaskIsItsRule) {
   }
 }
 
-/// The image is as wide as it is high as far as its pixels allow; where its last squares are not whole, too.
+/// The image is as nearly square as its number of pixels allows. The last squares may be incomplete.
 TEST(MasksGrid, NeighboursOfOtherImages) {
   struct Image {
     std::int64_t pixels, lines, columns;

@@ -1,4 +1,4 @@
-// The .npy reader: what NumPy writes is read, what the library does not take is refused by name.
+// The .npy reader: it reads what NumPy writes, and refuses unsupported files with a clear message.
 #include "io/npy.hpp"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,8 @@ using io::NpyRank;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A file's first bytes in version 1.0 (or 2.0, 3.0), padded with one new line only: readers may not ask for more.
+/// Returns a file's header in version 1.0 (or 2.0, 3.0), padded with only one new line. Readers must not require more
+/// padding.
 std::string with_dictionary(const std::string& dictionary, int version = 1) {
   const std::string text = dictionary + "\n";
   std::string bytes = "\x93NUMPY";

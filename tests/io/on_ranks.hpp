@@ -1,4 +1,4 @@
-// The program under mpirun, where there is one.
+// Runs the program under mpirun, if it is installed.
 #pragma once
 
 #include <cstdlib>
@@ -12,24 +12,24 @@ namespace attend::test {
 
 #ifdef ATTEND_MPIEXEC
 
-/// mpirun -n num_ranks attend LINE
+/// Runs mpirun -n num_ranks attend LINE.
 inline ProgramResult on_ranks(int num_ranks, const std::string& line) {
   std::vector<std::string> arguments = {ATTEND_MPIEXEC_NUMPROC, std::to_string(num_ranks), ATTEND_PROGRAM};
   std::istringstream stream(line);
   for (std::string word; stream >> word;) arguments.push_back(word);
   return run_program(ATTEND_MPIEXEC, arguments, [] {
-    // Open MPI's --oversubscribe and --allow-run-as-root, in a form that other MPIs do not stumble over.
+    // Open MPI's --oversubscribe and --allow-run-as-root, in a form that other MPIs ignore.
     ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
     ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);  // Open MPI keeps memory to the end of a process
+    ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);  // Open MPI does not free all memory before it exits
   });
 }
 
 #endif
 
-/// How often `part` stands in `text`.
+/// Counts how often `part` occurs in `text`.
 inline int count(const std::string& text, const std::string& part) {
   int found = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;

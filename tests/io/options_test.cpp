@@ -1,4 +1,4 @@
-// The option parser: what it takes, and that every refusal names the flag, the value and what is allowed.
+// The option parser: which options it accepts, and that every refusal names the flag, the value and the allowed values.
 #include "parser/parse.hpp"
 
 #include <gmock/gmock.h>

@@ -36,7 +36,7 @@ TEST(FillNormal, IsTheDocumentedFormula) {
 }
 
 TEST(FillNormal, BitsNeverChange) {
-  // FNV-1a over the bits of the first 100000 values: whoever changes it breaks every stored data set.
+  // FNV-1a over the bits of the first 100000 values. A change of these bits would invalidate every stored data set.
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const float x : values(100000, 42, NormalStream::kQ)) {
     hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 0x100000001b3;
@@ -60,7 +60,7 @@ TEST(FillNormal, SeedsAndStreamsDiffer) {
   EXPECT_NE(base, values(64, 2, NormalStream::kQ));
   EXPECT_NE(base, values(64, 1ULL << 32 | 1, NormalStream::kQ));
   EXPECT_NE(base, values(64, 1, NormalStream::kK));
-  EXPECT_NE(base, values(64, 1, NormalStream::kQ, 1ULL << 34));  // the counter's high word counts
+  EXPECT_NE(base, values(64, 1, NormalStream::kQ, 1ULL << 34));  // the high word of the counter matters
 }
 
 TEST(FillNormal, MomentsAreThoseOfANormal) {

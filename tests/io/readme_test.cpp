@@ -1,4 +1,4 @@
-// What the README and the pages of docs/ tell people to type is what the program takes.
+// The program accepts the commands that the README and the pages of docs/ show.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,8 +23,9 @@ namespace fs = std::filesystem;
 
 const fs::path kRoot = ATTEND_SOURCE_DIR;
 
-/// The words behind the program's name in a line of a shell, without what stands before it (mpirun, variables), a
-/// comment or what follows a pipe; nothing where the line does not call the program. Single quotes make one word.
+/// Returns the arguments after the program's name in a shell line, or nothing if the line does not call the program.
+/// Skips what comes before the name (mpirun, variables), comments, and the rest after a pipe. Single quotes make one
+/// argument.
 std::optional<std::vector<std::string>> call_in(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;
@@ -39,7 +40,7 @@ std::optional<std::vector<std::string>> call_in(const std::string& line) {
   return is_call ? std::optional(words) : std::nullopt;
 }
 
-/// Lines that call the program: in blocks of code of Markdown, or anywhere in a text without any.
+/// Returns the lines that call the program: in code blocks of Markdown, or anywhere in other text.
 std::vector<std::string> calls(const std::string& text, bool is_markdown) {
   std::vector<std::string> found;
   bool in_code = !is_markdown;
@@ -87,7 +88,8 @@ TEST(Readme, EveryExampleOfTheHelpIsUnderstood) {
   }
 }
 
-// Word for word, but for where the program lies: on any machine, whoever calls it, with however few cores.
+// The output matches the page word for word, except for the program's path, on any machine, for any user and any number
+// of cores.
 TEST(Readme, ItsRingRunsAsShown) {
   const TempFolder folder;
   std::size_t ran = 0;

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 TEST(RingTimeline, ExposedIsWhatNoComputationHides) {
   const std::vector<ring::Span> spans = {{Activity::kExchange, 0, 0, 5},
                                          {Activity::kCompute, 0, 1, 3},
-                                         {Activity::kExchange, 0, 2, 6},  // two of one step at once count once
+                                         {Activity::kExchange, 0, 2, 6},  // overlapping activities of a step count once
                                          {Activity::kCompute, 1, 6, 8},
                                          {Activity::kExchange, 1, 7, 9}};
   const std::vector<cli::StepTimes> steps = cli::step_times(spans);
@@ -51,7 +51,8 @@ TEST(RingTimeline, DrawsTwoBarsARank) {
   EXPECT_EQ(cli::timeline_text({{}, {}}, 10), "");
 }
 
-/// The objects of a file that attend ring wrote for `num_ranks` ranks: every mode, and times that make sense.
+/// Checks the JSON objects that attend ring wrote for `num_ranks` ranks: every mode is there, and the times are
+/// plausible.
 void expect_results(const std::filesystem::path& path, int num_ranks, const std::string& over,
                     const std::string& algorithm, const std::string& sharding) {
   const auto rows = nlohmann::json::parse(read_file(path));
@@ -123,7 +124,7 @@ TEST(RingCommand, RunsUnderMpirun) {
   const auto line = [](const std::string& path) { return fmt::format(kLine, "zigzag", "exchange", path); };
   const ProgramResult done = on_ranks(2, line(json.string()));
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_EQ(count(done.out, "% of ideal"), 3) << done.out;  // one rank speaks
+  EXPECT_EQ(count(done.out, "% of ideal"), 3) << done.out;  // only one rank prints
   EXPECT_EQ(count(done.out, "without a mask"), 3) << done.out;
   expect_results(json, 2, "mpi", "exchange", "zigzag");
   const ProgramResult refused = on_ranks(2, line("/nonexistent/a/b.json"));

@@ -1,4 +1,5 @@
-// A rank's share of the work without a ring: its pieces see the pairs that the rank's rows see in the whole, each once.
+// A rank's share of the work without a ring: its pieces see the same pairs as the rank's rows in the full problem, each
+// pair once.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -13,7 +14,7 @@ namespace {
 
 using Pairs = std::multiset<std::pair<std::int64_t, std::int64_t>>;
 
-/// Visible pairs of `rows` and keys, by their numbers in `rows` and from `first_key` on.
+/// Adds the visible pairs of `rows` and keys, numbered as in `rows` and from `first_key` on.
 void add_pairs(const WindowMask& mask, const std::vector<std::int64_t>& rows, std::int64_t first_row,
                std::int64_t first_key, Pairs& pairs) {
   for (std::int64_t row = 0; row < mask.seqlen_q; ++row) {

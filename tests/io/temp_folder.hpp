@@ -1,4 +1,4 @@
-// A folder of a test's own, and whole files as strings.
+// A temporary folder for a test, and reading complete files as strings.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace attend::test {
 
-/// A fresh folder that goes with all it holds at the end of the test.
+/// A new folder that is removed with its contents at the end of the test.
 class TempFolder {
  public:
   TempFolder() : TempFolder(std::filesystem::temp_directory_path()) {}
@@ -46,7 +46,8 @@ inline void write_file(const std::filesystem::path& path, const std::string& byt
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// Every file below `folder` with its bytes, and every folder with none: what must not change.
+/// Returns every file below `folder` with its bytes, and every folder with an empty string, to check that nothing
+/// changed.
 inline std::map<std::string, std::string> snapshot(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

@@ -1,4 +1,4 @@
-// Block masks that are windows are known as such.
+// Block masks that equal windows are recognised.
 #include "mask/block_band.hpp"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(BlockBands, AreNothingElse) {
   }
 }
 
-/// One pair more or less than a window is no window.
+/// A mask with one pair more or less than a window is not a window.
 TEST(BlockBands, HaveNoHole) {
   std::mt19937_64 generator(5);
   for (int n = 0; n < 60; ++n) {

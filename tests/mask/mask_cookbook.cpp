@@ -22,12 +22,12 @@ Buffers documents(const MaskSizes& s) {
   return {{"doc", DType::kI32, {static_cast<Index>(s.doc.size())}, as_doubles(s.doc), CaptureStrides::kSpread}};
 }
 
-/// Of sequence b, tokens that are no padding.
+/// Returns the number of tokens of sequence b that are not padding.
 Index valid_tokens(Index b) {
   return 70 + 50 * b;
 }
 
-/// A tree of drafts: each token's parent is (n - 1) / 2.
+/// Returns whether k is an ancestor of q in a tree of drafts: the parent of token n is (n - 1) / 2.
 bool is_ancestor(Index k, Index q) {
   while (q > k) q = (q - 1) / 2;
   return q == k;
@@ -90,7 +90,7 @@ std::vector<MaskRecipe> of_captures() {
        [](const MaskSizes& s) {
          std::vector<double> seen = as_doubles(s.doc), media = seen;
          for (double& x : seen) x = x * 0.5 + 0.25;
-         media.front() = NAN;  // is seen by no row
+         media.front() = NAN;  // no row sees it
          const Index n = static_cast<Index>(s.doc.size());
          return Buffers{{"media", DType::kF32, {n}, media, CaptureStrides::kNegative},
                         {"seen", DType::kF64, {n}, seen}};

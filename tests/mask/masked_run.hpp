@@ -10,7 +10,7 @@
 
 namespace attend::test {
 
-/// Outputs of both passes with a block mask; null: with none.
+/// Returns the outputs of both passes with a block mask, or without one if it is null.
 inline Outputs run_with(const BlockMask* mask, const Inputs& in, std::string_view compute) {
   Outputs out = make_outputs(in);
   ForwardCall call = forward_of(in, out, compute);

@@ -1,6 +1,6 @@
 # cmake -DSOURCE=... -DSCRATCH=... -DCXX=... -DCCACHE=... -P fetch_and_use.cmake
-# Builds examples/fetch_content, which compiles the library as a part of itself, and runs it. ccache has the objects
-# from the build that the test belongs to.
+# Builds and runs examples/fetch_content, which compiles the library as part of itself. ccache has the objects from the
+# build to which the test belongs.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()

@@ -1,9 +1,9 @@
-# What c_page.cmake and cpp_page.cmake share: programs that pages of docs/ show.
+# Shared by c_page.cmake and cpp_page.cmake: extracts the programs that pages of docs/ show.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# The text of the page's only block in a language.
+# Returns the text of the page's only code block in a language.
 function(text_of_block language result)
   file(READ ${PAGE} text)
   string(FIND "${text}" "\n```${language}\n" begin)

@@ -1,4 +1,4 @@
-// Ranks that do not agree, or refuse, or fail: the same clear line on every rank, and nobody waits for ever.
+// Ranks that disagree, refuse a call or fail: every rank gets the same clear line, and no rank waits forever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ const AttentionCase kProblem = {.batch = 2,
                                 .dlse = true,
                                 .seed = 5};
 
-/// Forward and backward with one rank's tensors or options changed: the one line that every rank has to give.
+/// Runs forward and backward with one rank's tensors or options changed. Returns the line that every rank must throw.
 std::string line_of_all(const std::function<void(RankTensors&, RingCase&)>& change, int changed_rank,
                         AttentionCase problem = kProblem, std::string_view compute = "auto") {
   const RingCase same = {problem, Sharding::kZigzag, kRanks};
@@ -56,7 +56,7 @@ std::string line_of_all(const std::function<void(RankTensors&, RingCase&)>& chan
     ring_backward_of(ranks[r], tensors[r], cases[r], compute);
   });
   for (const std::string& text : backward) EXPECT_FALSE(text.empty());
-  // The ring is as good as new after a refusal.
+  // The ring works again after a refusal.
   const Outputs out = run_on_ring(ranks, make_inputs(kProblem), {kProblem, Sharding::kStriped, kRanks});
   EXPECT_TRUE(std::isfinite(out.o.at(0, 0, 0, 0)));
   return thrown[0];
@@ -152,7 +152,7 @@ TEST(Agreement, RefusesOtherBackends) {
             "compute: 'cpu_naive', allowed auto, cpu, reference with ring_forward (rank 0)");
 }
 
-/// What every rank throws where all pass the same.
+/// Returns the line that every rank throws if all pass the same arguments.
 std::string line_of(const std::function<void(const RingContext&, RankTensors&)>& call) {
   const RingCase c = {kProblem, Sharding::kContiguous, kRanks};
   const Inputs whole = make_inputs(kProblem);
@@ -206,7 +206,7 @@ TEST(Refusals, AreOneLine) {
   }
 }
 
-// A rank that gives up in the middle: here by an interrupt, which only its own thread is asked about.
+// A rank gives up during a call. The interrupt check of this test applies only to that rank's thread.
 TEST(Failure, OfOneRankEndsTheOthersCalls) {
   static std::atomic<bool> interrupt = false;
   static thread_local bool is_rank_one = false;
@@ -238,7 +238,7 @@ TEST(Failure, OfOneRankEndsTheOthersCalls) {
   }
 }
 
-// A rank that does not call: before anything is agreed, so that the others' errors are their own.
+// If a rank never calls, the ranks reach no agreement, so each other rank reports a separate error.
 TEST(Failure, OfARankThatNeverCallsIsTold) {
   const RingCase c = {kProblem, Sharding::kZigzag, kRanks};
   const std::vector<RingContext> ranks = make_thread_ring(kRanks, {.timeout = std::chrono::milliseconds(200)});

@@ -1,4 +1,4 @@
-// A ring whose messages are functions of the caller: here mailboxes between threads.
+// A ring whose messages are functions of the caller, here mailboxes between threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// Messages by sender, receiver and channel, in their order.
+/// Messages by sender, receiver and channel, in the order of sending.
 class Mailboxes {
  public:
   explicit Mailboxes(int num_ranks) : num_ranks_(num_ranks) {}
@@ -163,7 +163,7 @@ TEST(CallbackRing, ARankThatFailsEndsTheOthersAndEveryLaterCall) {
   };
   const auto thrown = on_threads(3, call);
   EXPECT_EQ(thrown[1], "the cable is out");
-  EXPECT_THAT(thrown[2], HasSubstr("the cable is out"));  // rank 0 may have had all that it needs
+  EXPECT_THAT(thrown[2], HasSubstr("the cable is out"));  // rank 0 may already have everything it needs
   const auto again = on_threads(3, [&](int rank) {
     if (rank != 0) call(rank);
   });

@@ -1,5 +1,5 @@
-// Links between the ranks of a machine: threads of this process, and a process of its own. The driver is software
-// (tests/cuda/fake_gpu.cpp), whose copies are done when they are put on a stream.
+// Links between the ranks of one machine: threads of this process, and a separate process. The driver is software
+// (tests/cuda/fake_gpu.cpp), whose copies finish when they are put on a stream.
 #include "ring/transport/local_links.hpp"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using ring::LocalLinks;
 
 const bool kHasFake = ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_GPU, 1) == 0;
 
-/// The all_gather of threads, which connect() is given.
+/// An all_gather between threads, for connect().
 class Table {
  public:
   explicit Table(int num_ranks) : num_ranks_(num_ranks), barrier_(num_ranks) {}
@@ -65,7 +65,7 @@ DeviceMessage message(int peer, std::span<std::byte> memory) {
   return {peer, reinterpret_cast<cuda::DevicePointer>(memory.data()), memory.size()};
 }
 
-/// Runs work(rank, its part) on a thread a rank, linked.
+/// Runs work(rank, its part) on one thread per rank, with the ranks linked.
 std::vector<std::string> on_linked_threads(int num_ranks, const std::function<void(int, Rank&)>& work,
                                            std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   Table table(num_ranks);
@@ -93,7 +93,7 @@ TEST(LocalLinks, GatherMessagesOfAnyLength) {
   EXPECT_THAT(thrown, testing::Each(""));
 }
 
-/// Round and round, in memory that grows, each rank's block with a number of its own.
+/// Several rounds in growing memory. Each rank's block holds a different number.
 TEST(LocalLinks, PassOnWhatIsInMemoryAtThatTime) {
   const std::vector<std::string> thrown = on_linked_threads(3, [](int number, Rank& rank) {
     for (int round = 0; round < 60; ++round) {
@@ -132,11 +132,11 @@ TEST(LocalLinks, EndTheWaitForARankThatHasFailed) {
 }
 
 TEST(LocalLinks, EndTheWaitOfARankThatIsInterrupted) {
-  static thread_local bool is_waiting = false;  // only its own thread is asked
+  static thread_local bool is_waiting = false;  // only this thread's check returns true
   cpu::set_interrupt_check([] { return is_waiting; });
   bool is_interrupted = false;
   const std::vector<std::string> thrown = on_linked_threads(2, [&](int number, Rank& rank) {
-    if (number == 1) return;  // it never calls
+    if (number == 1) return;  // this rank never calls
     is_waiting = true;
     const std::byte mine = {};
     std::array<std::byte, 2> all = {};
@@ -181,7 +181,7 @@ TEST(LocalLinks, RefuseAMessageOfAnotherSize) {
                                            "ring: 32 bytes from rank 0 where 64 were expected"));
 }
 
-/// A block's name is gone, its memory is there, also for another process.
+/// The name of a block is gone, but its memory still exists, also for another process.
 TEST(SharedBlock, IsTheSameMemoryInTwoProcesses) {
   const std::string name = "/attend-test-" + std::to_string(::getpid());
   ring::SharedBlock made = ring::SharedBlock::make(name, 4096);

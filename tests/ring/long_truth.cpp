@@ -9,10 +9,10 @@
 namespace attend::test {
 namespace {
 
-constexpr std::int64_t kRows = 64, kKeys = 64;  // of a tile
+constexpr std::int64_t kRows = 64, kKeys = 64;  // rows and keys of a tile
 constexpr std::int64_t kPatch = 4;              // rows and columns whose sums stay in registers
 
-/// c (kRows x columns) += a (kRows x depth) b (depth x columns), each row-major and dense.
+/// Computes c += a b with row-major dense matrices: a (kRows x depth), b (depth x columns), c (kRows x columns).
 void multiply(const double* a, std::int64_t depth, const double* b, std::int64_t columns, double* c) {
   for (std::int64_t row = 0; row < kRows; row += kPatch) {
     for (std::int64_t col = 0; col < columns; col += kPatch) {
@@ -64,7 +64,7 @@ LongTruth::LongTruth(const Inputs& in)
       o_(q_.size()),
       sum_(static_cast<std::size_t>(heads_ * seqlen_)),
       delta_(sum_.size()) {
-  const std::int64_t blocks = seqlen_ / kRows;  // kKeys is as many
+  const std::int64_t blocks = seqlen_ / kRows;  // kKeys is the same
   on_all_cores(heads_ / group_ * blocks, [&](std::int64_t n) {
     const double* from = k_.data() + n * kKeys * head_dim_;
     double* to = keys_by_column_.data() + n * kKeys * head_dim_;
@@ -72,7 +72,7 @@ LongTruth::LongTruth(const Inputs& in)
       for (std::int64_t col = 0; col < head_dim_; ++col) to[col * kKeys + key] = from[key * head_dim_ + col];
     }
   });
-  on_all_cores(heads_ * blocks, [&](std::int64_t n) {  // those of the most keys first
+  on_all_cores(heads_ * blocks, [&](std::int64_t n) {  // blocks with the most keys first
     compute_rows(n % heads_, (blocks - 1 - n / heads_) * kRows);
   });
 }

@@ -1,4 +1,4 @@
-// Causal attention of one long sequence in float64, for problems of which the reference, on one thread, would take
+// Causal attention of one long sequence in float64, for problems on which the single-threaded reference would take
 // hours.
 #pragma once
 
@@ -9,26 +9,27 @@
 
 namespace attend::test {
 
-/// Rows of a head, one after another.
+/// Rows of a head in sequence.
 struct HeadRows {
   std::int64_t head;
   std::vector<std::int64_t> rows;
   std::vector<double> first, second;  // (rows, head_dim) each
 };
 
-/// The truth of a causal problem of one sequence, as many keys as queries, a multiple of 64, one head_dim, a multiple
-/// of 4, and nothing else that changes a score. exp() of its scores has to be finite. On all cores.
+/// Float64 results of a causal problem with one sequence and no other option that changes a score. There are as many
+/// keys as queries, a multiple of 64, and a single head_dim, a multiple of 4. exp() of the scores must be finite. Uses
+/// all cores.
 class LongTruth {
  public:
   explicit LongTruth(const Inputs& in);
 
-  /// (heads, seqlen, head_dim).
+  /// Returns o with shape (heads, seqlen, head_dim).
   [[nodiscard]] const std::vector<double>& o() const { return o_; }
 
-  /// dq of these rows, in `first`.
+  /// Returns dq of these rows in `first`.
   [[nodiscard]] HeadRows dq(std::int64_t head, const std::vector<std::int64_t>& rows) const;
 
-  /// dk (first) and dv (second) of these keys.
+  /// Returns dk (`first`) and dv (`second`) of these keys.
   [[nodiscard]] HeadRows dk_dv(std::int64_t head, const std::vector<std::int64_t>& keys) const;
 
  private:
@@ -41,7 +42,7 @@ class LongTruth {
   std::int64_t heads_, group_, seqlen_, head_dim_;
   double scale_;
   std::vector<double> q_, k_, v_, dout_, keys_by_column_;
-  std::vector<double> o_, sum_, delta_;  // of exp(score); <dout, o>
+  std::vector<double> o_, sum_, delta_;  // sum_: sum of exp(score); delta_: <dout, o>
 };
 
 }  // namespace attend::test

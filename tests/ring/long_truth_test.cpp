@@ -1,4 +1,4 @@
-// The float64 of long problems against the reference, on a short one.
+// Compares LongTruth with the reference on a short problem.
 #include "ring/long_truth.hpp"
 
 #include <gtest/gtest.h>

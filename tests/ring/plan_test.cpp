@@ -1,4 +1,5 @@
-// The arithmetic of the ring: where parts stand in the whole, who sees what in which step, and the merge.
+// The arithmetic of the ring: positions of parts in the full problem, which rows see which keys in each step, and the
+// merge.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,14 +59,14 @@ TEST(Plan, KeysTravelAsFarAsSomebodySeesThem) {
   }
 }
 
-// On GPUs a piece is masked as a problem of its own, bottom right.
+// On GPUs a piece is masked as a separate problem, with bottom-right alignment.
 TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   std::mt19937 engine(4);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
   int num_pieces = 0;
   for (int repeat = 0; repeat < 2000; ++repeat) {
     core::Problem p;
-    const bool is_causal = repeat % 4 == 0;  // whose own pieces are one
+    const bool is_causal = repeat % 4 == 0;  // the rank's own pieces merge to one
     p.window_left = is_causal ? -1 : from(-1, 12);
     p.window_right = is_causal ? 0 : from(-1, 12);
     const auto sharding = static_cast<Sharding>(from(0, 2));
@@ -93,7 +94,7 @@ TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   EXPECT_GT(num_pieces, 5000);
 }
 
-/// The position in its sequence of each row or key that a rank holds.
+/// Returns the position in the sequence of each row or key that a rank holds.
 std::vector<std::int64_t> positions_of(const std::vector<ring::Run>& runs) {
   std::vector<std::int64_t> positions;
   for (const ring::Run& run : runs) {
@@ -102,7 +103,7 @@ std::vector<std::int64_t> positions_of(const std::vector<ring::Run>& runs) {
   return positions;
 }
 
-// Over all ranks the pieces hold every entry of the score matrix that is seen, once.
+// The pieces of all ranks together contain every visible entry of the score matrix exactly once.
 TEST(Plan, PiecesHoldWhatIsSeen) {
   std::mt19937 engine(2);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
@@ -110,7 +111,7 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
     const auto sharding = static_cast<Sharding>(from(0, 2));
     const int num_ranks = static_cast<int>(from(1, 5));
     core::Problem p;
-    const bool is_causal = repeat % 4 == 0;  // whose own pieces are one
+    const bool is_causal = repeat % 4 == 0;  // the rank's own pieces merge to one
     p.window_left = is_causal ? -1 : from(-1, 9);
     p.window_right = is_causal ? 0 : from(-1, 9);
     core::WholeLengths lengths = {from(0, 25), from(0, 25)};
@@ -124,7 +125,7 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
       for (int owner = 0; owner < num_ranks; ++owner) {
         const std::vector<std::int64_t> keys = positions_of(of_rank.keys(owner));
         std::vector<ring::Piece> pieces = of_rank.pieces(owner);
-        if (owner == rank && repeat % 2 == 0) {  // as the backward pass takes them on a GPU
+        if (owner == rank && repeat % 2 == 0) {  // as the GPU's backward pass splits them
           const ring::OwnPieces own = of_rank.own_pieces(rank);
           pieces = own.first;
           pieces.insert(pieces.end(), own.last.begin(), own.last.end());
@@ -152,7 +153,7 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
   }
 }
 
-// Each piece is a launch on a GPU, and reads and writes the sums of its rows.
+// Each piece is a launch on a GPU, which reads and writes the sums of its rows.
 TEST(Plan, NeighboursInMemoryAreOnePiece) {
   constexpr int kRanks = 4;
   for (const std::int64_t window_right : {-1, 0}) {
@@ -168,7 +169,7 @@ TEST(Plan, NeighboursInMemoryAreOnePiece) {
       for (int owner = 0; owner < kRanks; ++owner) {
         const bool is_own = owner == rank && window_right == 0 && rank != kRanks - 1;
         EXPECT_EQ(joined.pieces(owner).size(), 1U) << rank << " " << owner;
-        if (std::max(rank, owner) == kRanks - 1) continue;  // whose chunks follow each other
+        if (std::max(rank, owner) == kRanks - 1) continue;  // its chunks are adjacent
         EXPECT_EQ(apart.pieces(owner).size(), window_right < 0 ? 4U : is_own ? 3U : 2U) << rank << " " << owner;
       }
     }
@@ -184,8 +185,8 @@ TEST(Plan, OneRankIsOnePiece) {
   }
 }
 
-// Scores of a causal mask per rank in the worst step against the mean: what zigzag and striped are for.
-// The last rank has both of its chunks in one run, and is to have as much to do first as the others.
+// On the last rank, both chunks are adjacent and form one run. Its first part must still have as many visible pairs as
+// on the other ranks.
 TEST(Plan, OwnPiecesAreInTwo) {
   constexpr int kRanks = 4;
   constexpr std::int64_t kChunk = 32;
@@ -244,7 +245,7 @@ TEST(Plan, ZigzagAndStripedBalanceACausalMask) {
   EXPECT_LT(striped, 1.05);
 }
 
-// What comes first is stored on GPUs, where memory is undefined before.
+// On GPUs the first result of a row is stored, not added, because the memory is undefined before.
 TEST(WrittenRows, AreFreshOnce) {
   std::mt19937 engine(6);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
@@ -302,7 +303,7 @@ TEST(Merge, HoldsTheTableOfCases) {
   }
 }
 
-// What GPUs do in float32.
+// Merges in float32, as GPUs do.
 TEST(Merge, InFloatsIsWithinRoundingAndItsWeightsAddUpToOne) {
   std::mt19937 engine(5);
   std::normal_distribution<float> normal(0, 6);
@@ -329,7 +330,7 @@ TEST(Merge, InFloatsIsWithinRoundingAndItsWeightsAddUpToOne) {
 
 TEST(Merge, LeavesARowThatSawNothingAtZero) {
   ring::MergedRows merged({1, 1, 2, 3});
-  const TensorBuffer o(DType::kF32, {1, 1, 2, 3});  // NaN all over: a part without keys is not read
+  const TensorBuffer o(DType::kF32, {1, 1, 2, 3});  // NaN everywhere: a part without keys is not read
   const TensorBuffer lse = made(DType::kF64, {1, 1, 2, 1}, [](auto...) { return -kInfinity; });
   merged.add(0, o.view(), lse.view());
   const TensorBuffer part = made(DType::kF32, {1, 1, 1, 3}, [](auto...) { return 2.5; });

@@ -1,4 +1,4 @@
-// A whole problem on a ring of threads: cut over the ranks, computed, put together again.
+// Runs a full problem on a ring of threads: splits it over the ranks, computes, and gathers the outputs.
 #pragma once
 
 #include <functional>
@@ -27,14 +27,15 @@ inline void PrintTo(const RingCase& c, std::ostream* out) {
 
 /// One rank's tensors.
 struct RankTensors {
-  Inputs in;  // k, v, bias, mask and offsets as ring_forward wants them
+  Inputs in;  // k, v, bias, mask and offsets as ring_forward expects them
   Outputs out;
 };
 
-/// A rank's share of the inputs, and poisoned outputs.
+/// Returns a rank's share of the inputs, and poisoned outputs.
 [[nodiscard]] RankTensors rank_tensors(const Inputs& whole, const RingCase& c, int rank);
 
-/// Where a rank computes; a GPU needs memory that it sees (set_tensor_memory), and its calls are not waited for.
+/// Device on which a rank computes. A GPU needs memory that it can access (set_tensor_memory), and its calls are not
+/// waited for.
 struct RankPlace {
   Device device = {};
   Stream stream = nullptr;
@@ -45,18 +46,18 @@ void ring_forward_of(const RingContext& context, const RankTensors& t, const Rin
 void ring_backward_of(const RingContext& context, const RankTensors& t, const RingCase& c, std::string_view compute,
                       RankPlace place = {});
 
-/// Runs work(rank) on a thread a rank, and returns what each threw: the text of an Error, or "".
+/// Runs work(rank) on one thread per rank. Returns the text of the Error that each threw, or "".
 [[nodiscard]] std::vector<std::string> on_threads(int num_ranks, const std::function<void(int)>& work);
 
-/// Every rank's tensors, and, after the calls, their outputs put together.
+/// cut() returns every rank's tensors. put_together() gathers their outputs after the calls.
 [[nodiscard]] std::vector<RankTensors> cut(const Inputs& whole, const RingCase& c);
 [[nodiscard]] Outputs put_together(const std::vector<RankTensors>& ranks, const Inputs& whole, const RingCase& c);
 
-/// Forward and backward on `ranks`, the outputs put together. Anything thrown is a failure of the test.
+/// Runs forward and backward on `ranks` and returns the gathered outputs. An exception fails the test.
 [[nodiscard]] Outputs run_on_ring(const std::vector<RingContext>& ranks, const Inputs& whole, const RingCase& c,
                                   std::string_view compute = "auto");
 
-/// The same on a new ring of threads.
+/// Does the same on a new ring of threads.
 [[nodiscard]] Outputs run_on_ring(const Inputs& whole, const RingCase& c, std::string_view compute = "auto");
 
 }  // namespace attend::test

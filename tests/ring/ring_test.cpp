@@ -1,5 +1,5 @@
-// What ring attention promises beyond its budgets: one rank is one device, runs are repeatable, nothing travels for
-// nobody, and what is not finite goes where it belongs.
+// Promises of ring attention beyond its error budgets: one rank equals one device, runs are repeatable, no unneeded
+// data is sent, and non-finite values reach only the results that depend on them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ const AttentionCase kEverything = {.dtype = DType::kBF16,
                                    .dlse = true,
                                    .seed = 71};
 
-// As long as every row and key has something to see: what has not is left out, which moves the tiles.
+// Holds if every row sees a key and every key is seen. Otherwise rows or keys are skipped, which shifts the tiles.
 TEST(Ring, OfOneRankGivesTheForwardOfOneDeviceBitByBit) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AttentionCase c = kEverything;
@@ -45,13 +45,13 @@ TEST(Ring, OfOneRankGivesTheForwardOfOneDeviceBitByBit) {
     for (const Sharding sharding : kShardings) {
       const Outputs got = run_on_ring(in, {c, sharding, 1});
       expect_same_bits("o", got.o, one.o);
-      expect_near("lse", got.lse.values(), one.lse.values(), 0x1p-23);  // rounded from float64, not added in float32
+      expect_near("lse", got.lse.values(), one.lse.values(), 0x1p-23);  // rounded from float64, not added up in float32
     }
   }
 }
 
-// Whoever has all rows and keys of some heads calls the backend as one device does, but for dropout, by which sequences
-// are calls of their own.
+// A rank that has all rows and keys of some heads calls the backend like one device. With dropout it calls the backend
+// once per sequence.
 TEST(Ring, OfHeadsGivesTheForwardOfOneDeviceBitByBit) {
   AttentionCase c = kEverything;
   c.heads_q = 8;
@@ -72,7 +72,7 @@ TEST(Ring, OfHeadsGivesTheForwardOfOneDeviceBitByBit) {
   }
 }
 
-// What is kept of v = identity shows in o.
+// With v = identity, o shows the kept entries.
 TEST(Ring, DropsTheVeryEntriesOfOneDevice) {
   AttentionCase c = {.batch = 2, .heads_q = 8, .heads_k = 4, .seqlen_q = 45, .seqlen_k = 45};
   c.head_dim = 16;
@@ -114,8 +114,8 @@ TEST(Ring, IsRepeatable) {
   }
 }
 
-// With the reference on every rank nothing is left but the order of float64 sums: every option is exactly that of one
-// device, each dropped entry too.
+// With the reference on every rank, only the order of float64 sums differs. Every option gives the result of one
+// device, including each dropped entry.
 TEST(Ring, InFloat64IsOneDevice) {
   AttentionCase c = kEverything;
   c.dtype = DType::kF64;
@@ -146,7 +146,7 @@ TEST(Ring, InFloat64IsOneDevice) {
   }
 }
 
-// A key or value that is not finite reaches the rows that see it, on whatever rank they are, and no others.
+// A key or value that is not finite reaches the rows that see it, on any rank, and no others.
 TEST(Ring, SendsNaNAndInfinityWhereTheyBelong) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   AttentionCase c = {.heads_q = 2, .heads_k = 1, .seqlen_q = 60, .seqlen_k = 60, .head_dim = 8, .head_dim_v = 8};
@@ -164,7 +164,7 @@ TEST(Ring, SendsNaNAndInfinityWhereTheyBelong) {
   }
 }
 
-// Parts in 16 bits would show here: with 16 ranks the error of bf16 stays that of one rounding.
+// If partial results were 16-bit, the error would grow. With 16 ranks the bf16 error must stay that of one rounding.
 TEST(Ring, RoundsOnceHoweverManyRanks) {
   AttentionCase c = {.dtype = DType::kBF16, .heads_q = 2, .heads_k = 2, .seqlen_q = 96, .seqlen_k = 256};
   c.head_dim = c.head_dim_v = 32;
@@ -178,7 +178,7 @@ TEST(Ring, RoundsOnceHoweverManyRanks) {
   }
 }
 
-// Rows that keep one key: dq and dk are 0, if only <dout, o> is of an o that was not rounded to 16 bits.
+// In rows that keep one key, dq and dk are 0, but only if <dout, o> uses an o that was not rounded to 16 bits.
 TEST(Ring, GradientsCancelUnderHeavyDropout) {
   AttentionCase c = {.heads_q = 4, .heads_k = 2, .seqlen_q = 200, .seqlen_k = 200, .head_dim = 32, .head_dim_v = 64};
   c.window_left = c.window_right = 0;

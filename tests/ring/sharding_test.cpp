@@ -1,4 +1,4 @@
-// Which rows a rank holds, and the way there and back.
+// Which rows a rank holds, and the conversion to shards and back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

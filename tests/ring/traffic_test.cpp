@@ -1,4 +1,5 @@
-// What travels: nothing for nobody, by every algorithm as much as explain_ring() says; and what that says besides.
+// The bytes that ranks send: no data that the receiver does not need, and for every algorithm the amount that
+// explain_ring() reports. Also tests the rest of that report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ namespace {
 constexpr std::size_t kChannels = 4;
 using Traffic = std::array<std::atomic<std::int64_t>, kChannels>;
 
-/// Counts the bytes that a rank sends by channel.
+/// Counts the bytes that a rank sends, by channel.
 class CountingTransport : public ring::Transport {
  public:
   CountingTransport(RingContext context, Traffic& bytes) : context_(std::move(context)), bytes_(bytes) {}
@@ -39,7 +40,7 @@ class CountingTransport : public ring::Transport {
   Traffic& bytes_;
 };
 
-/// Bytes of each rank by channel.
+/// Returns the bytes of each rank, by channel.
 std::vector<Traffic> traffic_of(const RingCase& c, bool forward_only = false) {
   std::vector<Traffic> bytes(static_cast<std::size_t>(c.num_ranks));
   std::vector<RingContext> ranks;
@@ -84,8 +85,8 @@ struct Wanted {
   Sharding sharding;
   bool causal;
   std::int64_t window_left;
-  std::int64_t hops;           // of blocks, forward and backward together 2 x
-  std::int64_t gradient_hops;  // one more where sums go home
+  std::int64_t hops;           // transfers of key blocks per pass
+  std::int64_t gradient_hops;  // transfers of gradient blocks, including the last one to their owner
 };
 
 void expect_traffic(const Wanted& w, RingAlgorithm algorithm) {
@@ -114,7 +115,7 @@ TEST(Traffic, SendsKeysToNobodyWhoSeesNone) {
 
 TEST(Traffic, OfHeadsIsAShareOfEachTensor) {
   const RingCase c = {problem_of(true, -1, 4), Sharding::kZigzag, kRanks, RingAlgorithm::kAllToAll};
-  const std::int64_t rows = kRanks * kKeysOfRank * 4;  // of all ranks and heads
+  const std::int64_t rows = kRanks * kKeysOfRank * 4;  // for all ranks and heads
   const std::int64_t sent = rows * (kRanks - 1) / kRanks;
   const std::int64_t q = kHeadDim * 2, lse = 8, o = kHeadDim * 4;  // q, k, v in bf16; o in float32, lse in float64
   EXPECT_EQ(total(traffic_of(c, true), ring::Channel::kHeads), sent * (3 * q + o + lse));
@@ -140,13 +141,13 @@ const RingCandidate& of(const std::vector<RingCandidate>& all, RingAlgorithm alg
   throw std::runtime_error("an algorithm is missing");
 }
 
-// Where every rank sends as much as any other: the sum of the steps' largest is then each rank's.
+// Every rank sends the same amount here, so the sum over steps of the largest message is each rank's total.
 TEST(ExplainRing, CountsTheBytesThatTravel) {
   for (const RingAlgorithm algorithm :
        {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {
     for (const auto& [sharding, causal] : {std::pair{Sharding::kContiguous, false}, {Sharding::kZigzag, true}}) {
       RingCase c = {problem_of(causal, -1, kRanks), sharding, kRanks, algorithm};
-      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;  // each of a message's tensors begins at 256 bytes
+      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;  // each tensor of a message is aligned to 256 bytes
       Params params = {.causal = causal};
       const auto forward = explain_ring(explained(c.problem, kRanks, false), params, c.ring_params());
       const auto backward = explain_ring(explained(c.problem, kRanks, true), params, c.ring_params());
@@ -197,9 +198,9 @@ TEST(ExplainRing, PrefersWhatTheSizesAsk) {
   };
   RingProblem problem = {
       .num_ranks = 4, .num_heads_q = 16, .num_heads_k = 16, .seqlen_q = 1 << 17, .seqlen_k = 1 << 17};
-  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);  // hidden behind its products
+  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);  // the products hide the transfers
   problem.seqlen_q = problem.seqlen_k = 2048;
-  problem.num_heads_k = 1;  // four ranks do not divide it, and a step is over before its keys are there
+  problem.num_heads_k = 1;  // four ranks do not divide it, and a step ends before its keys arrive
   EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kAllGather);
 }
 

@@ -1,4 +1,4 @@
-// A function that is the option alibi_slopes is known as such, and no other function is.
+// A function that equals the option alibi_slopes is recognised, and no other function is.
 #include <gtest/gtest.h>
 
 #include "attend/score_function.hpp"

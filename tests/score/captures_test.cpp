@@ -1,4 +1,5 @@
-// What a problem gets of a score function: views of its captures, and what kernels are chosen and kept by.
+// Data that a problem gets from a score function: views of its captures, and the keys by which kernels are chosen and
+// cached.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +20,7 @@ ScoreFunction with_capture(const char* text, std::vector<std::int64_t> shape, DT
   return ScoreFunction(text, {{"t", {.data = numbers, .dtype = dtype, .shape = std::move(shape)}}});
 }
 
-/// No memory is read: these have more elements than 31, 32 or 33 bits count.
+/// No memory is read. These captures have more elements than 31, 32 or 33 bits can count.
 TEST(ScoreCaptures, AreDenseWithoutStrides) {
   const ScoreFunction function = with_capture("score + t[b][h][q][k]", {3, 5, 65536, 70000});
   EXPECT_EQ(custom(function).captured.front().shape, (Shape{3, 5, 65536, 70000}));
@@ -53,7 +54,7 @@ TEST(ScoreFunctions, HaveTraits) {
   EXPECT_TRUE(custom(with_capture("score + t[h]", {4})).traits.adds_from_memory);
 }
 
-/// Each `let` is twice the one before, and as long as that.
+/// Each `let` doubles the previous value, but the printed text must grow only linearly.
 TEST(ScoreFunctions, OfLetsThatDoubleAreShort) {
   constexpr int kLets = 60;
   const auto length = [](const std::string& first, const auto& next, const std::string& last) {

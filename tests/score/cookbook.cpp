@@ -23,14 +23,14 @@ Buffers none(const AttentionCase& /*c*/) {
   return {};
 }
 
-/// N(0, 1), with strides that differ from tensor to tensor.
+/// Returns N(0, 1) values with different strides for each tensor.
 CaptureBuffer normal(const char* name, DType dtype, std::vector<std::int64_t> shape, std::uint64_t seed) {
   std::int64_t n = 1;
   for (const std::int64_t extent : shape) n *= extent;
   return {name, dtype, std::move(shape), normal_values(n, seed), static_cast<CaptureStrides>(seed % 4)};
 }
 
-/// A value for each token.
+/// Returns a value for each token.
 CaptureBuffer of_tokens(const char* name, DType dtype, const AttentionCase& c, std::int64_t (*value)(std::int64_t)) {
   std::vector<double> values;
   for (std::int64_t n = 0; n < longest(c); ++n) values.push_back(static_cast<double>(value(n)));

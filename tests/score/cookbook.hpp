@@ -1,4 +1,4 @@
-// The functions of docs/custom_scores.md, each beside itself in C++.
+// The functions of docs/custom_scores.md, each with a C++ version of it.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace attend::test {
 struct Recipe {
   std::string name;
   std::string text;
-  /// Tensors that fit a problem.
+  /// Makes tensors that fit a problem.
   std::function<std::vector<CaptureBuffer>(const AttentionCase& c)> captures;
   std::function<Dual(const Dual& score, const ScorePlace& at, const OracleCaptures& captures)> function;
 };
 
-/// In the order of the page.
+/// Returns the functions in the order of the page.
 [[nodiscard]] const std::vector<Recipe>& cookbook();
 
 [[nodiscard]] ScoreCase with_recipe(const AttentionCase& c, const Recipe& recipe);

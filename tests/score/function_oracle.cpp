@@ -71,7 +71,7 @@ class Head {
   std::vector<long double> lse_;
 };
 
-/// Adds to an element of a tensor that is kept as a row-major vector.
+/// Adds to elements of a tensor that is stored as a row-major vector.
 class Sums {
  public:
   explicit Sums(const Shape& shape)
@@ -95,7 +95,7 @@ struct AllSums {
   std::map<std::string, std::vector<long double>> captures, squares;
 };
 
-/// The terms of a row share the errors of its o and its lse; those of several rows err on their own.
+/// The terms of a row share the errors of its o and its lse. Errors of different rows are independent.
 void add_squares(const std::map<std::pair<std::string, std::int64_t>, long double>& of_row, AllSums& sums) {
   for (const auto& [at, terms] : of_row) {
     sums.squares[at.first][static_cast<std::size_t>(at.second)] += terms * terms;

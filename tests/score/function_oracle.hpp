@@ -1,6 +1,6 @@
-// Attention with a score function from the mathematics: whole matrices in long double, with functions that are written
-// in C++ beside their texts. Derivatives come from dual numbers, so neither the language nor the library's own
-// derivatives are part of it.
+// Attention with a score function, from the mathematics: full matrices in long double, and functions written in C++
+// that match their texts. Derivatives come from dual numbers. The result is independent of the expression language and
+// of the library's derivatives.
 #pragma once
 
 #include <functional>
@@ -13,15 +13,15 @@
 
 namespace attend::test {
 
-/// Where a function is evaluated.
+/// The arguments at which a function is evaluated.
 struct ScorePlace {
   std::int64_t b, h, q, k, q_len, k_len;
 };
 
-/// What a capture's element adds to the score when it grows.
+/// Derivative of the score by an element of a capture.
 struct ByElement {
   std::string capture;
-  std::int64_t element;  // in row-major order
+  std::int64_t element;  // row-major index
   long double derivative;
 };
 
@@ -37,9 +37,9 @@ class OracleCaptures {
  public:
   explicit OracleCaptures(const ScoreCase& c);
 
-  /// An element; subscripts are clamped.
+  /// Returns an element. Subscripts are clamped.
   [[nodiscard]] Dual load(const std::string& name, const std::vector<std::int64_t>& subscripts) const;
-  /// The same of integers and bools.
+  /// Returns an element of integers or bools.
   [[nodiscard]] std::int64_t load_int(const std::string& name, const std::vector<std::int64_t>& subscripts) const;
 
  private:
@@ -55,12 +55,12 @@ class OracleCaptures {
   std::pair<std::string, std::int64_t> growing_ = {"", -1};
 };
 
-/// Of a function written in C++.
+/// Returns the oracle of a function written in C++.
 [[nodiscard]] OracleFunction oracle_function(
     const ScoreCase& c,
     std::function<Dual(const Dual& score, const ScorePlace& at, const OracleCaptures& captures)> function);
 
-/// What every backend should give.
+/// Returns the expected results for every backend.
 [[nodiscard]] ScoreResults oracle_results(const ScoreCase& c, const Inputs& in, const OracleFunction& function);
 
 }  // namespace attend::test

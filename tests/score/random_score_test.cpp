@@ -1,4 +1,4 @@
-// Random functions, and every option of a call beside a function: against whole matrices in long double.
+// Random functions, and every option of a call combined with a function, against full matrices in long double.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@
 namespace attend::test {
 namespace {
 
-/// The tensors that random texts name.
+/// Returns the tensors that random texts name.
 std::vector<CaptureBuffer> buffers_of_texts() {
   std::vector<CaptureBuffer> buffers;
   const std::vector<expr::Capture> captures = some_captures();
@@ -35,7 +35,7 @@ std::vector<CaptureBuffer> buffers_of_texts() {
   return buffers;
 }
 
-/// A text's function in float64, by its graph.
+/// A text's function in float64, evaluated by its graph.
 class Evaluated {
  public:
   explicit Evaluated(const std::string& text)
@@ -63,7 +63,7 @@ class Evaluated {
 
   [[nodiscard]] const expr::ScoreProgram& program() const { return program_; }
 
-  /// The result, its derivative, and of each load its derivative and its subscripts.
+  /// Returns the result, its derivative by the score, and the derivative and subscripts of each load.
   [[nodiscard]] std::vector<expr::Id> nodes() const {
     std::vector<expr::Id> all = {program_.result, program_.by_score};
     for (const expr::Id id : expr::ScoreProgram::results_of(program_.loads)) all.push_back(id);
@@ -75,8 +75,8 @@ class Evaluated {
   expr::Evaluator evaluator_;
 };
 
-/// Are the function's value and derivatives small, and is float32 near float64, at every score of the problem? Where a
-/// function has a step, or is steep, rounding decides.
+/// Returns whether the function's value and derivatives are small and float32 is close to float64, at every score of
+/// the problem. If a function has a step or is steep, rounding decides the result.
 bool is_smooth(Evaluated& function, const Inputs& in, const std::vector<CaptureBuffer>& buffers) {
   std::vector<cpu::CapturedView> views;
   for (const CaptureBuffer& b : buffers) {
@@ -93,7 +93,7 @@ bool is_smooth(Evaluated& function, const Inputs& in, const std::vector<CaptureB
   const expr::RowProgram all = expr::RowProgram::of(program.graph, function.nodes());
   cpu::RowFunction row(all, views, 1);
   const AttentionCase& c = in.options;
-  // An o that is rounded to 16 bits leaves an error in each ds that slopes multiply, also where ds cancel.
+  // An o rounded to 16 bits leaves an error in each ds, even if the ds cancel. Slopes multiply that error.
   const double steepest = c.dtype == DType::kF32 ? 100 : 4;
   const auto number = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
   for (std::int64_t b = 0; b < c.batch; ++b) {
@@ -127,7 +127,7 @@ bool is_smooth(Evaluated& function, const Inputs& in, const std::vector<CaptureB
   return true;
 }
 
-/// q and k such that their products are the same in every dtype.
+/// Returns q and k whose products are the same in every dtype.
 Inputs exact_inputs(const AttentionCase& c) {
   Inputs in = make_inputs(c);
   for (const TensorBuffer* t : {&in.q, &in.k}) {
@@ -169,10 +169,10 @@ TEST(RandomScores, AreTheirGraphs) {
     if (is_f32) (void)expect_close(run_score(score, in, "cpu_naive", false), wanted, 1e-5, 1e-4);
   }
   std::printf("%d of %d functions compared\n", compared, count);
-  EXPECT_GT(compared, count / 2);  // a function that float32 gets wrong is left out: most are not
+  EXPECT_GT(compared, count / 2);  // functions that float32 cannot compute are skipped; most functions are not
 }
 
-/// With slopes of every kind, a hidden key here and there, and captures that many scores load.
+/// A function with slopes of every kind, some hidden keys, and captures that many scores load.
 ScoreCase function_beside(const AttentionCase& c) {
   return {c,
           "let s = gain[h] * tanh(score / 2) + table[b, clamp(q - k, -2, 2) + 2];\n"

@@ -13,13 +13,13 @@
 
 namespace attend::test {
 
-/// Where the elements of a captured tensor lie.
+/// Strides of a captured tensor.
 enum class CaptureStrides : std::uint8_t { kDense, kSpread, kTransposed, kNegative };
 
-/// A tensor that a function reads, in memory that is NaN (or -1) elsewhere.
+/// A tensor that a function reads. The memory between its elements is NaN (or -1).
 class CaptureBuffer {
  public:
-  /// values: dense, as many as the shape has elements.
+  /// @param values one per element of the shape, row-major
   CaptureBuffer(std::string name, DType dtype, std::vector<std::int64_t> shape, const std::vector<double>& values,
                 CaptureStrides strides = CaptureStrides::kDense);
 
@@ -28,7 +28,7 @@ class CaptureBuffer {
   [[nodiscard]] DType dtype() const { return dtype_; }
   [[nodiscard]] const std::vector<std::int64_t>& shape() const { return shape_; }
   [[nodiscard]] std::int64_t numel() const { return numel_; }
-  /// As its dtype holds them, dense.
+  /// Returns the values as the dtype stores them, row-major.
   [[nodiscard]] std::vector<double> values() const;
   void set(const std::vector<double>& values) const;
 
@@ -42,7 +42,7 @@ class CaptureBuffer {
   TensorBuffer memory_;
 };
 
-/// n numbers from N(0, deviation^2).
+/// Returns n numbers from N(0, deviation^2).
 [[nodiscard]] std::vector<double> normal_values(std::int64_t n, std::uint64_t seed, double deviation = 1);
 
 struct ScoreCase {
@@ -51,30 +51,31 @@ struct ScoreCase {
   std::vector<CaptureBuffer> captures = {};
 };
 
-/// Its function, which reads the captures' own memory.
+/// Returns the case's function, which reads the captures' memory directly.
 [[nodiscard]] ScoreFunction function_of(const ScoreCase& c, Device device = {});
 
-/// What comes out: tensors in row-major order, gradients of captures of floats by their names.
+/// Results: tensors in row-major order, and gradients of float captures by name.
 struct ScoreResults {
   std::vector<double> o, lse;
   std::vector<double> dq = {}, dk = {}, dv = {};
   std::vector<double> dbias = {}, dsinks = {};
   std::map<std::string, std::vector<double>> captures = {};
-  /// Of an oracle, of the element where it is largest: the square root of a sum over rows, of the squares of the sum of
-  /// the magnitudes of a row's terms. Where terms cancel, a gradient may be much smaller than its error's scale.
+  /// Set by an oracle, for each capture: the largest value over its elements of sqrt(sum over rows of s^2). Here s is
+  /// the sum of the magnitudes of a row's terms. If terms cancel, a gradient may be much smaller than the scale of its
+  /// error.
   std::map<std::string, double> magnitudes = {};
 };
 
-/// Runs both passes, or the forward of a backend that has no backward. All outputs are poisoned first; reports to
-/// GoogleTest what is written beside them.
+/// Runs both passes, or only the forward if the backend has no backward. All outputs are poisoned first. Writes between
+/// the elements are reported to GoogleTest.
 [[nodiscard]] ScoreResults run_score(const ScoreCase& c, const Inputs& in, std::string_view compute,
                                      bool with_capture_gradients = true);
 
-/// Largest |a - b|, and NaN where one of them is NaN or infinite and the other is not the same.
+/// Returns the largest |a - b|, or NaN if one of them is NaN or infinite and the other differs.
 [[nodiscard]] double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
-/// Expects each tensor of `got` within `tolerance` times the largest magnitude of the truth's, or times `least` if that
-/// is larger; gradients within gradient_tolerance. Returns a line with errors and budgets.
+/// Expects each tensor of `got` within `tolerance` (gradients: gradient_tolerance) times the truth's largest magnitude,
+/// which counts as at least 1e-3. Returns a line with errors and budgets.
 std::string expect_close(const ScoreResults& got, const ScoreResults& truth, double tolerance,
                          double gradient_tolerance);
 

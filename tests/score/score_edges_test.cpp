@@ -1,5 +1,5 @@
-// Score functions at the edges: moved ones, gradients that share memory, strides of single elements, and scores beside
-// which the logarithm of a sum is nothing.
+// Edge cases of score functions: moved function objects, gradients that share memory, strides of single elements, and
+// scores so large that the logarithm of a sum vanishes next to them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ class GradientCall {
  public:
   std::vector<float> memory = std::vector<float>(200, 7.0F);
 
-  /// What backward throws, or "". One that is refused writes nothing.
+  /// Returns backward's error message, or "". A refused call must write nothing.
   std::string refusal(std::vector<CaptureGradient> gradients) {
     const ScoreFunction function("score + a[q][k] + c[q][k]", {capture("a"), capture("c")});
     const Params params = {.score = &function};
@@ -95,7 +95,7 @@ TEST(ScoreFunctionEdges, GradientsThatShareMemoryAreRefused) {
   EXPECT_EQ(call.refusal({call.gradient("a", 0, {8, 1}), call.gradient("c", 4, {8, 1})}), "") << "beside each other";
 }
 
-/// Where the extent is 1 no stride is used, however large it is.
+/// If the extent is 1, the stride is not used, however large it is.
 TEST(ScoreFunctionEdges, TheStrideOfASingleElementIsNotRead) {
   const std::vector<float> numbers = {1, 2, 3};
   for (const std::int64_t stride : {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{0},
@@ -113,7 +113,7 @@ TEST(ScoreFunctionEdges, TheStrideOfASingleElementIsNotRead) {
   }
 }
 
-/// -1e38 is no float32: beside what its rounding takes from the score, the logarithm of the number of keys is nothing.
+/// -1e38 is not a float32. Its rounding error in the score is far larger than the logarithm of the number of keys.
 TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
   AttentionCase c = small_case();
   c.seqlen_q = 40, c.seqlen_k = 70, c.seed = 8;
@@ -122,8 +122,7 @@ TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
     SCOPED_TRACE(text);
     const ScoreResults reference = run_score({c, text}, in, "reference");
     (void)expect_close(run_score({c, text}, in, "cpu"), reference, 1e-5, 1e-4);
-    double sum =
-        0;  // every row of dv's sum over keys is that of dout over rows: the probabilities of a row add up to 1
+    double sum = 0;  // each row of p sums to 1, so the sum of dv equals the sum of dout
     for (const double x : reference.dv) sum += x;
     double of_dout = 0;
     for (const double x : in.dout.values()) of_dout += x;
@@ -131,7 +130,7 @@ TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
   }
 }
 
-/// Differences of large numbers that each row and key has: none of them is a float32.
+/// Differences of large integers that depend on row and key. None of the integers is a float32.
 TEST(ScoreFunctionEdges, LargeIntegersAreExact) {
   const AttentionCase c = {.batch = 1,
                            .heads_q = 2,

@@ -1,5 +1,5 @@
-// Score functions as callers meet them: refusals, tensors of every type and layout, values that change, plans, threads,
-// rows that see nothing, and numbers that are not finite.
+// Score functions as callers use them: refusals, tensors of every type and layout, values that change, plans, threads,
+// rows that see no key, and non-finite numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ TEST(ScoreFunction, IsRefusedInOneLine) {
   EXPECT_EQ(refusal_of("score", nine), "score: 9 captures, allowed at most 8");
 }
 
-/// A call with a function of two captures, to spoil.
+/// A valid call with a function of two captures, which tests make invalid.
 struct FunctionCall {
   AttentionCase options = {
       .batch = 2, .heads_q = 2, .heads_k = 1, .seqlen_q = 5, .seqlen_k = 6, .head_dim = 4, .head_dim_v = 4, .seed = 3};
@@ -121,7 +121,7 @@ TEST(ScoreFunction, ItsGradientsAreRefusedInOneLine) {
             "captures: 'table': on cuda 0, allowed the device of q, cpu 0");
 }
 
-/// A broadcast capture may have more elements than there is memory for; its gradient may not.
+/// A broadcast capture may have more elements than there is memory for. Its gradient may not.
 TEST(ScoreFunction, AGradientOfTooManyElementsIsRefused) {
   FunctionCall f;
   const std::vector<std::int64_t> shape(4, (std::int64_t{1} << 31) - 1);
@@ -183,7 +183,7 @@ AttentionCase some_case(DType dtype = DType::kF32) {
           .seed = 21};
 }
 
-/// Of every type of numbers that all of them hold, and in every layout: the same bits.
+/// The same numbers in every numeric type that can represent them, and in every layout, give the same bits.
 TEST(ScoreFunction, ReadsTensorsOfEveryTypeAndLayout) {
   const AttentionCase c = some_case();
   const Inputs in = make_inputs(c);
@@ -265,7 +265,7 @@ TEST(ScoreFunction, WithOtherTensorsIsTheSameText) {
   EXPECT_NE(refusal([&] { (void)f.function.with({}); }), "");
 }
 
-/// Also the gradient of a table that every score adds to.
+/// Includes the gradient of a table that every score adds to.
 TEST(ScoreFunction, BitsDoNotDependOnThreads) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const AttentionCase c = some_case(dtype);
@@ -325,7 +325,7 @@ TEST(ScoreFunction, ProblemsWithoutKeysRowsOrSequences) {
   }
 }
 
-/// NaN at a key that is hidden, and infinite slopes where nothing depends on them.
+/// NaN at a hidden key, and infinite slopes that no result depends on, have no effect.
 TEST(ScoreFunction, WhatIsHiddenReachesNothing) {
   const AttentionCase c = some_case();
   Inputs in = make_inputs(c);
@@ -356,7 +356,7 @@ TEST(ScoreFunction, NaNReachesItsOwnRow) {
   }
 }
 
-/// An lse that has lost the number of keys.
+/// The lse is so large that the number of keys is lost in its rounding.
 TEST(ScoreFunction, ALargeShiftOfAllScoresChangesNoGradient) {
   const AttentionCase c = some_case();
   const Inputs in = make_inputs(c);

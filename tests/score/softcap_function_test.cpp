@@ -1,4 +1,4 @@
-// A function that is the option softcap is computed as the option, and no other function is.
+// A function that equals the option softcap is computed as the option, and no other function is.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ TEST(SoftcapFunction, IsKnownByItsText) {
 
 class SoftcapCalls : public testing::Test {
  protected:
-  /// The results of a function, and of the option where `softcap` is not 0.
+  /// Returns the results of a function, or of the option if `softcap` is not 0.
   [[nodiscard]] static Outputs run(const Inputs& in, const ScoreFunction* score, double softcap) {
     const Outputs out = make_outputs(in);
     ForwardCall call = forward_of(in, out, "cpu");
@@ -67,7 +67,7 @@ TEST_F(SoftcapCalls, HaveTheBitsOfTheOption) {
   expect_equal(run(in, &function, 0), run(in, nullptr, 0), false);
 }
 
-/// Beside an option that changes scores the function keeps its place behind it: softcap comes before a bias.
+/// With an option that changes scores, the function stays after the soft cap and before the bias.
 TEST_F(SoftcapCalls, BesideABiasAreTheFunction) {
   options.bias = Broadcast{};
   const Inputs in = make_inputs(options);
@@ -77,7 +77,7 @@ TEST_F(SoftcapCalls, BesideABiasAreTheFunction) {
   (void)expect_close(got, truth, 1e-5, 2e-5);
 }
 
-/// Two caps, one after the other.
+/// Applies two caps, one after the other.
 TEST_F(SoftcapCalls, BesideASoftcapAreTheFunction) {
   const Inputs in = make_inputs(options);
   expect_equal(run(in, &function, 0.5), run(in, nullptr, 0.5), false);

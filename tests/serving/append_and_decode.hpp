@@ -1,4 +1,4 @@
-// append() with decode() in one call against one after the other, on any machine.
+// Compares append() with decode() in one call against two separate calls, on any device.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace attend::test {
 
-/// The calls as a machine runs them: it is done with each when that returns.
+/// The calls as the tested device runs them. Each returns when it is done.
 struct ServingCalls {
   std::function<void(const AppendCall&)> append;
   Decode decode;
@@ -19,10 +19,10 @@ struct ServingCalls {
 
 [[nodiscard]] ServingCalls cpu_calls();
 
-/// Every kind of cache, rotation and row; caches of the dtype of q.
+/// Returns cases with every kind of cache, rotation and row. The caches have the dtype of q.
 [[nodiscard]] std::vector<AppendCase> append_and_decode_cases();
 
-/// Expects the same bytes in the cache, o and lse, and no others written.
+/// Expects the same bytes in the cache, o and lse, and no other byte written.
 void check_one_call_is_two(const AppendCase& c, const ServingCalls& calls);
 
 }  // namespace attend::test

@@ -1,5 +1,5 @@
-// The bits of attend::append: those of the formula in float32, whatever the neighbours, threads and SIMD target; copies
-// keep theirs; and append with decode in one call is one after the other.
+// Bitwise tests of attend::append: results equal the formula in float32, whatever the neighbours, threads and SIMD
+// target. Copies keep their bits. append with decode in one call equals two calls.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,13 +15,13 @@
 namespace attend::test {
 namespace {
 
-/// Rounds to float32 whatever the compiler would fuse.
+/// Rounds to float32, even if the compiler would fuse operations.
 float rounded(float x) {
   volatile float y = x;
   return y;
 }
 
-/// What append computes of a row: 16 sums of squares, added up pair by pair, then the products of the formula.
+/// Repeats append's computation of a row: 16 sums of squares, added up pairwise, then the products of the formula.
 std::vector<float> row_in_float(const std::vector<float>& row, const std::vector<float>& weight, float eps,
                                 const std::vector<float>& cos, const std::vector<float>& sin, bool interleaved) {
   std::vector<float> x = row;
@@ -74,7 +74,7 @@ TEST(AppendBits, AreThoseOfTheFormula) {
   }
 }
 
-// Rows of a prefill that many threads share, and each alone.
+// Compares the rows of a prefill that many threads share with each row alone.
 TEST(AppendBits, DependOnNoNeighbourOrThread) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AppendCase c = {.dtype = dtype, .cache_dtype = dtype, .page_size = 16, .rotary = RotaryKind::kHalves, .norm = true};
@@ -104,7 +104,7 @@ TEST(AppendBits, DependOnNoNeighbourOrThread) {
   }
 }
 
-// Signalling NaN, payloads, signed zeros and subnormals.
+// Covers signalling NaN, payloads, signed zeros and subnormals.
 TEST(AppendBits, OfCopiesStay) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AppendCase c = {.dtype = dtype, .cache_dtype = dtype, .queries = QueryKind::kLikeKeys};
@@ -129,7 +129,7 @@ TEST(Append, OfNothingWritesNothing) {
     AppendCase c = {.packed = packed, .packed_q = packed, .rotary = RotaryKind::kHalves, .norm = true};
     c.queries = QueryKind::kLikeKeys;
     for (const auto& [sequences, rows, heads] : {std::array{0, 3, 2}, {3, 0, 2}, {3, 3, 0}}) {
-      if (packed && (rows == 0 || sequences == 0)) continue;  // made by hand below
+      if (packed && (rows == 0 || sequences == 0)) continue;  // built by hand below
       c.num_sequences = sequences, c.most_new = rows, c.heads = c.heads_q = heads;
       const AppendInputs in = make_append_inputs({c});
       const auto before = in.pool;

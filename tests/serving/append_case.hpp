@@ -1,5 +1,5 @@
-// One append call as data: shapes, options and random inputs that a test can print and repeat, and what the cache has
-// to hold afterwards, in float64.
+// An append call as data: shapes, options and random inputs that a test can print and repeat, and the expected contents
+// of the cache in float64.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace attend::test {
 enum class PoolLayout : std::uint8_t {
   kHeadsFirst,   // (pages, heads, page_size, head_dim)
   kTokensFirst,  // (pages, page_size, heads, head_dim)
-  kOnePool,      // one allocation for k and v, page by page in turn: their extents overlap
+  kOnePool,      // one allocation in which pages of k and v alternate, so their extents overlap
 };
 enum class RotaryKind : std::uint8_t { kNone, kHalves, kNeighbours, kSomeHalves, kLastNeighbours };
 enum class QueryKind : std::uint8_t { kNone, kLikeKeys, kInPlace, kFewerLast, kMoreLast, kMoreFirst, kOne };
@@ -28,16 +28,15 @@ enum class PositionSource : std::uint8_t { kLengths, kRotarySeqlens, kPositions 
 struct AppendCase {
   DType dtype = DType::kF32;
   DType cache_dtype = DType::kF32;
-  Descales descales = Descales::kNone;  // of caches of 8 bits only
+  Descales descales = Descales::kNone;  // only for 8-bit caches
   DType table_dtype = DType::kF32;
-  std::int64_t page_size = 0;  // 0: contiguous
+  std::int64_t page_size = 0;  // 0 means contiguous
   PoolLayout pool = PoolLayout::kHeadsFirst;
-  bool batch_idx = false;  // a permutation; the last sequence's row does not exist
+  bool batch_idx = false;  // a permutation; the last sequence maps to a row that does not exist
   bool packed = false;
   bool packed_q = false;
   bool slots = false;
-  bool hostile =
-      false;  // dead sequences, lengths at the capacity, pages that do not exist, positions beyond the tables
+  bool hostile = false;  // dead sequences, lengths at the capacity, missing pages, positions beyond the tables
   RotaryKind rotary = RotaryKind::kNone;
   bool norm = false;
   bool keys_only = false;
@@ -60,12 +59,12 @@ inline void PrintTo(const AppendCase& c, std::ostream* out) {
   *out << describe(c);
 }
 
-/// Everything that a call of the case points to. It stays where it is while call() is used.
+/// Everything that a call of the case points to. Do not move it while call() is in use.
 struct AppendInputs {
   AppendCase options;
-  TensorBuffer k, v, q, q_out;  // those that the case has
+  TensorBuffer k, v, q, q_out;  // only those that the case has are set
   TensorBuffer cos, sin, q_norm, k_norm, k_descale, v_descale;
-  TensorArray<std::byte> pool;  // every byte 0xFF at first
+  TensorArray<std::byte> pool;  // every byte starts as 0xFF
   Tensor k_cache, v_cache;
   TensorArray<std::int32_t> seqlens_k, pages, batch_idx, cu_seqlens_new, cu_seqlens_q, positions, rotary_seqlens;
   TensorArray<std::int64_t> slots;
@@ -84,14 +83,14 @@ struct AppendInputs {
 
 /// A row that the call writes.
 struct ExpectedRow {
-  void* data;  // its first element
+  void* data;  // first element
   DType dtype;
-  bool is_copy;  // nothing is computed: the value is exact before it is rounded to the dtype
+  bool is_copy;  // the row is copied, so the value is exact before it is rounded to the dtype
   std::vector<double> values;
-  double descale = 1;  // the element stands for value = element * descale
+  double descale = 1;  // value = element * descale
 };
 
-/// Every row that the call writes, in float64 from its inputs as they are now.
+/// Returns every row that the call writes, computed in float64 from the current inputs.
 [[nodiscard]] std::vector<ExpectedRow> expected_rows(const AppendInputs& in);
 
 }  // namespace attend::test

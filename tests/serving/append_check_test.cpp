@@ -1,5 +1,5 @@
-// What ATTEND_CHECK=1 refuses of the arrays that append reads, and that nothing is written then. Each call runs in a
-// process of its own: the variable is read once.
+// Array contents that append refuses with ATTEND_CHECK=1. Nothing may be written then. Each call runs in a separate
+// process, because the library reads the variable once.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ enum Exit { kDone = 0, kRefused = 3, kRefusedAndWrote = 4 };
 
 using Change = std::function<void(AppendInputs&, AppendCall&)>;
 
-/// Exits; a refusal is on stderr.
+/// Runs the call and exits. A refusal is printed to stderr.
 [[noreturn]] void append_checked(const char* value, const AppendCase& c, const Change& change) {
   ::setenv("ATTEND_CHECK", value, 1);
   AppendInputs in = make_append_inputs(c);
@@ -45,7 +45,7 @@ struct CheckCase {
   Change change;
 };
 
-/// What GoogleTest prints for a parameter.
+/// Prints a parameter for GoogleTest.
 void PrintTo(const CheckCase& c, std::ostream* out) {
   *out << c.name;
 }
@@ -121,7 +121,7 @@ std::vector<CheckCase> check_cases() {
 
 class AppendCheckDeathTest : public testing::TestWithParam<CheckCase> {
  protected:
-  // What was read in this process would stay in one that is merely forked.
+  // A forked process would keep the variable that this process has already read. "threadsafe" starts a new one.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
@@ -137,12 +137,12 @@ INSTANTIATE_TEST_SUITE_P(Serving, AppendCheckDeathTest, testing::ValuesIn(check_
 TEST_F(AppendCheckDeathTest, WhatIsToBeSkippedIsNoFault) {
   EXPECT_EXIT(append_checked("1", with_slots(16),
                              [](AppendInputs& in, AppendCall&) {
-                               in.slots[0] = in.slots[1] = -1;  // and so no position is looked at, but q's
+                               in.slots[0] = in.slots[1] = -1;  // so only the positions of q are checked
                              }),
               testing::ExitedWithCode(kDone), "^$");
   EXPECT_EXIT(append_checked("1", full_case(16),
                              [](AppendInputs& in, AppendCall&) {
-                               in.seqlens_k[2] = -1;  // dead: nothing of it is looked at
+                               in.seqlens_k[2] = -1;  // dead, so its entries are not checked
                                in.batch_idx[2] = -9;
                              }),
               testing::ExitedWithCode(kDone), "^$");
@@ -156,7 +156,7 @@ TEST_F(AppendCheckDeathTest, WhatIsToBeSkippedIsNoFault) {
   AppendInputs in = make_append_inputs({.page_size = 16});
   AppendCall call = in.call();
   in.seqlens_k = {20, 20, 20, 20, 20, 20};
-  in.pages[4 * 4] = -1;  // of old keys of sequence 4
+  in.pages[4 * 4] = -1;  // page of old keys of sequence 4
   Shape shape = in.q.shape();
   shape[3] = in.options.head_dim_v;
   const TensorBuffer o(DType::kF32, shape);

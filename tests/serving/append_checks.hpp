@@ -1,4 +1,4 @@
-// The covering array of attend::append, and a comparison of one of its cases with float64, on any machine.
+// The covering array of attend::append, and a comparison of its cases with float64, on any device.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,11 @@
 
 namespace attend::test {
 
-/// Every pair of options that go together.
+/// Returns cases with every compatible pair of options.
 [[nodiscard]] std::vector<AppendCase> append_cases();
 
-/// Has `run` run the call of `in`, and compares every row that it is to write, and every byte that it is not.
+/// Runs the call of `in` with `run`. Compares every row that the call must write, and checks that no other byte
+/// changed.
 void check_append(const AppendInputs& in, const std::function<void(const AppendInputs&)>& run);
 
 }  // namespace attend::test

@@ -1,4 +1,5 @@
-// What append writes, from its description and in float64: one row after another, nothing shared with src/.
+// The expected result of append, from its documentation and in float64: one row at a time, with no code shared with
+// src/.
 #include <algorithm>
 #include <cmath>
 
@@ -118,7 +119,7 @@ class Oracle {
     }
   }
 
-  /// Without factors 1.
+  /// Returns 1 if there are no descale factors.
   [[nodiscard]] double descale(const TensorBuffer& descales, std::int64_t s, std::int64_t head, const Place& at) const {
     const Descales kind = descales.view().data == nullptr ? Descales::kNone : in_.options.descales;
     return descale_at(descales, kind, s, head, at.block, at.row);

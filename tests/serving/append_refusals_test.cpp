@@ -1,5 +1,5 @@
-// What attend::append, attend::merge and the call of append and decode refuse: one line that names the argument, what
-// it was and what is allowed, and nothing is written.
+// Calls that attend::append, attend::merge and append with decode refuse. The message is one line that names the
+// argument, its value and the allowed values. Nothing is written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ std::string refusal(const std::function<void()>& run, ErrorCode code = ErrorCode
   return "nothing was refused";
 }
 
-/// A call with everything that a call can have, and a change that is refused.
+/// A change to a call that uses every option, and the message that refuses it.
 struct BadAppend {
   const char* message;
   std::function<void(AppendCall&)> change;
@@ -164,7 +164,7 @@ TEST(AppendRefusals, WithoutAGpuOfTensorsOnOneInOneLine) {
   EXPECT_EQ(std::count(why.begin(), why.end(), '\n'), 0);
 }
 
-/// A change of a good call of both, and the refusal.
+/// A change to a valid append and decode call, and the message that refuses it.
 struct BadPair {
   const char* message;
   std::function<void(AppendCall&, DecodeCall&)> change;
@@ -188,7 +188,7 @@ TEST(AppendAndDecodeRefusals, NameTheArgumentAndWriteNothing) {
       {"o: shares memory with k_norm", [](AppendCall& a, DecodeCall& d) { a.k_norm->data = d.o.data; }},
       {"k_cache: shares memory with q",
        [](AppendCall& a, DecodeCall& d) {
-         a.rotary.reset(), a.q_norm.reset();  // q is read where it is
+         a.rotary.reset(), a.q_norm.reset();  // q is then read in place
          d.q.data = d.k_cache.data;
        }},
       {"k_cache: shares memory with sinks",

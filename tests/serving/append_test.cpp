@@ -1,4 +1,4 @@
-// attend::append against float64: every option in a pairwise covering array, every byte that is not to change.
+// attend::append against float64: every option in a pairwise covering array, and every byte that must not change.
 #include <gtest/gtest.h>
 
 #include "serving/append_checks.hpp"

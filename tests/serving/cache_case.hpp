@@ -1,4 +1,4 @@
-// Random decode calls: caches of every kind with everything that must not be read full of NaN.
+// Random decode calls on caches of every kind. All memory that must not be read is NaN.
 #pragma once
 
 #include <cstdint>
@@ -15,38 +15,38 @@
 
 namespace attend::test {
 
-/// How a test calls decode(): on a CPU, or on a GPU, which it then waits for.
+/// Calls decode() as a test does: on a CPU, or on a GPU, for which it then waits.
 using Decode = std::function<void(const DecodeCall&)>;
 
-/// decode() of a CPU's backend.
+/// Returns decode() with a CPU backend.
 [[nodiscard]] Decode decode_with(std::string_view compute);
 
-/// What has a factor of its own in a cache of 8 bits. kNone: there are no factors.
+/// The parts of an 8-bit cache that have separate descale factors. kNone: there are no factors.
 enum class Descales : std::uint8_t { kNone, kOne, kHeads, kSequences, kRows };
 
-/// The factors of a cache with `rows` rows a block, for so many sequences. Nothing is set: all are NaN.
+/// Returns the factors of a cache with `rows` rows per block. All are NaN.
 [[nodiscard]] TensorBuffer descales_of(Descales kind, std::int64_t num_sequences, const Shape& cache);
 
-/// The factor of a row of a sequence in them; 1 without.
+/// Returns the factor of a row of a sequence, or 1 if there are no factors.
 [[nodiscard]] double descale_at(const TensorBuffer& descales, Descales kind, std::int64_t s, std::int64_t head,
                                 std::int64_t block, std::int64_t row);
 
-/// What a decode call is made of. All of it is random but for these facts.
+/// Properties of a decode call. Everything else about the call is random.
 struct CacheFacts {
   DType dtype = DType::kF32;
-  std::optional<DType> cache_dtype = {};  ///< absent: that of q
-  Descales descales = Descales::kNone;    ///< of caches of 8 bits only
+  std::optional<DType> cache_dtype = {};  ///< absent: same as q
+  Descales descales = Descales::kNone;    ///< only for 8-bit caches
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
-  bool values_in_keys = false;  ///< no v_cache
+  bool values_in_keys = false;  ///< there is no v_cache
   std::int64_t num_heads_k = 2;
   std::int64_t group = 2;
-  std::int64_t page_size = 0;  ///< 0: contiguous
+  std::int64_t page_size = 0;  ///< 0 means contiguous
   Layout layout = Layout::kBHSD;
   bool packed = false;
-  std::vector<std::int64_t> rows;     ///< query rows of each sequence; equal ones if not packed
-  std::vector<std::int64_t> lengths;  ///< keys of each sequence; negative: dead
-  std::int64_t capacity = 0;          ///< 0: that of the longest sequence
+  std::vector<std::int64_t> rows;     ///< query rows of each sequence; all equal if not packed
+  std::vector<std::int64_t> lengths;  ///< keys of each sequence; negative means dead
+  std::int64_t capacity = 0;          ///< 0: the longest sequence
   bool batch_idx = false;
   bool leftpad = false;
   bool tree = false;
@@ -63,14 +63,14 @@ struct CacheFacts {
   [[nodiscard]] DType type_of_cache() const { return cache_dtype.value_or(dtype); }
 };
 
-/// A call with the memory of everything that it names.
+/// A call that owns all memory it refers to.
 class CacheCase {
  public:
   CacheCase(const CacheFacts& facts, std::uint64_t seed);
 
   [[nodiscard]] DecodeCall call() const;
 
-  /// Runs it with outputs full of NaN.
+  /// Runs the call with outputs that start as NaN.
   struct Result {
     std::vector<double> o;
     std::vector<double> lse;
@@ -81,20 +81,20 @@ class CacheCase {
   [[nodiscard]] Result run(const Decode& decode) const;
   [[nodiscard]] Result run(std::string_view compute) const { return run(decode_with(compute)); }
 
-  /// Bytes of o and lse of one sequence of a result.
+  /// Returns the bytes of o and lse of one sequence of a result.
   [[nodiscard]] std::vector<std::byte> bytes_of_sequence(const Result& result, std::int64_t s) const;
 
   [[nodiscard]] const CacheFacts& facts() const { return facts_; }
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(facts_.lengths.size()); }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
 
-  /// Where key j of sequence s lies: batch entry and row of the cache. Nothing if its page does not exist.
+  /// Position of key j of sequence s: batch entry and row of the cache. Empty if its page does not exist.
   struct Place {
     std::int64_t block, row;
   };
   [[nodiscard]] std::optional<Place> place(std::int64_t s, std::int64_t j) const;
 
-  /// The numbers that the elements of a key and its value stand for.
+  /// Return the numbers that the elements of a key and of its value represent.
   [[nodiscard]] double key(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
   [[nodiscard]] double value(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
 

@@ -1,4 +1,4 @@
-// Which decode calls have their keys brought by the copy engine. What it brings: tests/emulator and tests/gpu.
+// Tests which decode calls use the copy engine to load keys. tests/emulator and tests/gpu test the loaded data.
 #include <gtest/gtest.h>
 
 #include "cuda/serving/decode_variant.hpp"
@@ -62,7 +62,7 @@ TEST(DecodeBoxes, WantStridesThatTheCopyEngineTakes) {
   EXPECT_EQ(variant(facts).has_boxes, 0);
 }
 
-/// Rows of whole boxes take more shared memory.
+/// Rows of complete boxes take more shared memory.
 TEST(DecodeBoxes, AreNotTakenWhereTilesWouldGetSmaller) {
   EXPECT_EQ(variant(facts_of(DType::kF32, 300), kSmallSmem).has_boxes, 0);
   for (const auto& [smem, head_dim] :

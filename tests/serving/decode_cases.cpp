@@ -116,20 +116,20 @@ CacheFacts facts_of(const Choice& choice, const DecodeValues& values, Random& ra
   return f;
 }
 
-/// The largest error of o relative to its budget.
+/// Returns the largest error of o relative to its budget.
 double largest_ratio(const CacheCase::Result& result, const CacheCase::Result& truth, const CacheFacts& facts,
                      Products products) {
   const double unit = facts.dtype == DType::kF32 ? 0 : unit_roundoff(facts.dtype);
   const auto columns = static_cast<std::size_t>(facts.head_dim_v);
   double largest = 0, of_row = 0;
   for (std::size_t i = 0; i < truth.o.size(); ++i) {
-    if (i % columns == 0) {  // what roundings of p move follows from the row's values, not from their sum
+    if (i % columns == 0) {  // rounding p changes o by an amount that depends on the row's values, not on their sum
       of_row = 0;
       for (std::size_t c = i; c < i + columns && products == Products::kHalf; ++c) {
         if (std::isfinite(truth.o[c])) of_row = std::max(of_row, std::abs(truth.o[c]));
       }
     }
-    if (std::isnan(truth.o[i]) && std::isnan(result.o[i])) continue;  // a row of no sequence
+    if (std::isnan(truth.o[i]) && std::isnan(result.o[i])) continue;  // the row belongs to no sequence
     const double budget = kF32ForwardAbsolute + 2 * unit * (std::abs(truth.o[i]) + of_row);
     const double ratio = std::abs(result.o[i] - truth.o[i]) / budget;
     largest = std::isnan(ratio) ? kInfinity : std::max(largest, ratio);
@@ -137,13 +137,14 @@ double largest_ratio(const CacheCase::Result& result, const CacheCase::Result& t
   return largest;
 }
 
-/// Likewise of lse. Scores are as large as it is, with slopes of ALiBi over a long cache, and rounded to float32.
+/// Returns the same for lse. Scores are as large as lse if ALiBi slopes meet a long cache, and they are rounded to
+/// float32.
 double largest_lse_ratio(const CacheCase::Result& result, const CacheCase::Result& truth) {
   constexpr double kAbsolute = 2e-5;
   double largest = 0;
   for (std::size_t i = 0; i < truth.lse.size(); ++i) {
     if (std::isnan(truth.lse[i]) && std::isnan(result.lse[i])) continue;
-    if (truth.lse[i] == result.lse[i]) continue;  // -inf
+    if (truth.lse[i] == result.lse[i]) continue;  // both are -inf
     const double budget = kAbsolute + kLseMagnitude * std::abs(truth.lse[i]);
     const double ratio = std::abs(result.lse[i] - truth.lse[i]) / budget;
     largest = std::isnan(ratio) ? kInfinity : std::max(largest, ratio);
@@ -154,7 +155,7 @@ double largest_lse_ratio(const CacheCase::Result& result, const CacheCase::Resul
 }  // namespace
 
 std::vector<DecodeCase> decode_cases(const DecodeValues& values, int least, std::uint64_t first_seed) {
-  // Rows that are no multiple of 16 bytes, which kernels may have variants of, go with every fourth entry of columns.
+  // Rows that are not a multiple of 16 bytes may need other kernels, so only every fourth entry of columns has them.
   const auto compatible = [&](int first, int of_first, int second, int of_second) {
     const bool is_odd = second == kLayouts && values.layouts[of_second] == Layout::kPadded;
     return first != kColumns || !is_odd || of_first % 4 == 0;

@@ -1,4 +1,4 @@
-// The covering array of decode calls: every kind of cache, option and length, and the comparison of each with float64.
+// The covering array of decode calls: every kind of cache, option and length, compared with float64.
 #pragma once
 
 #include <array>
@@ -11,27 +11,28 @@
 
 namespace attend::test {
 
-/// What the cases may be. Each list is a factor of the covering array; other factors are those of every machine.
+/// Values that the cases may have. Each list is a factor of the covering array. The other factors are the same for
+/// every device.
 struct DecodeValues {
-  /// Columns of the keys and values. 576: the values lie in the keys. With a dtype, that and the cache's go with them:
-  /// so a machine that compiles a kernel for each has few.
+  /// Columns of the keys and values. 576 means that the values are part of the keys. If dtype is set, the cases have
+  /// that dtype and the cache's, so a device that compiles a kernel for each combination needs few.
   struct Columns {
     std::int64_t k, v;
     std::optional<DType> dtype = {};
-    std::optional<DType> cache_dtype = {};  ///< with dtype; absent: it is that of q
+    std::optional<DType> cache_dtype = {};  ///< used with dtype; absent: same as q
   };
-  /// Query rows of each sequence. Packed: any number below.
+  /// Query rows of each sequence. Packed sequences have fewer than this number, chosen at random.
   struct Rows {
     std::int64_t count;
     enum class Kind : std::uint8_t { kPlain, kTree, kPacked } kind = Kind::kPlain;
   };
   std::vector<Columns> columns;
   std::vector<std::int64_t> groups;
-  std::vector<std::int64_t> page_sizes;  ///< 0: contiguous. Every other entry goes with batch_idx
+  std::vector<std::int64_t> page_sizes;  ///< 0 means contiguous. Every second entry is combined with batch_idx
   std::vector<Layout> layouts;
   std::vector<Rows> rows;
-  std::int64_t long_capacity = 0;  ///< of a quarter of the cases; 0: there are none
-  std::int64_t most_rows = 1000;   ///< of one key head, in a sequence: cases with more have one key head
+  std::int64_t long_capacity = 0;  ///< for a quarter of the cases; 0: none
+  std::int64_t most_rows = 1000;   ///< per key head and sequence; cases with more rows have one key head
 };
 
 struct DecodeCase {
@@ -40,16 +41,16 @@ struct DecodeCase {
   int columns;  ///< index in DecodeValues::columns
 };
 
-/// At least `least` cases: whole covering arrays, of the seeds from first_seed on.
+/// Returns at least `least` cases: complete covering arrays with the seeds from first_seed on.
 [[nodiscard]] std::vector<DecodeCase> decode_cases(const DecodeValues& values, int least, std::uint64_t first_seed = 0);
 
-/// How the results' elements are computed.
+/// Precision of the result's elements.
 enum class Products : std::uint8_t {
-  kF32,   ///< in float32, and rounded once, as the truth is
-  kHalf,  ///< the weights p are rounded to the dtype of q first: tensor cores do
+  kF32,   ///< computed in float32 and rounded once, like the truth
+  kHalf,  ///< the weights p are first rounded to the dtype of q, as tensor cores need
 };
 
-/// The largest errors of cases so far, in units of their budgets, with the cases that have them.
+/// The largest errors of the cases so far, as fractions of their budgets, and the cases that have them.
 struct DecodeErrors {
   double o = 0, lse = 0;
   std::string o_case = "none", lse_case = "none";
@@ -58,7 +59,7 @@ struct DecodeErrors {
   [[nodiscard]] std::string text() const;
 };
 
-/// Runs the case, expects it to be the reference's result but for rounding, and takes note of the errors.
+/// Runs the case, expects the reference's result within rounding, and records the errors.
 void check_decode(const DecodeCase& c, const Decode& decode, DecodeErrors& errors, Products products = Products::kF32);
 
 }  // namespace attend::test

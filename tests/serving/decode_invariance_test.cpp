@@ -1,4 +1,4 @@
-// What a row of decode() is made of: its own keys, and nothing else. Bit for bit.
+// A row of decode() depends only on the keys that it sees, bit for bit.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -14,7 +14,7 @@ class DecodeInvariance : public testing::TestWithParam<DType> {
   void TearDown() override { set_cpu_threads(0); }
 };
 
-/// Of caches whose elements may be NaN, and infinite.
+/// For caches whose elements can be NaN, and infinite.
 using NaNInCaches = DecodeInvariance;
 using InfinityInCaches = DecodeInvariance;
 
@@ -38,7 +38,7 @@ TEST_P(DecodeInvariance, NumbersOfThreads) {
   }
 }
 
-/// Several leaves are read at the same time if the cache exceeds what the caches of so many threads hold.
+/// Several leaves are read at the same time if the cache is larger than the processor caches of the threads.
 TEST_P(DecodeInvariance, CachesInMemoryAndInTheProcessor) {
   CacheFacts facts = long_facts(GetParam());
   facts.lengths = {2500, 1100, 2048, 1024};

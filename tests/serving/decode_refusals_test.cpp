@@ -1,5 +1,5 @@
-// What attend::decode refuses: one line that names the argument, what it was and what is allowed, and nothing is
-// written. And what it takes although there is nothing to compute.
+// Calls that attend::decode refuses: the message is one line that names the argument, its value and the allowed values,
+// and nothing is written. Also calls that it accepts although there is nothing to compute.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 
 struct BadDecode {
-  const char* message;  // how it starts
+  const char* message;  // start of the message
   std::function<void(DecodeCall&)> change;
 };
 
@@ -25,7 +25,7 @@ std::vector<BadDecode> bad_tensors() {
       {"q: size 1099511627776 in dimension 2, allowed 0 to 2147483647", [](DecodeCall& c) { c.q.shape[2] = kHuge; }},
       {"q: dtype ?, allowed f32, f16, bf16",
        [](DecodeCall& c) {
-         const auto none = static_cast<DType>(99);  // no dtype at all
+         const auto none = static_cast<DType>(99);  // not a dtype
          c.q.dtype = c.k_cache.dtype = c.v_cache->dtype = c.o.dtype = none;
        }},
       {"q: head_dim 1025, allowed 1 to 1024", [](DecodeCall& c) { c.q.shape[3] = c.k_cache.shape[3] = 1025; }},
@@ -116,7 +116,7 @@ TEST(Decode, OfNothingWritesNothing) {
   }
 }
 
-/// One table row that all sequences share.
+/// All sequences share one row of the table.
 TEST(Decode, TakesATableWithARowStrideOfZero) {
   CacheFacts facts = small_facts();
   facts.lengths = {40, 40};
@@ -126,7 +126,7 @@ TEST(Decode, TakesATableWithARowStrideOfZero) {
   call.o = o.view(), call.lse.reset();
   std::vector<double> wanted;
   for (const std::int64_t rows : {1, 2}) {
-    call.q.stride[0] = 0;  // the same query row too
+    call.q.stride[0] = 0;  // and the same query row
     call.cache.page_table->row_stride = 0;
     call.q.shape[0] = call.o.shape[0] = rows;
     decode(call);

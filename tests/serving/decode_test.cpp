@@ -1,4 +1,5 @@
-// decode() on a CPU against float64: every kind of cache, option and length, with NaN wherever nothing may be read.
+// decode() on a CPU against float64: every kind of cache, option and length, with NaN in all memory that must not be
+// read.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,7 @@ const DecodeValues kValues = {
     .rows = {{1}, {2}, {5}, {16}, {40}, {7, Rows::Kind::kTree}, {6, Rows::Kind::kPacked}},
 };
 
-/// The covering array in parts, of which lesser SIMD targets take some.
+/// Number of parts of the covering array. Lesser SIMD targets run only some of them.
 constexpr std::size_t kParts = 8;
 
 class DecodePart : public testing::TestWithParam<std::size_t> {};
@@ -38,7 +39,7 @@ TEST_P(DecodePart, AgreesWithFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(CoveringArray, DecodePart, testing::Range(std::size_t{0}, kParts));
 
-/// What attend::forward gives for the sequence's keys, gathered: a second formulation of the truth.
+/// Compares with attend::forward on the sequence's gathered keys, a second formulation of the truth.
 TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
   int cases = 0;
   double worst = 0;
@@ -50,7 +51,7 @@ TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
     const CacheCase problem(facts, one.seed);
     const CacheCase::Result truth = problem.run("reference");
     ++cases;
-    const bool is_quantized = facts.cache_dtype.has_value();  // then gathered in float64, which holds all products
+    const bool is_quantized = facts.cache_dtype.has_value();  // gathered in float64, which holds all products exactly
     const DType dtype = is_quantized ? DType::kF64 : facts.dtype;
     for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
       const std::int64_t length = std::min(facts.lengths[static_cast<std::size_t>(s)], problem.capacity());

@@ -13,7 +13,7 @@
 namespace attend::test {
 namespace {
 
-/// Some rows of a tensor.
+/// Returns some rows of a tensor.
 template <class View>
 View some_rows(View view, std::int64_t begin, std::int64_t rows) {
   using Bytes =
@@ -124,7 +124,7 @@ void check_page_sizes(const CacheFacts& facts, const Decode& decode) {
     CacheFacts of_pages = facts;
     of_pages.page_size = page_size;
     CacheCase paged(of_pages, 7);
-    // The same q and options, and the same keys in other places.
+    // The same q, options and keys, with the keys at other positions in memory.
     paged.q = contiguous.q;
     paged.sinks = contiguous.sinks;
     paged.alibi_slopes = contiguous.alibi_slopes;

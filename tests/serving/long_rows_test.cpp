@@ -1,5 +1,5 @@
-// Which decode calls leave their long sequences to Hopper's tensor cores, and how those read the cache. The kernel runs
-// in tests/gpu/long_rows_test.cpp.
+// Tests which decode calls compute their long sequences on Hopper's tensor cores, and how those kernels read the cache.
+// tests/gpu/long_rows_test.cpp runs the kernel.
 #include "cuda/serving/long_rows.hpp"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(LongRows, OfOtherTypesAndHeadDimsAreShortOnes) {
   EXPECT_TRUE(variant(f16));
 }
 
-/// Strides that are no multiples of 16 bytes are nothing for the copy engine.
+/// The copy engine does not support strides that are not multiples of 16 bytes.
 TEST(LongRows, OfStridesThatTheCopyEngineDoesNotTakeAreShortOnes) {
   CacheFacts facts = long_rows();
   facts.layout = Layout::kPadded;
@@ -69,7 +69,7 @@ TEST(LongRows, ComeInBoxesAsLargeAsPagesAllow) {
     std::int64_t head_dim, page_size;
     int has_boxes, loaders, box_rows;
   };
-  // Tiles of 128 keys, of 112 for a head_dim of 192, and of 64 for 256.
+  // Tiles have 128 keys, 112 for head_dim 192, and 64 for head_dim 256.
   for (const auto& [head_dim, page_size, has_boxes, loaders, box_rows] : {Expected{128, 0, 1, 1, 128},
                                                                           {128, 128, 1, 1, 128},
                                                                           {128, 256, 1, 1, 128},
@@ -95,7 +95,7 @@ TEST(LongRows, ComeInBoxesAsLargeAsPagesAllow) {
   }
 }
 
-/// A block of the other kernel has 128 rows of a head: 16 of them have to be there.
+/// A block of the long-row kernel computes 128 rows of a head. The kernel is used only if it gets at least 16 blocks.
 TEST(LongRows, OfFewHeadsAreMore) {
   using enum cuda::LongRows;
   for (const auto& [heads, most] : {std::pair{64, 64}, {16, 64}, {15, 128}, {8, 128}, {4, 384}, {2, 896}, {1, 1920}}) {
@@ -105,7 +105,7 @@ TEST(LongRows, OfFewHeadsAreMore) {
   }
 }
 
-/// What is summed in which order may not depend on how many rows or sequences there are.
+/// The order of summation must not depend on the number of rows or sequences.
 TEST(LongRows, HaveOneTileForAnyBatch) {
   CacheFacts few = long_rows(), many = long_rows();
   many.rows.assign(9, 300);

@@ -1,4 +1,4 @@
-// attend::merge against float64, on any machine.
+// attend::merge against float64, on any device.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace attend::test {
 
-/// merge() as a machine runs it: it is done when that returns.
+/// Calls merge() as the tested device runs it, and returns when it is done.
 using Merge = std::function<void(std::span<const PartialState>, const Tensor&, const Tensor*, const MergeParams&)>;
 
 struct MergeCase {
@@ -22,7 +22,7 @@ struct MergeCase {
   Shape shape = {2, 3, 7, 40};
   Layout layout = Layout::kBHSD;
   double lse_size = 3;       // standard deviation of lse
-  double share_of_none = 0;  // of the rows of states that saw no key, whose o is NaN
+  double share_of_none = 0;  // fraction of the states' rows that saw no key, whose o is NaN
   bool sinks = false;
   bool sinks_per_batch = false;
   bool lse_base2 = false;
@@ -38,12 +38,12 @@ struct States {
 
 [[nodiscard]] States make_states(const MergeCase& c);
 
-/// Every count of states, every dtype, all options.
+/// Returns cases with every number of states, every dtype and all options.
 [[nodiscard]] std::vector<MergeCase> merge_cases();
 
 void check_merge(const MergeCase& c, const Merge& merge);
 
-// Bits that have to stay, and numbers at the ends of float32.
+// Checks of bits that must not change, and of numbers at the limits of float32.
 
 void check_one_state_keeps_its_bits(const Merge& merge);
 void check_merge_into_a_state(const Merge& merge);

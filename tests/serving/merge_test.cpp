@@ -1,5 +1,5 @@
-// attend::merge against float64: any number of states, dtypes, sinks, both logarithms; states that saw no key; the ends
-// of float32; and that the parts of a decode merge to the whole.
+// attend::merge against float64: any number of states, dtypes, sinks, both logarithms; states that saw no key; the
+// limits of float32. Also checks that the parts of a decode merge to the complete result.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -70,7 +70,7 @@ TEST(Merge, BitsDoNotDependOnThreadsOrNeighbours) {
   expect_same_bits("o", alone, o);
 }
 
-// The keys of a cache in three parts: each alone by decode(), then merged with the sinks, is the whole.
+// Decodes three parts of a cache's keys separately, merges them with the sinks, and compares with a single decode.
 TEST(Merge, PartsOfADecodeAreTheWhole) {
   constexpr std::int64_t kKeys = 300, kHeads = 2, kGroup = 3, kRows = 2, kHeadDim = 32;
   std::mt19937_64 random(4);

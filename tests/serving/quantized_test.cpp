@@ -1,4 +1,4 @@
-// Caches of 8 bits: every element of both types, every rounding, factors of every shape, and what is refused.
+// 8-bit caches: every element of both types, every rounding, factors of every shape, and refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,13 +21,13 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kCodes = 256;
 
-/// A number and the byte that it becomes.
+/// A number and the byte that it is rounded to.
 struct Rounding {
   float number;
   std::uint8_t byte;
 };
 
-/// Every number of the type, every midpoint of two, and the floats next to each.
+/// Returns every number of the type, every midpoint between two, and the floats next to each.
 std::vector<Rounding> roundings_of_e4m3() {
   std::vector<Rounding> all;
   for (int bits = 0; bits <= 0x7e; ++bits) {
@@ -74,7 +74,7 @@ std::vector<Rounding> roundings_of(DType dtype) {
   return dtype == DType::kI8 ? roundings_of_int8() : roundings_of_e4m3();
 }
 
-/// Bit for bit, but for the payload of a NaN.
+/// Compares bitwise, except for the payload of a NaN.
 bool is_same(double a, double b) {
   return std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
@@ -98,7 +98,7 @@ TEST_P(EightBits, EveryTieGoesToTheEvenNeighbour) {
   }
 }
 
-/// The SIMD loops: append writes the bytes that single elements have, in rows of any width.
+/// Tests the SIMD loops: append writes the same bytes as for single elements, in rows of any width.
 TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
   const std::vector<Rounding> all = roundings_of(GetParam());
   for (const std::int64_t cols : {1, 7, 16, 33, 200}) {
@@ -118,7 +118,7 @@ TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
   }
 }
 
-/// The SIMD loops.
+/// Tests the SIMD loops.
 TEST_P(EightBits, DecodeReadsEveryElementExactly) {
   check_every_element(GetParam(), {1, 7, 16, 33, 200, 256}, decode_with("cpu"));
 }
@@ -135,7 +135,7 @@ TEST_P(EightBits, AppendAndDecodeInOneCall) {
   check_eight_bits_in_one_call(GetParam(), cpu_calls());
 }
 
-/// Also by those whose quotients are no numbers, or none of the type.
+/// Includes factors whose quotients are NaN or out of the type's range.
 TEST_P(EightBits, AppendDividesByAnyFactor) {
   const bool is_i8 = GetParam() == DType::kI8;
   const std::uint8_t largest = is_i8 ? 127 : 0x7e, lowest = is_i8 ? 128 : 0xfe, nan = is_i8 ? 0 : 0x7f;
@@ -211,7 +211,7 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});
        }},
-      // Not o where the factors are: it is longer, and what lies behind them differs from run to run.
+      // Shares the other way round: o is longer than the factors, and the memory behind them differs from run to run.
       {"o: shares memory with k_descale", [](DecodeCall& c) { c.cache.k_descale->data = c.o.data; }},
   };
   for (const BadDecode& bad : all) {
@@ -252,7 +252,7 @@ TEST(EightBitRefusals, OfAppendNameTheArgumentAndWriteNothing) {
             "k_descale: append and decode name two, allowed the same one in both");
 }
 
-/// No other call takes the types: each refuses them by name.
+/// No other call supports these types. Each must refuse them by name.
 TEST(EightBitRefusals, OfEveryOtherCall) {
   for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
     const std::string name = dtype_name(dtype);

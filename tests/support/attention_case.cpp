@@ -15,10 +15,10 @@ namespace {
 
 constexpr double kOutlierQ = 448;
 constexpr double kOutlierK = 1880;
-constexpr double kOneHotGap = 30;  // natural-log units between the best key and the others, about
+constexpr double kOneHotGap = 30;  // approximate score gap between the best key and the others, in natural-log units
 constexpr double kMaskDensity = 0.7;
-constexpr double kSinkDeviation = 2;     // of a sink, beside a mean of 1: larger than a row's scores, and smaller
-constexpr double kNoSinkDensity = 0.15;  // heads whose sink is -inf
+constexpr double kSinkDeviation = 2;     // sinks have mean 1: some exceed a row's scores, some do not
+constexpr double kNoSinkDensity = 0.15;  // fraction of heads whose sink is -inf
 
 struct Shapes {
   Shape q, k, v, o, lse;
@@ -46,7 +46,7 @@ Placement placement_of(const AttentionCase& c) {
   return {layout, c.base_offset};
 }
 
-/// q, k and v (or their gradients), as views of one buffer where the layout asks for it and the shapes allow it.
+/// Makes q, k and v (or their gradients), as views of one buffer if the layout requests it and the shapes allow it.
 std::vector<TensorBuffer> make_qkv(const AttentionCase& c, DType dtype) {
   const Shapes s = shapes_of(c);
   const Placement at = placement_of(c);
@@ -72,7 +72,7 @@ class Random {
   std::normal_distribution<double> normal_;
 };
 
-/// Turns each query into a multiple of one key of its head, so that this key wins by about kOneHotGap.
+/// Makes each query a multiple of one key of its head, so that this key's score leads by about kOneHotGap.
 void point_queries_at_keys(const Inputs& in, double scale) {
   const Shape& q = in.q.shape();
   if (in.k.shape()[2] == 0 || scale == 0) return;
@@ -117,7 +117,7 @@ Shape broadcast_shape(const AttentionCase& c, const Broadcast& full) {
   return {full.batch ? c.batch : 1, full.heads ? c.heads_q : 1, full.rows ? c.seqlen_q : 1, c.seqlen_k};
 }
 
-/// In memory that the backend sees.
+/// Copies the sequence offsets to memory that the backend can access.
 std::shared_ptr<std::int32_t> offsets(const std::vector<std::int64_t>& lengths) {
   const auto memory = allocate_tensor_memory((lengths.size() + 1) * sizeof(std::int32_t));
   auto* at = reinterpret_cast<std::int32_t*>(memory.get());
@@ -242,7 +242,8 @@ Outputs make_outputs(const Inputs& in) {
 
 namespace {
 
-/// Where the backend called `compute` wants its tensors. Their memory has to be visible there: set_tensor_memory().
+/// Returns the device on which backend `compute` needs its tensors. It must be able to access their memory: see
+/// set_tensor_memory().
 Device device_of(std::string_view compute) {
   const core::Backend* backend = dispatch::find_backend(compute);
   return {backend == nullptr ? DeviceType::kCPU : backend->device, 0};

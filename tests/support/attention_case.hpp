@@ -1,4 +1,4 @@
-// One attention problem as data: shapes, options and inputs that a test can print, run on any backend and repeat.
+// An attention problem as data: shapes, options and inputs. A test can print it, run it on any backend and repeat it.
 #pragma once
 
 #include <memory>
@@ -13,24 +13,24 @@
 
 namespace attend::test {
 
-/// What the random inputs look like.
+/// Distribution of the random inputs.
 enum class Fill : std::uint8_t {
   kNormal,       // N(0, 1)
   kSmall,        // 0.01 N(0, 1)
   kLarge,        // 5 N(0, 1)
-  kOneHot,       // each query is close to a multiple of one key: attention of one entry near 1
-  kOutlier,      // N(0, 1), with one channel at 448 in q and 1880 in k (seen in real models)
-  kNearUniform,  // k nearly equal for all keys
+  kOneHot,       // each query is nearly a multiple of one key, so one attention probability is near 1
+  kOutlier,      // N(0, 1), except one channel at 448 in q and 1880 in k, as seen in real models
+  kNearUniform,  // all keys are nearly equal
 };
 
-/// Which dimensions of a bias or mask are full; the others have size 1.
+/// Dimensions of a bias or mask that have full size. The other dimensions have size 1.
 struct Broadcast {
   bool batch = true;
   bool heads = true;
   bool rows = true;
 };
 
-/// For covering arrays: 0 is none, 1 to 8 are all that there are.
+/// Numbers the broadcasts for covering arrays: 0 is no tensor, 1 to 8 are the combinations of full dimensions.
 [[nodiscard]] constexpr std::optional<Broadcast> numbered_broadcast(int number) {
   if (number == 0) return std::nullopt;
   const int bits = number - 1;
@@ -49,7 +49,7 @@ struct AttentionCase {
   std::int64_t head_dim = 8;
   std::int64_t head_dim_v = 8;
   std::vector<std::int64_t> varlen_q =
-      {};  // lengths; not empty: packed sequences, and seqlen_q, seqlen_k, batch unused
+      {};  // sequence lengths; if not empty, sequences are packed and seqlen_q, seqlen_k and batch are unused
   std::vector<std::int64_t> varlen_k = {};
 
   std::optional<double> scale = {};
@@ -60,14 +60,14 @@ struct AttentionCase {
   bool alibi = false;
   bool alibi_per_sequence = false;
   std::optional<Broadcast> bias = {};
-  bool dbias = true;  // its gradient is asked for
+  bool dbias = true;  // whether backward computes the bias gradient
   std::optional<Broadcast> mask = {};
   bool sinks = false;
   bool sinks_per_sequence = false;
-  bool dsinks = true;  // their gradient is asked for
+  bool dsinks = true;  // whether backward computes the gradient of the sinks
   double dropout_p = 0;
   bool dlse = false;
-  bool broadcast_dout = false;  // dout with stride 0 in batch, heads and rows
+  bool broadcast_dout = false;  // dout has stride 0 in batch, heads and rows
   bool deterministic = false;
 
   CaseLayout layout = CaseLayout::kBHSD;
@@ -81,27 +81,27 @@ struct AttentionCase {
   }
 };
 
-/// One line that is enough to build the case again.
+/// Describes the case in one line from which it can be rebuilt.
 [[nodiscard]] std::string describe(const AttentionCase& c);
 
-/// What GoogleTest prints for a parameter.
+/// Prints a parameter for GoogleTest.
 inline void PrintTo(const AttentionCase& c, std::ostream* out) {
   *out << describe(c);
 }
 
-/// The tensors that go in.
+/// The input tensors.
 struct Inputs {
   AttentionCase options;
   TensorBuffer q, k, v, dout;
   std::optional<TensorBuffer> bias, mask, slopes, dlse, sinks;
-  std::shared_ptr<std::int32_t> cu_q, cu_k;     // num_sequences + 1 entries each, where packed
-  std::shared_ptr<std::uint64_t> philox_state;  // in half of the cases with dropout: in the place of numbers
+  std::shared_ptr<std::int32_t> cu_q, cu_k;     // num_sequences + 1 entries each, if the sequences are packed
+  std::shared_ptr<std::uint64_t> philox_state;  // set in half of the dropout cases: {seed, offset} in memory
 
-  /// Parameters that point into this object, which must stay where it is while they are used.
+  /// Returns parameters that point into this object. Do not move the object while they are in use.
   [[nodiscard]] Params params(std::string_view compute) const;
 };
 
-/// The tensors that come out. Backward reads o and lse of the same object.
+/// The output tensors. Backward reads o and lse from the same object.
 struct Outputs {
   TensorBuffer o, lse, dq, dk, dv;
   std::optional<TensorBuffer> dbias = {}, dsinks = {};
@@ -109,28 +109,28 @@ struct Outputs {
 
 [[nodiscard]] Inputs make_inputs(const AttentionCase& c);
 
-/// The same numbers in dense float64 tensors: what the truth is computed from.
+/// Returns the same numbers as dense float64 tensors, from which the reference result is computed.
 [[nodiscard]] Inputs as_f64(const Inputs& in);
 
-/// Poisoned outputs of the right shapes, laid out as the case says.
+/// Returns poisoned outputs of the right shapes, in the case's layout.
 [[nodiscard]] Outputs make_outputs(const Inputs& in);
 
-/// The backend decides where: a GPU's calls are waited for, and need memory that it sees (set_tensor_memory). Where it
-/// has no forward, auto's choice gives o and lse.
+/// Run on the backend's device. The calls wait for a GPU to finish. A GPU also needs memory that it can access
+/// (set_tensor_memory). If the backend has no forward, `auto` picks the one that computes o and lse for backward.
 void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse = true);
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute);
 
-/// Until the calls of a GPU's backend are done.
+/// Waits until the GPU backend's calls are done.
 void wait_for(std::string_view compute);
 
-/// Has the backend a backward?
+/// Returns whether the backend has a backward.
 [[nodiscard]] bool has_backward(std::string_view compute);
 
-/// The calls of a problem, whose memory `in` and `out` own: run_forward's and run_backward's.
+/// Build the calls that run_forward and run_backward make. `in` and `out` own the memory of the calls.
 [[nodiscard]] ForwardCall forward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
 [[nodiscard]] BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
 
-/// make_outputs, run_forward, and run_backward where there is one.
+/// Calls make_outputs, run_forward and, if the backend has a backward, run_backward.
 [[nodiscard]] Outputs run(const Inputs& in, std::string_view compute);
 
 }  // namespace attend::test

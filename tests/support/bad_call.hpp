@@ -1,4 +1,5 @@
-// A call to spoil, and what its refusal has to be: one line that names the argument, with nothing written.
+// A valid call that tests make invalid. The library must refuse it with one line that names the argument, and write
+// nothing.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,9 +15,9 @@ namespace attend::test {
 
 inline constexpr Shape kQ = {2, 4, 3, 8}, kK = {2, 2, 5, 8}, kV = {2, 2, 5, 6}, kO = {2, 4, 3, 6}, kLse = {2, 4, 3, 1};
 inline constexpr Shape kScores = {2, 4, 3, 5}, kSinks = {2, 4, 1, 1};
-inline constexpr std::int64_t kHuge = std::int64_t{1} << 31;  // one more than the largest size
+inline constexpr std::int64_t kHuge = std::int64_t{1} << 31;  // the largest size plus 1
 
-/// A call that is right, until spoilt.
+/// A call that is valid until a test changes it.
 struct Call {
   TensorBuffer buffers[9] = {{DType::kF32, kO}, {DType::kF32, kQ}, {DType::kF32, kK},
                              {DType::kF32, kV}, {DType::kF32, kO}, {DType::kF32, kLse},
@@ -32,7 +33,7 @@ struct Call {
   Params params = {};
   BackwardExtras extras = {};
 
-  /// Packed: two sequences, 1 + 2 queries and 2 + 3 keys.
+  /// Packs two sequences: 1 + 2 query rows and 2 + 3 keys.
   void pack() {
     for (Tensor* t : {&dout, &q, &k, &v, &o, &lse, &dq, &dk, &dv}) t->shape[0] = 1;
     cu_q = {0, 1, 3};
@@ -66,7 +67,7 @@ enum Pass : std::uint8_t { kBoth, kBackwardOnly };
 struct BadInput {
   const char* name;
   std::function<void(Call&)> spoil;
-  std::vector<std::string> message;  // parts of it
+  std::vector<std::string> message;  // substrings of the message
   Pass pass = kBoth;
   ErrorCode code = ErrorCode::kInvalidArgument;
 };

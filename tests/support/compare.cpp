@@ -24,7 +24,7 @@ Class class_of(double x) {
   return Class::kFinite;
 }
 
-/// |a - b|; 0 where both are the same infinity or both NaN, infinity where their classes differ.
+/// Returns |a - b|, 0 if both are NaN or the same infinity, and infinity if their classes differ.
 double distance(double a, double b) {
   if (class_of(a) != class_of(b)) return INFINITY;
   return class_of(a) == Class::kFinite ? std::abs(a - b) : 0.0;
@@ -44,7 +44,7 @@ std::string position(const Shape& shape, std::size_t at) {
   return text;
 }
 
-/// One line per position, worst first.
+/// Lists the worst positions, one line each, worst first.
 std::string worst_positions(const Comparand& c, const std::vector<double>& ratio) {
   std::vector<std::size_t> order(ratio.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -64,7 +64,7 @@ std::string worst_positions(const Comparand& c, const std::vector<double>& ratio
   return text;
 }
 
-/// Errors of one block of rows: the result's, the standard's, and what roundings alone allow.
+/// Errors of one block of rows: of the result, of the standard, and from rounding alone.
 struct BlockErrors {
   double error = 0, standard = 0, noise = 0, largest = 0;  // maxima
   double error_sum = 0, standard_sum = 0, noise_sum = 0;   // sums of squares
@@ -84,7 +84,7 @@ struct BlockErrors {
     ++count;
   }
 
-  /// The rounding of the output itself, and of what was rounded on the way.
+  /// Allows the rounding of the output and of intermediate values.
   [[nodiscard]] double budget(const Comparand& c) const {
     return c.factor * standard + noise + unit_roundoff(c.dtype) * std::max(largest, min_normal(c.dtype));
   }
@@ -98,7 +98,7 @@ struct BlockErrors {
   }
 };
 
-/// Deviation from 1 of the slope of result against truth, over what is allowed. 0 for small tensors.
+/// Returns the slope's deviation from 1 (result against truth), divided by the allowed deviation. 0 for small tensors.
 double slope_ratio(const Comparand& c) {
   const StandardTensor& standard = c.for_slope != nullptr ? *c.for_slope : c.standard;
   double cross = 0, square = 0, standard_cross = 0, standard_error = 0, bound = 0;
@@ -114,16 +114,16 @@ double slope_ratio(const Comparand& c) {
     count += t != 0;
   }
   if (count < kSlopeMinElements) return 0;
-  // Errors within a row may share a cause (LSE, delta), so the standard error is not better than that of the rows.
+  // Errors within a row may share a cause (LSE, delta), so rows, not elements, count as independent samples.
   const double row_correlation = std::sqrt(static_cast<double>(standard.shape[3]));
   const double sigma = std::sqrt(standard_error) * row_correlation / square;
-  const double smallest = 0x1p-1000;  // 0 / 0 is not a failure
+  const double smallest = 0x1p-1000;  // avoids a failure from 0 / 0
   const double allowed =
       2 * std::abs(standard_cross / square) + kSlopeSigmas * sigma + bound / square + c.slope_floor + smallest;
   return std::abs(cross / square) / allowed;
 }
 
-/// Of `left` rows of a head, those that are compared together.
+/// Returns how many of the head's `left` remaining rows form the next block.
 std::size_t rows_of_block(std::size_t left) {
   return left < kRowsPerBlock + kFewRows ? left : kRowsPerBlock;
 }
@@ -206,14 +206,14 @@ Comparison compare_lse(const std::vector<double>& lse, const std::vector<double>
 
 namespace {
 
-/// What results are held against.
+/// The values that results are compared with.
 struct Expectation {
   Outputs truth;
   Standard standard;
-  std::optional<Standard> rounded;  // KeptP::kRounded
+  std::optional<Standard> rounded;  // standard with KeptP::kRounded
 };
 
-/// Everything that the truth depends on, as bytes.
+/// Returns everything that the truth depends on, as bytes.
 std::string content_of(const Inputs& in) {
   std::string content = describe(in.options);
   const auto add = [&content](const TensorBuffer& t) {
@@ -227,13 +227,13 @@ std::string content_of(const Inputs& in) {
   return content;
 }
 
-/// Kernels in which p and the products' sums do not fit registers side by side. Their errors are held to the same
-/// budgets as all others'; only the slope may be that of a standard which rounds p as well.
+/// In these kernels p and the accumulators do not fit in registers together, so p is rounded. Their error budgets are
+/// the same as for other kernels. Only the slope check uses a standard that rounds p as well.
 KeptP kept_p_of(std::string_view compute) {
   return compute == "sm90_backward" ? KeptP::kRounded : KeptP::kFloat;
 }
 
-/// The last one is kept: several backends are usually asked about one case after another.
+/// Caches the last expectation, because tests usually run several backends on the same case in sequence.
 std::shared_ptr<const Expectation> expectation_of(const Inputs& in, KeptP kept) {
   static std::mutex mutex;
   static std::string last_content;

@@ -8,7 +8,7 @@ namespace attend::test {
 
 bool visible_by_rule(bool causal, std::int64_t window_left, std::int64_t window_right, std::int64_t seqlen_q,
                      std::int64_t seqlen_k, std::int64_t i, std::int64_t j) {
-  // Positive: the key lies after the query, when the ends of both sequences are aligned.
+  // Positive if the key comes after the query when the ends of both sequences are aligned.
   const std::int64_t ahead = (j - (seqlen_k - 1)) - (i - (seqlen_q - 1));
   if (causal && ahead > 0) return false;
   if (window_right >= 0 && ahead > window_right) return false;

@@ -1,7 +1,7 @@
-// A second formulation of attention, written from the mathematics and not from the library: whole matrices, a boolean
-// visibility matrix from first principles, softmax without subtracting the maximum (the exponent range of long double
-// is wide enough), and a backward through the explicit Jacobian of the softmax, J = diag(p) - p p^T. A sink is one more
-// entry of that softmax, which has a row in J and no value.
+// A second implementation of attention, written from the mathematics and independent of the library. It uses full
+// matrices and a boolean visibility matrix from first principles. Its softmax does not subtract the maximum, because
+// the exponent range of long double is wide enough. Its backward uses the explicit Jacobian of the softmax, J = diag(p)
+// - p p^T. A sink is one more entry of that softmax: it has a row in J and no value.
 //
 // `Real` is long double for values, or Dual for directional derivatives.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace attend::test {
 
-/// A number with a derivative along one direction: forward-mode differentiation.
+/// A number with its derivative along one direction, for forward-mode differentiation.
 struct Dual {
   long double value = 0;
   long double tangent = 0;
@@ -42,24 +42,24 @@ inline Dual tanh(Dual x) {
 template <class Real>
 using Grid = std::vector<std::vector<Real>>;  // [row][col]
 
-/// One query head of one sequence with its key head. bias, visible and keep are seqlen_q x seqlen_k.
+/// One query head of one sequence with its key head. bias, visible and keep have shape (seqlen_q, seqlen_k).
 template <class Real>
 struct DenseHead {
   Grid<Real> q, k, v, bias;
   Grid<bool> visible;
-  Grid<long double> constant;  // alibi: added to the score
-  Grid<long double> keep;      // dropout: 0 or 1/(1-p)
+  Grid<long double> constant;  // ALiBi term, added to the score
+  Grid<long double> keep;      // dropout factor: 0 or 1/(1-p)
   long double scale = 1;
   long double softcap = 0;
-  std::optional<Real> sink = {};  // none: also where it is -inf
+  std::optional<Real> sink = {};  // no value: no sink; a sink of -inf is also stored as no value
 };
 
 template <class Real>
 struct DenseForward {
   Grid<Real> o, p, raw;  // raw: scale <q, k> before the soft cap
   std::vector<Real> lse;
-  std::vector<bool> empty;   // rows that see no key and have no sink; their lse is not set
-  std::vector<Real> p_sink;  // of each row
+  std::vector<bool> empty;   // rows without a visible key or a sink; their lse is not set
+  std::vector<Real> p_sink;  // one per row
 };
 
 template <class Real>
@@ -93,28 +93,28 @@ DenseForward<Real> dense_forward(const DenseHead<Real>& h) {
 }
 
 struct DenseGradients {
-  Grid<long double> dq, dk, dv, ds;  // ds: gradient of the score after the soft cap, that is of the bias
+  Grid<long double> dq, dk, dv, ds;  // ds: gradient of the score after the soft cap, which equals the bias gradient
   long double dsink = 0;
 };
 
-/// Gradients of sum(dout * o) + sum(dlse * lse).
+/// Returns the gradients of sum(dout * o) + sum(dlse * lse).
 DenseGradients dense_backward(const DenseHead<long double>& h, const Grid<long double>& dout,
                               const std::vector<long double>& dlse);
 
-/// The head of a sequence of the inputs, by index arithmetic of its own.
+/// Returns one head of a sequence of the inputs. Its index arithmetic is independent of the library's.
 [[nodiscard]] DenseHead<long double> dense_head(const Inputs& in, std::int64_t sequence, std::int64_t head);
 
-/// Rows [first, first + count) of a (batch, head) of a tensor.
+/// Returns rows [first, first + count) of one (batch, head) of a tensor.
 [[nodiscard]] Grid<long double> rows_of(const TensorBuffer& t, std::int64_t batch, std::int64_t head,
                                         std::int64_t first, std::int64_t count);
 
-/// Where a sequence lies in the tensors.
+/// Position of a sequence in the tensors.
 struct Span {
   std::int64_t batch, q_first, q_count, k_first, k_count;
 };
 [[nodiscard]] Span span_of(const AttentionCase& c, std::int64_t sequence);
 
-/// Does row i see key j under the causal and window options, said as a boolean rule.
+/// Returns whether query row i sees key j under the causal and window options, as a boolean formula.
 [[nodiscard]] bool visible_by_rule(bool causal, std::int64_t window_left, std::int64_t window_right,
                                    std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t i, std::int64_t j);
 

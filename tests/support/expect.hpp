@@ -1,4 +1,4 @@
-// Expectations about two results: the same bits, or near each other.
+// Expectations about two results: equal bits or nearly equal values.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,14 +11,15 @@
 
 namespace attend::test {
 
-/// Largest finite magnitude.
+/// Returns the largest finite magnitude.
 [[nodiscard]] inline double largest_magnitude(const std::vector<double>& x) {
   double largest = 0;
   for (const double value : x) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0.0);
   return largest;
 }
 
-/// |got - want| <= tolerance * max(largest |want|, least) everywhere; NaN and infinities in the same places.
+/// Expects |got - want| <= tolerance * max(largest |want|, least) everywhere, and NaN and infinities at the same
+/// positions.
 inline void expect_near(const char* name, const std::vector<double>& got, const std::vector<double>& want,
                         double tolerance, double least = 0) {
   ASSERT_EQ(got.size(), want.size()) << name;
@@ -32,7 +33,7 @@ inline void expect_near(const char* name, const std::vector<double>& got, const 
   }
 }
 
-/// The same bytes in every element.
+/// Expects the same bytes in every element.
 inline void expect_same_bits(const char* name, const TensorBuffer& got, const TensorBuffer& want) {
   ASSERT_EQ(got.shape(), want.shape()) << name;
   if (got.bytes() == want.bytes()) return;
@@ -67,14 +68,14 @@ inline void expect_near(const Outputs& got, const Outputs& want, double toleranc
   if (want.dsinks) expect_near("dsinks", got.dsinks->values(), want.dsinks->values(), tolerance);
 }
 
-/// A new dense buffer whose elements are make(b, h, row, col).
+/// Returns a new dense buffer whose elements are make(b, h, row, col).
 [[nodiscard]] inline TensorBuffer made(DType dtype, const Shape& shape, const TensorBuffer::Make& make) {
   TensorBuffer t(dtype, shape);
   t.generate(make);
   return t;
 }
 
-/// A dense copy.
+/// Returns a dense copy.
 [[nodiscard]] inline TensorBuffer copy_of(const TensorBuffer& t) {
   return made(t.dtype(), t.shape(), [&](auto b, auto h, auto row, auto col) { return t.at(b, h, row, col); });
 }

@@ -43,7 +43,8 @@ void* compiled(const TemporaryFolder& folder, const std::string& text, const std
   std::string includes;
   for (const fs::path& include : include_folders) includes += fmt::format(" -I'{}'", include.string());
   const char* wish = std::getenv("CXX");
-  // longjmp() between fibers is what _FORTIFY_SOURCE takes for an error. A cache would keep files for ever.
+  // _FORTIFY_SOURCE reports longjmp() between fibers as an error, so it is off. ccache is off because it would keep the
+  // files.
   const std::string command = fmt::format(
       "CCACHE_DISABLE=1 TMPDIR='{0}' {1} -std=c++20 -O1 -ffp-contract=off -w -U_FORTIFY_SOURCE -fvisibility=hidden "
       "-fPIC -shared -I'{0}'{2} '{0}/program.cpp' -o '{3}' > '{4}' 2>&1",

@@ -1,4 +1,4 @@
-// Programs that a test writes, compiled by the machine's compiler and loaded.
+// Compiles programs that a test generates with the machine's compiler, and loads them.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@ namespace attend::test {
 [[nodiscard]] std::string read_text(const std::filesystem::path& path);
 void write_text(const std::filesystem::path& path, const std::string& text);
 
-/// Removed with all that is in it, unless ATTEND_TEST_KEEP_COMPILED is set.
+/// A folder that the destructor removes with its contents, unless ATTEND_TEST_KEEP_COMPILED is set.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -23,8 +23,9 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// A C++20 program as a library in this process: what dlopen() gives. The compiler is $CXX, else c++. Products and sums
-/// are rounded one by one. @throws std::runtime_error with the compiler's words.
+/// Compiles a C++20 program as a shared library, loads it and returns dlopen()'s handle. The compiler is $CXX, or c++
+/// if unset. Products and sums are rounded separately, without fused multiply-add. @throws std::runtime_error with the
+/// compiler's messages.
 [[nodiscard]] void* compiled(const TemporaryFolder& folder, const std::string& text,
                              const std::vector<std::filesystem::path>& include_folders);
 

@@ -1,4 +1,4 @@
-// Problems whose rows have one large bias on all keys, and what holds for them.
+// Problems whose rows have one large bias on all keys, and a property that holds for them.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace attend::test {
 
-/// One bias for all keys of every second row. Slices of longer rows keep the case's head_dim.
+/// Gives every second row the same large bias on all keys. The sliced layout keeps the case's head_dim.
 [[nodiscard]] inline Inputs with_common_bias(DType dtype, double bias, AttentionCase c = {}) {
   c.dtype = dtype;
   c.heads_q = 2;
@@ -23,7 +23,7 @@ namespace attend::test {
   return in;
 }
 
-/// Sum of each of a head's columns.
+/// Returns the sum of each column of a head.
 [[nodiscard]] inline std::vector<double> column_sums(const TensorBuffer& t, std::int64_t head) {
   std::vector<double> sums(static_cast<std::size_t>(t.shape()[3]));
   for (std::int64_t row = 0; row < t.shape()[2]; ++row) {
@@ -32,8 +32,9 @@ namespace attend::test {
   return sums;
 }
 
-/// p of a row sums to 1, so the sum of dv over keys is that of dout over rows. No other oracle will do: the standard
-/// implementation takes p from lse too. Of with_common_bias(), whose two query heads share the keys.
+/// Each row of p sums to 1, so the sum of dv over keys equals the sum of dout over rows. The standard implementation
+/// cannot check this, because it computes p from lse too. `in` is from with_common_bias(), whose two query heads share
+/// the keys.
 inline void expect_rows_of_p_sum_to_one(const Inputs& in, const Outputs& out) {
   std::vector<double> want = column_sums(in.dout, 0);
   const std::vector<double> second = column_sums(in.dout, 1);

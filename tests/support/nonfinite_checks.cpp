@@ -15,7 +15,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// 1 batch entry, 2 query heads on 1 key head, causal: row i sees the keys j <= i + 61.
+/// 1 batch entry, 2 query heads on 1 key head, causal: query row i sees the keys j <= i + 61.
 AttentionCase base_case(DType dtype) {
   return {.dtype = dtype,
           .batch = 1,
@@ -32,7 +32,7 @@ bool sees(std::int64_t i, std::int64_t j) {
   return j <= i + 61;
 }
 
-/// NaN exactly where touched(head, row, col) says; elsewhere the numbers of `clean`.
+/// Expects NaN exactly where touched(head, row, col) is true, and the numbers of `clean` elsewhere.
 template <class Touched>
 void expect_nan_exactly(const char* name, const TensorBuffer& got, const TensorBuffer& clean, DType dtype,
                         Touched touched) {
@@ -58,7 +58,7 @@ void value_reaches_its_column_of_rows_that_see_it(const std::string& compute, DT
   expect_nan_exactly("o", out.o, clean.o, dtype, [](auto, auto row, auto col) { return sees(row, 100) && col == 5; });
   expect_nan_exactly("lse", out.lse, clean.lse, dtype, [](auto...) { return false; });
   expect_nan_exactly("dv", out.dv, clean.dv, dtype, [](auto...) { return false; });  // dv does not depend on v
-  // delta of the rows that see key 100 is NaN, and with it all of their ds; those rows see some keys only.
+  // delta is NaN in the rows that see key 100, and so are all their ds. Those rows see only some of the keys.
   expect_nan_exactly("dq", out.dq, clean.dq, dtype, seen);
   expect_nan_exactly("dk", out.dk, clean.dk, dtype, [](auto...) { return true; });  // row 69 sees every key
 }
@@ -149,7 +149,7 @@ void dropped_values_are_not_added(const std::string& compute, DType dtype) {
   EXPECT_LT(finite, c.seqlen_q * 3 / 4);
 }
 
-// +inf as a score makes its row NaN (inf - inf); -inf takes the key out of the row.
+// A score of +inf makes its row NaN (inf - inf). A score of -inf hides the key from the row.
 void infinite_scores(const std::string& compute, DType dtype) {
   AttentionCase c = base_case(dtype);
   c.causal = false;
@@ -210,10 +210,10 @@ void sink_reaches_its_head(const std::string& compute, DType dtype) {
                                         {"dsinks", &*out.dsinks, &*clean.dsinks}}) {
     expect_nan_exactly(name, *got, *want, dtype, of_its_head);
   }
-  expect_nan_exactly("dk", out.dk, clean.dk, dtype, [](auto...) { return true; });  // a sum over both heads
+  expect_nan_exactly("dk", out.dk, clean.dk, dtype, [](auto...) { return true; });  // dk sums over both heads
 }
 
-// Of one that is -inf there is nothing, of one that is inf nothing else.
+// A sink of -inf has no effect. A sink of +inf takes the full probability of its rows.
 void infinite_sinks(const std::string& compute, DType dtype) {
   AttentionCase c = base_case(dtype);
   c.dlse = true;
@@ -238,7 +238,7 @@ void infinite_sinks(const std::string& compute, DType dtype) {
   }
 }
 
-// Whatever the place and the option, NaN and infinities stand where they stand in the float64 reference.
+// NaN and infinities are at the same positions as in the float64 reference, for every tensor and option.
 void classes_agree_with_the_reference(const std::string& compute, DType dtype) {
   struct Plant {
     const char* tensor;

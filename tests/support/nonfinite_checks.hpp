@@ -1,5 +1,5 @@
-// NaN and infinities reach exactly the results that depend on them; what is masked or padded is never read: as checks
-// that any backend with every option can be put to.
+// Checks for any backend and every option: NaN and infinities reach exactly the results that depend on them, and masked
+// or padded elements are never read.
 #pragma once
 
 #include <ostream>
@@ -10,11 +10,11 @@
 
 namespace attend::test {
 
-/// Reports failures to GoogleTest.
+/// One check. Failures are reported to GoogleTest.
 struct NonFiniteCheck {
   const char* name;
   void (*check)(const std::string& compute, DType dtype);
-  bool against_reference;  ///< compares with the reference, which has nothing to learn from it
+  bool against_reference;  ///< compares with the reference, so running it on the reference itself checks nothing
 };
 
 inline void PrintTo(const NonFiniteCheck& check, std::ostream* out) {

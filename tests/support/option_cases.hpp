@@ -1,4 +1,4 @@
-// Small problems that together use every option: for checks that cost too much for large ones.
+// Small problems that together use every option, for checks that are too slow for large problems.
 #pragma once
 
 #include <vector>
@@ -7,12 +7,12 @@
 
 namespace attend::test {
 
-/// with(change) for each of some changes to a problem that has no sinks.
+/// Calls with(change) for several changes to a problem without sinks.
 template <class With>
 void sink_cases(const With& with) {
   with([](AttentionCase& c) { c.sinks = true; });
   with([](AttentionCase& c) { c.sinks = c.sinks_per_sequence = true, c.heads_q = 6, c.dlse = false; });
-  with([](AttentionCase& c) { c.sinks = true, c.causal = true, c.seqlen_q = 7; });  // rows that see nothing
+  with([](AttentionCase& c) { c.sinks = true, c.causal = true, c.seqlen_q = 7; });  // the first rows see no key
   with([](AttentionCase& c) {
     c.varlen_q = {3, 0, 2, 4}, c.varlen_k = {2, 4, 0, 5}, c.sinks = c.sinks_per_sequence = true;
   });
@@ -22,7 +22,7 @@ void sink_cases(const With& with) {
   });
 }
 
-/// The plain problem, then one problem per option and a few combinations, all of `dtype`.
+/// Returns a problem without options, one problem per option and a few combinations, all of `dtype`.
 [[nodiscard]] inline std::vector<AttentionCase> option_cases(DType dtype) {
   const AttentionCase plain = {.dtype = dtype,
                                .batch = 2,
@@ -49,7 +49,7 @@ void sink_cases(const With& with) {
   with([](AttentionCase& c) { c.scale = -0.4; });
   with([](AttentionCase& c) { c.scale = 0.0; });
   with([](AttentionCase& c) { c.causal = true; });
-  with([](AttentionCase& c) { c.causal = true, c.seqlen_q = 7; });  // the first two rows see nothing
+  with([](AttentionCase& c) { c.causal = true, c.seqlen_q = 7; });  // the first two rows see no key
   with([](AttentionCase& c) { c.window_left = 1; });
   with([](AttentionCase& c) { c.window_right = 1, c.seqlen_q = 6; });
   with([](AttentionCase& c) { c.window_left = 1, c.window_right = 0; });

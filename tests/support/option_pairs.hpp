@@ -1,5 +1,5 @@
-// Problems in which every pair of values of every two options appears: what a backend that claims every option has to
-// pass.
+// Problems in which every pair of values of every two options appears. A backend that claims every option must pass
+// them.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace attend::test {
 
-/// The cases, in a fixed order; under slow sanitizers every ATTEND_TEST_STRIDE-th. $ATTEND_TEST_SEED changes the
-/// numbers.
+/// Returns the cases in a fixed order. Slow sanitizer builds keep every ATTEND_TEST_STRIDE-th case. $ATTEND_TEST_SEED
+/// changes the random numbers.
 [[nodiscard]] const std::vector<AttentionCase>& option_pair_cases();
 
-/// Number of compatible pairs that none of the cases (without a stride) holds: 0.
+/// Returns the number of compatible pairs that no case contains (at stride 1). Must be 0.
 [[nodiscard]] int uncovered_option_pairs();
 
 }  // namespace attend::test

@@ -1,4 +1,4 @@
-// What a call is refused with.
+// Captures the message with which the library refuses a call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 
 namespace attend::test {
 
-/// The message of the Error that `call` throws, one line about an argument that is wrong; "" if it
-/// throws none.
+/// Returns the message of the Error that `call` throws, or "" if it throws none. The message must be one line about an
+/// invalid argument.
 template <class Call>
 std::string refusal(const Call& call) {
   try {

@@ -24,7 +24,7 @@ StandardTensor make_result(const Shape& shape) {
   return {shape, std::vector<double>(n), std::vector<double>(n), std::vector<double>(n)};
 }
 
-/// Puts a head's rows at (batch, head, first_row) of the whole tensor.
+/// Copies a head's rows to (batch, head, first_row) of the full tensor.
 void place(StandardTensor& t, const Accumulator& a, DType dtype, std::int64_t batch, std::int64_t head,
            std::int64_t first_row) {
   const double u = unit_roundoff(dtype);
@@ -39,7 +39,7 @@ void place(StandardTensor& t, const Accumulator& a, DType dtype, std::int64_t ba
   }
 }
 
-/// S of one head, with how it came about.
+/// Score matrix S of one head, with the values needed for its error bounds.
 struct ScoreMatrix {
   ScoreMatrix(const Problem& p, const Sequence& s, std::int64_t head, const Floats& q, const Floats& k)
       : value(q.rows, k.rows, -kInfinity),
@@ -69,7 +69,7 @@ struct ScoreMatrix {
       const float t = std::tanh(score / cap);
       score = cap * t;
       slope.at(i, j) = 1 - t * t;
-      size = slope.at(i, j) * size + 2 * cap;  // what is left of the product's error, and the rounding of tanh
+      size = slope.at(i, j) * size + 2 * cap;  // remaining error of the product, plus the rounding of tanh
     }
     if (p.bias) {
       const auto bias = static_cast<float>(core::load(*p.bias, s.batch, head, i, j));
@@ -112,9 +112,9 @@ struct HeadData {
   Floats q, k, v, dout;
   ScoreMatrix scores;
   Floats lse;
-  Floats largest;  // magnitude of what a row's lse is made of
+  Floats largest;  // largest magnitude among the terms of a row's lse
   Floats o;        // rounded to the dtype
-  float sink;      // -inf: none
+  float sink;      // -inf means no sink
 };
 
 void forward_head(const Problem& p, HeadData& h, Standard& out) {
@@ -125,7 +125,7 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     const float* s = h.scores.value.row(i);
     const float row_max = h.k.rows == 0 ? h.sink : std::max(*std::max_element(s, s + h.k.rows), h.sink);
     const bool has_sink = h.sink != -kInfinity;
-    float row_sum = !has_sink ? 0 : h.sink == row_max ? 1 : std::exp(h.sink - row_max);  // also of two infinities
+    float row_sum = !has_sink ? 0 : h.sink == row_max ? 1 : std::exp(h.sink - row_max);  // also for two infinities
     float largest = has_sink ? std::abs(h.sink) : 0;
     for (std::int64_t j = 0; j < h.k.rows && row_max != -kInfinity; ++j) {
       row_sum += std::exp(s[j] - row_max);
@@ -136,7 +136,7 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     h.largest.at(i, 0) = largest;
     const float columns = is_half(dtype) ? static_cast<float>(h.q.cols) / kLseColumns : 0;
     lse.bound.at(i, 0) = largest * std::max(1.0f, columns);
-    // The keys' lse is rounded to f32 first.
+    // An implementation may merge the sink into an lse of the keys that was already rounded to f32.
     const float merging = has_sink && h.sink != kInfinity ? std::abs(h.lse.at(i, 0)) : 0;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
       if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0) continue;  // a dropped value is not read: 0 * NaN is NaN
@@ -150,7 +150,7 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
   place(out.lse, lse, DType::kF32, h.s.batch, h.head, h.s.q_begin);
 }
 
-/// Gradients of the bias for all heads, in the bias's own shape.
+/// Gradients of the bias for all heads, in the bias's shape.
 struct BiasGradient {
   explicit BiasGradient(const Problem& p) : shape(p.dbias->shape), sums(shape[0] * shape[1] * shape[2], shape[3]) {}
 
@@ -174,14 +174,14 @@ struct SinkGradient {
         sums(shape[0] * shape[1], 1),
         common(shape[0] * shape[1], 1) {}
 
-  /// A row's p_sink (dlse - delta). step: of delta's rounding, in units of the dtype's.
+  /// Adds a row's p_sink (dlse - delta). `step` is the rounding error of delta in units of the dtype's roundoff.
   void add(const HeadData& h, std::int64_t i, const Dot& delta, float dlse, float step) {
     const std::int64_t entry = (shape[0] == 1 ? 0 : h.s.index) * shape[1] + h.head;
     const float lse = h.lse.at(i, 0);
     if (h.sink == -kInfinity) return;
     const float p_sink = std::exp(h.sink - lse);
     sums.value.at(entry, 0) += p_sink * (dlse - delta.value);
-    // Rows that are alike, under a dout that is, round alike: their errors add up.
+    // If all rows of dout are equal, equal rows round equally and their errors add up.
     (alike ? common : sums.walk).at(entry, 0) += alike ? p_sink * step : p_sink * step * p_sink * step;
     sums.bound.at(entry, 0) += p_sink * (delta.magnitude + std::abs(dlse)) * (1 + h.largest.at(i, 0) + std::abs(lse));
   }
@@ -197,12 +197,12 @@ struct SinkGradient {
   }
 
   Shape shape;
-  bool alike;  // dout is that of one row
+  bool alike;  // every row of dout is the same memory
   Accumulator sums;
   Floats common;
 };
 
-/// Those of the options: null where they are not asked for.
+/// Gradients of optional inputs. Null if not requested.
 struct OptionGradients {
   BiasGradient* dbias;
   SinkGradient* dsinks;
@@ -221,7 +221,7 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
     const float dlse = p.dlse ? static_cast<float>(core::load(core::q_matrix(*p.dlse, h.s, h.head), i, 0)) : 0;
     const Dot delta(h.dout.row(i), h.o.row(i), h.v.cols);
     float delta_walk = 0;                      // O was rounded to the dtype
-    float p_walk = delta.value * delta.value;  // so was P, for O; where a row is alike, in the same direction
+    float p_walk = delta.value * delta.value;  // rounding of P for O; equal entries of a row round alike
     for (std::int64_t c = 0; c < h.v.cols; ++c) {
       delta_walk += std::pow(h.dout.at(i, c) * h.o.at(i, c), 2.0F);
       p_walk += std::pow(h.dout.at(i, c) * tiny, 2.0F);
@@ -231,7 +231,7 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
       const float keep = h.scores.keep.at(i, j);
       const float slope = h.scores.slope.at(i, j);
       const float prob = std::exp(h.scores.value.at(i, j) - lse);
-      const float flushed = prob < std::numeric_limits<float>::min() ? 1 / kF32Roundoff : 0;  // GPUs make 0 of these
+      const float flushed = prob < std::numeric_limits<float>::min() ? 1 / kF32Roundoff : 0;  // GPUs flush these to 0
       const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse) + flushed;           // lse is rounded to f32
       const Dot dp = dots.at(j);
       const float kept_dp = keep == 0 ? 0 : keep * dp.value;

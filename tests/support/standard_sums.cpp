@@ -4,8 +4,9 @@
 
 namespace attend::test {
 
-// Most of the GPU tests' time is spent in two loops: they are compiled for wider vectors too, and the processor's are
-// taken. Not contracted (tests/CMakeLists.txt), they give the same bits in each form.
+// The GPU tests spend most of their time in two loops. These are compiled for several vector widths, and the widest
+// that the processor supports is used. They are compiled without contraction (tests/CMakeLists.txt), so every version
+// gives the same bits.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define ATTEND_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

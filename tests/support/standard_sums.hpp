@@ -1,4 +1,4 @@
-// The sums of the frozen standard, with what each may err by: dense float matrices and their products.
+// The sums of the frozen standard and their error bounds, on dense float matrices.
 #pragma once
 
 #include <cmath>
@@ -31,7 +31,7 @@ struct Floats {
   std::vector<float> values;
 };
 
-/// <a, b>, and the sum of the magnitudes of its terms.
+/// The product <a, b>, and the sum of the magnitudes of its terms.
 struct Dot {
   float value = 0;
   float magnitude = 0;
@@ -44,15 +44,15 @@ struct Dot {
 
 constexpr std::int64_t kSide = 32;
 
-/// value[s] = <a, b_s> and magnitude[s] = sum_c |a_c b_sc| of kSide vectors that lie column by column.
+/// Computes value[s] = <a, b_s> and magnitude[s] = sum_c |a_c b_sc| for kSide vectors whose columns are interleaved.
 void dots(const float* a, const float* b, std::int64_t cols, float* value, float* magnitude);
 
-/// to += factor * x, walk += (step * x)^2, bound += error * |x|
+/// Computes to += factor * x, walk += (step * x)^2 and bound += error * |x|.
 void add_scaled(float* __restrict to, float* __restrict walk, float* __restrict bound, const float* __restrict x,
                 std::int64_t n, float factor, float step, float error);
 
-/// Products of a row with the rows of a matrix, many side by side: each is summed in the order of the columns, like a
-/// Dot, so that nothing but the time that it takes is another.
+/// Products of one row with the rows of a matrix, kSide at a time. Each is summed in the order of the columns, so it
+/// has the same bits as a Dot and is only faster.
 class DotsOfRow {
  public:
   explicit DotsOfRow(const Floats& b)
@@ -62,12 +62,12 @@ class DotsOfRow {
     }
   }
 
-  /// The row of the products that follow.
+  /// Sets the row for the products that follow.
   void begin(const float* a) {
     a_ = a;
     group_ = -1;
   }
-  /// <a, row j>
+  /// Returns <a, row j>.
   [[nodiscard]] Dot at(std::int64_t j) {
     if (j / kSide != group_) {
       group_ = j / kSide;
@@ -80,17 +80,17 @@ class DotsOfRow {
   float* group(std::int64_t index) { return packed_.data() + index * kSide * cols_; }
 
   std::int64_t cols_;
-  std::vector<float> packed_;  // (groups, columns, kSide rows)
+  std::vector<float> packed_;  // shape (groups, columns, kSide rows)
   const float* a_ = nullptr;
-  std::int64_t group_ = -1;  // whose products these are:
+  std::int64_t group_ = -1;  // group whose products are cached below
   float value_[kSide] = {}, magnitude_[kSide] = {};
 };
 
-/// One head's result with its two error scales; `walk` holds squares until the end.
+/// One head's result with its two error scales. `walk` holds squares until place() takes the root.
 struct Accumulator {
   Accumulator(std::int64_t rows, std::int64_t cols) : value(rows, cols), walk(rows, cols), bound(rows, cols) {}
 
-  /// row += factor * x, where factor carries a rounding error of u * step and an f32 error of `error`.
+  /// Computes row += factor * x. The factor has a rounding error of u * step and an f32 error of `error`.
   void add(std::int64_t row, float factor, float step, float error, const float* x) {
     add_scaled(value.row(row), walk.row(row), bound.row(row), x, value.cols, factor, step, error);
   }

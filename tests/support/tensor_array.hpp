@@ -1,4 +1,4 @@
-// Arrays in the memory that TensorBuffers have: a GPU sees them where it sees those.
+// Arrays in the same memory as TensorBuffers, so a GPU can access them if it can access TensorBuffers.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 namespace attend::test {
 
-/// Gives the memory of set_tensor_memory() to a container. The owner of the memory lies in front of the elements.
+/// Allocator for containers that uses the memory of set_tensor_memory(). The owner of the memory is stored in front of
+/// the elements.
 template <class T>
 struct TensorMemory {
   using value_type = T;
@@ -28,7 +29,7 @@ struct TensorMemory {
   }
   void deallocate(T* elements, std::size_t /*count*/) {
     auto* const header = reinterpret_cast<Owner*>(reinterpret_cast<std::byte*>(elements) - kHeaderBytes);
-    const Owner owner = std::move(*header);  // outlives the header, which lies in what it owns
+    const Owner owner = std::move(*header);  // must outlive the header, which lies in the memory it owns
     header->~Owner();
   }
 

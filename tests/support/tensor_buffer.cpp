@@ -18,9 +18,9 @@ namespace attend::test {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kGuardBytes = 1024;     // before and after: wider than any vector register or tile row
+constexpr std::size_t kGuardBytes = 1024;     // on each side: wider than any vector register or tile row
 constexpr std::int64_t kPaddingElements = 3;  // odd, so that padded rows are unaligned
-constexpr std::int64_t kPieceElements = 8;    // of 16 bits: what wide loads and the copy engine want to be aligned to
+constexpr std::int64_t kPieceElements = 8;    // of 16 bits: the alignment of wide loads and the copy engine
 constexpr std::byte kPoison{0xFF};
 
 std::size_t extent_elements(const Tensor& t) {
@@ -111,7 +111,7 @@ struct TensorBuffer::Storage {
   std::shared_ptr<std::byte> memory;
   std::byte* first = nullptr;
   std::byte* last = nullptr;
-  std::vector<Tensor> views;  // everything that is allowed to be written
+  std::vector<Tensor> views;  // all memory that may be written
 };
 
 TensorBuffer::TensorBuffer(DType dtype, const Shape& shape, Placement placement) {

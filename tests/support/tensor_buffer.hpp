@@ -1,4 +1,4 @@
-// Tensors that own their memory, placed in every way a caller may place them.
+// Tensors that own their memory, in every placement that a caller may use.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@ namespace attend::test {
 enum class Layout : std::uint8_t {
   kBHSD,    // dense (batch, heads, seqlen, head_dim)
   kBSHD,    // dense (batch, seqlen, heads, head_dim)
-  kPadded,  // BHSD, with unused elements after each row, head and batch entry
-  kSliced   // BHSD, the first columns of rows that are whole pieces of 16 bytes
+  kPadded,  // BHSD with unused elements after each row, head and batch entry
+  kSliced   // BHSD, the first columns of rows whose length is a multiple of 16 bytes
 };
 
-/// Gives `bytes` bytes, more than 0, aligned to 256.
+/// Returns `bytes` bytes (more than 0), aligned to 256 bytes.
 using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
 
-/// Where TensorBuffers made from now on get their memory; null: the heap. For memory that a GPU sees too.
+/// Sets where later TensorBuffers get their memory, for example memory that a GPU can access. Null means the heap.
 void set_tensor_memory(Allocate allocate);
 
-/// Memory from there.
+/// Allocates memory with the function of set_tensor_memory().
 [[nodiscard]] std::shared_ptr<std::byte> allocate_tensor_memory(std::size_t bytes);
 
 struct Placement {
@@ -31,21 +31,21 @@ struct Placement {
   std::int64_t base_offset = 0;  // elements between a 64-byte boundary and the first element
 };
 
-/// A tensor view and (shared) ownership of its memory.
+/// A tensor view with (shared) ownership of its memory.
 ///
-/// Every byte of the memory starts as 0xFF, which is NaN in every float type. So an output that is not written stays
-/// NaN, padding that is read turns the result into NaN, and padding that is written no longer reads 0xFF. Under
-/// AddressSanitizer the guard zones before and after the tensor may not be touched at all.
+/// Every byte of the memory starts as 0xFF, which is NaN in every float type. An output that is not written therefore
+/// stays NaN. Padding that is read turns the result into NaN. Padding that is written no longer reads 0xFF. Under
+/// AddressSanitizer, any access to the guard zones before and after the tensor is an error.
 class TensorBuffer {
  public:
   TensorBuffer() = default;
   TensorBuffer(DType dtype, const Shape& shape, Placement placement = {});
 
-  /// Views of one (batch, seqlen, sum of heads, head_dim) buffer: a fused QKV projection. All tensors need the same
-  /// batch, seqlen and head_dim.
+  /// Returns views of one (batch, seqlen, sum of heads, head_dim) buffer, like a fused QKV projection. All tensors must
+  /// have the same batch, seqlen and head_dim.
   static std::vector<TensorBuffer> fused(DType dtype, const std::vector<Shape>& shapes, std::int64_t base_offset);
 
-  /// The same memory seen with another shape; dimensions of size 1 that grow get stride 0.
+  /// Returns the same memory with another shape. Dimensions that grow from size 1 get stride 0.
   [[nodiscard]] TensorBuffer expanded(const Shape& shape) const;
 
   [[nodiscard]] const Tensor& view() const { return view_; }
@@ -60,16 +60,16 @@ class TensorBuffer {
   void generate(const Make& make) const;
   void fill(double value) const;
 
-  /// All elements in row-major order, widened.
+  /// Returns all elements in row-major order, converted to double.
   [[nodiscard]] std::vector<double> values() const;
 
-  /// All elements in row-major order, as bytes: for comparing bit by bit.
+  /// Returns all elements in row-major order as bytes, for bitwise comparison.
   [[nodiscard]] std::vector<std::byte> bytes() const;
 
-  /// Every byte of the memory, in and outside of the tensor: for checking that nothing was written.
+  /// Returns every byte of the memory, inside and outside the tensor, to check that nothing was written.
   [[nodiscard]] std::vector<std::byte> memory() const;
 
-  /// True if every byte that belongs to no view of this memory still reads 0xFF.
+  /// Returns true if every byte outside all views of this memory still reads 0xFF.
   [[nodiscard]] bool gaps_intact() const;
 
  private:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# tools/remote.sh against a machine that is a folder: `ssh` runs the command there, and `make` hands out a program that
-# is built already. What has to travel, does; what has not, stays; failures are told.
+# tools/remote.sh with a folder in place of a machine: `ssh` runs the command there, and `make` returns a program that
+# is already built. Files that are needed are copied, others are not, and failures are reported.
 #
-#   tests/tools/remote_test.sh SOURCE ATTEND
+#     tests/tools/remote_test.sh SOURCE ATTEND
 # shellcheck disable=SC2016,SC2034 # conditions are for eval
 set -euo pipefail
 source=$1

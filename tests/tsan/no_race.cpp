@@ -1,5 +1,5 @@
-// The patterns of a correct OpenMP program, about which ThreadSanitizer must say nothing: the next region, and the main
-// thread, read what another thread wrote before the implicit barrier; each thread has scratch memory of its own.
+// The patterns of a correct OpenMP program, for which ThreadSanitizer must report nothing: the next region and the main
+// thread read what another thread wrote before the implicit barrier, and each thread has separate scratch memory.
 #include <cstdio>
 #include <vector>
 

@@ -1,4 +1,4 @@
-"""Results have the type of q. Read by the type checkers (tools/lint.sh types), never run."""
+"""Results have the type of q. The type checkers (tools/lint.sh types) read this file; it is never run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def caches(q: Floats, cache: NDArray[np.int8], lengths: NDArray[np.int32], wants
     assert_type(attend.decode(q, cache, cache, seqlens_k=lengths, page_table=lengths), Floats)
     assert_type(attend.decode(q, cache, seqlens_k=5, head_dim_v=8, return_lse=True), tuple[Floats, Floats])
     rotary = attend.Rotary(q, q, interleaved=True)
-    attend.append(q, q, cache, cache, seqlens_k=lengths, rotary=rotary)  # gives None
+    attend.append(q, q, cache, cache, seqlens_k=lengths, rotary=rotary)  # returns None
     assert_type(attend.append(q, q, cache, cache, seqlens_k=lengths, q=q), Floats)
     assert_type(attend.merge([(q, q), (q, q)]), Floats)
     assert_type(attend.merge([(q, q)], return_lse=wants), Union[Floats, tuple[Floats, Floats]])

@@ -1,4 +1,4 @@
-"""What the type checkers have to refuse: a line that has no error has an ignore without use, which is one."""
+"""Calls that the type checkers must refuse. A line without an error has an unused ignore, which is an error itself."""
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
