@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Protocol, Union
 
 import torch
 
 from attend._errors import ArgumentError, UnsupportedError
+from attend.xformers._lengths import Device
 from attend.xformers._patterns import Pattern, pattern_of
 
 _DIMENSIONS = (
@@ -17,6 +18,17 @@ _OF_BIAS = {
     4: "(batch, heads, seqlen_q, seqlen_k)",
     5: "(batch, groups, heads, seqlen_q, seqlen_k)",
 }
+
+
+class _BiasObject(Protocol):
+    """An instance of a bias class, of attend or of xFormers."""
+
+    def materialize(
+        self, shape: tuple[int, ...], dtype: torch.dtype = ..., device: Device = ...
+    ) -> torch.Tensor: ...  # fmt: skip
+
+
+Bias = Union[torch.Tensor, _BiasObject]
 
 
 class Inputs(NamedTuple):

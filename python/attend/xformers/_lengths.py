@@ -8,14 +8,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 
 from attend._errors import ArgumentError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-def default_device(device: Any = None) -> torch.device:
+Device = Union[torch.device, str, int, None]
+
+
+def default_device(device: Device = None) -> torch.device:
     """Returns `device`, or the GPU if there is one."""
     if device is not None:
         return torch.device(device)
@@ -44,12 +49,12 @@ class SeqLenInfo:
     seqstart_py: list[int]
 
     @classmethod
-    def from_seqlens(cls, seqlens: Sequence[int], *, device: Any = None) -> SeqLenInfo:
+    def from_seqlens(cls, seqlens: Sequence[int], *, device: Device = None) -> SeqLenInfo:
         lengths = _lengths("seqlens", seqlens)
         starts = [0, *itertools.accumulate(lengths)]
         return cls(_tensor(starts, default_device(device)), max(lengths), min(lengths), starts)
 
-    def to(self, device: Any) -> SeqLenInfo:
+    def to(self, device: Device) -> Self:
         moved: dict[str, Any] = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
         moved = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in moved.items()}
         return type(self)(**moved)
@@ -79,7 +84,7 @@ class PaddedSeqLenInfo(SeqLenInfo):
     padding: int
 
     @classmethod
-    def from_seqlens_padded(cls, seqlens: Sequence[int], padding: int, *, device: Any = None) -> PaddedSeqLenInfo:
+    def from_seqlens_padded(cls, seqlens: Sequence[int], padding: int, *, device: Device = None) -> PaddedSeqLenInfo:
         lengths, where = _lengths("kv_seqlen", seqlens), default_device(device)
         if max(lengths) > padding:
             raise ArgumentError(f"kv_seqlen: {max(lengths)}, allowed up to the padding, {padding}")
@@ -104,7 +109,7 @@ class GappySeqInfo(SeqLenInfo):
 
     @classmethod
     def from_seqlens_gappy(
-        cls, seqstarts: Sequence[int], seqlens: Sequence[int], paged: bool, *, device: Any = None
+        cls, seqstarts: Sequence[int], seqlens: Sequence[int], paged: bool, *, device: Device = None
     ) -> GappySeqInfo:
         lengths, starts, where = _lengths("kv_seqlen", seqlens), list(seqstarts), default_device(device)
         if paged:

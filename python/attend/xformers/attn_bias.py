@@ -8,16 +8,20 @@ PaddedKeys and GappyKeys align with the bottom right corner of their block, the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 import torch
 
 from attend._errors import ArgumentError
+from attend.xformers._lengths import Device
 from attend.xformers._lengths import GappySeqInfo as _GappySeqInfo
 from attend.xformers._lengths import PaddedSeqLenInfo as _PaddedSeqLenInfo
 from attend.xformers._lengths import SeqLenInfo as _SeqLenInfo
 from attend.xformers._patterns import pattern_of, visible
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "AttentionBias",
@@ -44,11 +48,14 @@ __all__ = [
 ]
 
 
+_Paged = TypeVar("_Paged")  # the class of a mask with pages
+
+
 class AttentionBias:
     """The common base class."""
 
     def materialize(
-        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu"
+        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Device = "cpu"
     ) -> torch.Tensor:
         """Returns the bias as a tensor (..., seqlen_q, seqlen_k): 0 for a visible key, otherwise -inf. For tests.
 
@@ -69,7 +76,7 @@ class AttentionBias:
         bias = bias.masked_fill(~visible(pattern, shape[-2], num_keys).to(device), float("-inf"))
         return bias.expand(*shape[:-1], num_keys)
 
-    def to(self, device: Any) -> Any:
+    def to(self, device: Device) -> Self:
         """Returns a copy with its tensors on the device."""
         if not dataclasses.is_dataclass(self):
             return self
@@ -80,7 +87,7 @@ class AttentionBias:
 class LowerTriangularMask(AttentionBias):
     """Row i sees keys up to i."""
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Device = None) -> None:
         pass
 
     def add_bias(self, bias: torch.Tensor) -> LowerTriangularMaskWithTensorBias:
@@ -93,11 +100,11 @@ class LowerTriangularMaskWithTensorBias(LowerTriangularMask):
     def __init__(self, bias: torch.Tensor) -> None:
         self._bias = bias
 
-    def to(self, device: Any) -> LowerTriangularMaskWithTensorBias:
-        return LowerTriangularMaskWithTensorBias(self._bias.to(device))
+    def to(self, device: Device) -> Self:
+        return type(self)(self._bias.to(device))
 
     def materialize(
-        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu"
+        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Device = "cpu"
     ) -> torch.Tensor:
         return super().materialize(shape, dtype, device) + self._bias
 
@@ -135,14 +142,14 @@ class LowerTriangularFromBottomRightLocalAttentionMask(LowerTriangularFromBottom
 class BlockDiagonalMask(AttentionBias):
     """Sequences of rows and of keys, packed one after another in tensors of batch 1."""
 
-    q_seqinfo: Any
-    k_seqinfo: Any
+    q_seqinfo: _SeqLenInfo
+    k_seqinfo: _SeqLenInfo
     _batch_sizes: Optional[Sequence[int]] = None
 
     @classmethod
     def from_seqlens(
-        cls, q_seqlen: Sequence[int], kv_seqlen: Optional[Sequence[int]] = None, *, device: Any = None
-    ) -> Any:
+        cls, q_seqlen: Sequence[int], kv_seqlen: Optional[Sequence[int]] = None, *, device: Device = None
+    ) -> Self:
         """Makes the mask from the sequence lengths. kv_seqlen None: the same as q_seqlen."""
         of_rows = _SeqLenInfo.from_seqlens(q_seqlen, device=device)
         if kv_seqlen is None or list(kv_seqlen) == list(q_seqlen):
@@ -151,7 +158,7 @@ class BlockDiagonalMask(AttentionBias):
         return cls(of_rows, _SeqLenInfo.from_seqlens(kv_seqlen, device=device))
 
     @classmethod
-    def from_tensor_list(cls, tensors: Sequence[torch.Tensor]) -> tuple[Any, torch.Tensor]:
+    def from_tensor_list(cls, tensors: Sequence[torch.Tensor]) -> tuple[Self, torch.Tensor]:
         """Returns the mask of tensors (batch, seqlen, ...), and their concatenation (1, sum of batch * seqlen, ...)."""
         found, packed = _packed(cls, tensors, tensors)
         return found, packed
@@ -162,7 +169,7 @@ class BlockDiagonalMask(AttentionBias):
         tensors_q: Sequence[torch.Tensor],
         tensors_k: Sequence[torch.Tensor],
         tensors_v: Optional[Sequence[torch.Tensor]] = None,
-    ) -> tuple[Any, torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
+    ) -> tuple[Self, torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
         """Like `from_tensor_list`, with different lengths of rows and keys."""
         found, of_rows = _packed(cls, tensors_q, tensors_k)
         return found, of_rows, _in_a_row(tensors_k), None if tensors_v is None else _in_a_row(tensors_v)
@@ -235,20 +242,20 @@ class BlockDiagonalCausalLocalAttentionFromBottomRightMask(BlockDiagonalCausalFr
 class BlockDiagonalPaddedKeysMask(AttentionBias):
     """The keys of block s begin at s * kv_padding. The first kv_seqlen[s] of them are valid."""
 
-    q_seqinfo: Any
-    k_seqinfo: Any
+    q_seqinfo: _SeqLenInfo
+    k_seqinfo: _PaddedSeqLenInfo
 
     @classmethod
     def from_seqlens(
-        cls, q_seqlen: Sequence[int], kv_padding: int, kv_seqlen: Sequence[int], causal_diagonal: Any = None, *,
-        device: Any = None,
-    ) -> Any:  # fmt: skip
+        cls, q_seqlen: Sequence[int], kv_padding: int, kv_seqlen: Sequence[int], causal_diagonal: object = None, *,
+        device: Device = None,
+    ) -> Self:  # fmt: skip
         return cls(*_padded(q_seqlen, kv_padding, kv_seqlen, device))
 
     def make_local_attention(self, window_left: int, window_right: int) -> BlockDiagonalLocalAttentionPaddedKeysMask:
         return BlockDiagonalLocalAttentionPaddedKeysMask(self.q_seqinfo, self.k_seqinfo, window_left, window_right)
 
-    def make_paged(self, block_tables: torch.Tensor, page_size: int, paged_type: Any) -> Any:
+    def make_paged(self, block_tables: torch.Tensor, page_size: int, paged_type: Callable[..., _Paged]) -> _Paged:
         """Returns a paged mask with the same key lengths."""
         keys = dataclasses.replace(self.k_seqinfo, padding=block_tables.shape[1] * page_size)
         return paged_type(self.q_seqinfo, keys, block_tables, page_size)
@@ -258,7 +265,7 @@ class BlockDiagonalPaddedKeysMask(AttentionBias):
 class BlockDiagonalCausalWithOffsetPaddedKeysMask(BlockDiagonalPaddedKeysMask):
     """The last row of a block sees all of its keys, and each earlier row one key less."""
 
-    causal_diagonal: Any = None  # has no effect
+    causal_diagonal: object = None  # has no effect
 
 
 @dataclasses.dataclass
@@ -271,7 +278,7 @@ class BlockDiagonalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMask):
     @classmethod
     def from_seqlens_local(
         cls, q_seqlen: Sequence[int], kv_padding: int, kv_seqlen: Sequence[int], window_left: int, window_right: int
-    ) -> Any:
+    ) -> Self:
         return cls(*_padded(q_seqlen, kv_padding, kv_seqlen, None), window_left, window_right)
 
 
@@ -284,7 +291,7 @@ class BlockDiagonalCausalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMas
     @classmethod
     def from_seqlens_local(
         cls, q_seqlen: Sequence[int], kv_padding: int, kv_seqlen: Sequence[int], window_size: int
-    ) -> Any:
+    ) -> Self:
         return cls(*_padded(q_seqlen, kv_padding, kv_seqlen, None), window_size)
 
 
@@ -292,16 +299,16 @@ class BlockDiagonalCausalLocalAttentionPaddedKeysMask(BlockDiagonalPaddedKeysMas
 class PagedBlockDiagonalPaddedKeysMask(AttentionBias):
     """Key j of block s is key j % page_size of page block_tables[s, j // page_size]."""
 
-    q_seqinfo: Any
-    k_seqinfo: Any
+    q_seqinfo: _SeqLenInfo
+    k_seqinfo: _PaddedSeqLenInfo
     block_tables: torch.Tensor
     page_size: int
 
     @classmethod
     def from_seqlens(
         cls, q_seqlen: Sequence[int], kv_seqlen: Sequence[int], block_tables: torch.Tensor, page_size: int, *,
-        device: Any = None,
-    ) -> Any:  # fmt: skip
+        device: Device = None,
+    ) -> Self:  # fmt: skip
         capacity = block_tables.shape[1] * page_size
         return cls(*_padded(q_seqlen, capacity, kv_seqlen, device), block_tables, page_size)
 
@@ -314,20 +321,20 @@ class PagedBlockDiagonalCausalWithOffsetPaddedKeysMask(PagedBlockDiagonalPaddedK
 class BlockDiagonalGappyKeysMask(AttentionBias):
     """The keys of block s begin at kv_seqstarts[s]. The last entry of kv_seqstarts is the total number of keys."""
 
-    q_seqinfo: Any
-    k_seqinfo: Any
+    q_seqinfo: _SeqLenInfo
+    k_seqinfo: _GappySeqInfo
 
     @classmethod
     def from_seqlens(
-        cls, q_seqlen: Sequence[int], kv_seqstarts: Sequence[int], kv_seqlen: Sequence[int], *, device: Any = None
-    ) -> Any:
+        cls, q_seqlen: Sequence[int], kv_seqstarts: Sequence[int], kv_seqlen: Sequence[int], *, device: Device = None
+    ) -> Self:
         _as_many(q_seqlen, kv_seqlen)
         keys = _GappySeqInfo.from_seqlens_gappy(kv_seqstarts, kv_seqlen, False, device=device)
         return cls(_SeqLenInfo.from_seqlens(q_seqlen, device=device), keys)
 
     def make_paged(
-        self, block_tables: torch.Tensor, page_size: int, notional_padding: int, paged_type: Any
-    ) -> Any:  # fmt: skip
+        self, block_tables: torch.Tensor, page_size: int, notional_padding: int, paged_type: Callable[..., _Paged]
+    ) -> _Paged:  # fmt: skip
         """Returns a paged mask of the same keys. In this mask, the keys of block s begin at or after s *
         notional_padding.
         """
@@ -348,16 +355,16 @@ class BlockDiagonalCausalWithOffsetGappyKeysMask(BlockDiagonalGappyKeysMask):
 class PagedBlockDiagonalGappyKeysMask(AttentionBias):
     """Keys in pages. The first kv_seqstarts[s] keys of block s are hidden."""
 
-    q_seqinfo: Any
-    k_seqinfo: Any
+    q_seqinfo: _SeqLenInfo
+    k_seqinfo: _GappySeqInfo
     block_tables: torch.Tensor
     page_size: int
 
     @classmethod
     def from_seqlens(
         cls, q_seqlen: Sequence[int], kv_seqstarts: Sequence[int], kv_seqlen: Sequence[int],
-        block_tables: torch.Tensor, page_size: int, *, device: Any = None,
-    ) -> Any:  # fmt: skip
+        block_tables: torch.Tensor, page_size: int, *, device: Device = None,
+    ) -> Self:  # fmt: skip
         _as_many(q_seqlen, kv_seqlen)
         device = block_tables.device if device is None else device
         keys = _GappySeqInfo.from_seqlens_gappy(kv_seqstarts, kv_seqlen, True, device=device)
@@ -378,7 +385,7 @@ def _as_many(q_seqlen: Sequence[int], kv_seqlen: Sequence[int]) -> None:
         raise ArgumentError(f"kv_seqlen: {len(kv_seqlen)} entries, allowed {len(q_seqlen)} as q_seqlen")
 
 
-def _padded(q_seqlen: Sequence[int], kv_padding: int, kv_seqlen: Sequence[int], device: Any) -> tuple[Any, Any]:
+def _padded(q_seqlen: Sequence[int], kv_padding: int, kv_seqlen: Sequence[int], device: Device) -> tuple[Any, Any]:
     _as_many(q_seqlen, kv_seqlen)
     rows = _SeqLenInfo.from_seqlens(q_seqlen, device=device)
     return rows, _PaddedSeqLenInfo.from_seqlens_padded(kv_seqlen, kv_padding, device=device)

@@ -4,9 +4,9 @@ attend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
@@ -16,7 +16,7 @@ from attend._decode import decode
 from attend._drop_in import refuse_unless, renamed
 from attend._errors import ArgumentError, Error, UnsupportedError
 from attend.xformers import attn_bias
-from attend.xformers._inputs import Inputs, inputs_of
+from attend.xformers._inputs import Bias, Inputs, inputs_of
 from attend.xformers._parts import cache_of, cut, joined, parts_of
 from attend.xformers.attn_bias import AttentionBias, BlockDiagonalMask, LowerTriangularMask
 
@@ -40,16 +40,16 @@ _NAMES |= dict.fromkeys(_OF_BIAS, "attn_bias")
 
 
 def memory_efficient_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_bias: Any = None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Optional[Bias] = None,
     p: float = 0.0,
     scale: Optional[float] = None,
     *,
-    op: Any = None,
-    output_dtype: Any = None,
-) -> Any:
+    op: object = None,
+    output_dtype: Optional[torch.dtype] = None,
+) -> torch.Tensor:
     """Computes o = dropout(softmax(scale * query key^T + attn_bias)) value, differentiable.
 
     Arguments:
@@ -77,37 +77,37 @@ def memory_efficient_attention(
         attend.Error, whose message names the argument, the value found and the allowed values. It is also a ValueError
         if an argument is wrong, and a NotImplementedError if attend does not support the call.
     """
-    o, _ = _attention(query, key, value, attn_bias, p, scale, wants_lse=False)
+    o: torch.Tensor = _attention(query, key, value, attn_bias, p, scale, wants_lse=False)[0]
     return o if output_dtype is None else o.to(output_dtype)
 
 
 def memory_efficient_attention_forward(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_bias: Any = None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Optional[Bias] = None,
     p: float = 0.0,
     scale: Optional[float] = None,
     *,
-    op: Any = None,
-    output_dtype: Any = None,
-) -> Any:
+    op: object = None,
+    output_dtype: Optional[torch.dtype] = None,
+) -> torch.Tensor:
     """`memory_efficient_attention` without gradients."""
     with torch.no_grad():
         return memory_efficient_attention(query, key, value, attn_bias, p, scale, op=op, output_dtype=output_dtype)
 
 
 def memory_efficient_attention_forward_requires_grad(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_bias: Any = None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Optional[Bias] = None,
     p: float = 0.0,
     scale: Optional[float] = None,
     *,
-    op: Any = None,
-    output_dtype: Any = None,
-) -> tuple[Any, Any]:
+    op: object = None,
+    output_dtype: Optional[torch.dtype] = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes (o, lse) for `memory_efficient_attention_backward`, without autograd and without dropout.
 
     lse: f32 (f64 if query is) (batch, heads, seqlen_q), with 5 dimensions of query (batch, groups, heads, seqlen_q).
@@ -120,16 +120,16 @@ def memory_efficient_attention_forward_requires_grad(
 
 
 def memory_efficient_attention_partial(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_bias: Any = None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Optional[Bias] = None,
     p: float = 0.0,
     scale: Optional[float] = None,
     *,
-    op: Any = None,
-    output_dtype: Any = None,
-) -> tuple[Any, Any]:
+    op: object = None,
+    output_dtype: Optional[torch.dtype] = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes (o, lse) over a part of the keys, without gradients. `merge_attentions` merges the parts.
 
     o is f32 (f64 if query is) unless output_dtype is given. lse as in
@@ -142,18 +142,18 @@ def memory_efficient_attention_partial(
 
 
 def memory_efficient_attention_backward(
-    grad: Any,
-    output: Any,
-    lse: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_bias: Any = None,
+    grad: torch.Tensor,
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Optional[Bias] = None,
     p: float = 0.0,
     scale: Optional[float] = None,
     *,
-    op: Any = None,
-) -> tuple[Any, Any, Any]:
+    op: object = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Computes (dq, dk, dv) for results of `memory_efficient_attention_forward_requires_grad`. grad and output are like
     query.
     """
@@ -178,8 +178,11 @@ def memory_efficient_attention_backward(
 
 
 def merge_attentions(
-    attn_split: Any, lse_split: Any, write_lse: bool = True, output_dtype: Any = None
-) -> tuple[Any, Any]:  # fmt: skip
+    attn_split: Union[torch.Tensor, Sequence[torch.Tensor]],
+    lse_split: Union[torch.Tensor, Sequence[torch.Tensor]],
+    write_lse: bool = True,
+    output_dtype: Optional[torch.dtype] = None,
+) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
     """Merges results over parts of the keys. Returns (o, lse) over all keys, or (o, None) without `write_lse`.
 
     attn_split: tensors (batch, seqlen_q, heads, head_dim_v) or (batch, seqlen_q, groups, heads, head_dim_v), in a list
