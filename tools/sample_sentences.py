@@ -14,6 +14,7 @@ import argparse
 import ast
 import collections
 import csv
+import inspect
 import io
 import pathlib
 import random
@@ -62,36 +63,47 @@ def paragraphs_of_page(text):
 
 
 def paragraphs_of_c(text):
-    """(line, text) of each comment; comments on consecutive lines are one, unless an empty comment line parts them."""
-    start, lines = 0, []
+    """(line, text) of each comment. A comment goes on in the next line's comment if that begins in the same column."""
+    start, column, lines = 0, -1, []
     for number, line in enumerate(text.split("\n"), 1):
-        found = re.search(r"(^|[^:\"])//[/!]?<?\s?(.*)", line)
-        is_alone = found is not None and not line[: found.start()].strip()
-        words = found.group(2) if found else ""
+        found = re.search(r"(?:^|[^:\"])(//[/!]?<?)\s?(.*)", line)
+        words = found.group(2) if found and not found.group(2).startswith(("NOLINT", "namespace")) else ""
         tag = re.match(r"@(t?param\s+\w+|throws\s+\w+|returns?|p\s+\w+|brief)\s*", words)
-        if lines and (not is_alone or not words or tag):
+        goes_on = found and found.start(1) == column and not line[:column].strip()
+        if lines and (not words or tag or not goes_on):
             yield start, " ".join(lines)
             lines = []
         if words:
-            start = start if lines else number
+            start, column = (start if lines else number), found.start(1)
             lines.append(words[tag.end() :] if tag else words)
-            if not is_alone:
-                yield start, " ".join(lines)
-                lines = []
+
+
+def paragraphs_of_docstring(docstring, first_line):
+    """(line, text) of each paragraph and of each argument's description."""
+    lines = inspect.cleandoc(docstring).split("\n")
+    start, found, is_code = 0, [], False
+    for number, line in enumerate([*lines, ""]):
+        is_argument = re.match(r" {4}[\w, *]+: ", line)
+        if found and (not line.strip() or is_argument):
+            if not is_code:
+                yield first_line + start, " ".join(found)
+            found = []
+        if line.strip() and not re.fullmatch(r"\w+:", line):
+            if not found:
+                start, is_code = number, bool(re.match(r"\s*(>>>|\.\. )| {4}", line)) and not is_argument
+            found.append(line.strip())
 
 
 def paragraphs_of_python(text):
     """(line, text) of each docstring's paragraphs and of each comment."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            docstring = ast.get_docstring(node)
-            for paragraph in re.split(r"\n\s*\n", docstring or ""):
-                is_code = paragraph.startswith((" ", ">>>")) or re.match(r"\.\. |[A-Za-z ]+:$", paragraph)
-                if not is_code:
-                    yield node.body[0].lineno, re.sub(r"(?m)^\s*[\w, ]+: ", "", paragraph)
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring is not None:
+                yield from paragraphs_of_docstring(docstring, node.body[0].lineno)
     start, last, lines = 0, -1, []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
+        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
             if lines and token.start[0] != last + 1:
                 yield start, " ".join(lines)
                 lines = []
