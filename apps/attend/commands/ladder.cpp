@@ -1,6 +1,7 @@
 // attend ladder: checks, then times, every rung that this GPU supports and the matrix products.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <ctime>

@@ -1,5 +1,7 @@
 #include "ladder/table.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "core/source_digests.hpp"
 #include "ladder/matrix_product.hpp"
 

@@ -1,7 +1,7 @@
 // The results of `attend ladder` as JSON. bench/ladder_table.py makes the table of docs/ladder.md from it.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

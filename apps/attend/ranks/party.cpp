@@ -1,6 +1,7 @@
 #include "ranks/party.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <barrier>
