@@ -366,7 +366,7 @@ class Sm90Backward final : public Family {
   /// additions, one block processes a key block for all query heads of the group. The key blocks take different times,
   /// so after a while the blocks work on different query heads. Data that one block has read has then left the L2 cache
   /// when another block needs it. At (2, 32:4, 8192, 128) causal, the kernel reads 8.5 GB from memory, compared with
-  /// 1.5 GB if each query head has separate key blocks. The effect grows with the size of the group. The cost of the
+  /// 1.5 GB if each query head has its own key head. The effect grows with the size of the group. The cost of the
   /// additions is relatively lower if each key block sees more row tiles. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p, const DeviceInfo& device) {
     if (sm90_backward_tile_of(p).is_wide) return false;
