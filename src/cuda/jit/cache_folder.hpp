@@ -74,8 +74,8 @@ CacheCleared clear_cache(const std::filesystem::path& root);
 /// Removes temporary files that are older than one hour. Writing a file never takes this long.
 void remove_stale_temporaries(const std::filesystem::path& folder);
 
-/// Returns $ATTEND_CACHE_DIR, or $XDG_CACHE_HOME/attend, or $HOME/.cache/attend, depending on which variable is set
-/// first. Returns an empty path if none is set.
+/// Returns $ATTEND_CACHE_DIR if it is set, otherwise $XDG_CACHE_HOME/attend, otherwise $HOME/.cache/attend. Returns an
+/// empty path if none of these variables is set.
 [[nodiscard]] std::filesystem::path cache_root_from_environment();
 
 /// Returns $ATTEND_CACHE_LIMIT in bytes, or kDefaultCacheLimit if the variable is not set. The value 0 disables the
