@@ -113,7 +113,7 @@ void check_dtypes(const Array& q, const Array& k, const Array& v, nb::handle ext
   if (q.dtype == "f64") return;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
-    if (row.dtype) continue;  // the library checks tensors that must have this dtype
+    if (row.dtype) continue;  // the library itself checks tensors for which it requires one dtype
     const MaybeArray array = maybe_array(extras, i);
     const std::optional<DType> dtype = array ? core::find_dtype(array->dtype) : std::nullopt;
     if (dtype && core::is_float(*dtype) && !core::has_simd_loops(*dtype)) refuse(row.name, *array, "f32, f16, bf16");

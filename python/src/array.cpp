@@ -240,7 +240,7 @@ Tensor descale_view(const char* name, const Array& a, Layout layout) {
 }
 
 void check_as_many(const Array& cu_seqlens_q, const Array& cu_seqlens_k) {
-  // Offsets_view refuses arrays with another number of dimensions.
+  // offsets_view refuses arrays with another number of dimensions.
   if (cu_seqlens_q.num_dims != 1 || cu_seqlens_k.num_dims != 1) return;
   if (cu_seqlens_k.shape[0] == cu_seqlens_q.shape[0]) return;
   throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: " + std::to_string(cu_seqlens_k.shape[0]) +

@@ -1,5 +1,5 @@
-// A tensor that Python passes to the library. It may have any number of dimensions and any strides. An Array keeps the
-// Python object alive that owns the memory.
+// A tensor that Python passes to the library. It may have any number of dimensions and any strides. An Array keeps
+// alive the Python object that owns the memory.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -31,8 +31,8 @@ enum class Layout : std::uint8_t {
 
 /// A tensor in memory. Strides are in elements.
 struct Array {
-  /// More dimensions than any argument may have. A tensor with too many dimensions can therefore be read, and the
-  /// function that makes a view of it refuses it by name.
+  /// More dimensions than any argument may have. A tensor with too many dimensions can still be read, so that the error
+  /// message can name the argument.
   static constexpr int kMaxDims = 8;
 
   void* data = nullptr;

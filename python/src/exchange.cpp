@@ -21,7 +21,7 @@ struct ExchangeTable {
   void (*allocate)();
   void (*managed_tensor_of)();
   void (*object_of_managed_tensor)();
-  // Returns 0, or -1 with a Python exception; may be null.
+  // Function that returns 0, or -1 if it has set a Python exception. The pointer may be null.
   int (*tensor_of)(void* object, nb::dlpack::dltensor* tensor);
   void (*current_stream)();
 };

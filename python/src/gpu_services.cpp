@@ -33,7 +33,7 @@ struct OwnedMemory {
   cuda::DevicePointer data = 0;
   int index = 0;
   cuda::StreamHandle stream = nullptr;
-  // If the memory is freed in the order of a stream, the Python object that keeps the stream alive. Otherwise None.
+  // Python object that keeps the stream alive, if the memory is freed in the order of that stream. Otherwise None.
   nb::object stream_owner;
 
   ~OwnedMemory() {
@@ -112,7 +112,7 @@ void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
   event.make_wait(reinterpret_cast<cuda::StreamHandle>(second));
 }
 
-/// Returns the usage of the library's memory pool on a GPU, in bytes. If `reset` is true, then resets the peaks.
+/// Returns the usage of the library's memory pool on a GPU, in bytes. If `reset` is true, resets the peaks afterwards.
 nb::dict memory(int index, bool reset) {
   const cuda::PoolUsage usage = cuda::memory_pool_usage(index);
   if (reset) cuda::reset_memory_pool_peaks(index);

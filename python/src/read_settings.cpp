@@ -14,8 +14,8 @@
 namespace attend::python {
 namespace {
 
-/// Which values of an option can be cached. All these values are immutable. Two values are equal if they are the same
-/// object or floats with equal bits.
+/// Specifies which values of an option can be cached. All these values are immutable. Two values are equal if they are
+/// the same object or floats with equal bits.
 enum class Kept : std::uint8_t {
   kFlag,          ///< True or False
   kNumber,        ///< a float or an int

@@ -7,7 +7,6 @@ namespace attend::python {
 
 /// Adds ScoreFunction, BlockMask, make_block_mask, forward_with_own, backward_with_own and prepare_backward_with_own to
 /// the extension module.
-/// prepare_backward_with_own.
 void add_score(nanobind::module_& m);
 
 }  // namespace attend::python

@@ -152,8 +152,8 @@ std::optional<ConstTensor> maybe_per_head(const Fields& fields, TensorField fiel
   return per_head_view(field.name, *array);
 }
 
-/// Returns the view of a cache, or nothing if it is not given. 8-bit floats have torch's name of the dtype and are
-/// renamed.
+/// Returns the view of a cache, or nothing if it is not given. The dtype name of 8-bit floats is torch's, so it is
+/// replaced by the name in this library.
 std::optional<Tensor> maybe_cache(const Fields& fields, TensorField field) {
   MaybeArray array = fields.maybe(field);
   if (!array) return std::nullopt;
@@ -256,8 +256,8 @@ std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   return append_call_of(fields, k);
 }
 
-/// Checks shapes, strides, dtypes and numbers in the same way as decode. Reads no tensor memory. The arrays must state
-/// that they are on a GPU, because then the library does not read the offsets of packed rows.
+/// Checks shapes, strides, dtypes and numbers in the same way as decode. Reads no tensor memory. The arrays must claim
+/// to be on a GPU. The library reads the offsets of packed rows only if they are in CPU memory.
 void check_decode(nb::handle tensors, nb::handle numbers) {
   const Fields fields(tensors, numbers);
   const Rows q = query_rows_of(fields);

@@ -1,9 +1,9 @@
 // Computes attention on the direct route (torch_route.hpp). torch allocates the results, and the library computes them.
 // No Python code runs.
-// | These functions support tensors with four dimensions and a contiguous last dimension. They also support q, k and v
+//
+// These functions support tensors with four dimensions and a contiguous last dimension. They also support q, k and v
 // in one tensor. They do not support extras. For unsupported tensors, the returned objects are invalid.
 // attend/torch/_operators.py then computes the results.
-// extras. For other tensors the results are invalid, and attend/torch/_operators.py computes them.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -13,7 +13,7 @@ namespace {
 
 using nb::dlpack::dltensor;
 
-/// Returns whether torch's dispatcher must do more than autograd and autocast for any tensor.
+/// Returns whether torch's dispatcher must do more than autograd and autocast, regardless of the tensors.
 bool is_watched(const nb::tuple& watchers) {
   if (!torch->has_watchers) return true;
   if (nb::cast<std::int64_t>(nb::getattr(torch->forward_ad, torch->current_level)) >= 0) return true;

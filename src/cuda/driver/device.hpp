@@ -32,13 +32,13 @@ struct DeviceInfo {
 /// Returns the number of GPUs. @throws Error (kMissingHardware) if there is no driver.
 [[nodiscard]] int device_count();
 
-/// Returns the reason in one line why there is no GPU, or nothing if there is a GPU. Does not throw an Error for
+/// Returns, in one line, the reason why there is no GPU. Returns nothing if there is a GPU. Does not throw an Error for
 /// missing hardware.
 [[nodiscard]] std::optional<std::string> missing_gpu();
 
-/// Returns the reason in one line why the library cannot use GPU `index`, or nothing if it can. Possible reasons are a
-/// missing driver, a missing GPU, an unknown compute capability, a missing NVRTC, and an NVRTC that does not support
-/// the GPU. Does not throw an Error for missing hardware.
+/// Returns, in one line, the reason why the library cannot use GPU `index`. Returns nothing if it can. Possible reasons
+/// are a missing driver, a missing GPU, an unknown compute capability, a missing NVRTC, and an NVRTC that does not
+/// support the GPU. Does not throw an Error for missing hardware.
 [[nodiscard]] std::optional<std::string> unusable_gpu(int index);
 
 /// Returns the properties of GPU `index`. The first call queries the driver and caches the result.

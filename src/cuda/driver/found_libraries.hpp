@@ -9,7 +9,7 @@ namespace attend::cuda {
 struct FoundLibrary {
   std::string path;
   std::string version;  ///< e.g. "13.2"
-  std::string lack;     ///< reason in one line why the library is missing; empty if it was found
+  std::string lack;     ///< the reason why the library is missing, in one line; empty if it was found
 };
 
 /// Loads NVIDIA's driver library and returns its path and version.

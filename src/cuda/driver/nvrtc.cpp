@@ -130,7 +130,7 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   places.push_back(toolkit_headers("/usr/local/cuda"));
   std::vector<std::string> names;
   for (const Folders& folders : places) {
-    // Mma.h includes crt/mma.h, so both are needed.
+    // mma.h includes crt/mma.h, so both are needed.
     if (one_has(folders, "mma.h") && one_has(folders, "crt/mma.h")) return folders;
     names.push_back(folders.front());
   }

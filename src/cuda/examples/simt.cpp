@@ -21,7 +21,8 @@ struct Case {
   std::optional<ElementType> dbias = {};
   bool dbias_over_rows = false;
 
-  /// Returns the facts of a forward pass. If head_dim is a multiple of 16, tensors are assumed to be aligned.
+  /// Returns the compile-time parameters of a forward pass. If head_dim is a multiple of 16, tensors are assumed to be
+  /// aligned.
   [[nodiscard]] Facts facts() const {
     return {.element = element,
             .head_dim = head_dim.qk,

@@ -72,7 +72,7 @@ constexpr Case kPackedAlone[] = {{.element = kBF16, .mask = kCausal, .options = 
 constexpr HeadDims k8[] = {8}, k64[] = {64}, k128[] = {128}, k192[] = {192}, k256[] = {256}, k512[] = {512};
 constexpr HeadDims kPaddedTo128Or192[] = {96, {192, 128}}, kInParts[] = {{40, 304}};
 
-// A low tile for 64 columns is similar to the one for 128 columns, and a low tile for 192 columns to the one for 256.
+// There is no group with low tiles for 64 or 192 columns, because the groups for 128 and 256 columns cover them.
 constexpr Group kGroups[] = {
     {.head_dims = k64, .tile = Tile::kTall, .cases = kEveryCopy},
     {.head_dims = k128, .tile = Tile::kTall, .cases = kEveryCopy},
@@ -109,7 +109,7 @@ Facts facts_of(const Case& c, HeadDims head_dim, Tile tile) {
           .aligned = c.copy_bytes == 16 || tile == Tile::kShort};  // the kernels of this family do not read `aligned`
 }
 
-/// Returns the tile, or nothing if the family has no such tile for the facts.
+/// Returns the tile, or nothing if the family has no such tile for these parameters.
 std::optional<Sm80ForwardTile> tile_of(const Facts& facts, Tile tile, int max_smem) {
   switch (tile) {
     case Tile::kTall:

@@ -41,7 +41,7 @@ struct CacheTotals {
 struct CachedKernel {
   std::string name, arch;
   CacheTotals totals;
-  std::chrono::nanoseconds last_used{};  ///< when the most recently used of the files was used
+  std::chrono::nanoseconds last_used{};  ///< latest time of use of these files, since the epoch
 };
 
 /// Contents of the cache folder, as shown by `attend cache` and attend.cache_info().

@@ -15,8 +15,8 @@
 
 namespace attend::cuda {
 
-/// Returns the reason why no family supports the gradients of the captures, or nothing. Unsupported are deterministic
-/// sums and gradients that are not contiguous float32 tensors.
+/// Returns the reason why no family supports the gradients of the captures, or nothing. Deterministic sums are
+/// unsupported, and so are gradients that are not contiguous float32 tensors.
 [[nodiscard]] std::optional<core::Lack> captured_gradients_lack(const core::Problem& p);
 
 /// Appends the spec of this kernel to the kernel specs of a family. Does nothing if the problem needs no gradient of a
@@ -30,7 +30,8 @@ void add_captured_step(const core::Problem& p, Choice& choice);
 /// Returns the estimated time of this kernel in seconds.
 [[nodiscard]] double captured_seconds(const core::Problem& p, const DeviceInfo& device);
 
-/// Returns the arguments of this kernel: the arguments of the family, but with the exact softmax scale.
+/// Returns the arguments of this kernel. They are the arguments of the family, except that the softmax scale is that of
+/// the problem, with its sign and without correction.
 [[nodiscard]] BackwardOptionArgs captured_args(const BackwardOptionArgs& args, const core::Problem& p);
 
 /// Launches the kernels of the family, then this kernel, then the kernels of row_logit_steps.hpp.

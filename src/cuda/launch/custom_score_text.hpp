@@ -9,9 +9,9 @@
 namespace attend::cuda {
 
 struct CustomScoreForm {
-  /// Use fast math functions, if q, k and v have 16 bits. Defines ATTEND_FAST_SCORE_MATH.
+  /// Whether to use fast math functions, which suffice if q, k and v have 16 bits. Defines ATTEND_FAST_SCORE_MATH.
   bool is_fast = false;
-  /// Support row and key indices of 2^21 and above. Defines ATTEND_LONG_SEQUENCES.
+  /// Whether to support row and key indices of 2^21 and above. Defines ATTEND_LONG_SEQUENCES.
   bool is_long = false;
 };
 
@@ -19,7 +19,7 @@ struct CustomScoreForm {
 void set_custom_score(KernelSpec& spec, const core::CustomScore& score);
 
 /// Returns the source text for a score function and the tensors that it reads (its captures). The score function must
-/// have been compiled to a program before. Include paths in the text are relative to kernels/.
+/// have a program, the compiled form of its code. Include paths in the text are relative to kernels/.
 [[nodiscard]] std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how);
 
 /// Returns the type with which kernels read elements of a captured tensor, e.g. "CapturedI32"

@@ -103,7 +103,7 @@ std::int32_t options_in_lse(const Problem& p) {
 bool has_sole_keys(const Problem& p) {
   if (!p.is_backward || p.dropout_p <= 0 || !core::is_narrow(p.q.dtype)) return false;
   if (p.placement() != nullptr) return false;
-  // A sink also adds to the row sum. Then the row does not consist of one key only.
+  // A sink adds to the row sum, so with a sink the row sum does not depend on the key alone.
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (p.*row.tensor && (option::bit_of(row.mod) & option::bits_outside_loop()) != 0) return false;
   }
@@ -207,8 +207,8 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
   // A kernel that supports at least one score modification reads the constants of all modifications (Score<Config>).
   const std::int32_t wanted =
       (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod | option::kCustomScore : taken;
-  // Backward pass: only a separate kernel, for their gradients, needs the options that do not change the loop over key
-  // tiles. For all other kernels, lse already includes the effect of these options.
+  // Backward pass: some options do not change the loop over key tiles. Only the separate kernel that computes their
+  // gradients needs these options. For all other kernels, lse already includes their effect.
   const std::int32_t known = facts.is_backward != 0 ? facts.loop_options() : facts.options;
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, (known & o.bit) != 0});
@@ -236,7 +236,7 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
   const auto is_known = [](const std::optional<Tensor>& t) { return !t || kDTypesOfOptions.has(t->dtype); };
-  // The following tensors may have any float dtype, so their dtype is checked here.
+  // The following tensors may have a different float dtype than q, so their dtypes are checked here.
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (row.dtype) continue;
     const std::optional<Tensor>& tensor = p.*row.tensor;

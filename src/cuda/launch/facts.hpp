@@ -1,5 +1,6 @@
 // The compile-time parameters of kernels that all families share (Facts), and the table of options. An option is a
-// feature beyond dense, unmasked attention that a family may or may not support.
+// feature beyond dense, unmasked attention that a family may or may not support. A Config is the struct of compile-time
+// constants with which a kernel template is instantiated.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +35,8 @@ template <class Predicate>
   return bits;
 }
 
-/// Returns the bits of all score modifications that have the given trait.
+/// Returns the bits of all score modifications that have the given trait. A trait is one effect of a modification, for
+/// example that it adds a term to the scores (kernels/attention/score_mods.cuh).
 [[nodiscard]] constexpr std::int32_t bits_with(bool ScoreModTraits::*trait) {
   return bits_where([trait](ScoreMod mod) { return traits_of(mod).*trait; });
 }

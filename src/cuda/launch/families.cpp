@@ -1,4 +1,4 @@
-// // The list of kernel families, and an adapter that makes a backend for the dispatcher from each family.
+// The list of kernel families, and an adapter that makes a backend for the dispatcher from each family.
 #include "cuda/launch/families.hpp"
 
 #include <fmt/format.h>

@@ -79,7 +79,7 @@ struct Choice {
   /// Grids of the kernels, in launch order; kernels() returns the kernels in the same order.
   std::array<StepShape, kMaxSteps> steps = {};
   std::size_t num_steps = 0;
-  /// Estimated time in seconds. With infinity, "auto" never chooses this family.
+  /// Estimated time in seconds. If it is infinity, "auto" never chooses this family.
   double seconds = std::numeric_limits<double>::infinity();
   const char* why = "";  ///< reason for the choice, in one line
 

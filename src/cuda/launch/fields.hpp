@@ -1,7 +1,8 @@
 // Tables that describe the members of structs of ints, such as the tile sizes with which kernels are compiled. Each
 // family has a table below its struct. A row of the table describes one member: its name, the name of a Config
-// constant, and a pointer to the member. Three results are computed from the table: the Config constants, the names for
-// `attend sweep` and for explanations, and the position of each member in the variant. For example:
+// constant, and a pointer to the member. (A Config is the struct of compile-time constants of a kernel.) Three results
+// are computed from the table: the Config constants, the names for `attend sweep` and for explanations, and the
+// position of each member in the variant. For example:
 //
 //   struct Tile { int warps, min_blocks, overlaps; int threads() const; };
 //   inline constexpr Field<Tile> kTileFields[] = {
@@ -30,7 +31,7 @@
 
 namespace attend::cuda {
 
-/// A member of a family's variant that `attend sweep` can set and explanations print.
+/// A member of a family's variant. `attend sweep` can change it, and explanations print it.
 struct Tunable {
   std::string name;  ///< name of the member, e.g. "block_m"
   std::size_t at;    ///< index of the member in Variant::ints()

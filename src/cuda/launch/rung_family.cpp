@@ -1,4 +1,4 @@
-// // Adapter that makes a kernel family from each rung of the ladder, the series of tutorial kernels.
+// Adapter that makes a kernel family from each rung of the ladder, the series of tutorial kernels.
 #include <fmt/format.h>
 
 #include <utility>

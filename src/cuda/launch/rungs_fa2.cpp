@@ -1,4 +1,4 @@
-// // Rung 08, which has the fastest float32 kernels of the ladder on CUDA cores.
+// Rung 08, which has the fastest float32 kernels of the ladder on CUDA cores.
 #include <algorithm>
 #include <iterator>
 

@@ -1,5 +1,6 @@
 // Rungs 09 to 15, which compute float16 and bfloat16 on tensor cores with the instructions of Ampere.
-// | The tiles are the same on all architectures. No block needs more than 99 KB of shared memory, the limit on sm_120.
+//
+// The tiles are the same on all architectures. No block needs more than 99 KB of shared memory, the limit on sm_120.
 #include "cuda/launch/rung.hpp"
 #include "kernels/ladder/pieces/ladder_shapes.cuh"
 

@@ -1,4 +1,4 @@
-// // Rungs 01 to 07, which compute float32 on CUDA cores with textbook algorithms.
+// Rungs 01 to 07, which compute float32 on CUDA cores with textbook algorithms.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

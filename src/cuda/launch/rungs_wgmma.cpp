@@ -1,4 +1,4 @@
-// // Rungs 16 to 18, which compute float16 and bfloat16 with Hopper's warpgroup instructions.
+// Rungs 16 to 18, which compute float16 and bfloat16 with Hopper's warpgroup instructions.
 #include "cuda/launch/rung.hpp"
 #include "kernels/ladder/pieces/ladder_shapes.cuh"
 

@@ -1,4 +1,4 @@
-// // The kernel family simt. It runs on CUDA cores and supports every problem that the interface allows.
+// The kernel family simt. It runs on CUDA cores and supports every problem that the interface allows.
 #include <algorithm>
 
 #include "cuda/launch/block_map.hpp"

@@ -1,4 +1,4 @@
-// // Chooses the tiles of simt.
+// Chooses the tiles of simt.
 #include "cuda/launch/simt_variant.hpp"
 
 #include <algorithm>
@@ -48,7 +48,8 @@ SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per
 
 constexpr int kWide = 128, kNarrow = 64;  // largest number of gradient columns that one block computes
 
-/// The members in which the tiles of a gradient differ. All other members are computed from the facts.
+/// The members in which the tiles of a gradient differ. All other members are computed from the compile-time
+/// parameters.
 struct Shape {
   int block_m, block_n;
   int threads = 128;

@@ -34,7 +34,7 @@ inline constexpr Field<SimtForwardTile> kSimtForwardFields[] = {
 };
 static_assert(covers<SimtForwardTile>(kSimtForwardFields));
 
-/// Config constants of a backward kernel that follow the constants of Facts.
+/// The parameters of one backward kernel, in addition to those in Facts. They are constants of its Config.
 struct SimtGradientKernel {
   SimtBackwardTile tile;
   std::int32_t has_lse_rounding = 0;
@@ -67,7 +67,7 @@ static_assert(covers<SimtGradientKernel>(kSimtGradientFields));
 /// Largest number of columns of o that one block computes, on GPUs with at least 99 KB of shared memory per block.
 constexpr int kSimtMostColumns = 256;
 
-/// Returns the tiles for `facts`. A block uses at most `max_smem_per_block` bytes of shared memory.
+/// Returns the variant with its tiles. A block uses at most `max_smem_per_block` bytes of shared memory.
 /// @param few_rows  forward pass: whether to use tiles with fewer query rows. They give more blocks and fewer padding
 ///         rows
 [[nodiscard]] SimtVariant simt_variant(const Facts& facts, bool few_rows, int max_smem_per_block);

@@ -1,4 +1,4 @@
-// // The kernel family sm80_backward. It computes float16 and bfloat16 gradients on the tensor cores of every GPU since
+// The kernel family sm80_backward. It computes float16 and bfloat16 gradients on the tensor cores of every GPU since
 // Ampere, with all options.
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// // Chooses the tiles of sm80_backward.
+// Chooses the tiles of sm80_backward.
 #include "cuda/launch/sm80_backward_variant.hpp"
 
 #include <iterator>

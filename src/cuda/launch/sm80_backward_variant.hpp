@@ -28,7 +28,8 @@ struct Sm80BackwardVariant : Facts {
   [[nodiscard]] bool keys_and_values() const { return widest() <= 128 || keys.roles != kSm80General; }
 };
 
-/// Config constants of a kernel with tensor core tiles that follow the constants of Facts.
+/// The parameters of one kernel with tensor core tiles, in addition to those in Facts. They are constants of its
+/// Config.
 struct Sm80GradientKernel {
   Sm80BackwardTile tile = {};
   Sm80Gradient gradient = Sm80Gradient::kKeysValues;
@@ -61,8 +62,8 @@ inline constexpr Field<Sm80GradientKernel> kSm80GradientFields[] = {
 };
 static_assert(covers<Sm80GradientKernel>(kSm80GradientFields));
 
-/// Returns the tiles for `facts`. If the additions to dq need no fixed order, one kernel computes all gradients in one
-/// pass over the scores. Otherwise the backward pass computes the scores twice.
+/// Returns the variant with its tiles. If the additions to dq need no fixed order, one kernel computes all gradients in
+/// one pass over the scores. Otherwise the backward pass computes the scores twice.
 /// @param has_dbias  whether the caller calls set_dbias() afterwards
 [[nodiscard]] Sm80BackwardVariant sm80_backward_variant(const Facts& facts, int copy_bytes, int max_smem,
                                                         bool is_deterministic, bool has_dbias = false);

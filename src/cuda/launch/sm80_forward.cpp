@@ -1,4 +1,4 @@
-// // The kernel family sm80_forward. It computes float16 and bfloat16 forward passes on the tensor cores of every GPU
+// The kernel family sm80_forward. It computes float16 and bfloat16 forward passes on the tensor cores of every GPU
 // since Ampere, with all options.
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-// // Chooses the tile of sm80_forward.
+// Chooses the tile of sm80_forward.
 #include "cuda/launch/sm80_forward_variant.hpp"
 
 #include <iterator>
@@ -6,7 +6,7 @@
 namespace attend::cuda {
 namespace {
 
-/// The members of a tile that are chosen. All other members are computed from the facts.
+/// The members of a tile that are chosen. All other members are computed from the compile-time parameters.
 struct Shape {
   int warps = 4;
   int row_groups = 1;

@@ -1,4 +1,4 @@
-// // The kernel family sm90_backward. It computes float16 and bfloat16 gradients with Hopper's warpgroup instructions.
+// The kernel family sm90_backward. It computes float16 and bfloat16 gradients with Hopper's warpgroup instructions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -127,8 +127,8 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90BackwardVariant>();
-    // The kernels before and after the main kernels read few of the facts. All other facts are reset, so that more
-    // variants share these kernels.
+    // The kernels before and after the main kernels read few of the compile-time parameters. The other parameters are
+    // reset here, so that more variants share these kernels.
     Sm90BackwardVariant before = v, after = v, after_keys = v;
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
     const bool sums_rows = v.has(option::kBias) || v.custom_may_be_huge != 0;

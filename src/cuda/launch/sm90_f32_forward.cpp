@@ -1,4 +1,4 @@
-// // The kernel family sm90_f32_forward. It computes float32 forward passes on Hopper's tensor cores. Each float32
+// The kernel family sm90_f32_forward. It computes float32 forward passes on Hopper's tensor cores. Each float32
 // number is split into two float16 numbers, called pieces, and the kernel adds products of pieces.
 #include <algorithm>
 
@@ -50,7 +50,7 @@ struct Layout {
   [[nodiscard]] std::int64_t unit_bytes(std::int64_t heads, std::int64_t rows, int block) const {
     return heads * rows / block * std::int64_t{sizeof(float)};
   }
-  /// Returns the size in bytes of the counter of the next tile, followed by one flag for each head.
+  /// Returns the size in bytes of the counter with the next tile number, plus one flag for each head.
   [[nodiscard]] std::int64_t counter_bytes() const {
     return (1 + p.num_sequences * p.num_heads_k) * std::int64_t{sizeof(uint32)};
   }

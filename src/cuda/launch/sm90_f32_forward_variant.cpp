@@ -1,4 +1,4 @@
-// // Chooses the tile of sm90_f32_forward.
+// Chooses the tile of sm90_f32_forward.
 #include "cuda/launch/sm90_f32_forward_variant.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// // The kernel family sm90_forward. It computes float16 and bfloat16 forward passes with Hopper's warpgroup
+// The kernel family sm90_forward. It computes float16 and bfloat16 forward passes with Hopper's warpgroup
 // instructions and supports all options.
 #include <fmt/format.h>
 

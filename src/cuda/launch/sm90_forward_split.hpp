@@ -1,6 +1,6 @@
 // Splitting of the keys among blocks, for problems with too few row tiles to fill the GPU. The keys of each row tile
 // are divided into parts. One block processes each part, and a merge kernel combines the results.
-// // Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
+// Source: Dao, Haziza, Massa & Sizov, Flash-Decoding for long-context inference (2023)
 #pragma once
 
 #include <cstdint>

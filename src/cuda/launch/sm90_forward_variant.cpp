@@ -1,4 +1,4 @@
-// // Chooses the tile of sm90_forward.
+// Chooses the tile of sm90_forward.
 #include "cuda/launch/sm90_forward_variant.hpp"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ Sm90ForwardVariant with(const Facts& facts, const Shape& shape) {
   return v;
 }
 
-/// Returns whether both dropout and a block mask are active. Each of them needs registers for bit words in addition to
-/// the scores, so the tiles that leave the fewest registers would spill.
+/// Returns whether both dropout and a block mask are active. Each option needs registers for words of bits, in addition
+/// to the registers for scores. The tiles with the fewest free registers would then spill.
 bool drops_beside_a_mask(const Facts& facts) {
   return facts.has(option::kBlockMask) && facts.score().drops;
 }

@@ -62,7 +62,7 @@ class Sm90MaskSteps {
   [[nodiscard]] Sm90MaskListArgs lists(std::byte* memory) const;
 
  private:
-  /// The lists of one shape and their offsets in the memory.
+  /// The lists for one tile size, and their offsets in the scratch memory.
   struct Part {
     MaskListShape shape = {};  ///< heads = 0: no lists
     std::int64_t lists = 0;    ///< number of lists per group of heads that share lists
@@ -79,7 +79,7 @@ class Sm90MaskSteps {
 
   const core::Problem& problem_;
   Sm90MaskLists lists_;
-  std::int64_t sequences_, num_heads_;  ///< of the mask; 1 if all are identical
+  std::int64_t sequences_, num_heads_;  ///< sequences and heads of the mask; 1 if they share the mask
   std::int64_t tile_rows_, tile_columns_, mask_rows_;
   std::int64_t bytes_ = 0;
   std::int64_t kinds_at_ = 0, turns_at_ = 0, patterns_at_ = 0, patterns_by_key_at_ = 0;

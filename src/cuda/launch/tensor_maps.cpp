@@ -14,7 +14,8 @@
 namespace attend::cuda {
 namespace {
 
-constexpr std::int64_t kMultiple = 16;                       // bytes of which addresses and strides must be multiples
+// In bytes; addresses and strides must be multiples of this.
+constexpr std::int64_t kMultiple = 16;
 constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // in bytes; this is the limit of cuTensorMapEncodeTiled
 
 static_assert(kPanelBytes == kSwizzleBytes);

@@ -1,4 +1,4 @@
-// // Tensor maps. A tensor map is the descriptor with which TMA (the copy engine) copies tiles of a tensor.
+// Tensor maps. A tensor map is the descriptor with which TMA (the copy engine) copies tiles of a tensor.
 #pragma once
 
 #include <optional>

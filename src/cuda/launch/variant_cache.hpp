@@ -1,4 +1,4 @@
-// // A cache whose values are created once for each variant of a kernel family.
+// A cache whose values are created once for each variant of a kernel family.
 #pragma once
 
 #include <memory>

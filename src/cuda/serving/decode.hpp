@@ -11,7 +11,7 @@ namespace attend::cuda {
 /// Selects the kernel for sequences with many query rows.
 enum class LongRows : std::uint8_t {
   kDecode,  ///< the decode kernel, which is fast for few query rows
-  /// Sm90_forward for sequences with more than 64 query rows, if it supports the problem (long_rows.hpp).
+  /// sm90_forward for sequences with more than 64 query rows, if it supports the problem (long_rows.hpp).
   kSm90Forward,
   kFaster,  ///< sm90_forward for sequences with so many query rows that it is faster than the decode kernel
 };

@@ -1,5 +1,5 @@
-// GPU memory that decode keeps between calls. One part has the nodes (partial results) that blocks of a launch
-// exchange, and their stacks (kernels/serving/decode_args.cuh). Another part has rows of q that append passes to the
+// GPU memory that decode keeps between calls. It holds the nodes (partial results) that the blocks of a launch
+// exchange, and their stacks (kernels/serving/decode_args.cuh). It also holds rows of q that append passes to the
 // decode kernel of the same call.
 #pragma once
 

@@ -180,8 +180,8 @@ constexpr std::int32_t kWarpgroupRows = 64;
 constexpr std::int32_t kMostColumns = 128;
 
 /// Chooses a tile of 64 query rows with wgmma if there are enough rows. With fewer rows, tiles with mma.sync are
-/// faster, and their results are bit-identical. Returns false if there are few rows or if the tile does not support the
-/// problem.
+/// faster. Both kinds of tiles have bit-identical results. Returns false if there are few rows or if the tile does not
+/// support the problem.
 [[nodiscard]] bool choose_warpgroups(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
   constexpr std::int64_t kFewRows = 32;
   if (packed_rows <= kFewRows || v.head_dim_v > kMostColumns || v.has_boxes == 0 || v.element == ElementType::kF32 ||

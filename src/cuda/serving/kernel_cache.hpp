@@ -59,7 +59,7 @@ class KernelCache {
       if (const auto found = variants_.find(entry); found != variants_.end()) return *found->second;
     }
     const ContextGuard guard(device.index);
-    const RelaxedCapture relaxed;  // loading is not part of a graph that this thread may be capturing
+    const RelaxedCapture relaxed;  // keeps loading out of a CUDA graph that this thread may be capturing
     const KernelSpec spec = make_spec(device.arch());
     auto made = std::make_unique<const LoadedVariant>(LoadedVariant{Jit::instance().load(spec, device.index),
                                                                     static_cast<unsigned>(threads_of(spec)),

@@ -83,7 +83,8 @@ KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch) {
 
 std::uint32_t long_rows_blocks(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
                                int num_multiprocessors) {
-  // Each sequence has at most one partial tile. So there are at most as many tiles as full tiles plus sequences.
+  // Each sequence has at most one partial tile. The number of tiles is therefore at most the number of full tiles plus
+  // the number of sequences.
   const std::int64_t rows = p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q;
   const std::int64_t tiles = num_tiles(rows, variant.tile.block_m()) + p.num_sequences;
   return static_cast<std::uint32_t>(std::min<std::int64_t>(tiles * p.num_heads_q, num_multiprocessors));

@@ -19,10 +19,10 @@
 
 namespace attend::cuda {
 
-/// Returns the largest number of query rows with which the decode kernel computes a sequence. It is at least 64, the
-/// row limit of a tree mask. It is the largest integer if the decode kernel computes all sequences. A block of
-/// sm90_forward processes 128 rows of one head and reads all keys. With few heads there are few blocks, so sm90_forward
-/// is faster only for more rows, and the limit is higher.
+/// Returns the largest number of query rows of a sequence that the decode kernel computes. It is at least 64, the row
+/// limit of a tree mask. It is the largest integer if the decode kernel computes all sequences. A block of sm90_forward
+/// processes 128 rows of one head and reads all keys. With few heads there are few blocks, so sm90_forward is faster
+/// only for more rows, and the limit is higher.
 [[nodiscard]] std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q);
 
 /// Returns the variant of sm90_forward for sequences with more than `most_rows` query rows. Returns nothing if
