@@ -16,8 +16,8 @@
 
 namespace attend::python {
 
-/// Positions in the named tuple Extras of the tensors that have a gradient. The first fields of Extras are the rows of
-/// core::kScoreTensors.
+/// The position in the named tuple Extras of each tensor that has a gradient. The first fields of Extras are the rows
+/// of core::kScoreTensors.
 inline constexpr auto kOptionsWithGradient = [] {
   constexpr auto kHasGradient = [](const core::ScoreTensor& row) { return row.gradient != nullptr; };
   std::array<std::size_t, std::ranges::count_if(core::kScoreTensors, kHasGradient)> positions = {};

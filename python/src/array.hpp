@@ -50,8 +50,8 @@ struct Array {
   [[nodiscard]] static Array of(nb::handle object, const std::string& dtype);
 
   /// If `object` is an Array, returns the Array. Otherwise reads a tensor whose type has DLPack's C exchange table
-  /// (exchange.hpp), which is faster than of(). The result then does not keep the memory alive, but the caller does so
-  /// during the call.
+  /// (exchange.hpp), which is faster than of(). In this case the result does not keep the memory alive. The caller's
+  /// object keeps it alive during the call.
   [[nodiscard]] static Array view(nb::handle object);
 
   /// Returns an Array with the given address, shape and strides in memory that `owner` keeps alive.
@@ -60,9 +60,9 @@ struct Array {
                                 nb::handle shape, nb::handle strides);
 };
 
-/// The following functions return views for the library. Each of them refuses an array with the wrong number of
-/// dimensions or element type. The error message contains `name`. The library itself checks the sizes.
-/// View of q, k, v, o or one of their gradients.
+/// The following functions return views for the library. Each of them refuses an array that has the wrong number of
+/// dimensions, or an element type that the library does not have. The error message contains `name`. The library itself
+/// checks the sizes. View of q, k, v, o or one of their gradients.
 [[nodiscard]] Tensor heads_view(const char* name, const Array& a, Layout layout);
 /// View of lse, which has no head_dim.
 [[nodiscard]] Tensor rows_view(const char* name, const Array& a, Layout layout);

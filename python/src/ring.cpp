@@ -184,7 +184,7 @@ void agree(const RingContext& context, const std::string& name, const std::strin
   (void)ring::agree_on_next_call(context.transport(), [&] { return ring::Fields{{name, value}}; });
 }
 
-/// Makes the current and all later calls of the other ranks fail.
+/// Ends the current calls of all other ranks with an error. Every later call fails.
 void fail(const RingContext& context, const std::string& why) {
   const nb::gil_scoped_release release;
   context.transport().fail(why);

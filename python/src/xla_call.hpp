@@ -25,7 +25,7 @@ class NamedFrame {
   /// Returns the buffer `name` as an Array. @throws Error (kInternal) if there is no such buffer.
   [[nodiscard]] Array array(std::string_view name) const;
 
-  /// Returns the value of a floating-point attribute, or `otherwise` if there is no such attribute.
+  /// Returns the value of a numeric or boolean attribute as a double, or `otherwise` if there is no such attribute.
   [[nodiscard]] double number(std::string_view name, double otherwise) const;
   /// Returns the value of an integer or boolean attribute, or `otherwise` if there is no such attribute.
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise) const;

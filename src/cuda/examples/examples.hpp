@@ -21,9 +21,9 @@ namespace attend::cuda {
 [[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
 
 /// Returns the properties of a kernel that compiling this spec tests, as texts. The properties are the kernel together
-/// with its architecture, the element type together with the architecture, and each value of each Config constant. For
-/// a head_dim, the property is only the width of the tile, and whether head_dim fills the tile, is a multiple of 8, or
-/// neither.
+/// with its architecture, the element type together with the architecture, and each value of each Config constant. A
+/// head_dim is an exception. Its property is the width of the tile, together with whether head_dim fills the tile, is a
+/// multiple of 8, or neither.
 [[nodiscard]] std::vector<std::string> covered_by(const KernelSpec& spec);
 
 /// Returns a small subset of the specs, in the same order. The subset has all properties (see covered_by()) that occur

@@ -49,7 +49,7 @@ struct CacheInfo {
   /// Path of the cache folder. Empty if there is none, because neither HOME nor ATTEND_CACHE_DIR is set.
   std::filesystem::path root;
   std::uint64_t limit = kDefaultCacheLimit;
-  bool limit_is_default = true;  ///< whether ATTEND_CACHE_LIMIT is not set
+  bool limit_is_default = true;  ///< true if ATTEND_CACHE_LIMIT is not set
   CacheTotals totals;
   std::vector<CachedKernel> kernels;  ///< sorted by size, largest first
 };

@@ -30,8 +30,8 @@ void add_captured_step(const core::Problem& p, Choice& choice);
 /// Returns the estimated time of this kernel in seconds.
 [[nodiscard]] double captured_seconds(const core::Problem& p, const DeviceInfo& device);
 
-/// Returns the arguments of this kernel. They are the arguments of the family, except that the softmax scale is that of
-/// the problem, with its sign and without correction.
+/// Returns the arguments of this kernel. They are the arguments of the family, except for the softmax scale. The scale
+/// is that of the problem, with its sign and without made_up_for_cut_off().
 [[nodiscard]] BackwardOptionArgs captured_args(const BackwardOptionArgs& args, const core::Problem& p);
 
 /// Launches the kernels of the family, then this kernel, then the kernels of row_logit_steps.hpp.

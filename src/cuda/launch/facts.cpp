@@ -236,7 +236,8 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
   const auto is_known = [](const std::optional<Tensor>& t) { return !t || kDTypesOfOptions.has(t->dtype); };
-  // The following tensors may have a different float dtype than q, so their dtypes are checked here.
+  // The following tensors may have any float dtype. This includes dtypes that no kernel supports, which must be refused
+  // here.
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (row.dtype) continue;
     const std::optional<Tensor>& tensor = p.*row.tensor;

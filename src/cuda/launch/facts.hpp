@@ -174,7 +174,8 @@ struct Facts {
 [[nodiscard]] std::optional<core::Lack> option_lack(const core::Problem& p, std::int32_t taken);
 /// Refuses a custom score function if an option in `others` is active too.
 [[nodiscard]] std::optional<core::Lack> custom_score_lack(const core::Problem& p, std::int32_t others);
-/// Refuses ALiBi and dropout in a step of ring attention whose positions tensor core kernels do not support.
+/// Refuses ALiBi or dropout in a step of ring attention if tensor core kernels do not support the positions of this
+/// step.
 [[nodiscard]] std::optional<core::Lack> part_lack(const core::Problem& p);
 /// Refuses a dtype of q that is not in `dtypes`, and tensors whose dtype differs from that of q.
 [[nodiscard]] std::optional<core::Lack> dtype_lack(const core::Problem& p, core::DTypes dtypes);

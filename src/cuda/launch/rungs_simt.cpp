@@ -125,7 +125,7 @@ std::vector<Step> flash_2d_forward(const RungConfig& config) {
 
 std::vector<Step> fa2_naive_forward(const RungConfig& config) {
   // If head_dim is at most 64, a multiprocessor has three blocks, so that other blocks compute while one block waits at
-  // a barrier. Otherwise the registers of a multiprocessor suffice for only one block.
+  // a barrier. Otherwise one block fills the multiprocessor.
   Step step = tile_step(config, is_narrow(config) ? 64 : 128, 4, 3);
   step.tile.min_blocks = is_narrow(config) ? 3 : 1;
   return {step};

@@ -73,7 +73,8 @@ class Sm90Backward final : public Family {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
     v.aligned = 1;  // lack_of_its_own() refuses unaligned tensors
     v.owns_heads = sm90_backward_owns_heads(p, device);
-    // Kernels with wide tiles and kernels whose blocks own heads are always deterministic.
+    // Kernels with wide tiles are always deterministic: one kernel computes dk and dv, another one dq. Kernels whose
+    // blocks own heads are always deterministic too.
     v.is_deterministic = p.deterministic && !v.tile().is_wide && v.owns_heads == 0;
     // At 64 columns without a mask, the compiler runs out of registers if dropout or a transform is active. With a
     // window of unlimited size it does not, and the results are the same.
@@ -301,8 +302,8 @@ class Sm90Backward final : public Family {
     return "Hopper's tensor cores: the tiles that registers allow";
   }
 
-  /// Refuses gradients of captures with the wide kernels. The other kernels compute these gradients as sums of ds. At
-  /// that point they no longer have the scores.
+  /// Refuses gradients of captures if the tile is wide, because the wide kernels do not compute them. The other kernels
+  /// compute these gradients as sums of ds. At that point they no longer have the scores.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;
     if (sm90_backward_tile_of(p).is_wide) {

@@ -13,7 +13,7 @@ enum class LongRows : std::uint8_t {
   kDecode,  ///< the decode kernel, which is fast for few query rows
   /// sm90_forward for sequences with more than 64 query rows, if it supports the problem (long_rows.hpp).
   kSm90Forward,
-  kFaster,  ///< sm90_forward for sequences with so many query rows that it is faster than the decode kernel
+  kFaster,  ///< sm90_forward for sequences with enough query rows that it is faster than the decode kernel
 };
 
 /// Launches the decode kernels on the stream. All tensors and index arrays must be on the same GPU.
