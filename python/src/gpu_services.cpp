@@ -124,9 +124,9 @@ nb::dict memory(int index, bool reset) {
   return entry;
 }
 
-/// Launches only the softmax of attention. The measuring tools use it to compute attention with two batched matrix
-/// products, as a method to compare with. The addresses are those of contiguous matrices (num_matrices, seqlen_q,
-/// seqlen_k) in float16 or bfloat16. `p` is 0 in a forward pass.
+/// Launches only the softmax of attention. The measuring tools call it between two batched matrix products. The result
+/// is a baseline for the library. The addresses are those of contiguous matrices (num_matrices, seqlen_q, seqlen_k) in
+/// float16 or bfloat16. `p` is 0 in a forward pass.
 void scaled_softmax(std::uintptr_t in, std::uintptr_t p, std::uintptr_t out, const std::string& dtype,
                     const std::tuple<std::int64_t, std::int64_t, std::int64_t>& shape, double scale, bool causal,
                     int index, std::uintptr_t stream) {

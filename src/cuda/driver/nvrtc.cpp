@@ -78,8 +78,8 @@ std::vector<std::string> nvrtc_candidates() {
 }
 
 // Loads libnvrtc-builtins from the folder of libnvrtc. When libnvrtc first compiles, it opens libnvrtc-builtins by
-// name, but the loader does not search the folder of a pip package. If the library is already loaded, the loader finds
-// it. If the file is missing, the compilation reports the error.
+// name, but the loader does not search the folder of a pip package. After it has been loaded here, the loader finds it
+// by name. If the file is missing, the compilation reports the error.
 void Nvrtc::load_builtins() const {
   const std::string name = fmt::format("libnvrtc-builtins.so.{}.{}", major_, minor_);
   try {

@@ -113,11 +113,11 @@ class Path {
   }
 };
 
-/// Number for a member that no kernel reads.
+/// Describes a member that no kernel reads. It has no Config constant.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> unread = {Path<kFirst, kRest...>::place()};
 
-/// Number whose Config constant is the member itself, either an integer or an enumerator.
+/// Describes a member whose Config constant has the same value, either an integer or an enumerator.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> number = [] {
   using Struct = typename Path<kFirst, kRest...>::Struct;
@@ -134,7 +134,7 @@ constexpr Number<typename Path<kFirst, kRest...>::Struct> number = [] {
   return made;
 }();
 
-/// Number whose Config constant is a bool: true if the member is not 0.
+/// Describes a member whose Config constant is a bool: true if the member is not 0.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> flag = {
     Path<kFirst, kRest...>::place(), [](const typename Path<kFirst, kRest...>::Struct& whole) -> ConstantValue {

@@ -18,11 +18,11 @@ namespace attend::cuda {
                                               const ForwardArgs& base);
 
 /// Returns the factor by which kernels multiply the softmax scale if tensor cores compute the scores. It compensates
-/// for a truncation in hardware. A tensor core adds 16 products at a time to a score and truncates them to the last
-/// place of the largest product. If all products have the same sign, which is typical of large scores, the loss is up
-/// to twice this correction. In all other cases the loss is far below the rounding error of the sum. Products of
-/// bfloat16 have fewer digits to lose. The backward pass uses the same factor, because it computes p from the lse of
-/// the forward pass. Measured: docs/hopper_forward.md.
+/// for a truncation in hardware. A tensor core adds 16 products at a time to a score. It cuts off all digits of a
+/// product below the last place of the largest product. If all products have the same sign, which is typical of large
+/// scores, the loss is up to twice this correction. In all other cases the loss is far below the rounding error of the
+/// sum. Products of bfloat16 have fewer digits to lose. The backward pass uses the same factor, because it computes p
+/// from the lse of the forward pass. Measured: docs/hopper_forward.md.
 [[nodiscard]] double made_up_for_cut_off(const core::Problem& p);
 /// Returns the scale for ForwardArgs and BackwardArgs, multiplied by made_up_for_cut_off(). The product is computed in
 /// double and rounded once, because the rounding error of a float product would be as large as the correction.

@@ -43,7 +43,7 @@ class RungFamily final : public Family {
   }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
-    constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // kTilesOfMany counts tiles per multiprocessor
+    constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // kTilesOfMany is a number of tiles per multiprocessor
     const bool many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
                            kTilesOfMany * device.num_multiprocessors;
     RungConfig config = {facts_of(p, rung_.folds_scale)};

@@ -203,8 +203,9 @@ class Sm90Forward final : public Family {
 
   static std::int64_t rows_of(const Problem& p) { return p.q.shape[0] * p.num_heads_q * p.max_seqlen_q; }
 
-  /// Returns whether splitting the keys may be faster. It may be if each multiprocessor processes one tile, or if it
-  /// processes two tiles and many multiprocessors are idle during the second tile.
+  /// Returns whether splitting the keys may be faster. Splitting may be faster if each multiprocessor processes only
+  /// one tile. It may also be faster with two tiles per multiprocessor, if many multiprocessors are idle during the
+  /// second tile.
   static bool is_worth_splitting(const Problem& p, const Sm90ForwardVariant& v, const DeviceInfo& device) {
     constexpr std::int64_t kFewWaves = 2;
     const Sm90ForwardGrid grid = grid_of(p, v, device.num_multiprocessors);

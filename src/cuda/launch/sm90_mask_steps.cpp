@@ -172,8 +172,8 @@ std::vector<Sm90MaskArgs> Sm90MaskSteps::args(std::byte* memory) const {
                        .mask_rows = static_cast<int>(mask_rows_),
                        .is_persistent = lists_.is_persistent ? 1 : 0};
   if (p.block_mask != nullptr) args.other = block_mask_args(*p.block_mask, p.q.device.index, kMaskTile, kMaskTile);
-  // Arguments of the kernel that reads the mask and, if additions are ordered, of the kernel that determines their
-  // order.
+  // The first element is for the kernel that reads the mask. If additions are ordered, the second one is for the kernel
+  // that determines their order.
   std::vector<Sm90MaskArgs> all(lists_.has_order ? 2 : 1, args);
   for (const Part* part : {&by_keys_, &by_rows_}) {
     if (!part->exists()) continue;
