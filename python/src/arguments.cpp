@@ -16,11 +16,11 @@ namespace {
 
 using MaybeArray = std::optional<Array>;
 
-// Fields of the named tuples in attend/_settings.py, which imports these names. The code reads fields by position,
-// which is faster than by name. The fields for score modifications come from the tables of core.
+// The fields of the named tuples. attend/_settings.py imports the names of the fields. The C++ code reads the fields by
+// position, which is faster than by name. The fields for score modifications come from the tables in core.
 constexpr std::size_t kNumbers = core::kScoreNumbers.size(), kTensors = core::kScoreTensors.size();
 
-/// Positions in the tuple Extras: first the tensors that modify scores, then these fields.
+/// Positions of the fields in the tuple Extras. The tensors that modify scores precede these fields.
 struct Extra {
   static constexpr std::size_t kCuSeqlensQ = kTensors, kCuSeqlensK = kTensors + 1, kPhiloxState = kTensors + 2;
 };
@@ -32,7 +32,7 @@ std::vector<const char*> extras_fields() {
   return fields;
 }
 
-/// Positions in the tuple Settings.
+/// Positions of the fields in the tuple Settings.
 struct Setting {
   static constexpr std::size_t kMaxSeqlenQ = 0, kMaxSeqlenK = 1, kLayout = 2, kScale = 3, kCausal = 4, kWindowLeft = 5,
                                kWindowRight = 6, kFirstNumber = 7;
@@ -51,7 +51,7 @@ const std::vector<const char*>& settings_fields() {
   return *kFields;
 }
 
-/// Positions in the tuple Gradients: first these fields, then the gradients of options.
+/// Positions of the fields in the tuple Gradients. The gradients of the options follow these fields.
 struct Gradient {
   static constexpr std::size_t kDout = 0, kDlse = 1, kDq = 2, kDk = 3, kDv = 4, kFirstOfOptions = 5;
 };
@@ -62,7 +62,7 @@ std::vector<const char*> gradients_fields() {
   return fields;
 }
 
-/// Returns the properties of a row that Python cannot derive from the field names.
+/// Returns the properties of a tensor option for the Python code.
 nb::dict description_of(const core::ScoreTensor& row) {
   nb::dict entry;
   entry["name"] = row.name;
@@ -74,7 +74,7 @@ nb::dict description_of(const core::ScoreTensor& row) {
   return entry;
 }
 
-/// Returns the value of a setting.
+/// Returns the value of a field of the tuple Settings.
 template <class T>
 T setting(nb::handle settings, std::size_t field) {
   return value_of<T>(settings_fields()[field], item(settings, field));
@@ -95,13 +95,13 @@ Varlen varlen_of(const Array& q, const Array& cu_seqlens_q, const MaybeArray& cu
           .max_seqlen_k = setting<std::int64_t>(settings, Setting::kMaxSeqlenK)};
 }
 
-/// Returns the view of an option's tensor or of its gradient. `name` is the name for error messages.
+/// Returns the view of the tensor of an option, or of its gradient. Error messages contain `name`.
 Tensor view_of(const core::ScoreTensor& row, const char* name, const Array& array) {
   return row.is_of_scores() ? scores_view(name, array) : per_head_view(name, array);
 }
 
-/// Refuses a mix of dtypes. Otherwise "auto" would use the `reference` backend, which supports every mix but is far
-/// slower.
+/// Refuses tensors with different dtypes. Without this check, "auto" would choose the `reference` backend, which
+/// supports all combinations of dtypes but is much slower.
 void check_dtypes(const Array& q, const Array& k, const Array& v, nb::handle extras, const std::string& compute) {
   if (compute == "reference") return;
   const auto refuse = [&](const char* name, const Array& a, const std::string& allowed) {
@@ -113,7 +113,7 @@ void check_dtypes(const Array& q, const Array& k, const Array& v, nb::handle ext
   if (q.dtype == "f64") return;
   for (std::size_t i = 0; i < kTensors; ++i) {
     const core::ScoreTensor& row = core::kScoreTensors[i];
-    if (row.dtype) continue;  // the library checks these
+    if (row.dtype) continue;  // the library itself checks tensors for which it requires one dtype
     const MaybeArray array = maybe_array(extras, i);
     const std::optional<DType> dtype = array ? core::find_dtype(array->dtype) : std::nullopt;
     if (dtype && core::is_float(*dtype) && !core::has_simd_loops(*dtype)) refuse(row.name, *array, "f32, f16, bf16");
@@ -235,7 +235,7 @@ Options options_without_extras(nb::handle settings) {
   for (std::size_t i = 0; i < kNumbers; ++i) {
     params.*core::kScoreNumbers[i].param = setting<double>(settings, Setting::kFirstNumber + i);
   }
-  // Frameworks have no unsigned 64-bit scalars, so a signed integer carries the bits.
+  // Frameworks have no unsigned 64-bit integers, so signed integers pass the bits.
   params.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kSeed));
   params.offset = static_cast<std::uint64_t>(setting<std::int64_t>(settings, Setting::kOffset));
   params.deterministic = setting<bool>(settings, Setting::kDeterministic);

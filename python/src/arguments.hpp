@@ -1,5 +1,5 @@
-// Converts the Arrays and named tuples (attend/_settings.py) of the Python front ends to the arguments of a library
-// call.
+// Converts the arguments of the Python front ends to the arguments of a library call. The front ends pass tensors as
+// Arrays and options as named tuples (attend/_settings.py).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,7 +16,8 @@
 
 namespace attend::python {
 
-/// Positions in Extras of the options that have a gradient. Extras begins with the rows of core::kScoreTensors.
+/// The position in the named tuple Extras of each tensor that has a gradient. The first fields of Extras are the rows
+/// of core::kScoreTensors.
 inline constexpr auto kOptionsWithGradient = [] {
   constexpr auto kHasGradient = [](const core::ScoreTensor& row) { return row.gradient != nullptr; };
   std::array<std::size_t, std::ranges::count_if(core::kScoreTensors, kHasGradient)> positions = {};
@@ -27,72 +28,77 @@ inline constexpr auto kOptionsWithGradient = [] {
   return positions;
 }();
 
-/// Params and the string that their `compute` points to.
+/// Params together with the string that is their `compute`.
 struct Options {
   Params without_compute;
   std::string compute;
 
-  /// Returns the params with `compute`. They are valid as long as this object.
+  /// Returns the params, including `compute`. They are valid as long as this object exists.
   [[nodiscard]] Params params() const;
 };
 
-/// Reads the options of the named tuple Settings, without the tensors of Extras.
-/// @throws Error (kInvalidArgument) naming the setting.
+/// Reads the options in the named tuple Settings. It does not read the tensors in Extras.
+/// @throws Error (kInvalidArgument) if a setting has the wrong type. The message names the setting.
 [[nodiscard]] Options options_without_extras(nb::handle settings);
 
-/// The tensors that forward and backward share. A forward call may have no lse.
+/// The tensors that both forward and backward calls have. In a forward call, lse is optional.
 struct Views {
   Tensor q, k, v, o;
   std::optional<Tensor> lse;
 };
 
-/// Gradients of a backward call. dout and dlse are inputs. dq, dk, dv and the gradients of tensor options are outputs;
-/// of_options has the order of core::kScoreTensors.
+/// The gradients of a backward call. dout and dlse are inputs; all other tensors are outputs. `of_options` contains the
+/// gradients of the tensor options, in the order of core::kScoreTensors.
 struct Gradients {
   Tensor dout, dq, dk, dv;
   std::optional<Tensor> dlse;
   std::array<std::optional<Tensor>, core::kScoreTensors.size()> of_options;
 };
 
-/// All arguments of a call. A call without `gradients` is a forward call. The caller's frame keeps the arrays in the
-/// tuples alive during the call.
+/// All arguments of a call. If `gradients` is not set, it is a forward call, otherwise a backward call. Python keeps
+/// the arrays in the tuples alive during the call.
 struct Call {
   Views x;
   Options options;
   std::optional<Gradients> gradients = {};
 
-  /// @throws Error (kInvalidArgument) naming an argument whose kind the library does not support.
+  /// @throws Error (kInvalidArgument) if an argument has an unsupported dtype, shape or device. The message names the
+  ///         argument.
   Call(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle tuple,
        nb::handle extras, nb::handle settings);
 
   [[nodiscard]] const Tensor* lse() const { return x.lse ? &*x.lse : nullptr; }
 
-  /// Returns the params, which are valid as long as this object.
+  /// Returns the params. They are valid as long as this object exists.
   [[nodiscard]] Params params() const { return options.params(); }
 
-  /// Returns the library's call, which is valid as long as this object. backward() requires `gradients` and lse.
+  /// Returns a forward call of the library. It is valid as long as this object exists.
   [[nodiscard]] ForwardCall forward(Stream stream = nullptr) const;
+  /// Returns a backward call of the library. It is valid as long as this object exists. `gradients` and lse must be
+  /// set.
   [[nodiscard]] BackwardCall backward(Stream stream = nullptr) const;
 
-  /// Checks the dtypes of o and dout. They may differ from q in a call that only describes a backward pass.
-  /// @throws Error (kInvalidArgument)
+  /// Checks that o and dout have the dtype of q. A call that only describes a backward pass may have other dtypes.
+  /// @throws Error (kInvalidArgument) if a dtype differs.
   void check_dtypes_of_results() const;
 };
 
-/// Run the library without holding the GIL.
+/// Runs a forward call and releases the GIL meanwhile.
 void run_forward(const Call& call, Stream stream);
+/// Runs a backward call and releases the GIL meanwhile.
 void run_backward(const Call& call, Stream stream);
 
-/// Returns the layout. @throws Error (kInvalidArgument) if the name is unknown.
+/// Returns the layout in the named tuple Settings. @throws Error (kInvalidArgument) if its name is unknown.
 [[nodiscard]] Layout layout_of_call(nb::handle settings);
 
-/// Refuses max_seqlen_q and max_seqlen_k that are not integers. Only calls with packed sequences read these settings.
+/// Refuses max_seqlen_q and max_seqlen_k if they are not integers. Other functions read these settings only if
+/// sequences are packed.
 void check_lengths(nb::handle settings);
 
-/// Replaces C++ argument names in a message with Python's argument names.
+/// Replaces the C++ names of arguments in an error message with the names in Python.
 [[nodiscard]] std::string in_pythons_words(std::string message);
 
-/// Exports the names of the tuples' fields and the rows of the tensor options.
+/// Adds the field names of the named tuples and the properties of the tensor options to the extension module.
 void add_names(nb::module_& m);
 
 }  // namespace attend::python

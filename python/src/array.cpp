@@ -30,7 +30,7 @@ std::string dtype_text(nb::dlpack::dtype dtype) {
   for (const auto& [known, prefix] : kPrefixes) {
     if (code == known) return prefix + std::to_string(dtype.bits);
   }
-  // The type codes of DLPack 1.1 from kFirst on, with the names that frameworks use.
+  // The element types of DLPack 1.1 with the codes from kFirst on. The names are those that frameworks use.
   constexpr int kFirst = 7;
   constexpr const char* kNarrow[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
                                      "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
@@ -52,8 +52,8 @@ void check_num_dims(int num_dims) {
   if (num_dims > Array::kMaxDims) refuse(fmt::format("{} dimensions, allowed at most {}", num_dims, Array::kMaxDims));
 }
 
-/// Sets the strides of an empty tensor to 1. Frameworks give empty tensors arbitrary strides, which the library might
-/// refuse.
+/// Sets the strides of an empty tensor to 1. Frameworks give empty tensors arbitrary strides, and the library might
+/// refuse these.
 void forget_strides_of_nothing(Array& a) {
   std::int64_t numel = 1;
   for (int d = 0; d < a.num_dims; ++d) numel *= a.shape[d];
@@ -75,7 +75,7 @@ Tensor view(const char* name, const Array& a, const Shape& shape, const Shape& s
   return {a.data, element_type(name, a.dtype), a.device, shape, stride};
 }
 
-/// Returns the view of an array with at most 4 dimensions. Missing leading dimensions have size 1.
+/// Returns the view of an array that has at most 4 dimensions. If leading dimensions are missing, they have size 1.
 Tensor right_aligned(const char* name, const Array& a) {
   Shape shape = {1, 1, 1, 1};
   Shape stride = {0, 0, 0, 1};
@@ -124,7 +124,7 @@ Array Array::of(nb::handle object, const std::string& dtype) {
   }
   check_num_dims(static_cast<int>(source.ndim()));
   Array a;
-  // The library uses one view type for inputs and outputs. The caller decides which arrays are written.
+  // The library uses the same view type for inputs and outputs, so the constness is removed. Inputs are never written.
   a.data = const_cast<void*>(source.data());
   a.dtype = dtype.empty() ? dtype_text(source.dtype()) : dtype;
   a.device = device_of(source.device_type(), source.device_id());
@@ -134,8 +134,9 @@ Array Array::of(nb::handle object, const std::string& dtype) {
     a.stride[d] = source.stride(d);
   }
   forget_strides_of_nothing(a);
-  // A capsule can be read only once, so the reader must hold its contents.
-  a.owner = nb::cast(source, nb::rv_policy::reference);  // a reference to the same memory; a move would copy it
+  // A DLPack capsule can be read only once, so the Array keeps the object that has read it.
+  // A reference to the same memory, because a move would copy the elements.
+  a.owner = nb::cast(source, nb::rv_policy::reference);
   return a;
 }
 
@@ -239,7 +240,8 @@ Tensor descale_view(const char* name, const Array& a, Layout layout) {
 }
 
 void check_as_many(const Array& cu_seqlens_q, const Array& cu_seqlens_k) {
-  if (cu_seqlens_q.num_dims != 1 || cu_seqlens_k.num_dims != 1) return;  // offsets_view refuses them
+  // offsets_view refuses arrays with another number of dimensions.
+  if (cu_seqlens_q.num_dims != 1 || cu_seqlens_k.num_dims != 1) return;
   if (cu_seqlens_k.shape[0] == cu_seqlens_q.shape[0]) return;
   throw Error(ErrorCode::kInvalidArgument, "cu_seqlens_k: " + std::to_string(cu_seqlens_k.shape[0]) +
                                                " entries, allowed as many as cu_seqlens_q, " +
@@ -271,7 +273,8 @@ const void* entries_view(const char* name, const Array& a, const Entries& allowe
   }
   if (!is_dense(a)) refuse(fmt::format("{}: strides with gaps, allowed dense entries", name));
   require_device(name, a, allowed.device);
-  static constexpr std::uint64_t kNothing = 0;  // a null pointer would mean that the argument is missing
+  // An empty array needs an address, because a null pointer would mean that the argument is missing.
+  static constexpr std::uint64_t kNothing = 0;
   return allowed.count == 0 ? &kNothing : a.data;
 }
 

@@ -1,4 +1,4 @@
-// Access to the folder of compiled kernels, for the Python package.
+// Functions with which the Python package reads and clears the cache folder of compiled kernels.
 #pragma once
 
 #include <nanobind/nanobind.h>

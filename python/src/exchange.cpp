@@ -11,7 +11,8 @@
 namespace attend::python {
 namespace {
 
-/// The exchange table in the layout of DLPack 1.3. Only the functions that are called here have exact types.
+/// DLPack's exchange table, in the layout of DLPack 1.3. Only the functions that this file calls are declared with
+/// their exact types.
 struct ExchangeTable {
   struct {
     std::uint32_t major, minor;
@@ -20,11 +21,12 @@ struct ExchangeTable {
   void (*allocate)();
   void (*managed_tensor_of)();
   void (*object_of_managed_tensor)();
-  int (*tensor_of)(void* object, nb::dlpack::dltensor* tensor);  // 0, or -1 with a Python exception set; may be null
+  // Function that returns 0, or -1 if it has set a Python exception. The pointer may be null.
+  int (*tensor_of)(void* object, nb::dlpack::dltensor* tensor);
   void (*current_stream)();
 };
 
-constexpr std::uint32_t kMajor = 1;  // the table's layout changes with the major version
+constexpr std::uint32_t kMajor = 1;  // the layout of the table may change with the major version
 
 const ExchangeTable* table_of(PyTypeObject* type) {
   const nb::object capsule = nb::getattr(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__", nb::object());
@@ -33,19 +35,21 @@ const ExchangeTable* table_of(PyTypeObject* type) {
   return table->header.major == kMajor && table->tensor_of != nullptr ? table : nullptr;
 }
 
-/// Returns the table of an object's type, or null if there is none. Each type is looked up once. The GIL guards the
-/// list.
+/// Returns the exchange table of an object's type, or null if there is none. The first call for a type looks up the
+/// table and stores it in `tables`. The GIL protects `tables`.
 const ExchangeTable* known_table(nb::handle object) {
-  static auto* tables = new std::unordered_map<PyTypeObject*, const ExchangeTable*>();  // outlives the interpreter
-  static std::pair<PyTypeObject*, const ExchangeTable*> last;  // most objects have the same type as the previous one
+  // Never destroyed, because calls may occur after the interpreter ends.
+  static auto* tables = new std::unordered_map<PyTypeObject*, const ExchangeTable*>();
+  static std::pair<PyTypeObject*, const ExchangeTable*> last;  // most objects have the same type as the object before
   PyTypeObject* type = Py_TYPE(object.ptr());
   if (last.first == type) return last.second;
   auto found = tables->find(type);
   if (found == tables->end()) {
-    const ExchangeTable* table = table_of(type);  // runs Python code, so another thread may run this function meanwhile
+    // Runs Python code, so another thread may enter this function meanwhile.
+    const ExchangeTable* table = table_of(type);
     bool is_new = false;
     std::tie(found, is_new) = tables->try_emplace(type, table);
-    // Keeps the type alive, so that its address is not reused.
+    // Keeps the type alive, so that another type cannot get the same address.
     if (is_new) Py_INCREF(reinterpret_cast<PyObject*>(type));
   }
   last = *found;
@@ -66,7 +70,7 @@ nb::dlpack::dltensor exchanged_tensor(nb::handle object) {
   }
   nb::dlpack::dltensor tensor;
   if (table->tensor_of(object.ptr(), &tensor) != 0) {
-    PyErr_Clear();  // the framework's message contains a long C++ stack trace
+    PyErr_Clear();  // removes the framework's message, which contains a long C++ stack trace
     const auto text = [](const nb::object& x) { return nb::cast<std::string>(nb::str(x)); };
     throw Error(ErrorCode::kInvalidArgument,
                 text(nb::type_name(object.type())) + " of dtype " + text(nb::getattr(object, "dtype", nb::none())) +

@@ -1,4 +1,5 @@
-// Reads tensors through DLPack's C exchange table, without Python code, capsules or reference counts.
+// Reads tensors through the C exchange table of DLPack. This requires no Python code, no capsules and no reference
+// counts.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,17 +10,18 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Returns whether the type of `object` has the table (`__dlpack_c_exchange_api__`, DLPack 1.3) with all functions used
-/// here.
+/// Returns whether the type of `object` has a C exchange table (`__dlpack_c_exchange_api__`, DLPack 1.3) with all
+/// functions that this file uses.
 [[nodiscard]] bool has_exchange_table(nb::handle object);
 
-/// Returns the table's description of a tensor. Its pointers belong to the tensor and are valid while the tensor lives
-/// unchanged.
-/// @throws Error (kInvalidArgument) if the type has no table or the table cannot describe the tensor.
+/// Returns the DLPack description of a tensor. The pointers in the description belong to the tensor. They are valid
+/// until the tensor is changed or destroyed.
+/// @throws Error (kInvalidArgument) if the type of the object has no exchange table, or if the table cannot describe
+///         the tensor.
 [[nodiscard]] nb::dlpack::dltensor exchanged_tensor(nb::handle object);
 
-/// Writes the description to `tensor`. Returns false if the type has no table or the table cannot describe the tensor,
-/// e.g. because it has no memory.
+/// Stores the DLPack description of a tensor in `tensor`. Returns false if the type of the object has no exchange
+/// table, or if the table cannot describe the tensor, for example because the tensor has no memory.
 [[nodiscard]] bool try_exchange(nb::handle object, nb::dlpack::dltensor& tensor);
 
 }  // namespace attend::python

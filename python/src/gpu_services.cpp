@@ -1,4 +1,4 @@
-// GPU services for the Python package: memory, streams, and the list of GPUs.
+// GPU functions for the Python package: they allocate memory, synchronise streams, and list the GPUs.
 #include "gpu_services.hpp"
 
 #include <nanobind/ndarray.h>
@@ -28,22 +28,23 @@
 namespace attend::python {
 namespace {
 
-/// Memory from the library's pool that a Python array owns.
+/// Memory from the library's pool of GPU memory that a Python array owns.
 struct OwnedMemory {
   cuda::DevicePointer data = 0;
   int index = 0;
   cuda::StreamHandle stream = nullptr;
-  // Keeps the stream alive if the memory is freed in stream order; otherwise None.
+  // Python object that keeps the stream alive, if the memory is freed in the order of that stream. Otherwise None.
   nb::object stream_owner;
 
   ~OwnedMemory() {
     if (data == 0) return;
     try {
       const cuda::ContextGuard context(index);
-      if (stream_owner.is_none()) cuda::driver().context_synchronize();  // the streams that use the memory are unknown
+      // The array does not record which streams use its memory.
+      if (stream_owner.is_none()) cuda::driver().context_synchronize();
       cuda::driver().mem_free_async(data, stream);
     } catch (const Error&) {
-      // The driver has already shut down and has freed the memory.
+      // The driver has already shut down. It has then freed the memory too.
     }
   }
 };
@@ -71,14 +72,14 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
     case DType::kI32:
     case DType::kI64:
       return of(Code::Int);
-    case DType::kF8E4M3:  // no GPU kernel supports it yet
+    case DType::kF8E4M3:  // no GPU kernel supports this dtype yet
       break;
   }
   throw Error(ErrorCode::kInternal, std::string("DLPack has no dtype ") + dtype_name(dtype));
 }
 
-/// Allocates uninitialised dense memory of `bytes` bytes on a GPU, in the order of `stream`. If `stream_owner` is
-/// given, the memory is freed in the order of the stream. Otherwise it is freed after the GPU has finished all work.
+/// Allocates `bytes` bytes of GPU memory in the order of `stream`. The elements are uninitialised. If `stream_owner` is
+/// given, the memory is freed in the order of the stream. Otherwise it is freed after all work on the GPU is complete.
 nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& dtype, std::size_t bytes, int index,
                       std::uintptr_t stream, nb::object stream_owner) {
   const nb::dlpack::dtype type = dlpack_type(named("cuda_empty", dtype));
@@ -92,17 +93,17 @@ nb::object cuda_empty(const std::vector<std::size_t>& shape, const std::string& 
   const nb::capsule owner(memory.release(), [](void* held) noexcept { delete static_cast<OwnedMemory*>(held); });
   nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), owner, nullptr, type, nb::device::cuda::value,
                                    index);
-  return nb::cast(array);  // casting an lvalue with an owner does not copy; casting an rvalue would
+  return nb::cast(array);  // nanobind does not copy an lvalue that has an owner; it would copy an rvalue
 }
 
-/// Waits until all work on `stream` is done.
+/// Waits until all work on `stream` is complete.
 void synchronize(int index, std::uintptr_t stream) {
   const nb::gil_scoped_release release;
   const cuda::ContextGuard guard(index);
   cuda::synchronize(reinterpret_cast<cuda::StreamHandle>(stream));
 }
 
-/// Makes later work on `second` wait for the work that is already on `first`.
+/// Makes later work on the stream `second` wait for all work that is already on the stream `first`.
 void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
   if (first == second) return;
   const cuda::ContextGuard guard(index);
@@ -111,7 +112,7 @@ void order_streams(int index, std::uintptr_t first, std::uintptr_t second) {
   event.make_wait(reinterpret_cast<cuda::StreamHandle>(second));
 }
 
-/// Returns the usage of the library's pool on a GPU, in bytes. If `reset`, resets the peaks afterwards.
+/// Returns the usage of the library's memory pool on a GPU, in bytes. If `reset` is true, resets the peaks afterwards.
 nb::dict memory(int index, bool reset) {
   const cuda::PoolUsage usage = cuda::memory_pool_usage(index);
   if (reset) cuda::reset_memory_pool_peaks(index);
@@ -123,8 +124,9 @@ nb::dict memory(int index, bool reset) {
   return entry;
 }
 
-/// Launches the softmax between two batched products on `stream`, for the measuring tools. The addresses are those of
-/// dense (num_matrices, seqlen_q, seqlen_k) matrices in f16 or bf16. In the forward pass, p is 0.
+/// Launches only the softmax of attention. The measuring tools call it between two batched matrix products. The result
+/// is a baseline for the library. The addresses are those of contiguous matrices (num_matrices, seqlen_q, seqlen_k) in
+/// float16 or bfloat16. `p` is 0 in a forward pass.
 void scaled_softmax(std::uintptr_t in, std::uintptr_t p, std::uintptr_t out, const std::string& dtype,
                     const std::tuple<std::int64_t, std::int64_t, std::int64_t>& shape, double scale, bool causal,
                     int index, std::uintptr_t stream) {
@@ -142,7 +144,7 @@ void scaled_softmax(std::uintptr_t in, std::uintptr_t p, std::uintptr_t out, con
                        index, reinterpret_cast<cuda::StreamHandle>(stream));
 }
 
-/// Returns the GPUs of this machine, or an empty list without a driver. Loads the driver.
+/// Loads the driver and returns the GPUs of this machine. Returns an empty list if there is no driver.
 nb::list gpu_list() {
   nb::list list;
   try {
@@ -159,12 +161,12 @@ nb::list gpu_list() {
       list.append(entry);
     }
   } catch (const Error&) {
-    // An error means that there is no GPU.
+    // An error means that the machine has no GPU.
   }
   return list;
 }
 
-/// Returns {"path", "version"} of an NVIDIA library, or {"lack"} if it is missing.
+/// Returns {"path", "version"} of an NVIDIA library. If the library is missing, returns {"lack"}, the reason.
 nb::dict library_entry(const cuda::FoundLibrary& library) {
   nb::dict entry;
   if (library.lack.empty()) {

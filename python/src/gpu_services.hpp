@@ -1,4 +1,4 @@
-// GPU services for the Python package: memory, streams, and the list of GPUs.
+// GPU functions for the Python package: they allocate memory, synchronise streams, and list the GPUs.
 #pragma once
 
 #include <nanobind/nanobind.h>

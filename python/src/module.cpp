@@ -1,9 +1,9 @@
-// attend._core: the calls of the library and the properties of this build. Other files add GPU services
-// (gpu_services.cpp), calls on torch tensors (torch_attention.cpp, torch_serving.cpp), rings (ring.cpp) and serving
-// (serving.cpp).
+// The extension module attend._core. This file has the calls of the library and the properties of this build. Other
+// files add GPU functions (gpu_services.cpp), calls on torch tensors (torch_attention.cpp, torch_serving.cpp), ring
+// attention (ring.cpp) and serving (serving.cpp).
 //
-// The Python front ends (attend/_arrays.py, attend/torch) convert their tensors to Array and allocate the results. The
-// functions here convert the arguments to views and release the GIL while the library runs.
+// The Python front ends (attend/_arrays.py, attend/torch) convert their tensors to Arrays and allocate the results.
+// The functions of this module convert the arguments to views. They release the GIL while the library runs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -55,16 +55,16 @@ void backward(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in
   run_backward({q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings}, reinterpret_cast<Stream>(stream));
 }
 
-/// Refuses the shapes, strides, dtypes and settings that forward and backward refuse, without reading memory. If
-/// `gradients` is None, checks a forward call. The arrays claim to be on a GPU, because on a GPU the library does not
-/// read the offsets of packed sequences.
+/// Checks shapes, strides, dtypes and settings in the same way as a forward or backward call. Reads no tensor memory.
+/// If `gradients` is None, checks a forward call. The arrays must claim to be on a GPU. The library reads the offsets
+/// of packed sequences only if they are in CPU memory.
 void check(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in, nb::handle gradients,
            nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);
   std::ignore = call.gradients ? core::make_problem(call.backward()) : core::make_problem(call.forward());
 }
 
-/// Refuses a setting of the wrong type, by name.
+/// Refuses a setting that has the wrong type. The message names the setting.
 void check_settings(nb::handle settings) {
   std::ignore = options_without_extras(settings);
   std::ignore = layout_of_call(settings);
@@ -118,7 +118,8 @@ nb::list backend_list() {
   return list;
 }
 
-/// Returns the peak per dtype. Includes bf16 only if the processor has a unit that multiplies it.
+/// Returns the peak GFLOP/s for each dtype. bf16 is included only if the processor has instructions that multiply
+/// bfloat16.
 std::map<std::string, double> cpu_peak_gflops(int threads) {
   std::map<std::string, double> peaks = {{"f32", cpu::f32_peak_gflops(threads)}};
   if (const double bf16 = cpu::bf16_peak_gflops(threads); bf16 > 0) peaks["bf16"] = bf16;
@@ -153,7 +154,7 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
   }
 }
 
-/// Runs Python's signal handlers. Returns true if one of them has raised an exception. The calling thread need not hold
+/// Runs Python's signal handlers. Returns true if a handler has raised an exception. The calling thread need not hold
 /// the GIL.
 bool a_signal_raised() {
   if (is_thread_of_xla() || ort::is_running()) return false;

@@ -14,14 +14,14 @@
 namespace attend::python {
 namespace {
 
-/// The values of an option that allow caching of the settings. These values are immutable, so identity or equal bits
-/// identify them.
+/// Specifies which values of an option can be cached. All these values are immutable. Two values are equal if they are
+/// the same object or floats with equal bits.
 enum class Kept : std::uint8_t {
   kFlag,          ///< True or False
   kNumber,        ///< a float or an int
   kNumberOrNone,  ///< a float, an int or None
   kText,          ///< a str
-  kDefault,       ///< only its default
+  kDefault,       ///< only the default value of the option
 };
 
 constexpr std::pair<std::string_view, Kept> kKeptWithOthers[] = {{"layout", Kept::kText},
@@ -30,8 +30,8 @@ constexpr std::pair<std::string_view, Kept> kKeptWithOthers[] = {{"layout", Kept
                                                                  {"deterministic", Kept::kFlag},
                                                                  {"compute", Kept::kText}};
 
-/// Returns which values of an option can be cached. Numbers that modify scores can be cached. Dropout cannot, because
-/// Python draws its seed.
+/// Returns which values of an option can be cached. For a number that modifies scores, all numbers can be cached. The
+/// exception is dropout, because the Python code generates its seed.
 Kept kept_of(std::string_view name) {
   for (const auto& [kept_name, kept] : kKeptWithOthers) {
     if (name == kept_name) return kept;
@@ -48,33 +48,34 @@ struct Option {
   nb::object default_value;
 };
 
-/// The keyword arguments of attend.attention in their order, without return_lse. The list outlives the interpreter.
+/// The keyword arguments of attend.attention in order, without return_lse. Never destroyed.
 const std::vector<Option>* known_options = nullptr;
 
 constexpr std::size_t kMostOptions = 24;
-using Values = std::array<nb::handle, kMostOptions>;  // only the first known_options->size() are set
+using Values = std::array<nb::handle, kMostOptions>;  // only the first known_options->size() elements are set
 
 struct Known {
-  nb::object options;  ///< keeps the values alive
+  nb::object options;  ///< the tuple that keeps the values alive
   Values values;
   std::shared_ptr<const ReadSettings> settings;
 };
 
-/// Returns the cached settings. The GIL guards them.
+/// Returns the cache of settings. The GIL protects it.
 std::vector<std::unique_ptr<const Known>>& all_known() {
-  static auto* all = new std::vector<std::unique_ptr<const Known>>();  // outlives the interpreter
+  // Never destroyed, because calls may occur after the interpreter ends.
+  static auto* all = new std::vector<std::unique_ptr<const Known>>();
   return *all;
 }
 
-/// Adds settings to the cache and replaces the oldest ones if it is full. A program that computes a new scale for each
-/// call misses the cache each time.
+/// Adds settings to the cache. If the cache is full, they replace the oldest settings. If a program computes a new
+/// scale for each call, no call finds its settings in the cache.
 void remember(std::unique_ptr<const Known> known) {
   constexpr std::size_t kMost = 32;
   static std::size_t oldest = 0;
   if (all_known().size() < kMost) {
     all_known().push_back(std::move(known));
   } else {
-    all_known()[oldest].swap(known);  // destroys the old entry after the swap, because that may run Python code
+    all_known()[oldest].swap(known);  // the old entry is destroyed after the swap, because this may run Python code
     oldest = (oldest + 1) % kMost;
   }
 }
@@ -87,7 +88,8 @@ bool is_number(nb::handle x) {
   return is_float(x) || Py_TYPE(x.ptr()) == &PyLong_Type;
 }
 
-/// Compares floats by their bits, because a caller often passes a new float object in each call.
+/// Returns whether two values are equal. Floats are compared by their bits, because callers often create a new float
+/// object for each call.
 bool is_same(nb::handle a, nb::handle b) {
   if (a.is(b)) return true;
   if (!is_float(a) || !is_float(b)) return false;
@@ -122,7 +124,7 @@ ReadSettings read(nb::handle tuple) {
   return {nb::borrow(tuple), options_without_extras(tuple), layout_of_call(tuple)};
 }
 
-/// Returns a Settings tuple for the options. Returns an invalid object if Python must resolve the options or if the
+/// Converts the options to a Settings tuple. Returns an invalid object if the Python code must convert them, or if the
 /// layout is unknown.
 nb::object tuple_of(const Values& values) {
   const std::vector<Option>& options = *known_options;
@@ -134,7 +136,7 @@ nb::object tuple_of(const Values& values) {
     if (options[i].kept != Kept::kDefault) given[options[i].name.c_str()] = values[i];
   }
   const char* const layout = PyUnicode_AsUTF8AndSize(nb::object(given["layout"]).ptr(), nullptr);
-  if (layout == nullptr) PyErr_Clear();  // not valid text: Python refuses it
+  if (layout == nullptr) PyErr_Clear();  // the string is not valid text, so the Python code refuses it
   if (layout == nullptr || (layout != std::string_view("bhsd") && layout != std::string_view("bshd"))) return {};
   return torch->settings_type(**given);
 }
@@ -146,7 +148,7 @@ void learn_defaults(const nb::dict& defaults) {
   for (const auto& [name, value] : defaults) {
     auto text = nb::cast<std::string>(name);
     const bool is_of_python = text == "return_lse" || text == "score" || text == "captures" || text == "block_mask";
-    if (is_of_python) continue;  // Python handles these options
+    if (is_of_python) continue;  // the Python code handles these options
     const Kept kept = kept_of(text);
     options->push_back({std::move(text), kept, nb::borrow(value)});
   }

@@ -1,5 +1,5 @@
-// Bindings of ring attention. The Python front ends (attend/ring) connect the ranks and pass tensors. The library runs
-// the steps.
+// Python bindings of ring attention. The Python front ends (attend/ring) connect the ranks and pass the tensors. The
+// library computes.
 #include "ring.hpp"
 
 #include <nanobind/stl/array.h>
@@ -40,7 +40,7 @@ Sharding sharding_of(const std::string& name) {
   throw Error(ErrorCode::kInvalidArgument, "sharding: '" + name + "', allowed 'contiguous', 'zigzag', 'striped'");
 }
 
-/// How a call is distributed over the ranks: names of sharding and algorithm, and RingParams::seed_of_rank_0.
+/// The options of ring attention: the name of the sharding, the name of the algorithm, and RingParams::seed_of_rank_0.
 using Spread = std::tuple<std::string, std::string, bool>;
 
 RingParams ring_params_of(const Spread& spread) {
@@ -57,19 +57,20 @@ RingParams ring_params_of(const Spread& spread) {
       "algorithm: '" + algorithm + "', allowed 'automatic', 'exchange', 'all_gather', 'all_to_all', 'two_level'");
 }
 
-/// A Python function that threads without the GIL can copy and call. The last copy acquires the GIL to release the
-/// function.
+/// A Python function that C++ threads can copy and call without holding the GIL. The last copy that is destroyed
+/// acquires the GIL and releases the function.
 class Function {
  public:
   explicit Function(nb::object function)
       : function_(new nb::object(std::move(function)), [](nb::object* held) {
           const nb::gil_scoped_acquire acquire;
-          const nb::error_scope kept;  // preserves the pending exception of an interrupt
+          const nb::error_scope kept;  // keeps a pending exception, such as KeyboardInterrupt
           delete held;
         }) {}
 
-  /// Calls the function. An exception derived from Exception becomes an Error (kInternal) with its text. Other
-  /// exceptions, such as KeyboardInterrupt, stay set in Python and become cpu::Interrupted.
+  /// Calls the function. If it raises an exception derived from Exception, throws an Error (kInternal) with the text of
+  /// the exception. For any other exception, such as KeyboardInterrupt, leaves the exception set in Python and throws
+  /// cpu::Interrupted.
   template <class... Arguments>
   Function call(Arguments... arguments) const {
     const nb::gil_scoped_acquire acquire;
@@ -90,7 +91,8 @@ class Function {
   std::shared_ptr<nb::object> function_;
 };
 
-/// Returns a memoryview of a message, valid while the message is in transfer. Requires the GIL.
+/// Returns a memoryview of a message. The memory is valid while the message is in transfer. The caller must hold the
+/// GIL.
 nb::object memory_of(const std::byte* data, std::size_t bytes, int access) {
   auto* const address = reinterpret_cast<char*>(const_cast<std::byte*>(data));
   return nb::steal(PyMemoryView_FromMemory(address, static_cast<Py_ssize_t>(bytes), access));
@@ -104,8 +106,9 @@ nb::object writable(std::span<std::byte> bytes) {
   return memory_of(bytes.data(), bytes.size(), PyBUF_WRITE);
 }
 
-/// Makes a ring from Python callbacks. send(to, channel, memory) and receive(from, channel, memory) return functions
-/// that wait. all_gather(mine, all) returns when it is done.
+/// Makes a ring context from Python callbacks. send(to, channel, memory) and receive(from, channel, memory) start a
+/// transfer and return a function that waits for it. all_gather(mine, all) returns when all ranks have exchanged their
+/// data.
 RingContext callback_ring(int rank, int size, nb::object send, nb::object receive, nb::object all_gather,
                           nb::object fail) {
   const auto begin = [](const Function& function, int peer, int channel, auto bytes, auto* memory) {
@@ -127,7 +130,7 @@ RingContext callback_ring(int rank, int size, nb::object send, nb::object receiv
   };
   callbacks.fail = [f = Function(std::move(fail))](const std::string& why) {
     const nb::gil_scoped_acquire acquire;
-    const nb::error_scope kept;  // a Python call would lose an exception that is already set
+    const nb::error_scope kept;  // otherwise the Python call below would discard an exception that is already set
     (void)f.call(why);
   };
   return make_callback_ring(rank, size, std::move(callbacks));
@@ -149,8 +152,8 @@ RingContext nccl_ring(const nb::bytes& id, int rank, int size, int device, doubl
   return make_nccl_ring(made, rank, size, device, {.timeout = timeout, .copy_engines = copy_engines});
 }
 
-/// Returns the result of `make`. If the arguments of this rank are invalid, notifies the other ranks, which would
-/// otherwise wait for the call.
+/// Returns the result of `make`. If `make` throws because the arguments of this rank are invalid, notifies the other
+/// ranks. Without the notification, they would wait for this rank.
 template <class Make>
 auto told(const RingContext& context, Make make) {
   try {
@@ -165,8 +168,8 @@ auto told(const RingContext& context, Make make) {
   }
 }
 
-/// Reports to the other ranks that the front end of this rank refuses the call. `kind` is the exception's name in
-/// attend/_errors.py.
+/// Notifies the other ranks that the front end of this rank refuses the call. `kind` is the name of the exception class
+/// in attend/_errors.py.
 void refuse(const RingContext& context, const std::string& kind, const std::string& text) {
   const ErrorCode code = kind == "ArgumentError"      ? ErrorCode::kInvalidArgument
                          : kind == "UnsupportedError" ? ErrorCode::kUnsupported
@@ -175,13 +178,13 @@ void refuse(const RingContext& context, const std::string& kind, const std::stri
   ring::refuse(context.transport(), Error(code, text));
 }
 
-/// Waits for all ranks and checks that they pass the same `value` for `name`.
+/// Waits for all ranks and checks that all of them pass the same `value` for `name`.
 void agree(const RingContext& context, const std::string& name, const std::string& value) {
   const nb::gil_scoped_release release;
   (void)ring::agree_on_next_call(context.transport(), [&] { return ring::Fields{{name, value}}; });
 }
 
-/// Ends the current calls of all other ranks and makes every later call fail.
+/// Ends the current calls of all other ranks with an error. Every later call fails.
 void fail(const RingContext& context, const std::string& why) {
   const nb::gil_scoped_release release;
   context.transport().fail(why);
@@ -226,8 +229,8 @@ nb::dict step_of(const RingStep& step) {
   return entry;
 }
 
-/// Returns the explanation of a ring call. `q` and `k` are (batch, heads, tokens of all ranks, head_dim). The last
-/// number of `k` is head_dim_v.
+/// Returns the explanation of a ring attention call. `q` is (batch, heads, tokens of all ranks, head_dim). `k` is
+/// (batch, heads, tokens of all ranks, head_dim_v).
 nb::list explain(int num_ranks, bool on_gpu, const std::string& dtype, const Shape& q, const Shape& k, bool is_backward,
                  bool causal, std::int64_t window_left, std::int64_t window_right, double dropout_p,
                  const Spread& spread) {
@@ -262,7 +265,7 @@ nb::list explain(int num_ranks, bool on_gpu, const std::string& dtype, const Sha
   return list;
 }
 
-/// Returns the positions as consecutive i64 values. A Python list would be large.
+/// Returns the positions as the bytes of int64 values, because a list of Python integers would need much more memory.
 nb::bytes positions(const std::string& sharding, std::int64_t seqlen, int rank, int num_ranks,
                     const std::vector<std::int32_t>& cu_seqlens) {
   const std::vector<std::int64_t> rows = shard_positions(sharding_of(sharding), seqlen, rank, num_ranks, cu_seqlens);

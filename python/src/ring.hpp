@@ -1,4 +1,5 @@
-// Ring attention for the Python package: ring contexts, forward and backward, and the positions of each rank's rows.
+// Ring attention for the Python package: contexts, forward and backward calls, and the positions of the rows on each
+// rank.
 #pragma once
 
 #include <nanobind/nanobind.h>

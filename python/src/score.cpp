@@ -33,7 +33,8 @@ StridedTensor named_view(const std::string& name, nb::handle array) {
   try {
     const Array a = Array::view(array);
     for (int d = 0; d < a.num_dims; ++d) {
-      // Refuses an empty tensor here, because it may have no address and the library would report that instead.
+      // Refuses an empty tensor here. Such a tensor may have a null address, and the library would report the address
+      // instead of the size.
       if (a.shape[d] == 0) throw Error(ErrorCode::kInvalidArgument, "extent 0, allowed 1 to 2147483647");
     }
     return strided_view(a);
@@ -51,7 +52,8 @@ std::vector<ScoreCapture> captures_of(const nb::tuple& names, const nb::tuple& a
   return captures;
 }
 
-/// A score function with the arrays that it reads. Some of these arrays are copies that only this object keeps alive.
+/// A score function together with the arrays that it reads. `arrays` keeps them alive, because some of them are copies
+/// that nobody else owns.
 struct HeldFunction {
   ScoreFunction function;
   nb::object arrays;
@@ -65,12 +67,12 @@ HeldFunction with(const HeldFunction& held, const nb::tuple& names, const nb::tu
   return {held.function.with(captures_of(names, arrays)), arrays};
 }
 
-/// Returns a function without arrays. Only its with_arrays may be used.
+/// Returns a copy without arrays. Only with_arrays may be called on this copy.
 HeldFunction without(const HeldFunction& held) {
   return {held.function, nb::none()};
 }
 
-/// Makes a block mask on GPU `gpu`, or on the CPU if `gpu` is negative.
+/// Makes a block mask on the GPU with the index `gpu`. If `gpu` is negative, makes it on the CPU.
 BlockMask make_mask(const std::string& text, const nb::tuple& names, const nb::tuple& arrays, std::int64_t batch,
                     std::int64_t num_heads, std::int64_t seqlen_q, std::int64_t seqlen_k, int gpu,
                     std::uintptr_t stream) {
@@ -96,13 +98,13 @@ void forward(const HeldFunction* held, const BlockMask* mask, nb::handle q, nb::
   attend::forward(call);
 }
 
-/// The arguments of backward and the library's call, shared with its preparation. The object cannot move, because the
-/// call points into it.
+/// The arguments of a backward call and the call itself. backward() and its preparation share this class. An object
+/// cannot be moved, because `call` points to `arguments`.
 struct BackwardWithOwn {
   Call arguments;
   BackwardCall call;
 
-  /// @param names, arrays  gradients of captures
+  /// @param names, arrays  names of captures and the arrays for their gradients
   BackwardWithOwn(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
                   Call those, std::uintptr_t stream)
       : arguments(std::move(those)), call(arguments.backward(reinterpret_cast<Stream>(stream))) {
@@ -125,7 +127,8 @@ void backward(const HeldFunction* held, const BlockMask* mask, const nb::tuple& 
   attend::backward(own.call);
 }
 
-/// Compiles and loads the kernels of backward for such tensors. Reads no memory, so the arrays may have only addresses.
+/// Compiles and loads the kernels for a backward call with these arguments. Reads no tensor memory, so the arrays need
+/// only addresses.
 void prepare_backward(const HeldFunction* held, const BlockMask* mask, const nb::tuple& names, const nb::tuple& arrays,
                       nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse, nb::handle gradients,
                       nb::handle extras, nb::handle settings) {

@@ -1,5 +1,5 @@
-// Converts the named tuples of the Python front ends (attend/_serving.py) to the arguments of attend::decode, append
-// and merge.
+// Converts the named tuples of the Python front ends (attend/_serving.py) to the arguments of attend::decode,
+// attend::append and attend::merge.
 #include "serving.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ QueryPositions query_positions_of(const std::string& name) {
   refuse(fmt::format("query_positions: '{}', allowed 'last', 'first', 'one'", name));
 }
 
-/// Reads the fields of both tuples by type. The results are valid as long as the tuples.
+/// Reads the fields of the tuples Tensors and Numbers. The results are valid as long as the tuples exist.
 class Fields {
  public:
   Fields(nb::handle tensors, nb::handle numbers) : tensors_(tensors), numbers_(numbers) {}
@@ -62,7 +62,7 @@ class Fields {
     return number<double>(kScale);
   }
   [[nodiscard]] Layout layout() const { return dense_layout_of(number<std::string>("layout")); }
-  /// Returns the layout of q or k. Rows with offsets are packed.
+  /// Returns the layout of q or k. If the array with the name `offsets` is given, the rows are packed.
   [[nodiscard]] Layout layout_with(TensorField offsets) const { return has(offsets) ? Layout::kThd : layout(); }
 
  private:
@@ -70,15 +70,15 @@ class Fields {
   nb::handle numbers_;
 };
 
-/// The rows of q or k. Rows with offsets are packed.
+/// The rows of q, or the new rows of k. If `offsets` is not null, the rows of all sequences are packed.
 struct Rows {
   Tensor tensor;
   const std::int32_t* offsets = nullptr;
   std::int64_t num_sequences = 0;
-  std::int64_t most = 0;  ///< packed: an upper bound of the rows per sequence
+  std::int64_t most = 0;  ///< if rows are packed: an upper bound of the number of rows per sequence
 
   [[nodiscard]] std::int64_t count() const { return tensor.shape[0] * tensor.shape[2]; }
-  /// Returns `Entries::batch` for an array with one entry per row.
+  /// Returns the value of `Entries::batch` for an array with one entry per row.
   [[nodiscard]] std::int64_t batch() const { return offsets != nullptr ? -1 : num_sequences; }
 };
 
@@ -95,7 +95,7 @@ Rows rows_of(const Fields& fields, TensorField field, TensorField offsets_field,
   return rows;
 }
 
-/// Returns an array of one i32 per sequence, or null.
+/// Returns the address of an array with one int32 for each sequence, or null if it is not given.
 const std::int32_t* per_sequence(const Fields& fields, TensorField field, const char* name, const Rows& rows) {
   const MaybeArray array = fields.maybe(field);
   if (!array) return nullptr;
@@ -103,7 +103,7 @@ const std::int32_t* per_sequence(const Fields& fields, TensorField field, const 
   return static_cast<const std::int32_t*>(entries_view(name, *array, allowed));
 }
 
-/// Returns an array of one entry per row, or null.
+/// Returns the address of an array with one entry for each row, or null if it is not given.
 const void* per_row(const Fields& fields, TensorField field, const Rows& rows, const char* dtype,
                     const char* or_dtype = nullptr) {
   const MaybeArray array = fields.maybe(field);
@@ -113,7 +113,8 @@ const void* per_row(const Fields& fields, TensorField field, const Rows& rows, c
   return entries_view(field.name, *array, allowed);
 }
 
-/// Returns the scaling factors of a cache: one factor, or one per head, per sequence and head, or per cache row.
+/// Returns the scaling factors of a cache, or nothing if they are not given. The array has one factor, one per head,
+/// one per sequence and head, or one per cache row.
 std::optional<ConstTensor> maybe_descale(const Fields& fields, TensorField field) {
   const MaybeArray array = fields.maybe(field);
   if (!array) return std::nullopt;
@@ -151,7 +152,8 @@ std::optional<ConstTensor> maybe_per_head(const Fields& fields, TensorField fiel
   return per_head_view(field.name, *array);
 }
 
-/// Returns a cache. Its 8-bit floats have torch's dtype name.
+/// Returns the view of a cache, or nothing if it is not given. The dtype name of 8-bit floats is torch's, so it is
+/// replaced by the name in this library.
 std::optional<Tensor> maybe_cache(const Fields& fields, TensorField field) {
   MaybeArray array = fields.maybe(field);
   if (!array) return std::nullopt;
@@ -184,7 +186,7 @@ DecodeParams decode_params_of(const Fields& fields, const Rows& q) {
   return params;
 }
 
-/// Returns the call without `params.compute`, whose string the caller holds.
+/// Returns the decode call. It has no `params.compute`, because the caller owns that string and sets it.
 DecodeCall decode_call_of(const Fields& fields, const Rows& q) {
   const Layout of_q = fields.layout_with("cu_seqlens_q");
   DecodeCall call;
@@ -211,7 +213,7 @@ std::optional<Rotary> rotary_of(const Fields& fields, const Rows& k) {
   return rotary;
 }
 
-/// Returns the call for append, or for the append part of a decode with new keys.
+/// Returns an append call. It is used by append, and by a decode call that also gets new keys.
 AppendCall append_call_of(const Fields& fields, const Rows& k) {
   AppendCall call;
   call.k = k.tensor;
@@ -246,7 +248,7 @@ Rows query_rows_of(const Fields& fields) {
   return rows_of(fields, "q", "cu_seqlens_q", "max_seqlen_q");
 }
 
-/// Returns the append call that runs before a decode with new keys.
+/// Returns the append call that runs before decode, or nothing if the decode call gets no new keys.
 std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   if (!fields.has("k")) return std::nullopt;
   const Rows k = new_rows_of(fields);
@@ -254,8 +256,8 @@ std::optional<AppendCall> append_before(const Fields& fields, const Rows& q) {
   return append_call_of(fields, k);
 }
 
-/// Refuses the shapes, strides, dtypes and numbers that decode refuses, without reading memory. The arrays claim to be
-/// on a GPU, because on a GPU the library does not read the offsets of packed rows.
+/// Checks shapes, strides, dtypes and numbers in the same way as decode. Reads no tensor memory. The arrays must claim
+/// to be on a GPU. The library reads the offsets of packed rows only if they are in CPU memory.
 void check_decode(nb::handle tensors, nb::handle numbers) {
   const Fields fields(tensors, numbers);
   const Rows q = query_rows_of(fields);
@@ -279,7 +281,7 @@ AppendCall whole_append_call_of(const Fields& fields) {
   return call;
 }
 
-/// Checks the arguments of append, like check_decode.
+/// Checks the arguments of append in the same way as check_decode.
 void check_append(nb::handle tensors, nb::handle numbers) {
   std::ignore = core::make_append_problem(whole_append_call_of({tensors, numbers}));
 }
@@ -291,7 +293,8 @@ struct MergeCall {
   MergeParams params;
 };
 
-/// Reads the arguments of merge. `states` has tuples (o, lse). `layout_name` is "thd" for packed rows.
+/// Converts the arguments of merge. Each element of `states` is a tuple (o, lse). `layout_name` is "thd" if the rows
+/// are packed.
 MergeCall merge_call_of(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks,
                         const std::string& layout_name, nb::handle lse_base2) {
   const Layout layout = layout_of(layout_name);
@@ -315,7 +318,7 @@ void merge(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks, co
   attend::merge(call.states, call.o, call.lse ? &*call.lse : nullptr, call.params, reinterpret_cast<Stream>(stream));
 }
 
-/// Checks the arguments of merge, like check_decode.
+/// Checks the arguments of merge in the same way as check_decode.
 void check_merge(nb::handle states, nb::handle o, nb::handle lse, nb::handle sinks, const std::string& layout,
                  nb::handle lse_base2) {
   const MergeCall call = merge_call_of(states, o, lse, sinks, layout, lse_base2);

@@ -1,4 +1,4 @@
-// Attention for serving from Python: decode, append and merge.
+// The serving functions of the Python package: decode, append and merge.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,13 +9,14 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Run the library on the named tuples Tensors and Numbers (attend/_serving.py), without holding the GIL. A tensor is
-/// an Array or has a type with DLPack's C exchange table. The caller has already allocated the outputs.
+/// Converts the named tuples Tensors and Numbers (attend/_serving.py) and runs decode. Releases the GIL meanwhile. Each
+/// tensor is an Array, or its type has DLPack's C exchange table. The caller must have allocated the outputs.
 void decode(nb::handle tensors, nb::handle numbers, std::uintptr_t stream);
+/// Runs append. The arguments are those of decode.
 void append(nb::handle tensors, nb::handle numbers, std::uintptr_t stream);
 
-/// Adds decode, append and merge to the extension module, and SERVING_TENSORS and SERVING_NUMBERS, the field names of
-/// the named tuples Tensors and Numbers (attend/_serving.py).
+/// Adds decode, append and merge to the extension module. Also adds SERVING_TENSORS and SERVING_NUMBERS, the field
+/// names of the named tuples Tensors and Numbers (attend/_serving.py).
 void add_serving(nb::module_& m);
 
 }  // namespace attend::python

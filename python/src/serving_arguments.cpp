@@ -19,7 +19,8 @@ namespace {
 
 using nb::dlpack::dltensor;
 
-/// Destination of a keyword argument. The first member that is set applies.
+/// Where the value of a keyword argument is stored: in a member, in a tensor field, or in a number field. The first of
+/// them that is set is used.
 struct Place {
   nb::handle ServingArguments::*member = nullptr;
   std::optional<std::size_t> tensor = {}, number = {};
@@ -31,7 +32,8 @@ constexpr std::pair<std::string_view, nb::handle ServingArguments::*> kMembers[]
     {"head_dim_v", &ServingArguments::head_dim_v},
     {"return_lse", &ServingArguments::return_lse}};
 
-/// Returns the destinations of a call's keyword arguments, in their order. They outlive the interpreter.
+/// Returns where the values of a call's keyword arguments are stored, in the order of the arguments. The list is never
+/// destroyed.
 std::vector<Place>& places_of(ServingCall call) {
   static auto* places = new std::array<std::vector<Place>, 2>();
   return (*places)[static_cast<std::size_t>(call)];
@@ -73,7 +75,7 @@ bool is_text(nb::handle x, const char* text) {
   return Py_TYPE(x.ptr()) == &PyUnicode_Type && PyUnicode_CompareWithASCIIString(x.ptr(), text) == 0;
 }
 
-/// Returns the value of a Python int if it is between the bounds.
+/// If `x` is a Python int from `least` to `most`, returns its value. Otherwise returns nothing.
 std::optional<std::int64_t> whole_between(nb::handle x, std::int64_t least, std::int64_t most) {
   if (!is_whole(x)) return std::nullopt;
   int overflow = 0;
@@ -85,7 +87,8 @@ std::optional<std::int64_t> whole_between(nb::handle x, std::int64_t least, std:
 bool place_rotary(ServingArguments& x) {
   if (x.rotary.is_none()) return true;
   if (!x.rotary.type().is(torch->rotary_type)) return false;
-  enum : std::uint8_t { kCos, kSin, kInterleaved, kFirstColumn, kSeqlens };  // field order of attend._serving.Rotary
+  // Positions of the fields of attend._serving.Rotary.
+  enum : std::uint8_t { kCos, kSin, kInterleaved, kFirstColumn, kSeqlens };
   x.tensor("rotary_cos") = item_of(x.rotary, kCos);
   x.tensor("rotary_sin") = item_of(x.rotary, kSin);
   x.tensor("rotary_seqlens") = item_of(x.rotary, kSeqlens);
@@ -94,7 +97,8 @@ bool place_rotary(ServingArguments& x) {
   return x.has("rotary_cos") && x.has("rotary_sin");
 }
 
-/// Returns whether all required arguments are given, and no argument that depends on a missing one.
+/// Returns whether all required arguments are given. Also returns false if an argument is given without another
+/// argument that it requires.
 bool is_complete(ServingCall call, ServingArguments& x) {
   const auto none_of = [&](std::initializer_list<TensorField> fields) {
     return std::ranges::none_of(fields, [&](TensorField field) { return x.has(field); });
@@ -110,10 +114,12 @@ bool is_complete(ServingCall call, ServingArguments& x) {
          none_of({"out", "cu_seqlens_q", "q_norm"});
 }
 
-/// Reads a window of two numbers. None leaves a side open, like the default.
+/// Reads a window that consists of two numbers. If a number is None, that side of the window is unlimited, which is
+/// also the default.
 bool resolve_window(ServingArguments& x) {
   if (!x.window.is_valid()) return true;
-  if (Py_TYPE(x.window.ptr()) == &PyList_Type) {  // copied, because another thread may remove items
+  // Copied to a tuple, because another thread may remove items from the list.
+  if (Py_TYPE(x.window.ptr()) == &PyList_Type) {
     x.window_tuple = nb::steal(PyList_AsTuple(x.window.ptr()));
     if (!x.window_tuple.is_valid()) nb::raise_python_error();
     x.window = x.window_tuple;
@@ -125,7 +131,7 @@ bool resolve_window(ServingArguments& x) {
   return true;
 }
 
-/// The fields that describe the rows of q or k.
+/// The names of the fields that describe the rows of q or the new rows of k.
 struct RowFields {
   TensorField rows, offsets;
   NumberField most;
@@ -134,7 +140,7 @@ struct RowFields {
 constexpr RowFields kQueryRows = {"q", "cu_seqlens_q", "max_seqlen_q"};
 constexpr RowFields kNewRows = {"k", "cu_seqlens_new", "max_seqlen_new"};
 
-/// Sets the upper bound of rows per sequence if it is None: for packed rows, to the number of all rows; otherwise to
+/// If the upper bound of rows per sequence is None, sets it. For packed rows it is the number of all rows, otherwise
 /// the default.
 bool resolve_most(ServingArguments& x, const RowFields& fields, nb::object& owner) {
   nb::handle& most = x.number(fields.most);
@@ -150,7 +156,7 @@ bool resolve_most(ServingArguments& x, const RowFields& fields, nb::object& owne
   return true;
 }
 
-/// Returns i32 (count) in host memory with all entries equal to `length`.
+/// Returns an int32 array with `count` entries in host memory. All entries are equal to `length`.
 Array equal_lengths(std::int64_t count, std::int32_t length) {
   const auto bytes = static_cast<Py_ssize_t>(count * static_cast<std::int64_t>(sizeof(length)));
   Array array;
@@ -165,7 +171,7 @@ Array equal_lengths(std::int64_t count, std::int32_t length) {
   return array;
 }
 
-/// Replaces a number in seqlens_k with an array that has one entry per sequence.
+/// If seqlens_k is a number, replaces it by an array in which every sequence has this length.
 bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
   nb::handle& given = x.tensor("seqlens_k");
   if (!is_whole(given)) return true;
@@ -186,7 +192,7 @@ bool resolve_lengths(ServingArguments& x, const RowFields& fields) {
   return true;
 }
 
-/// Reads the layout. It must be "bhsd" or "bshd", for packed rows too.
+/// Reads the layout. It must be "bhsd" or "bshd", even if the rows are packed.
 bool resolve_layout(ServingArguments& x) {
   const bool is_bshd = is_text(x.number("layout"), "bshd");
   if (!is_bshd && !is_text(x.number("layout"), "bhsd")) return false;
@@ -194,7 +200,7 @@ bool resolve_layout(ServingArguments& x) {
   return true;
 }
 
-/// Reads head_dim_v of decode, which is required without v_cache.
+/// Reads head_dim_v of decode. It is required if v_cache is not given.
 bool resolve_head_dim_v(ServingArguments& x) {
   const dltensor keys = exchanged_tensor(x.tensor("k_cache"));
   if (keys.ndim != 4) return false;
@@ -210,7 +216,7 @@ bool resolve_head_dim_v(ServingArguments& x) {
   return given.has_value();
 }
 
-/// Returns whether every field with a float default holds a number.
+/// Returns whether a number is given for every field whose default is a float.
 bool has_numbers(ServingArguments& x) {
   for (std::size_t i = 0; i < x.numbers.size(); ++i) {
     if (PyFloat_Check(item_of(torch->default_numbers, i).ptr()) && !is_number(x.numbers[i])) return false;

@@ -1,5 +1,5 @@
-// The arguments of attend.decode and attend.append on torch tensors, and the fields that they set. Python
-// (attend/torch/_serving.py) handles all unusual or invalid arguments.
+// Converts the arguments of attend.decode and attend.append on torch tensors to the fields that the library reads. If
+// an argument is unusual or invalid, the Python code (attend/torch/_serving.py) handles the call instead.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,47 +19,47 @@ namespace nb = nanobind;
 
 enum class ServingCall : std::uint8_t { kDecode, kAppend };
 
-/// Stores the keyword arguments of a call in their order.
-/// @throws Error (kInternal) for an argument without a field.
+/// Stores the names of the keyword arguments of decode or append, in order.
+/// @throws Error (kInternal) if an argument has no corresponding field.
 void learn_serving_options(ServingCall call, const nb::dict& defaults);
 
-/// The fields of a call. They are valid as long as the arguments and this object.
+/// The fields of one call. They are valid as long as the Python arguments and this object exist.
 struct ServingArguments {
-  std::array<nb::handle, kNumTensorFields> tensors;  ///< None: not given
+  std::array<nb::handle, kNumTensorFields> tensors;  ///< None if the argument is not given
   std::array<nb::handle, kNumNumberFields> numbers;
-  // Arguments without a field. Null: the call has no such argument.
+  // Arguments that correspond to no single field. Null if the function has no such argument.
   nb::handle window, rotary, head_dim_v, return_lse;
 
-  // decode only; set by resolve():
-  Layout layout_q = Layout::kBhsd;  ///< kThd: the rows of q are packed
+  // The next two members are used only by decode. resolve() sets them.
+  Layout layout_q = Layout::kBhsd;  ///< kThd if the rows of q are packed
   std::int64_t head_dim_of_values = 0;
 
-  // Objects that the handles above may refer to.
+  // New objects to which the fields above may refer.
   nb::object window_tuple, most_q, most_new, lengths_array;
 
   [[nodiscard]] nb::handle& tensor(TensorField field) { return tensors[field.position]; }
   [[nodiscard]] nb::handle& number(NumberField field) { return numbers[field.position]; }
   [[nodiscard]] bool has(TensorField field) const { return !tensors[field.position].is_none(); }
 
-  /// Returns the given tensors. Excludes a number in seqlens_k.
+  /// Returns all tensors that are given. If seqlens_k is a number, it is not included.
   [[nodiscard]] std::vector<nb::handle> given_tensors() const;
 };
 
-/// A positional argument.
+/// A positional argument and its field.
 struct PositionalArgument {
   TensorField field;
   nb::handle value;
 };
 
-/// Returns the arguments in their fields, with the tensors of a rotary embedding. `options` is the tuple of all keyword
-/// arguments in their order. Returns nothing if Python must handle the call. Requires learn_serving_options and
-/// learn_torch.
-/// @throws Error (kInternal) if the tuple has another length.
+/// Assigns the arguments of a call to their fields. The tensors of a rotary embedding get separate fields. Returns
+/// nothing if the Python code must handle the call. learn_serving_options and learn_torch must have been called.
+/// @param options  the values of all keyword arguments in order
+/// @throws Error (kInternal) if `options` has the wrong length.
 [[nodiscard]] std::optional<ServingArguments> placed_arguments(ServingCall call, const nb::tuple& options,
                                                                std::initializer_list<PositionalArgument> others);
 
-/// Sets the fields to the values that the Python front ends would set, after torch_route.hpp has allowed the tensors.
-/// Returns false if Python must handle the call.
+/// Converts the fields to the values that the Python code would set. torch_route.hpp must already have accepted the
+/// tensors. Returns false if the Python code must handle the call.
 [[nodiscard]] bool resolve(ServingCall call, ServingArguments& x);
 
 }  // namespace attend::python

@@ -1,5 +1,5 @@
-// Fields of the named tuples Tensors and Numbers in attend/_serving.py, which imports these names. The code reads
-// fields by position, which is faster than by name.
+// The fields of the named tuples Tensors and Numbers. attend/_serving.py imports the names of the fields. The C++ code
+// reads the fields by position, which is faster than by name.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline constexpr std::string_view kNumberFields =
     "layout max_seqlen_q scale causal window_left window_right softcap lse_base2 max_seqlen_new rotary_interleaved "
     "rotary_first_column query_positions norm_eps compute";
 
-/// Returns the position of a word, or nothing if the list does not contain it.
+/// Returns the position of `word` in a list of words, or nothing if the list does not contain it.
 constexpr std::optional<std::size_t> find_word(std::string_view word, std::string_view words) {
   for (std::size_t position = 0; !words.empty(); ++position) {
     const std::size_t length = std::min(words.find(' '), words.size());
@@ -27,7 +27,7 @@ constexpr std::optional<std::size_t> find_word(std::string_view word, std::strin
   return std::nullopt;
 }
 
-/// Returns the position of a word. Compilation fails if the list does not contain it.
+/// Returns the position of `word` in a list of words. If the list does not contain it, the code does not compile.
 consteval std::size_t position_of(std::string_view word, std::string_view words) {
   return find_word(word, words).value();
 }
@@ -36,13 +36,13 @@ inline constexpr auto kNumTensorFields = static_cast<std::size_t>(std::ranges::c
 inline constexpr auto kNumNumberFields = static_cast<std::size_t>(std::ranges::count(kNumberFields, ' ') + 1);
 
 struct TensorField {
-  const char* name;  ///< also the name in messages
+  const char* name;  ///< name of the field, which is also its name in error messages
   std::size_t position;
   consteval TensorField(const char* field) : name(field), position(position_of(field, kTensorFields)) {}
 };
 
 struct NumberField {
-  const char* name;  ///< the name in messages
+  const char* name;  ///< name in error messages
   std::size_t position;
   consteval NumberField(const char* field) : NumberField(field, field) {}
   consteval NumberField(const char* field, const char* shown)

@@ -17,7 +17,7 @@ bool has_elements(const dltensor& x) {
   return x.data != nullptr && std::find(x.shape, x.shape + x.ndim, 0) == x.shape + x.ndim;
 }
 
-/// Returns the dtype if GPUs support it, otherwise nothing.
+/// Returns the dtype of the tensor if GPUs support it; otherwise nothing.
 std::optional<DType> dtype_of(const dltensor& x) {
   if (is_bfloat16(x)) return DType::kBF16;
   if (is_float(x, 16)) return DType::kF16;
@@ -25,13 +25,13 @@ std::optional<DType> dtype_of(const dltensor& x) {
   return std::nullopt;
 }
 
-/// Returns whether the tensor has elements of a dtype that GPUs support and a contiguous last dimension.
+/// Returns whether the last dimension of the tensor is contiguous and GPUs support its dtype.
 bool has_rows(const dltensor& x) {
   return x.strides[x.ndim - 1] == 1 && dtype_of(x).has_value() && has_elements(x);
 }
 
-/// Returns the view (batch, heads, rows, width) of a tensor. `at` gives the positions of these dimensions in the
-/// tensor; -1 stands for width 1.
+/// Returns a view of a tensor with the dimensions (batch, heads, rows, width). `at` contains the position of each of
+/// these dimensions in the tensor. If a position is -1, the dimension has size 1.
 Tensor view_of(const dltensor& x, const std::array<int, 4>& at) {
   Tensor t;
   t.data = static_cast<std::byte*>(x.data) + x.byte_offset;

@@ -18,17 +18,18 @@ namespace {
 
 using namespace nb::literals;
 
-/// Result of a call for which the direct route is unsupported. attend/torch/_front.py then calls torch.ops.attend.
+/// Returns the result of a call that the direct route does not support. attend/torch/_front.py then calls
+/// torch.ops.attend.
 nb::object not_direct() {
   return nb::none();
 }
 
-/// Returns o, or (o, lse).
+/// Returns o, or (o, lse) if the caller requested lse.
 nb::object o_or_both(ForwardResults&& results, bool wants_lse) {
   return wants_lse ? nb::object(nb::make_tuple(results.o, results.lse)) : std::move(results.o);
 }
 
-/// Computes attention without autograd. route_of must have accepted the tensors.
+/// Runs a forward pass without autograd. route_of must have accepted the tensors.
 ForwardResults computed(nb::handle q, nb::handle k, nb::handle v, nb::handle extras, nb::handle settings,
                         bool return_lse) {
   if (extras.is(torch->no_extras)) {
@@ -38,8 +39,8 @@ ForwardResults computed(nb::handle q, nb::handle k, nb::handle v, nb::handle ext
   return {both[0], both[1]};
 }
 
-/// Calls Attention.apply with extras. Passes each option that has a gradient as a separate argument, so that autograd
-/// sees it.
+/// Calls Attention.apply with extras. Each option that has a gradient is also passed as a separate argument, because
+/// autograd ignores tensors inside a tuple.
 template <std::size_t... kOption>
 nb::object apply_with_extras(const std::array<nb::handle, 3>& heads, nb::handle settings, bool wants_lse,
                              nb::handle extras, std::index_sequence<kOption...> /*options*/) {
@@ -48,12 +49,12 @@ nb::object apply_with_extras(const std::array<nb::handle, 3>& heads, nb::handle 
   return torch->apply(q, k, v, settings, wants_lse, extras, nb::handle(option(kOptionsWithGradient[kOption]))...);
 }
 
-/// Returns o, or (o, lse). `others` are the tensors of extras.
+/// Returns o, or (o, lse). `others` contains the tensors in extras.
 nb::object call(std::array<nb::handle, 3> heads, std::span<const nb::handle> others, nb::handle extras,
                 nb::handle settings, nb::handle return_lse) {
   const Route route = route_of(heads, others);
   if (!route.is_direct) return not_direct();
-  nb::object cast;  // keeps the cast tensors alive
+  nb::object cast;  // keeps alive the tensors that autocast has converted
   if (route.needs_cast) {
     cast = torch->autocast(heads[0], heads[1], heads[2]);
     for (std::size_t i = 0; i < heads.size(); ++i) heads[i] = PyTuple_GetItem(cast.ptr(), static_cast<Py_ssize_t>(i));
@@ -61,7 +62,7 @@ nb::object call(std::array<nb::handle, 3> heads, std::span<const nb::handle> oth
   const auto& [q, k, v] = heads;
   const bool wants_lse = is_true(return_lse);
   if (!route.needs_autograd) return o_or_both(computed(q, k, v, extras, settings, wants_lse), wants_lse);
-  // Every argument of an autograd function adds overhead, so extras are passed only if they are needed.
+  // Every argument of an autograd function takes time, so extras are passed only if there are any.
   if (extras.is(torch->no_extras)) return torch->apply(q, k, v, settings, wants_lse);
   return apply_with_extras(heads, settings, wants_lse, extras, std::make_index_sequence<kOptionsWithGradient.size()>());
 }
@@ -81,7 +82,7 @@ nb::object direct_attention_qkvpacked(nb::handle qkv, nb::handle settings, nb::h
   if (torch == nullptr) return not_direct();
   const Route route = route_of(std::array{qkv});
   if (!route.is_direct) return not_direct();
-  nb::object cast;  // keeps the cast tensor alive
+  nb::object cast;  // keeps alive the tensor that autocast has converted
   if (route.needs_cast) {
     cast = torch->autocast(qkv)[0];
     qkv = cast;
@@ -107,20 +108,22 @@ nb::object attention_qkvpacked_of_options(nb::handle qkv, const nb::tuple& optio
   return direct_attention_qkvpacked(qkv, settings->tuple, return_lse);
 }
 
-/// Returns the result of the autograd function: o, or (o, lse). Stores the settings in the context for backward.
+/// Returns the result of the autograd function: o, or (o, lse). Stores the settings in the context, because backward
+/// needs them.
 nb::object finish_forward(nb::handle context, ForwardResults&& results, nb::handle settings, bool return_lse) {
   nb::setattr(context, torch->settings, settings);
   if (return_lse) context.attr(torch->set_materialize_grads)(false);
   return o_or_both(std::move(results), return_lse);
 }
 
-/// Returns the saved tensors. Call it only once, because a checkpoint unpacks saved tensors only once.
+/// Returns the saved tensors. It must be called only once, because an activation checkpoint can unpack saved tensors
+/// only once.
 nb::tuple saved_in(nb::handle context) {
   return nb::borrow<nb::tuple>(nb::getattr(context, torch->saved_tensors));
 }
 
-/// Attention.forward: returns o, or (o, lse). route_of must have accepted the tensors. `options` repeats tensors of
-/// `extras`; autograd needs them as arguments to compute their gradients.
+/// Implements Attention.forward. Returns o, or (o, lse). route_of must have accepted the tensors. `options` contains
+/// tensors that are also in `extras`. autograd computes gradients only for tensors that are arguments.
 nb::object attention_forward(nb::handle context, nb::handle q, nb::handle k, nb::handle v, nb::handle settings,
                              bool return_lse, nb::handle extras, const nb::args& /*options*/) {
   if (!extras.is_none()) {
@@ -132,7 +135,7 @@ nb::object attention_forward(nb::handle context, nb::handle q, nb::handle k, nb:
   return finish_forward(context, std::move(results), settings, return_lse);
 }
 
-/// Attention.backward: returns one gradient per argument of attention_forward, except the context.
+/// Implements Attention.backward. Returns one gradient for each argument of attention_forward except the context.
 nb::object attention_backward(nb::handle context, nb::handle dout, nb::handle dlse) {
   const nb::tuple saved = saved_in(context);
   const auto [dq, dk, dv] = backward_results(saved, dout, dlse, nb::getattr(context, torch->settings));
@@ -140,7 +143,7 @@ nb::object attention_backward(nb::handle context, nb::handle dout, nb::handle dl
   return torch->run_backward(context, saved, dout, dlse, backward_is_direct(saved, dout, dlse));
 }
 
-/// PackedAttention.forward and PackedAttention.backward. is_packed must have accepted the tensor.
+/// Implements PackedAttention.forward. is_packed must have accepted the tensor.
 nb::object packed_forward(nb::handle context, nb::handle qkv, nb::handle settings, bool return_lse) {
   ForwardResults results = forward_results_packed(qkv, settings, true);
   if (!results.is_valid()) throw Error(ErrorCode::kInternal, "qkv: another tensor than a moment ago");
@@ -157,7 +160,7 @@ nb::object packed_backward(nb::handle context, nb::handle dout, nb::handle dlse)
   return nb::make_tuple(dqkv, nb::none(), nb::none());
 }
 
-/// Returns (is_direct, needs_autograd, needs_cast). `heads` is q, k, v or qkv.
+/// Returns (is_direct, needs_autograd, needs_cast). `heads` is (q, k, v) or (qkv,).
 nb::tuple route_in_python(const nb::tuple& heads, const nb::tuple& others) {
   if (torch == nullptr) return nb::make_tuple(false, false, false);
   const auto [is_direct, needs_autograd, needs_cast] = route_of(std::vector<nb::handle>(heads.begin(), heads.end()),
@@ -171,7 +174,7 @@ void add_torch_attention(nb::module_& m) {
   add_options(m);
   m.def("learn_torch", &learn_torch);
   m.def("route_of", &route_in_python);
-  // None is allowed here, because the other route refuses it by name.
+  // None is allowed for tensors here. The other route then reports the argument by name.
   m.def("direct_attention", &direct_attention, "q"_a.none(), "k"_a.none(), "v"_a.none(), "extras"_a, "settings"_a,
         "return_lse"_a.none());
   m.def("direct_attention_qkvpacked", &direct_attention_qkvpacked, "qkv"_a.none(), "settings"_a, "return_lse"_a.none());

@@ -26,7 +26,7 @@ void compute_forward(const Views& x, const Options& options) {
   attend::forward({.q = x.q, .k = x.k, .v = x.v, .o = x.o, .lse = x.lse, .params = options.params(), .stream = stream});
 }
 
-/// Requires `x` with lse.
+/// Runs a backward pass. `x` must contain lse.
 void compute_backward(const Views& x, const Gradients& g, const Options& options) {
   const Stream stream = current_stream(x.q.device);
   const nb::gil_scoped_release release;
@@ -44,7 +44,8 @@ void compute_backward(const Views& x, const Gradients& g, const Options& options
                     .stream = stream});
 }
 
-/// An uninitialised tensor like `x`. It is invalid if torch would not allocate it with a contiguous last dimension.
+/// An uninitialised tensor with the shape, dtype and device of `x`. It is invalid if torch would allocate it with a
+/// last dimension that is not contiguous.
 struct Like {
   nb::object object;
   Tensor view;
@@ -59,8 +60,8 @@ struct Like {
   }
 };
 
-/// Allocates lse, a float32 (batch, heads, seqlen_q) tensor for `q`, and returns it with its view. `view` is the view
-/// of q.
+/// Allocates lse for `q`: a float32 tensor (batch, heads, seqlen_q). Returns the tensor and its view. `view` is the
+/// view of q.
 std::pair<nb::object, Tensor> empty_lse(nb::handle q, const Tensor& view) {
   const auto [batch, heads, rows, head_dim] = view.shape;
   const nb::tuple shape = nb::make_tuple(batch, heads, rows), strides = nb::make_tuple(heads * rows, rows, 1);
@@ -69,7 +70,8 @@ std::pair<nb::object, Tensor> empty_lse(nb::handle q, const Tensor& view) {
   return {lse, rows_of(exchanged_tensor(lse)).value()};
 }
 
-/// Allocates o, a contiguous (batch, seqlen, heads, head_dim) tensor for a packed tensor, and returns it with its view.
+/// Allocates o for a packed tensor: a contiguous tensor (batch, seqlen, heads, head_dim). Returns the tensor and its
+/// view.
 std::pair<nb::object, Tensor> empty_packed_o(nb::handle qkv, const Tensor& q) {
   const auto [batch, heads, rows, width] = q.shape;
   nb::object o = torch->new_empty_strided(qkv, nb::make_tuple(batch, rows, heads, width),
@@ -77,7 +79,7 @@ std::pair<nb::object, Tensor> empty_packed_o(nb::handle qkv, const Tensor& q) {
   return {o, heads_of(exchanged_tensor(o), Layout::kBshd)};
 }
 
-/// Computes o, and lse if return_lse. Allocates lse like `q`.
+/// Computes o, and also lse if return_lse is true. lse is allocated on the device of `q`.
 ForwardResults finished(Views& x, const nb::object& o, nb::handle q, bool return_lse, const Options& options) {
   nb::object lse = nb::none();
   if (return_lse) std::tie(lse, x.lse.emplace()) = empty_lse(q, x.q);
@@ -98,12 +100,13 @@ bool read_rows(nb::handle x, std::optional<Tensor>& view) {
   return view.has_value();
 }
 
-/// Returns whether backward can try to read its tensors. Without a gradient of o there is nothing to read.
+/// Returns whether backward may read its tensors. If there is no gradient of o, there is nothing to read.
 bool can_read_gradients(nb::handle dout) {
   return torch->has_exchange_table && !dout.is_none() && engine_allows_direct_route();
 }
 
-/// Returns the current settings. Since forward, torch may have been set to require determinism.
+/// Returns the settings for backward. If torch now requires determinism, they are deterministic, even if it did not
+/// require it during forward.
 std::shared_ptr<const ReadSettings> settings_of_backward(nb::handle tuple) {
   return settings_of_tuple(is_true(torch->requires_determinism()) ? torch->with_required_determinism(tuple)
                                                                   : nb::borrow(tuple));
@@ -122,7 +125,7 @@ ForwardResults forward_results(nb::handle q, nb::handle k, nb::handle v, nb::han
   if (memory[0].shape[3] != memory[2].shape[3] || layout == Layout::kThd) return {};
   const Like o(q, layout);
   if (!o.object.is_valid()) return {};
-  // The descriptions point to the shapes of the tensors, which other threads may change. The views copy them.
+  // The DLPack descriptions point to shapes in the tensors, which other threads may change. The views copy the shapes.
   Views x = {heads_of(memory[0], layout), heads_of(memory[1], layout), heads_of(memory[2], layout), o.view, {}};
   return finished(x, o.object, q, return_lse, read->options);
 }
@@ -151,8 +154,8 @@ std::array<nb::object, 3> backward_results(const nb::tuple& saved, nb::handle do
   const std::pair<nb::handle, Tensor*> heads[] = {
       {saved[0], &x.q}, {saved[1], &x.k}, {saved[2], &x.v}, {saved[3], &x.o}, {dout, &g.dout}};
   for (const auto& [tensor, view] : heads) {
-    // If a dtype differs from q, e.g. after a forward pass under autocast, "auto" would fall back to the slow
-    // reference.
+    // A tensor can have another dtype than q, for example if the forward pass ran under autocast. "auto" would then
+    // choose the slow `reference` backend.
     if (!read_heads(tensor, layout, *view) || view->dtype != x.q.dtype) return {};
   }
   if (!read_rows(saved[4], x.lse) || (!dlse.is_none() && !read_rows(dlse, g.dlse))) return {};

@@ -13,7 +13,7 @@ namespace {
 
 using nb::dlpack::dltensor;
 
-/// Returns whether the dispatcher must do more than autograd and autocast, independent of the tensors.
+/// Returns whether torch's dispatcher must do more than autograd and autocast, regardless of the tensors.
 bool is_watched(const nb::tuple& watchers) {
   if (!torch->has_watchers) return true;
   if (nb::cast<std::int64_t>(nb::getattr(torch->forward_ad, torch->current_level)) >= 0) return true;
@@ -39,7 +39,7 @@ bool is_ordinary(nb::handle x, dltensor& memory) {
   if (torch->has_exchange_table) {
     if (!try_exchange(x, memory)) return false;
     if (!is_on_gpu(memory) && memory.device.device_type != nb::device::cpu::value) return false;
-    // torch's zero tensors may have elements but no memory.
+    // A zero tensor of torch (`_efficientzerotensor`) has elements but no memory.
     if (memory.data == nullptr)
       return std::find(memory.shape, memory.shape + memory.ndim, 0) != memory.shape + memory.ndim;
   }
@@ -74,7 +74,7 @@ bool is_direct_without_gradients(std::span<const nb::handle> tensors) {
 }
 
 bool engine_allows_direct_route() {
-  // If gradients must be differentiable, the operator handles the call and refuses it.
+  // If gradients must be differentiable, torch.ops.attend handles the call. It refuses the call with a message.
   return !is_true(torch->is_grad_enabled()) && !is_watched(torch->gradient_watchers);
 }
 

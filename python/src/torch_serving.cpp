@@ -1,6 +1,6 @@
-// The direct route of decode and append. torch allocates the results. All other arguments are passed to the library as
-// attend/torch/_serving.py would pass them. A call that the library refuses has written nothing, so Python repeats the
-// call and reports the argument.
+// The direct route of decode and append. torch allocates the results. All other arguments are passed to the library in
+// the same way as attend/torch/_serving.py passes them. If the library refuses a call, it has written nothing. The
+// Python code then repeats the call and reports the invalid argument.
 #include "torch_serving.hpp"
 
 #include <nanobind/ndarray.h>
@@ -29,12 +29,12 @@ using namespace nb::literals;
 using nb::dlpack::dltensor;
 using Sizes = std::vector<std::int64_t>;
 
-/// Result of a call for which the direct route is unsupported.
+/// Returns the result of a call that the direct route does not support.
 nb::object not_direct() {
   return nb::none();
 }
 
-/// Returns a tuple whose entry i is `item(i)`, an object.
+/// Returns a tuple with `size` elements. Element i is the object that `item(i)` returns.
 template <class Item>
 nb::tuple tuple_of(std::size_t size, Item item) {
   nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
@@ -53,7 +53,7 @@ nb::tuple tuple_of(const Sizes& sizes) {
   return tuple_of(sizes.size(), [&](std::size_t i) { return nb::int_(sizes[i]); });
 }
 
-/// Returns an uninitialised contiguous tensor on the device of `like`, with its dtype or float32.
+/// Returns an uninitialised contiguous tensor on the device of `like`. Its dtype is float32 or the dtype of `like`.
 nb::object dense(nb::handle like, const Sizes& shape, bool is_float32) {
   Sizes strides(shape.size());
   std::int64_t step = 1;
@@ -62,8 +62,8 @@ nb::object dense(nb::handle like, const Sizes& shape, bool is_float32) {
   return is_float32 ? empty_float32(like, sizes, steps) : torch->new_empty_strided(like, sizes, steps);
 }
 
-/// Returns `out`, or a new tensor if `out` is None. The result is invalid if `out` has another shape, or if torch would
-/// not allocate a contiguous last dimension.
+/// Returns `out`, or a new tensor if `out` is None. The result is invalid if `out` does not have the given shape, or if
+/// torch would allocate the new tensor with a last dimension that is not contiguous.
 nb::object result(nb::handle out, nb::handle like, const Sizes& shape) {
   const auto is_of_shape = [&](const dltensor& x) { return std::ranges::equal(std::span(x.shape, x.ndim), shape); };
   if (!out.is_none()) return is_of_shape(exchanged_tensor(out)) ? nb::borrow(out) : nb::object();
@@ -74,7 +74,8 @@ nb::object result(nb::handle out, nb::handle like, const Sizes& shape) {
   return exchanged_tensor(made).strides[memory.ndim - 1] == 1 ? made : nb::object();
 }
 
-/// o and lse of decode. lse is None if it was not requested. They are invalid under the conditions of result().
+/// The tensors o and lse for decode. lse is None if the caller did not request it. They are invalid if result() returns
+/// an invalid object.
 struct DecodeResults {
   nb::object o, lse;
 };
@@ -93,7 +94,7 @@ DecodeResults decode_results(const ServingArguments& x, nb::handle q, nb::handle
   return results;
 }
 
-/// Calls the library for tensors on the device of `owner`. Returns false if the library refuses the call.
+/// Calls the library. All tensors are on the device of `owner`. Returns false if the library refuses the call.
 bool run(void (*call)(nb::handle, nb::handle, std::uintptr_t), const ServingArguments& x, nb::handle owner) {
   const dltensor memory = exchanged_tensor(owner);
   Device device;
@@ -109,14 +110,15 @@ bool run(void (*call)(nb::handle, nb::handle, std::uintptr_t), const ServingArgu
   }
 }
 
-/// Notifies autograd of writes to tensors of the caller, because autograd may have saved these tensors.
+/// Makes autograd count a write to tensors of the caller. If autograd has saved such a tensor, it then reports an error
+/// in backward.
 void count_writes(std::initializer_list<nb::handle> tensors) {
   for (const nb::handle x : tensors) {
     if (!x.is_none() && !is_true(torch->is_inference(x))) torch->increment_version(x);
   }
 }
 
-/// Returns the arguments of a call, or nothing if the direct route does not support the call.
+/// Returns the converted arguments of a call, or nothing if the direct route does not support the call.
 std::optional<ServingArguments> direct_arguments(ServingCall call, const nb::tuple& options,
                                                  std::initializer_list<PositionalArgument> others) {
   if (torch == nullptr || !torch->has_exchange_table) return std::nullopt;
@@ -140,7 +142,7 @@ nb::object decode_of_options(nb::handle q, nb::handle k_cache, nb::handle v_cach
   return lse.is_none() ? o : nb::object(nb::make_tuple(o, lse));
 }
 
-/// Returns the tuple (q_out). q_out is None without q.
+/// Returns a tuple with the element q_out. q_out is None if q is not given.
 nb::object append_of_options(nb::handle k, nb::handle v, nb::handle k_cache, nb::handle v_cache,
                              const nb::tuple& options) {
   auto x =
@@ -173,7 +175,7 @@ void learn_append(const nb::dict& defaults) {
 void add_torch_serving(nb::module_& m) {
   m.def("learn_decode", &learn_decode);
   m.def("learn_append", &learn_append);
-  // None is allowed here, because the other route refuses it by name.
+  // None is allowed for tensors here. The other route then reports the argument by name.
   m.def("decode_of_options", &decode_of_options, "q"_a.none(), "k_cache"_a.none(), "v_cache"_a.none(), "options"_a);
   m.def("append_of_options", &append_of_options, "k"_a.none(), "v"_a.none(), "k_cache"_a.none(), "v_cache"_a.none(),
         "options"_a);

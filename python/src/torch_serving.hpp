@@ -1,4 +1,4 @@
-// The direct route of attend.decode and attend.append on torch tensors.
+// The direct route of attend.decode and attend.append on torch tensors. torch_route.hpp explains the routes.
 #pragma once
 
 #include <nanobind/nanobind.h>

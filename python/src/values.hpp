@@ -1,4 +1,4 @@
-// Reads numbers and strings from named tuples.
+// Reads numbers and strings from the fields of named tuples.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,12 +12,12 @@ namespace attend::python {
 
 namespace nb = nanobind;
 
-/// Returns a field by its position, which is faster than by name.
+/// Returns the field at a position. This is faster than reading a field by name.
 [[nodiscard]] nb::handle item(nb::handle named_tuple, std::size_t field);
 
-/// Returns the value of the argument `name` as a bool, double, std::int64_t or std::string. A number may have any type
-/// that converts to the result.
-/// @throws Error (kInvalidArgument) naming the argument if its type does not convert.
+/// Converts the argument `name` to a bool, double, std::int64_t or std::string. Any Python type that converts to the
+/// requested type is allowed.
+/// @throws Error (kInvalidArgument) if `value` cannot be converted. The message contains `name`.
 template <class T>
 [[nodiscard]] T value_of(const char* name, nb::handle value);
 

@@ -12,7 +12,8 @@ namespace {
   throw attend::Error(attend::ErrorCode::kInternal, "custom call of attend: " + message);
 }
 
-/// Returns the package's name of the dtype. The library refuses other types, and its message shows their number.
+/// Returns the name of the dtype in this library. For an unsupported type, the name is its number, which then occurs in
+/// the library's error message.
 std::string dtype_text(DataType dtype) {
   switch (dtype) {
     case DataType::kPred:
@@ -44,7 +45,8 @@ double read(const void* value) {
   return static_cast<double>(x);
 }
 
-/// Returns the position of `name` in a list of words separated by one space, or -1 if the list does not contain it.
+/// Returns the position of `name` in a list of words that are separated by one space. Returns -1 if the list does not
+/// contain it.
 std::int64_t position(std::string_view words, std::string_view name) {
   for (std::int64_t i = 0; !words.empty(); ++i) {
     const std::size_t end = std::min(words.find(' '), words.size());
@@ -144,7 +146,8 @@ FrameCall::FrameCall(const CallFrame& call_frame, Device device)
   if (compute.empty()) compute = "auto";
   const std::optional<Array> given = frame.find("workspace");
   if (!given) return;
-  // XLA aligns buffers less strictly than the library requires, so the front end requests kAlignment additional bytes.
+  // XLA aligns buffers to fewer bytes than the library requires. Therefore the front end requests kAlignment bytes more
+  // than the library needs.
   constexpr std::uintptr_t kAlignment = 256;
   const auto address = reinterpret_cast<std::uintptr_t>(given->data);
   const std::uintptr_t skipped = (kAlignment - address % kAlignment) % kAlignment;
@@ -163,7 +166,7 @@ Params FrameCall::params() const {
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (const std::optional<Array> given = frame.find(row.name)) params.*row.param = view_of(row, row.name, *given);
   }
-  // Four 32-bit words, because JAX has no 64-bit integers by default.
+  // The seed and the offset are four 32-bit words, because JAX has no 64-bit integers by default.
   if (const std::optional<Array> state = frame.find("philox_state")) {
     if (state->num_dims != 1 || state->shape[0] != 4 || state->dtype != "u32") fail("philox_state is not u32 (4)");
     params.philox_state = static_cast<const std::uint64_t*>(state->data);

@@ -1,4 +1,4 @@
-// Reads a library call from the arguments, results and attributes of an XLA custom call.
+// Converts the arguments, results and attributes of an XLA custom call to a library call.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +12,24 @@
 
 namespace attend::python::xla {
 
-/// The buffers and attributes of a frame, by name. The attributes `operands` and `results` list the names of the
-/// arguments and results in order, separated by one space.
+/// Finds the buffers and attributes of a call frame by name. A call frame is the struct that XLA passes to a custom
+/// call. The attributes `operands` and `results` contain the names of the arguments and results in order, separated by
+/// one space.
 class NamedFrame {
  public:
-  /// @throws Error (kInternal) if names and buffers do not match.
+  /// @throws Error (kInternal) if the number of names differs from the number of buffers.
   NamedFrame(const CallFrame& frame, Device device);
 
-  /// Returns a buffer as an Array, or nothing if the frame has no buffer with this name.
+  /// Returns the buffer `name` as an Array, or nothing if there is no such buffer.
   [[nodiscard]] std::optional<Array> find(std::string_view name) const;
-  /// Returns a buffer as an Array. @throws Error (kInternal) if the frame has no buffer with this name.
+  /// Returns the buffer `name` as an Array. @throws Error (kInternal) if there is no such buffer.
   [[nodiscard]] Array array(std::string_view name) const;
 
-  /// Return the value of a numeric or boolean attribute, or `otherwise` if the frame does not have it.
+  /// Returns the value of a numeric or boolean attribute as a double, or `otherwise` if there is no such attribute.
   [[nodiscard]] double number(std::string_view name, double otherwise) const;
+  /// Returns the value of an integer or boolean attribute, or `otherwise` if there is no such attribute.
   [[nodiscard]] std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
-  /// Returns the value of a string attribute, or an empty string if the frame does not have it.
+  /// Returns the value of a string attribute, or an empty string if there is no such attribute.
   [[nodiscard]] std::string_view text(std::string_view name) const;
 
  private:
@@ -38,7 +40,7 @@ class NamedFrame {
   Device device_;
 };
 
-/// The tensors and options of a frame. Only their kinds are checked here. The library checks the rest.
+/// The tensors and options of a call frame. This class checks only their types. The library checks their values.
 struct FrameCall {
   NamedFrame frame;
   std::string compute;
@@ -46,8 +48,9 @@ struct FrameCall {
 
   FrameCall(const CallFrame& call_frame, Device device);
 
-  /// Return the library's call. It is valid as long as this object and the frame's buffers.
+  /// Returns the forward call of the library. It is valid as long as this object and the buffers of the frame exist.
   [[nodiscard]] ForwardCall forward(Stream stream) const;
+  /// Returns the backward call of the library. It is valid as long as this object and the buffers of the frame exist.
   [[nodiscard]] BackwardCall backward(Stream stream) const;
 
  private:

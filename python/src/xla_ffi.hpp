@@ -1,9 +1,10 @@
-// The C structs that XLA's foreign function interface passes to a custom call, declared independently of XLA's headers.
+// The C structs that XLA's foreign function interface passes to a custom call. They are declared here without XLA's
+// headers.
 //
-// The module needs neither JAX nor its headers to build, and one build supports every JAX since 0.4.35. This file
-// declares only the parts that version 0.1 of the interface has. The headers of jaxlib 0.4.35, 0.10.2 and 0.12.0.1
-// (versions 0.1, 0.3 and 0.5) agree on these parts. XLA adds fields only at the end of structs, and functions only at
-// the end of the table.
+// The extension module can therefore be built without JAX, and one build supports every JAX since 0.4.35. This file
+// declares only the fields and functions of interface version 0.1. They are the same in the headers of jaxlib 0.4.35,
+// 0.10.2 and 0.12.0.1, which have the interface versions 0.1, 0.3 and 0.5. XLA adds new fields only at the end of
+// structs, and new functions only at the end of the function table.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +12,16 @@
 
 namespace attend::python::xla {
 
-/// The interface version of this module. XLA refuses handlers with a newer version than its own.
+/// The interface version that this module uses. XLA refuses a handler if the handler's version is newer than its own.
 inline constexpr int kMajor = 0, kMinor = 1;
 
 struct Error;    // opaque type of XLA
 struct Context;  // opaque type of XLA
 
-/// An entry of a linked list that XLA appends to a struct.
+/// One element of a linked list that XLA attaches to a struct.
 struct Extension {
   std::size_t struct_size;
-  int type;  ///< kMetadata, or a type that this module does not use
+  int type;  ///< MetadataExtension::kType, or a type that this module does not use
   Extension* next;
 };
 
@@ -30,11 +31,11 @@ struct Version {
   int major, minor;
 };
 
-/// Handler properties that XLA queries when it registers a handler and before it runs the handler.
+/// Properties of a handler. XLA queries them when it registers a handler and before it runs the handler.
 struct Metadata {
   std::size_t struct_size;
-  Version version;       // out
-  std::uint32_t traits;  // out, a combination of trait bits
+  Version version;       // set by the handler
+  std::uint32_t traits;  // set by the handler; a combination of trait bits
 };
 
 struct MetadataExtension {
@@ -43,7 +44,8 @@ struct MetadataExtension {
   Metadata* metadata;
 };
 
-/// Each call of the handler puts the same work on the stream, so CUDA graphs may contain it.
+/// Trait bit: every call of the handler launches the same work on the stream, so XLA may record the call in a CUDA
+/// graph.
 inline constexpr std::uint32_t kCommandBufferCompatible = 1;
 
 enum class ErrorCode : int { kInvalidArgument = 3, kUnimplemented = 12, kInternal = 13 };
@@ -59,10 +61,10 @@ struct StreamGetArgs {
   std::size_t struct_size;
   Extension* extension;
   Context* context;
-  void* stream;  // out: a CUstream
+  void* stream;  // set by XLA; a CUstream
 };
 
-/// The first entries of XLA's function table.
+/// The first functions of XLA's function table. The members after stream_get are not declared.
 struct Api {
   std::size_t struct_size;
   Extension* extension;
@@ -75,7 +77,7 @@ struct Api {
   Error* (*stream_get)(StreamGetArgs*);
 };
 
-/// The element types that calls of this module can have.
+/// The element types that arrays of this module's calls can have.
 enum class DataType : int {
   kPred = 1,
   kS32 = 4,
@@ -88,7 +90,7 @@ enum class DataType : int {
   kBF16 = 16,
 };
 
-/// A dense row-major array.
+/// A contiguous array in row-major order.
 struct Buffer {
   std::size_t struct_size;
   Extension* extension;
@@ -108,7 +110,7 @@ struct Scalar {
   void* value;
 };
 
-/// Arguments or results. An entry is a Buffer if its type is kBuffer.
+/// The arguments or the results of a call. An entry is a Buffer if its type is kBuffer.
 struct Buffers {
   static constexpr int kBuffer = 1;
   std::size_t struct_size;
@@ -125,7 +127,7 @@ struct Attributes {
   std::int64_t size;
   int* types;
   ByteSpan** names;
-  void** entries;  ///< Scalar* or ByteSpan*
+  void** entries;  ///< Scalar* or ByteSpan*, depending on the type
 };
 
 enum class Stage : int { kInstantiate = 0, kPrepare = 1, kInitialize = 2, kExecute = 3 };

@@ -22,7 +22,7 @@ namespace {
 
 thread_local bool runs_for_xla = false;
 
-/// Marks the current thread while it runs a custom call.
+/// Records that the current thread runs a custom call, as long as the object exists.
 class ThreadOfXla {
  public:
   ThreadOfXla() : outer_(std::exchange(runs_for_xla, true)) {}
@@ -34,9 +34,9 @@ class ThreadOfXla {
   bool outer_;
 };
 
-/// A thread that runs the CPU calls of all other threads, one at a time. XLA runs custom calls on any of its threads,
-/// and OpenMP keeps a thread team for every thread that has opened a parallel region. Without this class, calls from N
-/// threads would leave N teams of N threads. The thread lives as long as the process.
+/// A thread that runs the CPU calls of all other threads, one at a time. XLA may run custom calls on any of its
+/// threads. OpenMP keeps a team of threads for each thread that has run a parallel region. Without this class, calls
+/// from N threads would therefore create N teams of N threads. The thread runs until the process ends.
 class CpuThread {
  public:
   static CpuThread& instance() {
@@ -44,7 +44,7 @@ class CpuThread {
     return *only;
   }
 
-  /// Runs `work` and waits until it is done. Rethrows its exception.
+  /// Runs `work` on the thread and waits until it is complete. Throws the exception that `work` throws.
   void run(const std::function<void()>& work) {
     const std::lock_guard lock(one_at_a_time_);
     const std::uint32_t before = finished_.load(std::memory_order_relaxed);
@@ -82,7 +82,7 @@ class CpuThread {
 
   std::mutex one_at_a_time_;
   std::atomic<Job*> waiting_ = nullptr;
-  std::atomic<std::uint32_t> finished_ = 0;  // number of finished calls
+  std::atomic<std::uint32_t> finished_ = 0;  // number of calls that have finished
 };
 
 void run_on_cpu(const std::function<void()>& work) {
@@ -91,7 +91,7 @@ void run_on_cpu(const std::function<void()>& work) {
   CpuThread::instance().run(work);
 }
 
-/// Returns the GPU that XLA has made current for the call. Version 0.1 of the interface does not pass the device.
+/// Returns the GPU that XLA has made current for the call. Interface version 0.1 does not pass the index of the GPU.
 Device current_gpu() {
   cuda::ContextHandle context = nullptr;
   cuda::check_call(cuda::driver().context_get(&context), "cuCtxGetCurrent", "a custom call of XLA");
@@ -126,13 +126,15 @@ void compute_on_cpu(const xla::CallFrame& frame) {
   });
 }
 
-/// Compiles the kernels in the stage before execution, because execution may be recorded in a CUDA graph.
+/// Runs a call on a GPU. The kernels are compiled in a stage before execution, because XLA may record the execution in
+/// a CUDA graph.
 template <Pass pass>
 void compute_on_cuda(const xla::CallFrame& frame) {
   const ThreadOfXla mark;
   const bool runs = frame.stage == xla::Stage::kExecute;
   const xla::FrameCall call(frame, current_gpu());
-  if (!runs && call.frame.array("q").data == nullptr) return;  // no addresses yet; the execution compiles the kernels
+  // The buffers have no addresses yet, so the kernels are compiled during execution.
+  if (!runs && call.frame.array("q").data == nullptr) return;
   const Stream stream = runs ? stream_of(frame) : nullptr;
   const Plan plan = [&] {
     if constexpr (pass == Pass::kForward) {
@@ -142,8 +144,8 @@ void compute_on_cuda(const xla::CallFrame& frame) {
     }
   }();
   if (!runs) return plan.prepare();
-  // The front end sizes the workspace for the first GPU. If another GPU needs more, the library allocates from its
-  // pool.
+  // The front end computes the size of the workspace for the first GPU. If another GPU needs a larger workspace, the
+  // library allocates it from its memory pool.
   const bool fits = call.workspace.bytes >= plan.workspace_bytes();
   plan.run(fits ? call.workspace : WorkspaceView{});
 }
@@ -164,7 +166,7 @@ xla::Error* refused(const xla::CallFrame& frame, const char* message, xla::Error
   return frame.api->error_create(&args);
 }
 
-/// XLA handler that runs `compute`. It returns errors and throws no exceptions.
+/// An XLA handler that runs `compute`. It catches all exceptions and returns them as errors.
 template <void (*compute)(const xla::CallFrame&), std::uint32_t traits>
 xla::Error* handler(xla::CallFrame* frame) {
   if (frame->extension != nullptr && frame->extension->type == xla::MetadataExtension::kType) {
@@ -198,7 +200,7 @@ nb::dict handlers_of() {
   return handlers;
 }
 
-/// Returns {"forward": {"cpu": capsule, "CUDA": {stage: capsule}}, "backward": ...}.
+/// Returns the handlers as {"forward": {"cpu": capsule, "CUDA": {stage: capsule}}, "backward": ...}.
 nb::dict xla_handlers() {
   nb::dict handlers;
   handlers["forward"] = handlers_of<Pass::kForward>();
@@ -206,7 +208,7 @@ nb::dict xla_handlers() {
   return handlers;
 }
 
-/// Returns the bytes of scratch memory that the call needs. The arguments are the same as for `explain`.
+/// Returns the size in bytes of the workspace for a call. The arguments are those of `explain`.
 std::size_t workspace_bytes(nb::handle q_in, nb::handle k_in, nb::handle v_in, nb::handle o_in, nb::handle lse_in,
                             nb::handle gradients, nb::handle extras, nb::handle settings) {
   const Call call(q_in, k_in, v_in, o_in, lse_in, gradients, extras, settings);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kKiB = 1024;
 
-// Shared memory: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+// Source of the shared memory sizes: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 constexpr Arch kArchs[] = {
     // target   major minor smem        cp_async fp8_mma tma    wgmma  tcgen05
     {"sm_70", 7, 0, 96 * kKiB, false, false, false, false, false},

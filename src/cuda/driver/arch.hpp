@@ -1,6 +1,6 @@
-// The GPU architectures that the library supports and their capabilities. Code that chooses an instruction must check
-// this table instead of comparing versions, because a later architecture may not have a feature of an earlier one. For
-// example, sm_120 has no wgmma.
+// The GPU architectures that the library supports, and the instructions that each of them has. Code that chooses an
+// instruction must look it up in this table instead of comparing versions, because a later architecture may not have an
+// instruction of an earlier one. For example, sm_120 has no wgmma.
 #pragma once
 
 #include <span>
@@ -9,7 +9,8 @@
 
 namespace attend::cuda {
 
-/// One architecture. `target` is the compilation target. "sm_90a" includes the instructions of exactly that chip.
+/// One GPU architecture. `target` is the architecture name for the compiler. The suffix "a", as in "sm_90a", enables
+/// instructions that only this architecture has.
 struct Arch {
   const char* target;
   int major;  ///< compute capability of its devices
@@ -25,7 +26,8 @@ struct Arch {
 /// Returns all architectures, oldest first.
 [[nodiscard]] std::span<const Arch> known_archs() noexcept;
 
-/// Returns the architecture called `target`. @throws Error (kInvalidArgument) with the name and all known names.
+/// Returns the architecture with the name `target`. @throws Error (kInvalidArgument) if there is none. The message
+/// contains all known names.
 [[nodiscard]] const Arch& find_arch(std::string_view target);
 
 /// Returns the architecture with this compute capability, or null if the table does not contain it.
@@ -35,7 +37,7 @@ struct Arch {
 /// it.
 [[nodiscard]] const Arch& arch_of_capability(int major, int minor);
 
-/// Returns the names, e.g. "sm_80, sm_86, ...".
+/// Returns the names of all architectures as one string, e.g. "sm_80, sm_86, ...".
 [[nodiscard]] std::string known_arch_names();
 
 }  // namespace attend::cuda

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kMostDevices = 64;
 
-/// Cached state of one GPU. Both members are created on first use, under the lock, and never change or disappear. Every
-/// launch reads them, so readers take no lock.
+/// Cached values of one GPU. Each member is set on first use, while the lock is held. Afterwards it never changes, so
+/// readers need no lock. This matters because every launch reads these values.
 struct DeviceState {
   std::atomic<const DeviceInfo*> info = nullptr;
   std::atomic<ContextHandle> primary = nullptr;
@@ -30,7 +30,8 @@ struct DeviceTable {
 };
 
 DeviceTable& table() {
-  static auto* instance = new DeviceTable;  // never destroyed, because other threads may still launch kernels at exit
+  // Never destroyed, because other threads may still launch kernels while the process exits.
+  static auto* instance = new DeviceTable;
   return *instance;
 }
 
@@ -41,7 +42,7 @@ void check_index(int index) {
   }
 }
 
-/// Returns the state of GPU `index`, or null if the index is out of range.
+/// Returns the cached values of GPU `index`, or null if the index is out of range.
 DeviceState* state(int index) {
   return index >= 0 && index < kMostDevices ? &table().states[static_cast<std::size_t>(index)] : nullptr;
 }
@@ -66,7 +67,8 @@ DeviceInfo query(int index) {
   info.max_smem_per_block = attribute(DeviceAttribute::kMaxSmemPerBlockOptin);
   info.max_smem_per_multiprocessor = attribute(DeviceAttribute::kMaxSmemPerMultiprocessor);
   info.l2_bytes = static_cast<std::size_t>(attribute(DeviceAttribute::kL2CacheBytes));
-  const double transfers = 2e3 * attribute(DeviceAttribute::kMemoryClockKiloHertz);  // two transfers per clock
+  // The memory transfers data twice per clock cycle.
+  const double transfers = 2e3 * attribute(DeviceAttribute::kMemoryClockKiloHertz);
   info.memory_bytes_per_s = transfers * attribute(DeviceAttribute::kMemoryBusBits) / 8;
   check_call(d.device_memory(&info.memory_bytes, device), "cuDeviceTotalMem", doing);
   return info;
@@ -143,11 +145,11 @@ ContextHandle primary_context(int index) {
 ContextGuard::ContextGuard(int device) {
   const ContextHandle primary = primary_context(device);
   ContextHandle current = nullptr;
-  // The context is usually current already, in threads that compute. If context_get fails, the push below reports the
-  // error.
+  // In threads that call the library repeatedly, the context is usually already current. If context_get fails, the push
+  // below reports the error.
   if (driver().context_get(&current) == 0 && current == primary) return;
   const DriverResult result = driver().context_push(primary);
-  // Creates the text only on failure, because every launch calls this function.
+  // The message is created only on failure, because every launch calls this function.
   if (result != 0) fail_call(result, "cuCtxPushCurrent", fmt::format("making device {} current", device));
   pushed_ = true;
 }
@@ -155,7 +157,7 @@ ContextGuard::ContextGuard(int device) {
 ContextGuard::~ContextGuard() {
   if (!pushed_) return;
   ContextHandle ours = nullptr;
-  driver().context_pop(&ours);  // the call that caused a failure has already reported it
+  driver().context_pop(&ours);  // the result is ignored: the call that caused an error has already reported it
 }
 
 }  // namespace attend::cuda

@@ -11,7 +11,7 @@ namespace {
 
 constexpr DriverResult kNoDevice = 100;
 
-/// The driver from which fail_call() reads error names; set before any other driver call.
+/// The driver that fail_call() uses to look up error names. It is set before any other driver call.
 const Driver* loaded_driver = nullptr;
 
 Driver load_driver() {
@@ -43,7 +43,7 @@ Driver start_driver() {
 }  // namespace
 
 const Driver& driver() {
-  static const Driver kDriver = start_driver();  // if this throws, the next call tries again
+  static const Driver kDriver = start_driver();  // if start_driver() throws, the next call tries again
   return kDriver;
 }
 

@@ -1,5 +1,5 @@
-// libcuda, loaded and initialised on first use. The library makes every CUDA driver call through this table and checks
-// its result.
+// The functions of libcuda, NVIDIA's driver library. The library is loaded and initialised on first use. All CUDA
+// driver calls use this table, and every result is checked.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace attend::cuda {
 
-// Member, symbol of libcuda, parameters.
+// Each row has the name of a member of Driver, the name of the function in libcuda, and the parameter types.
 #define ATTEND_DRIVER_FUNCTIONS(X)                                                                            \
   X(get_error_name, cuGetErrorName, (DriverResult, const char**))                                             \
   X(get_error_string, cuGetErrorString, (DriverResult, const char**))                                         \
@@ -75,31 +75,34 @@ namespace attend::cuda {
     (DevicePointer, std::size_t, unsigned char, std::size_t, std::size_t, StreamHandle))                      \
   X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))
 
-/// The driver's functions.
+/// The functions of the driver library.
 struct Driver {
 // NOLINTBEGIN(bugprone-macro-parentheses): the arguments are declarators and parameter lists.
 #define ATTEND_DECLARE(member, symbol, parameters) DriverResult(*member) parameters = nullptr;
   ATTEND_DRIVER_FUNCTIONS(ATTEND_DECLARE)
 #undef ATTEND_DECLARE
   // NOLINTEND(bugprone-macro-parentheses)
-  // Missing in old drivers, which support no device that needs it.
+  // Null if the driver is old. An old driver supports no GPU that needs this function.
   DriverResult (*tensor_map_encode_tiled)(TensorMap*, TensorMapType, std::uint32_t rank, void* address,
                                           const std::uint64_t* dims, const std::uint64_t* strides,
                                           const std::uint32_t* box, const std::uint32_t* element_strides,
                                           int interleave, TensorMapSwizzle, TensorMapPromotion, int fill) = nullptr;
-  std::string path;  ///< path of libcuda.so.1
-  int version = 0;   ///< newest supported CUDA version, 1000 * major + 10 * minor
+  std::string path;  ///< path of the loaded libcuda.so.1
+  int version = 0;   ///< newest CUDA version that the driver supports, as 1000 * major + 10 * minor
 };
 
-/// Returns the driver of this process. The first call loads and initialises it. ATTEND_LIBCUDA_PATH names another file.
-/// @throws Error (kMissingHardware) if there is no driver or no device. A later call tries again. In a child process
-///         forked after the first use, the driver refuses every call with CUDA_ERROR_NOT_INITIALIZED.
+/// Returns the driver of this process. The first call loads libcuda.so.1, or the file that ATTEND_LIBCUDA_PATH names,
+/// and initialises it.
+/// @throws Error (kMissingHardware) if there is no driver or no GPU. The next call tries again. If a process uses the
+///         driver and then forks, the driver refuses every call of the child process with CUDA_ERROR_NOT_INITIALIZED.
 const Driver& driver();
 
-/// Throws an Error for a failed call, with the call, CUDA's name and text for `result`, and the current operation.
+/// Throws an Error for a driver call that failed. The message contains the name of the call, CUDA's name and
+/// description of `result`, and the operation that the library was performing.
 [[noreturn]] void fail_call(DriverResult result, const char* call, std::string_view doing);
 
-/// Checks that `call` succeeded. @throws Error (kInternal; kMissingHardware if there is no device) otherwise.
+/// Checks the result of a driver call. @throws Error if the call failed: kMissingHardware if there is no GPU, otherwise
+/// kInternal.
 inline void check_call(DriverResult result, const char* call, std::string_view doing) {
   if (result != 0) [[unlikely]]
     fail_call(result, call, doing);

@@ -1,5 +1,6 @@
-// Declarations for the parts of the CUDA driver API that are used, so that the build needs no CUDA headers. The layouts
-// and numbers are the documented binary interface of libcuda (CUDA driver API reference, 12.0 and later).
+// Declarations of the types in the CUDA driver API that this library uses, so that building it requires no CUDA
+// headers. The layouts and numbers are the documented binary interface of libcuda (CUDA driver API reference, 12.0 and
+// later).
 #pragma once
 
 #include <cstddef>
@@ -7,20 +8,21 @@
 
 namespace attend::cuda {
 
-using DriverResult = int;  // CUresult; 0 is success
+using DriverResult = int;  // CUresult; 0 means success
 using DeviceIndex = int;   // CUdevice
 using DevicePointer = std::uint64_t;
 
 using ContextHandle = struct ContextTag*;    // CUcontext
 using ModuleHandle = struct ModuleTag*;      // CUmodule
 using FunctionHandle = struct FunctionTag*;  // CUfunction
-using StreamHandle = struct StreamTag*;      // CUstream; null is the default stream
+using StreamHandle = struct StreamTag*;      // CUstream; null means the default stream
 using GraphHandle = struct GraphTag*;        // CUgraph
 using UserObjectHandle = struct ObjectTag*;  // CUuserObject
 using EventHandle = struct EventTag*;        // CUevent
 using MemoryPoolHandle = struct PoolTag*;    // CUmemoryPool
 
-/// CUipcMemHandle and CUipcEventHandle. Another process of the machine opens the memory or event with it.
+/// CUipcMemHandle and CUipcEventHandle: a handle with which another process on the same machine opens memory or an
+/// event.
 struct IpcHandle {
   unsigned char reserved[64];
 };
@@ -53,16 +55,16 @@ struct MemoryPoolProperties {
   static constexpr int kDevice = 1;  // CUmemLocationType
 
   int allocation_type;
-  int handle_types;  // 0: cannot be shared with other processes
+  int handle_types;  // 0 if the memory cannot be shared with other processes
   int location_type;
   int location_id;
   void* security_attributes;
-  std::size_t max_bytes;  // 0: no limit
+  std::size_t max_bytes;  // 0 if the size is not limited
   unsigned char reserved[56];
 };
 static_assert(sizeof(MemoryPoolProperties) == 88);
 
-/// CUmemPool_attribute. All values are 64-bit byte counts. A peak can only be set to 0.
+/// CUmemPool_attribute. All values are 64-bit byte counts. The only value to which a peak can be set is 0.
 enum class MemoryPoolAttribute : int {
   kReleaseThreshold = 4,
   kReserved = 5,
@@ -71,7 +73,7 @@ enum class MemoryPoolAttribute : int {
   kUsedPeak = 8,
 };
 
-/// CUlaunchAttribute. Only these two attributes are used.
+/// CUlaunchAttribute, with the two attributes that this library uses.
 struct LaunchAttribute {
   static constexpr int kClusterDimension = 4;
   static constexpr int kProgrammaticStreamSerialization = 6;
@@ -102,7 +104,7 @@ struct DriverLaunchConfig {
 };
 static_assert(sizeof(DriverLaunchConfig) == 56);
 
-/// CUtensorMap: the descriptor that TMA instructions read. It is a __grid_constant__ kernel parameter.
+/// CUtensorMap: the descriptor that TMA instructions read. It is passed to a kernel as a __grid_constant__ parameter.
 struct alignas(64) TensorMap {
   std::uint64_t opaque[16];
 };
@@ -111,7 +113,7 @@ static_assert(sizeof(TensorMap) == 128);
 /// CUtensorMapDataType
 enum class TensorMapType : int { kUint8 = 0, kFloat16 = 6, kFloat32 = 7, kBfloat16 = 9 };
 
-/// CUtensorMapSwizzle: permutes 16-byte units within shared memory rows of this size.
+/// CUtensorMapSwizzle: the size of the shared memory rows within which TMA permutes units of 16 bytes.
 enum class TensorMapSwizzle : int { kNone = 0, k32Bytes = 1, k64Bytes = 2, k128Bytes = 3 };
 
 /// CUtensorMapL2promotion: number of bytes that each load brings into the L2 cache.

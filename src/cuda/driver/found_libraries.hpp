@@ -1,21 +1,21 @@
-// The NVIDIA libraries found on this machine, for `attend info` and its Python counterpart.
+// The NVIDIA libraries on this machine, as reported by `attend info` and by the Python function with the same purpose.
 #pragma once
 
 #include <string>
 
 namespace attend::cuda {
 
-/// A library that is loaded on first use. Contains its path and version, or the reason why it is missing.
+/// A library that is loaded on first use. Contains either its path and version, or the reason why it is missing.
 struct FoundLibrary {
   std::string path;
   std::string version;  ///< e.g. "13.2"
-  std::string lack;     ///< reason in one line; empty if the library was found
+  std::string lack;     ///< the reason why the library is missing, in one line; empty if it was found
 };
 
-/// Returns the driver. Loads it.
+/// Loads NVIDIA's driver library and returns its path and version.
 [[nodiscard]] FoundLibrary found_libcuda();
 
-/// Returns the run-time compiler. Loads it.
+/// Loads NVIDIA's run-time compiler and returns its path and version.
 [[nodiscard]] FoundLibrary found_nvrtc();
 
 }  // namespace attend::cuda

@@ -1,5 +1,5 @@
-// GPU memory and events that two processes of a machine share. All functions require that the context of the process's
-// own GPU is current (ContextGuard).
+// GPU memory and events that two processes on the same machine share. Before any of these functions is called, the
+// context of the process's GPU must be current (ContextGuard).
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace attend::cuda {
 
-/// An event that streams of other processes can wait for.
+/// An event that other processes can open. Their streams can then wait for it.
 class SharedEvent {
  public:
   SharedEvent();
@@ -41,19 +41,20 @@ class OpenedEvent {
   EventHandle event_ = nullptr;
 };
 
-/// Makes later work on `stream` wait for the event's most recent record(), in this process or in the process that
-/// created the event.
+/// Makes later work on `stream` wait for the most recent record() of the event. This process or the process that
+/// created the event may have called record().
 void wait_for_event(StreamHandle stream, EventHandle event);
 
-/// Returns the handle with which another process opens this memory. The memory must be a DeviceMemory whose size is a
+/// Returns a handle with which another process can open `memory`. The memory must be a DeviceMemory whose size is a
 /// multiple of kSharedMemoryUnit.
 [[nodiscard]] IpcHandle handle_of_memory(DevicePointer memory);
 
-/// Size unit of shared memory. A smaller allocation shares its unit with other allocations, which the other process
-/// could then access too.
-constexpr std::size_t kSharedMemoryUnit = std::size_t{2} << 20;  // bytes
+/// Memory is shared in units of this size. A smaller allocation is in a unit with other allocations, and the other
+/// process could access those too.
+constexpr std::size_t kSharedMemoryUnit = std::size_t{2} << 20;  // in bytes
 
-/// Memory of another process, possibly on another GPU. All copies from it must be complete before the destructor runs.
+/// Memory that another process allocated, possibly on another GPU. The destructor must not run before all copies from
+/// the memory are complete.
 class OpenedMemory {
  public:
   OpenedMemory() = default;

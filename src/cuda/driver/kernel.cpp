@@ -12,7 +12,8 @@
 namespace attend::cuda {
 namespace {
 
-constexpr unsigned kSmemWithoutAsking = 48 * 1024;  // bytes of dynamic shared memory that need no opt-in
+// Largest dynamic shared memory in bytes that a kernel can use without opting in.
+constexpr unsigned kSmemWithoutAsking = 48 * 1024;
 
 std::string text(const Dim3& d) {
   return fmt::format("({}, {}, {})", d.x, d.y, d.z);
@@ -46,7 +47,7 @@ Kernel::~Kernel() {
     const ContextGuard guard(device_);
     driver().module_unload(module_);
   } catch (const Error&) {
-    // The driver has already shut down and has unloaded the module.
+    // The driver has already shut down. It has then unloaded the module too.
   }
 }
 

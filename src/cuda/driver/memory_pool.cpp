@@ -18,7 +18,7 @@ namespace {
 constexpr int kMostDevices = 64;
 
 struct Pools {
-  std::mutex mutex;  // held while creating a pool
+  std::mutex mutex;  // held while a pool is created
   std::array<std::atomic<MemoryPoolHandle>, kMostDevices> of_device = {};
 };
 
@@ -29,7 +29,7 @@ MemoryPoolHandle make_pool(DeviceIndex device) {
   properties.location_type = MemoryPoolProperties::kDevice;
   properties.location_id = device;
   MemoryPoolHandle pool = nullptr;
-  const RelaxedCapture relaxed;  // the first call of a process may be part of a capture
+  const RelaxedCapture relaxed;  // the first call of a process may occur while the thread captures a CUDA graph
   check_call(driver().pool_create(&pool, &properties), "cuMemPoolCreate", doing);
   std::uint64_t keeps = kPoolKeepsBytes;
   check_call(driver().pool_set_attribute(pool, MemoryPoolAttribute::kReleaseThreshold, &keeps), "cuMemPoolSetAttribute",
@@ -42,7 +42,7 @@ Pools& all_pools() {
   return *pools;
 }
 
-/// Returns the pool of a GPU, or null before its first use. @throws Error if there is no such GPU.
+/// Returns the pool of a GPU, or null if the library has not used the GPU yet. @throws Error if there is no such GPU.
 MemoryPoolHandle pool_of(int device) {
   const int index = device_info(device).index;
   return all_pools().of_device[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
@@ -60,7 +60,7 @@ PoolUsage memory_pool_usage(int device) {
   };
   using enum MemoryPoolAttribute;
   PoolUsage usage = {ask(kUsed), ask(kUsedPeak), ask(kReserved), ask(kReservedPeak)};
-  // After a reset, the driver reports a peak of 0 until the next allocation.
+  // After a reset, the driver reports a peak of 0 until the next allocation. The peak is at least the current usage.
   usage.used_peak = std::max(usage.used_peak, usage.used);
   usage.reserved_peak = std::max(usage.reserved_peak, usage.reserved);
   return usage;

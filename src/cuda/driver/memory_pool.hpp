@@ -1,30 +1,30 @@
-// The library's device memory pools, one per GPU. Calls allocate their scratch memory from them.
+// The library's pools of GPU memory, one for each GPU. Each call allocates its scratch memory from the pool of its GPU.
 #pragma once
 
 #include "cuda/driver/driver_types.hpp"
 
 namespace attend::cuda {
 
-/// Bytes that a pool keeps after a synchronisation instead of returning them to the system. Allocating them again would
-/// take longer than a small kernel.
+/// Number of bytes that a pool keeps at a synchronisation. The driver returns only memory above this limit to the
+/// system. Allocating the memory again would take longer than a small kernel runs.
 constexpr std::uint64_t kPoolKeepsBytes = std::uint64_t{512} << 20;
 
-/// Returns the pool of the device whose context is current. The first call creates it. It is never destroyed. The
-/// device's default pool, which other libraries share, is not used.
+/// Returns the library's pool on the GPU whose context is current. The first call creates the pool, which is never
+/// destroyed. The library does not use the GPU's default pool, because other libraries share it.
 [[nodiscard]] MemoryPoolHandle current_memory_pool();
 
-/// Memory of a pool in bytes. Peaks count from the last reset, or from the creation of the pool.
+/// Usage of a pool in bytes. Peaks are measured since the last reset, or since the pool was created.
 struct PoolUsage {
   std::uint64_t used = 0;  ///< allocated and not yet freed
   std::uint64_t used_peak = 0;
-  std::uint64_t reserved = 0;  ///< taken from the system, in granules chosen by the driver
+  std::uint64_t reserved = 0;  ///< memory that the driver has reserved for the pool, in units that the driver chooses
   std::uint64_t reserved_peak = 0;
 };
 
-/// Returns the usage of the pool of GPU `device`, as counted by the driver. The count is exact to the byte and does not
-/// wait for the GPU. All values are 0 before the first call on the GPU. Excludes memory of captured graphs and the
-/// caller's Params::workspace. Thread-safe.
-/// @throws Error (kInvalidArgument) if there is no such GPU; (kMissingHardware) without a driver.
+/// Returns the usage of the pool of GPU `device`. The driver counts it exactly, and the query does not wait for the
+/// GPU. All values are 0 before the library first uses the GPU. Memory of captured graphs and Params::workspace of the
+/// caller are not included. Thread-safe.
+/// @throws Error (kInvalidArgument) if there is no such GPU; (kMissingHardware) if there is no driver.
 [[nodiscard]] PoolUsage memory_pool_usage(int device);
 
 /// Resets the peaks to the current usage. @throws Error like memory_pool_usage().

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The parts of NVRTC's binary interface that are used. They have not changed since CUDA 11.2.
+// Declarations of the parts of NVRTC's binary interface that this library uses. They have not changed since CUDA 11.2.
 using Program = void*;
 constexpr int kSuccess = 0;
 constexpr int kBuiltinOperationFailure = 7;
@@ -29,13 +29,14 @@ constexpr const char* kAdvice =
 
 using Folders = std::vector<std::string>;
 
-/// Returns the header folders of a toolkit, or of CUDA 13's pip packages, which share one folder.
+/// Returns the include folders below `root`, which is either a CUDA toolkit or the shared folder of CUDA 13's pip
+/// packages.
 Folders toolkit_headers(const fs::path& root) {
   return {(root / "include").string(), (root / "include" / "cccl").string()};
 }
 
-/// Returns the header folders of CUDA 12's pip packages. Each package has its own folder in site-packages/nvidia, and
-/// mma.h, crt/mma.h and nv/target are in different folders.
+/// Returns the include folders of CUDA 12's pip packages. Each package has a separate folder in site-packages/nvidia.
+/// mma.h, crt/mma.h and nv/target are in three different packages.
 Folders cuda12_package_headers(const fs::path& nvidia) {
   Folders folders;
   for (const char* package : {"cuda_runtime", "cuda_nvcc", "cuda_cccl"}) {
@@ -76,15 +77,15 @@ std::vector<std::string> nvrtc_candidates() {
   return toolkit_candidates({kFileNames, "cuda_nvrtc", "ATTEND_NVRTC_PATH"});
 }
 
-// libnvrtc opens libnvrtc-builtins by name when it first compiles. The loader does not search the folder of the pip
-// package, so this function loads the file next to libnvrtc in advance. If the file is missing, the compilation reports
-// it.
+// Loads libnvrtc-builtins from the folder of libnvrtc. When libnvrtc first compiles, it opens libnvrtc-builtins by
+// name, but the loader does not search the folder of a pip package. After it has been loaded here, the loader finds it
+// by name. If the file is missing, the compilation reports the error.
 void Nvrtc::load_builtins() const {
   const std::string name = fmt::format("libnvrtc-builtins.so.{}.{}", major_, minor_);
   try {
     const SharedLibrary builtins("libnvrtc-builtins", {(fs::path(path_).parent_path() / name).string()}, kAdvice);
   } catch (const Error&) {
-    return;  // the loader may still find the library
+    return;  // the loader may still find the library elsewhere
   }
 }
 
@@ -119,7 +120,7 @@ const Nvrtc& Nvrtc::instance() {
 std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   std::vector<Folders> places;
   std::error_code error;
-  // lib64, targets/x86_64-linux/lib, or lib of a pip package.
+  // The folder of libnvrtc: lib64 or targets/x86_64-linux/lib of a toolkit, or lib of a pip package.
   const fs::path library = fs::canonical(path_, error).parent_path();
   if (!library.empty()) {
     places.push_back(toolkit_headers(library.parent_path()));
@@ -129,7 +130,8 @@ std::vector<std::string> Nvrtc::toolkit_include_folders() const {
   places.push_back(toolkit_headers("/usr/local/cuda"));
   std::vector<std::string> names;
   for (const Folders& folders : places) {
-    if (one_has(folders, "mma.h") && one_has(folders, "crt/mma.h")) return folders;  // mma.h includes crt/mma.h
+    // mma.h includes crt/mma.h, so both are needed.
+    if (one_has(folders, "mma.h") && one_has(folders, "crt/mma.h")) return folders;
     names.push_back(folders.front());
   }
   const char* packages = major_ < 13 ? "nvidia-cuda-runtime-cu12 nvidia-cuda-nvcc-cu12 nvidia-cuda-cccl-cu12"
@@ -152,7 +154,7 @@ bool Nvrtc::knows_arch_of(const std::vector<std::string>& options) const {
   const std::vector<int> known = supported_archs();
   return std::none_of(options.begin(), options.end(), [&](const std::string& option) {
     if (!option.starts_with(kFlag)) return false;
-    const int number = std::atoi(option.c_str() + kFlag.size());  // stops at the letter, as in sm_90a
+    const int number = std::atoi(option.c_str() + kFlag.size());  // stops at the letter of a name such as sm_90a
     return std::find(known.begin(), known.end(), number) == known.end();
   });
 }

@@ -7,7 +7,7 @@
 namespace attend::cuda {
 namespace {
 
-// The parts of NVTX's binary interface that are used. libnvtx3interop has them since CUDA 12, libnvToolsExt before.
+// The functions of NVTX that this library uses. They are in libnvtx3interop since CUDA 12, and in libnvToolsExt before.
 struct Nvtx {
   int (*push)(const char*) = nullptr;
   int (*pop)() = nullptr;
@@ -29,7 +29,7 @@ Nvtx load() {
     return nvtx;
   } catch (const Error&) {
     if (is_named) throw;
-    return {};  // missing names on a time line are not an error
+    return {};  // without the library, the profiler shows no names, which is not an error
   }
 }
 

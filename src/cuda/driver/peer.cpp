@@ -13,7 +13,8 @@ namespace attend::cuda {
 namespace {
 
 constexpr DriverResult kPeerAccessUnsupported = 217;
-constexpr DriverResult kPeerAccessAlreadyEnabled = 704;  // enabled by another library of the process
+// Another library of the process has already enabled the access.
+constexpr DriverResult kPeerAccessAlreadyEnabled = 704;
 constexpr DriverResult kTooManyPeers = 711;
 
 bool ask_for_access(int device, int peer) {
@@ -35,7 +36,7 @@ struct AskedPairs {
 };
 
 AskedPairs& asked_pairs() {
-  static auto* pairs = new AskedPairs;  // never destroyed, like the contexts
+  static auto* pairs = new AskedPairs;  // never destroyed, because the contexts are never released
   return *pairs;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The candidate paths of one toolkit library.
+/// Collects the paths where a toolkit library may be.
 class Candidates {
  public:
   explicit Candidates(const ToolkitLibrary& library) : library_(library) {}
@@ -24,12 +24,12 @@ class Candidates {
   void add_folder(const fs::path& folder) {
     for (const char* name : library_.names) add((folder / name).lexically_normal().string());
   }
-  /// Adds the folders of the pip packages in a folder of Python packages.
+  /// Adds the folders of the pip packages in `site_packages`.
   void add_packages(const fs::path& site_packages) {
     add_folder(site_packages / "nvidia" / "cu13" / "lib");
     add_folder(site_packages / "nvidia" / library_.package / "lib");
   }
-  /// Adds the folders of the pip packages in a Python environment with root `prefix` (sys.prefix):
+  /// Adds the folders of the pip packages in the Python environment with the root `prefix` (sys.prefix). They are in
   /// lib/python3.*/site-packages.
   void add_environment(const fs::path& prefix) {
     std::error_code error;
@@ -41,7 +41,8 @@ class Candidates {
   std::vector<std::string> found;
 
  private:
-  /// Adds a path once. Folders may repeat, e.g. if $CUDA_HOME is /usr/local/cuda or this file is in $VIRTUAL_ENV.
+  /// Adds a path unless it is already there. For example, $CUDA_HOME may be /usr/local/cuda, or this library may be in
+  /// $VIRTUAL_ENV.
   void add(std::string path) {
     if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(std::move(path));
   }
@@ -49,8 +50,8 @@ class Candidates {
   const ToolkitLibrary& library_;
 };
 
-/// Returns whether the candidate is an existing file. For such a file, the loader's message is more useful than "not
-/// found".
+/// Returns whether the candidate is a path to an existing file. If so, the error message quotes the loader's reason
+/// instead of "not found".
 bool file_exists(const std::string& candidate) {
   std::error_code error;
   return candidate.find('/') != std::string::npos && std::filesystem::exists(candidate, error);
@@ -107,13 +108,13 @@ std::vector<std::string> toolkit_candidates(const ToolkitLibrary& library) {
   if (const char* home = core::environment("CUDA_HOME")) candidates.add_folder(fs::path(home) / "lib64");
   candidates.add_folder("/usr/local/cuda/lib64");
   const fs::path own = own_folder();
-  if (!own.empty()) candidates.add_packages(own.parent_path());  // site-packages/attend/libattend.so
+  if (!own.empty()) candidates.add_packages(own.parent_path());  // own_folder() is site-packages/attend in a wheel
   if (const char* environment = core::environment("VIRTUAL_ENV")) candidates.add_environment(environment);
   return candidates.found;
 }
 
 std::filesystem::path own_folder() {
-  static const char kMark = 0;  // any address in this library
+  static const char kMark = 0;  // any address in this library will do
   Dl_info info = {};
   if (dladdr(&kMark, &info) == 0 || info.dli_fname == nullptr) return {};
   std::error_code error;

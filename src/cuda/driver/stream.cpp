@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
-constexpr int kHighestPriority = -100;  // the driver clamps it to the supported range
+constexpr int kHighestPriority = -100;  // the driver replaces it by the highest supported priority
 constexpr DriverResult kNotReady = 600;
 
 void check_fits(const char* what, std::size_t bytes, std::size_t room) {
@@ -96,7 +96,7 @@ float Event::milliseconds_since(const Event& start) const {
 }
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;  // the driver refuses 0 bytes
+  if (bytes == 0) return;  // the driver refuses a size of 0 bytes
   const DriverResult result = driver().mem_alloc(&data_, bytes);
   if (result != 0) fail_call(result, "cuMemAlloc", fmt::format("allocating {} bytes", bytes));
 }
@@ -106,7 +106,7 @@ DeviceMemory::~DeviceMemory() {
 }
 
 Scratch::Scratch(std::size_t bytes, StreamHandle stream) : bytes_(bytes), stream_(stream) {
-  if (bytes == 0) return;  // the driver refuses 0 bytes
+  if (bytes == 0) return;  // the driver refuses a size of 0 bytes
   const DriverResult result = driver().pool_alloc_async(&data_, bytes, current_memory_pool(), stream);
   if (result != 0) fail_call(result, "cuMemAllocFromPoolAsync", fmt::format("allocating {} bytes of scratch", bytes));
 }

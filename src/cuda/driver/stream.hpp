@@ -1,4 +1,5 @@
-// Streams, events and device memory. All functions require that the device's context is current (ContextGuard).
+// Streams, events and GPU memory. Before any of these functions is called, the context of the GPU must be current
+// (ContextGuard).
 #pragma once
 
 #include <cstddef>
@@ -8,10 +9,10 @@
 
 namespace attend::cuda {
 
-/// A stream owned by this object. It does not synchronise with the default stream.
+/// A stream that this object creates and destroys. It does not synchronise with the default stream.
 class OwnStream {
  public:
-  /// Waiting blocks of a high-priority stream start before those of other streams.
+  /// If several streams have blocks that wait for a multiprocessor, blocks of a high-priority stream start first.
   enum class Priority { kNormal, kHigh };
 
   explicit OwnStream(Priority priority = Priority::kNormal);
@@ -25,14 +26,14 @@ class OwnStream {
   StreamHandle stream_ = nullptr;
 };
 
-/// Returns whether all work on `stream` is done. Throws if any of that work failed.
+/// Returns whether all work on `stream` is complete. Throws an Error if any of this work failed.
 [[nodiscard]] bool is_done(StreamHandle stream);
 
-/// Waits until all work on `stream` is done. Throws if any of that work failed.
+/// Waits until all work on `stream` is complete. Throws an Error if any of this work failed.
 void synchronize(StreamHandle stream);
 
-/// While this object lives, its thread may perform operations, such as loading a module, that would otherwise end a
-/// capture by this thread. These operations are not part of the captured graph.
+/// Allows operations that are not part of a captured graph while this thread captures one. Without this object, an
+/// operation such as loading a module would end the capture. The object must exist during the operation.
 class RelaxedCapture {
  public:
   RelaxedCapture();
@@ -41,19 +42,20 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  int former_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED, exchanged for the mode of the thread
+  int former_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; the constructor exchanges it for the thread's mode
 };
 
-/// Zeroes bytes in stream order. `what` describes the memory in error messages.
+/// Sets bytes to 0 in stream order. Error messages refer to the memory as `what`.
 void clear(DevicePointer at, std::size_t bytes, StreamHandle stream, const char* what);
-/// Zeroes `count` runs of `bytes` bytes each. `pitch` is the distance in bytes between the starts of two runs.
+/// Sets `count` runs of `bytes` bytes each to 0. `pitch` is the distance in bytes from the start of a run to the start
+/// of the next run.
 void clear_runs(DevicePointer at, std::size_t pitch, std::size_t bytes, std::size_t count, StreamHandle stream,
                 const char* what);
 
-/// An event: a point in a stream.
+/// An event, which marks a point in the work of a stream.
 class Event {
  public:
-  enum class Timing { kOff, kOn };  ///< timing makes the event slower
+  enum class Timing { kOff, kOn };  ///< an event with timing is slower to record
 
   explicit Event(Timing timing = Timing::kOff);
   ~Event();
@@ -61,19 +63,20 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(StreamHandle stream);
-  /// Makes later work on `stream` wait for this point.
+  /// Makes later work on `stream` wait until this event is reached.
   void make_wait(StreamHandle stream) const;
   void synchronize() const;
   [[nodiscard]] EventHandle get() const noexcept { return event_; }
-  /// Returns the milliseconds from `start` to this point. Both events need Timing::kOn and must have been reached.
+  /// Returns the time in milliseconds from `start` to this event. Both events must have been created with Timing::kOn
+  /// and must have been reached.
   [[nodiscard]] float milliseconds_since(const Event& start) const;
 
  private:
   EventHandle event_ = nullptr;
 };
 
-/// Device memory that is freed in the destructor, which waits for pending work that uses the memory. Other GPUs of the
-/// process can be given access, as NCCL requires. Memory from a pool does not support that.
+/// GPU memory that the destructor frees. The destructor waits for pending work that uses the memory. Other GPUs of the
+/// process can be given access to the memory, as NCCL requires. Memory from a pool (Scratch) does not support this.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -95,11 +98,11 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Device memory from a pool. It is allocated and freed in stream order, so neither the constructor nor the destructor
-/// waits. Captured graphs can contain it.
+/// GPU memory from the library's pool. The memory is allocated and freed in stream order, so neither the constructor
+/// nor the destructor waits for the GPU. A captured graph can contain the allocation.
 class Scratch {
  public:
-  /// @param bytes  if 0, nothing is allocated and data() is 0
+  /// @param bytes  size; if it is 0, nothing is allocated and data() returns 0
   Scratch(std::size_t bytes, StreamHandle stream);
   ~Scratch();
   Scratch(Scratch&& other) noexcept
@@ -111,10 +114,11 @@ class Scratch {
   [[nodiscard]] DevicePointer data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
-  /// Releases ownership of the memory. The caller must free it (Driver::mem_free_async), in the order of any stream.
+  /// Returns the address and gives up ownership of the memory. The caller must free the memory with
+  /// Driver::mem_free_async, on any stream.
   [[nodiscard]] DevicePointer release() noexcept { return std::exchange(data_, 0); }
 
-  /// Copy in stream order. `host` must stay valid until the copy is done.
+  /// Starts a copy in stream order. `host` must stay valid until the copy is complete.
   void copy_from_host(const void* host, std::size_t bytes);
   void copy_to_host(void* host, std::size_t bytes) const;
 

@@ -1,4 +1,5 @@
-// Chooses a small subset of the kernel examples that still contains every item at least once.
+// Chooses a small subset of kernel specs that has every property of the complete set at least once. See covered_by()
+// for the properties.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,25 +18,25 @@
 namespace attend::cuda {
 namespace {
 
-/// Returns the class of a head_dim: the width of its tile, and whether head_dim fills the tile, is a multiple of 8
-/// (chunks of 16 bytes), or neither.
+/// Returns the class of a head_dim. It consists of the width of the tile and one of three cases: head_dim fills the
+/// tile, it is a multiple of 8 (16 bytes), or neither.
 std::string width_text(std::int64_t head_dim) {
   constexpr std::array<std::int64_t, 4> kWidths = {64, 128, 256, 512};
   const auto* found = std::find_if(kWidths.begin(), kWidths.end() - 1, [&](auto width) { return head_dim <= width; });
   return fmt::format("{} {}", *found, head_dim == *found ? "whole" : head_dim % 8 == 0 ? "in chunks" : "odd");
 }
 
-/// Returns the class of a constant's value. Every class must occur in the subset.
+/// Returns the class of a constant's value. The subset must contain every class.
 std::string kind_of(const Constant& constant) {
   const auto* number = std::get_if<std::int64_t>(&constant.value);
   const bool is_head_dim = constant.name == "kHeadDim" || constant.name == "kHeadDimV";
   return is_head_dim && number != nullptr ? width_text(*number) : value_text(constant);
 }
 
-/// Chooses sets greedily until all items are covered, each time the set with the most missing items. Then removes sets
-/// that later ones have made redundant.
+/// Chooses sets until their union contains all items. In each step, chooses the set with the most items that are not
+/// covered yet. At the end, removes each set whose items the other chosen sets cover.
 std::vector<std::size_t> cover(const std::vector<std::set<std::string>>& sets) {
-  std::map<std::string, int> times;  // number of chosen sets that contain the item
+  std::map<std::string, int> times;  // number of chosen sets that contain each item
   for (const auto& set : sets) {
     for (const std::string& item : set) times[item] = 0;
   }
@@ -68,7 +69,7 @@ std::vector<std::size_t> cover(const std::vector<std::set<std::string>>& sets) {
 std::vector<std::string> covered_by(const KernelSpec& spec) {
   std::vector<std::string> items = {fmt::format("{} {}", spec.name, spec.arch)};
   for (const Constant& constant : spec.config) {
-    if (constant.name == "kSmemBytes") continue;  // follows from the other constants
+    if (constant.name == "kSmemBytes") continue;  // this constant is computed from the other constants
     items.push_back(fmt::format("{} {}={}", spec.name, constant.name, kind_of(constant)));
     if (constant.name == "kElement") items.push_back(items.back() + " " + spec.arch);
   }

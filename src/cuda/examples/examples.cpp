@@ -15,7 +15,7 @@
 namespace attend::cuda {
 namespace {
 
-/// The examples of a family outside the ladder.
+/// A kernel family outside the ladder and the function that returns its examples.
 struct Entry {
   std::string_view family;
   std::vector<Variant> (*examples)(const Arch&);
@@ -28,8 +28,8 @@ constexpr Entry kEntries[] = {{.family = "simt", .examples = simt_examples},
                               {.family = "sm90_f32_forward", .examples = sm90_f32_forward_examples},
                               {.family = "sm90_backward", .examples = sm90_backward_examples}};
 
-/// For each score modification that the family supports and no variant of the pass has, adds the first variant of the
-/// pass with this modification.
+/// Adds a variant for each score modification that the family supports but no variant of the pass has. The new variant
+/// is the first variant of the pass, with this modification.
 void add_missing_modifications(std::vector<Variant>& variants, std::int32_t is_backward, std::int32_t takes) {
   constexpr std::size_t kOptions = offsetof(Facts, options) / sizeof(std::int32_t);
   constexpr std::size_t kIsBackward = offsetof(Facts, is_backward) / sizeof(std::int32_t);

@@ -1,5 +1,6 @@
-// Example variants of every family that represent all its possible choices. `attend compile` compiles them and the
-// tests check them. No call needs them, so they are in a separate library (attend_examples).
+// Example variants of each kernel family. Together they represent all variants that the family can choose. `attend
+// compile` compiles the examples, and the tests check them. The library itself does not need them, so they are in a
+// separate library (attend_examples).
 #pragma once
 
 #include <string>
@@ -11,20 +12,22 @@
 
 namespace attend::cuda {
 
-/// Returns variants of every kind that choose() of the family can return on the architecture, without duplicates.
-/// @throws Error (kInternal) for a family without examples.
+/// Returns the example variants of a family for an architecture. For each kind of variant that choose() can return,
+/// there is at least one example. No variant occurs twice.
+/// @throws Error (kInternal) if the family has no examples.
 [[nodiscard]] std::vector<Variant> example_variants(const Family& family, const Arch& arch);
 
-/// Returns the specs of all these variants, without duplicates. The family must support the architecture.
+/// Returns the kernel specs of all example variants. No spec occurs twice. The family must support the architecture.
 [[nodiscard]] std::vector<KernelSpec> example_specs(const Family& family, const Arch& arch);
 
-/// Returns the items that a compilation of the spec covers, as texts: the kernel with its architecture, the element
-/// type on this architecture, and each value of each constant. For a head_dim, only the tile width and how head_dim
-/// fills it count.
+/// Returns the properties of a kernel that compiling this spec tests, as texts. The properties are the kernel together
+/// with its architecture, the element type together with the architecture, and each value of each Config constant. A
+/// head_dim is an exception. Its property is the width of the tile, together with whether head_dim fills the tile, is a
+/// multiple of 8, or neither.
 [[nodiscard]] std::vector<std::string> covered_by(const KernelSpec& spec);
 
-/// Returns a small subset of the specs, in their order, that covers all items of all specs. For the specs of this
-/// library the subset is an eighth.
+/// Returns a small subset of the specs, in the same order. The subset has all properties (see covered_by()) that occur
+/// in any of the specs. For the specs of this library, it contains about one eighth of them.
 [[nodiscard]] std::vector<KernelSpec> covering_specs(std::vector<KernelSpec> specs);
 
 }  // namespace attend::cuda

@@ -1,4 +1,5 @@
-// The examples of each family, for the list in examples.cpp. Each family has one file, with its cases in tables.
+// The examples of each kernel family, which examples.cpp lists. Each family has one source file with a table of test
+// cases.
 #pragma once
 
 #include <vector>
@@ -9,7 +10,7 @@
 
 namespace attend::cuda {
 
-/// The head_dim of q and k, and the head_dim of v.
+/// head_dim of q and k, and head_dim of v.
 struct HeadDims {
   int qk = 0;
   int v = 0;
@@ -19,31 +20,33 @@ struct HeadDims {
   constexpr HeadDims(int of_qk, int of_v) : qk(of_qk), v(of_v) {}
 };
 
-/// Examples of a rung: the head_dims of the ladder's tests and those at which tiles change, both masks, both passes and
-/// all tiles. Each is also combined with negated scores and with unaligned tensors.
+/// Returns the examples of a rung. They cover the head_dims of the ladder's tests and those at which the tile changes,
+/// full and causal masks, forward and backward passes, and all tiles. Each combination also occurs with negated scores
+/// and with unaligned tensors.
 [[nodiscard]] std::vector<Variant> rung_examples(const Rung& rung, const Arch& arch);
 
-/// Examples of simt: all dtypes, the head_dims at which tiles change, each option alone and all options together,
-/// unaligned tensors, few rows, and both kinds of dbias.
+/// Returns the examples of simt. They cover all dtypes, the head_dims at which the tile changes, each option alone and
+/// all options together, unaligned tensors, few query rows, and both forms of dbias.
 [[nodiscard]] std::vector<Variant> simt_examples(const Arch& arch);
 
-/// Examples of sm80_forward: the head_dims at which tiles change, both dtypes, all masks, each option alone and all
-/// options together, negated scores, unaligned tensors, and few rows.
+/// Returns the examples of sm80_forward. They cover the head_dims at which the tile changes, both dtypes, all masks,
+/// each option alone and all options together, negated scores, unaligned tensors, and few query rows.
 [[nodiscard]] std::vector<Variant> sm80_forward_examples(const Arch& arch);
 
-/// Examples of sm80_backward: the same cases, in one pass and in two, and both kinds of dbias.
+/// Returns the examples of sm80_backward. They cover the properties that sm80_forward's examples cover, with one and
+/// with two passes over the scores, and both forms of dbias.
 [[nodiscard]] std::vector<Variant> sm80_backward_examples(const Arch& arch);
 
-/// Examples of sm90_forward: all head_dims of the products, both dtypes, all masks, each option alone and all options
-/// together, negated scores, and parts of a ring.
+/// Returns the examples of sm90_forward. They cover all padded head_dims, both dtypes, all masks, each option alone and
+/// all options together, negated scores, and steps of ring attention.
 [[nodiscard]] std::vector<Variant> sm90_forward_examples(const Arch& arch);
 
-/// Examples of sm90_f32_forward: the head_dims at which tiles change, all masks, each option alone and all options
-/// together, few rows, and unaligned tensors.
+/// Returns the examples of sm90_f32_forward. They cover the head_dims at which the tile changes, all masks, each option
+/// alone and all options together, few query rows, and unaligned tensors.
 [[nodiscard]] std::vector<Variant> sm90_f32_forward_examples(const Arch& arch);
 
-/// Examples of sm90_backward: both tile shapes, both dtypes, all masks, packed sequences, deterministic sums, padded
-/// head_dims, and parts of a ring.
+/// Returns the examples of sm90_backward. They cover both tile shapes, both dtypes, all masks, packed sequences,
+/// deterministic sums, padded head_dims, and steps of ring attention.
 [[nodiscard]] std::vector<Variant> sm90_backward_examples(const Arch& arch);
 
 }  // namespace attend::cuda

@@ -1,4 +1,4 @@
-// Examples of the ladder's rungs.
+// The examples of the rungs.
 #include "cuda/examples/family_examples.hpp"
 
 namespace attend::cuda {
@@ -16,7 +16,7 @@ std::vector<Variant> rung_examples(const Rung& rung, const Arch& arch) {
     }
   };
   std::vector<int> head_dims = rung.head_dims.empty() ? std::vector{32, 64, 96, 128} : rung.head_dims;
-  // With 64 KB of shared memory, only narrow rows have the tallest tiles.
+  // With 64 KB of shared memory, the tallest tiles are used only for narrow rows, so a head_dim of 16 is added.
   if (!arch.cp_async) head_dims.insert(head_dims.begin(), 16);
   for (const DType dtype : rung.dtypes) {
     for (const int head_dim : head_dims) {

@@ -1,4 +1,4 @@
-// Examples of simt. They cover all its cases, but not every combination.
+// The examples of simt. Each property occurs in at least one example, but not in combination with all other properties.
 #include <optional>
 
 #include "cuda/examples/family_examples.hpp"
@@ -21,7 +21,8 @@ struct Case {
   std::optional<ElementType> dbias = {};
   bool dbias_over_rows = false;
 
-  /// Returns the facts of a forward pass. Tensors count as aligned if head_dim is a multiple of 16.
+  /// Returns the compile-time parameters of a forward pass. If head_dim is a multiple of 16, tensors are assumed to be
+  /// aligned.
   [[nodiscard]] Facts facts() const {
     return {.element = element,
             .head_dim = head_dim.qk,

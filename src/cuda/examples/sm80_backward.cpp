@@ -1,4 +1,4 @@
-// Examples of sm80_backward.
+// The examples of sm80_backward.
 #include <algorithm>
 #include <optional>
 
@@ -15,20 +15,20 @@ using option::kAlibi, option::kBias, option::kBoolMask, option::kDropout, option
 
 constexpr std::int32_t kEvery = kTransform | kAlibi | kBias | kBoolMask | kDropout;
 
-enum class Dbias { kNone, kStored, kOverRows };  // kOverRows: dbias is a sum over the rows
+enum class Dbias { kNone, kStored, kOverRows };  // kOverRows means that dbias is a sum over the query rows
 
 struct Case {
   ElementType element;
   MaskKind mask = kFull;
   std::int32_t options = 0;
-  ElementType bias = kF32;  ///< also the type of dbias
+  ElementType bias = kF32;  ///< dtype of the bias and of dbias
   bool negate_scores = false;
   int copy_bytes = 16;
   Dbias dbias = Dbias::kNone;
   bool sole_key = false;
 };
 
-// Cases for every head_dim, in one pass and in two.
+// Cases that are combined with every head_dim and with both one and two passes over the scores.
 constexpr Case kEverywhere[] = {
     {.element = kBF16},
     {.element = kF16, .mask = kCausal, .negate_scores = true},

@@ -1,4 +1,4 @@
-// Examples of sm80_forward.
+// The examples of sm80_forward.
 #include <algorithm>
 #include <span>
 
@@ -23,18 +23,18 @@ struct Case {
   std::int32_t options = 0;
   ElementType bias = kF32;
   bool negate_scores = false;
-  /// 2: reduces head_dim by 1 and head_dim_v by 3.
+  /// Alignment of all tensors in bytes. With the value 2, head_dim is reduced by 1 and head_dim_v by 3.
   int copy_bytes = 16;
 };
 
-/// Combines each case with each head_dim, with one kind of tile.
+/// A group of examples: each case in combination with each head_dim, all with the same tile.
 struct Group {
   std::span<const HeadDims> head_dims;
   Tile tile;
   std::span<const Case> cases;
 };
 
-// Both dtypes, all masks, and all copy widths.
+// These cases cover both dtypes, all masks and all values of copy_bytes.
 constexpr Case kEveryCopy[] = {
     {.element = kBF16},
     {.element = kF16, .mask = kCausal, .negate_scores = true},
@@ -42,7 +42,7 @@ constexpr Case kEveryCopy[] = {
     {.element = kBF16, .mask = kWindow, .options = kBias, .bias = kF16, .copy_bytes = 4},
     {.element = kF16, .copy_bytes = 2},
 };
-// Each option alone, and all options together.
+// These cases have each option alone and all options together.
 constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kCausal},
     {.element = kF16, .mask = kWindow},
@@ -72,7 +72,7 @@ constexpr Case kPackedAlone[] = {{.element = kBF16, .mask = kCausal, .options = 
 constexpr HeadDims k8[] = {8}, k64[] = {64}, k128[] = {128}, k192[] = {192}, k256[] = {256}, k512[] = {512};
 constexpr HeadDims kPaddedTo128Or192[] = {96, {192, 128}}, kInParts[] = {{40, 304}};
 
-// Low tiles of 64 and 192 columns are covered by those of 128 and 256.
+// There is no group with low tiles for 64 or 192 columns, because the groups for 128 and 256 columns cover them.
 constexpr Group kGroups[] = {
     {.head_dims = k64, .tile = Tile::kTall, .cases = kEveryCopy},
     {.head_dims = k128, .tile = Tile::kTall, .cases = kEveryCopy},
@@ -106,10 +106,10 @@ Facts facts_of(const Case& c, HeadDims head_dim, Tile tile) {
           .options = c.options,
           .bias = c.bias,
           .negate_scores = c.negate_scores,
-          .aligned = c.copy_bytes == 16 || tile == Tile::kShort};  // kernels of this family do not read it
+          .aligned = c.copy_bytes == 16 || tile == Tile::kShort};  // the kernels of this family do not read `aligned`
 }
 
-/// Returns the tile, or nothing if the family has no tile of this kind for the facts.
+/// Returns the tile, or nothing if the family has no such tile for these parameters.
 std::optional<Sm80ForwardTile> tile_of(const Facts& facts, Tile tile, int max_smem) {
   switch (tile) {
     case Tile::kTall:

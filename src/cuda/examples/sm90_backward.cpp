@@ -1,4 +1,4 @@
-// Examples of sm90_backward.
+// The examples of sm90_backward.
 #include <span>
 
 #include "cuda/examples/family_examples.hpp"
@@ -13,10 +13,10 @@ using option::kAddsToOutputs, option::kAlibi, option::kBias, option::kBoolMask, 
     option::kRing, option::kTransform, option::kVarlen;
 
 struct Case {
-  HeadDims head_dim = {};  ///< 0: the head_dim of the group
+  HeadDims head_dim = {};  ///< if it is 0, the case uses each head_dim of its group
   ElementType element;
   MaskKind mask = kFull;
-  std::int32_t options = 0;  ///< a bias has the dtype of q
+  std::int32_t options = 0;  ///< if a bias is active, it has the dtype of q
   bool is_deterministic = false;
   bool adds_up = false;
   bool owns_heads = false;
@@ -24,7 +24,7 @@ struct Case {
   bool sole_key = false;
 };
 
-/// Combines each case with each head_dim.
+/// A group of examples: each case in combination with each head_dim.
 struct Group {
   std::span<const HeadDims> head_dims;
   std::span<const Case> cases;
@@ -44,7 +44,10 @@ constexpr Case kEveryMask[] = {
     {.element = kF16, .mask = kWindow, .options = kVarlen},
 };
 constexpr Case kTwoBuffersOfDq[] = {
-    {.head_dim = {64, 128}, .element = kBF16, .mask = kCausal, .is_deterministic = true},  // one pass
+    {.head_dim = {64, 128},
+     .element = kBF16,
+     .mask = kCausal,
+     .is_deterministic = true},  // all columns of dq in one pass
 };
 constexpr Case kOwnHeads[] = {
     {.element = kBF16, .owns_heads = true},
@@ -59,7 +62,7 @@ constexpr Case kAlibiAlone[] = {
     {.element = kF16, .options = kAlibi},
     {.element = kBF16, .mask = kWindow, .options = kAlibi | kVarlen, .is_deterministic = true},
 };
-// At 64 columns, choose() replaces no mask with an open window.
+// At 64 columns without a mask, choose() sets a window of unlimited size, so no case here has the full mask.
 constexpr Case kDropoutAt64[] = {
     {.element = kBF16, .mask = kCausal, .options = kDropout},
     {.element = kF16, .mask = kWindow, .options = kDropout},
@@ -90,7 +93,7 @@ constexpr Case kParts[] = {
     {.element = kF16, .options = kRing | kAlibi, .is_deterministic = true},
     {.element = kBF16, .mask = kCausal, .options = kRing | kDropout},
 };
-// Head_dims above 128: all depths and the options that need registers.
+// Cases for head_dims above 128. They cover all depths and the options that need registers.
 constexpr Case kWide[] = {
     {.element = kBF16},
     {.element = kF16, .options = kVarlen},
@@ -108,7 +111,7 @@ constexpr Case kWide[] = {
     {.element = kBF16, .mask = kWindow, .options = kDropout | kPhiloxState},
     {.element = kF16, .mask = kWindow, .options = kAlibi | kDropout | kVarlen},
 };
-// With a transform or a bias, every head_dim uses the same kernels.
+// With a transform or a bias, all head_dims use the same kernels, so these cases choose the head_dim themselves.
 constexpr Case kTransformAndBias[] = {
     {.head_dim = 256, .element = kBF16, .options = kTransform},
     {.head_dim = 256, .element = kBF16, .mask = kCausal, .options = kTransform},

@@ -1,4 +1,4 @@
-// Examples of sm90_f32_forward.
+// The examples of sm90_f32_forward.
 #include <algorithm>
 
 #include "cuda/examples/family_examples.hpp"

@@ -1,4 +1,4 @@
-// Examples of sm90_forward.
+// The examples of sm90_forward.
 #include <algorithm>
 #include <span>
 
@@ -19,18 +19,18 @@ constexpr std::int32_t kEvery = kAllButDropout | kDropout;
 struct Case {
   ElementType element;
   MaskKind mask = kFull;
-  /// A bias is skipped for head_dims above kSm90MostHeadDimWithBias.
+  /// Options of the case. If a bias is active, head_dims above kSm90MostHeadDimWithBias are skipped.
   std::int32_t options = 0;
   ElementType bias = kF32;
   bool negate_scores = false;
   std::int64_t seqlen_k = 512;
-  bool is_low = false;      ///< use one consumer
-  bool puts_aside = false;  ///< very many keys, so sums are spilled
+  bool is_low = false;      ///< whether to use the tile with one consumer warpgroup
+  bool puts_aside = false;  ///< whether o is accumulated in several partial sums, because there are very many keys
   bool splits_keys = false;
-  bool maps_bias = true;  ///< false: the bias has no tensor map
+  bool maps_bias = true;  ///< whether the bias has a tensor map
 };
 
-/// Combines each case with each head_dim.
+/// A group of examples: each case in combination with each head_dim.
 struct Group {
   std::span<const HeadDims> head_dims;
   std::span<const Case> cases;
@@ -54,7 +54,7 @@ constexpr Case kWiderThanV[] = {
 };
 constexpr Case kLongSums[] = {{.element = kF16, .mask = kCausal, .seqlen_k = 1 << 20, .puts_aside = true}};
 constexpr Case kFullAlone[] = {{.element = kF16}};
-// Parts of a ring, and dropout with its seed in device memory.
+// Cases for steps of ring attention, and for dropout whose seed is in device memory.
 constexpr Case kParts[] = {
     {.element = kBF16, .options = kAddsToOutputs, .seqlen_k = 16384},
     {.element = kBF16, .mask = kCausal, .options = kAddsToOutputs, .seqlen_k = 16384},
@@ -69,7 +69,7 @@ constexpr Case kPartsWithRules[] = {
     {.element = kBF16, .options = kBias, .bias = kBF16, .seqlen_k = 16384, .maps_bias = false},
     {.element = kF16, .mask = kWindow, .options = kRing | kEvery},
 };
-// Few rows. Then each option alone, and all options together.
+// Cases with few query rows, then cases with each option alone and with all options together.
 constexpr Case kEveryOption[] = {
     {.element = kBF16, .is_low = true},
     {.element = kBF16, .mask = kCausal, .negate_scores = true, .is_low = true},
@@ -96,7 +96,7 @@ constexpr Case kEveryOption[] = {
     {.element = kBF16, .mask = kWindow, .options = kAllButDropout, .negate_scores = true},
     {.element = kBF16, .mask = kWindow, .options = kEvery, .negate_scores = true},
 };
-// Several blocks share the keys of a row.
+// Cases in which several blocks share the keys of a row.
 constexpr Case kSplits[] = {
     {.element = kBF16, .seqlen_k = 16384, .is_low = true, .splits_keys = true},
     {.element = kBF16, .mask = kCausal, .splits_keys = true},

@@ -21,14 +21,15 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// Returns whether the text is a version, e.g. "0.1.0".
+/// Returns whether the text is a version number, e.g. "0.1.0".
 bool is_version(std::string_view text) {
   return !text.empty() && is_digit(text.front()) && is_digit(text.back()) &&
          std::count(text.begin(), text.end(), '.') == 2 &&
          std::all_of(text.begin(), text.end(), [](char c) { return c == '.' || is_digit(c); });
 }
 
-/// Returns NAME and ARCH of a file called NAME-ARCH-KEY.bin or .cu, or nothing for any other file.
+/// If the file name has the form NAME-ARCH-KEY.bin or NAME-ARCH-KEY.cu, returns NAME and ARCH. Otherwise returns
+/// nothing.
 std::optional<std::pair<std::string, std::string>> parse_name(const fs::path& file) {
   if (file.extension() != ".bin" && file.extension() != ".cu") return std::nullopt;
   const std::string stem = file.stem().string();
@@ -42,7 +43,7 @@ std::optional<std::pair<std::string, std::string>> parse_name(const fs::path& fi
   return std::pair(stem.substr(0, before_arch), arch);
 }
 
-/// Returns the version folders in `root`.
+/// Returns all folders in `root` whose name is a version number.
 std::vector<fs::path> version_folders(const fs::path& root) {
   std::vector<fs::path> folders;
   std::error_code error;
@@ -59,10 +60,10 @@ CacheTotals sum(const std::vector<CacheFile>& files) {
   return totals;
 }
 
-/// Returns false if the file still exists.
+/// Removes the file. Returns false if the file still exists.
 bool remove_file(const CacheFile& file) {
   std::error_code error;
-  fs::remove(file.path, error);  // no error if another process has already removed the file
+  fs::remove(file.path, error);  // does not fail if another process has already removed the file
   return !error;
 }
 
@@ -132,7 +133,7 @@ void remove_stale_temporaries(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (!at->path().filename().string().starts_with(kTemporaryPrefix)) continue;
-    std::error_code gone;  // another process may remove files at the same time
+    std::error_code gone;  // ignored, because another process may remove the same file
     const auto written = at->last_write_time(gone);
     if (!gone && fs::file_time_type::clock::now() - written > std::chrono::hours(1)) fs::remove(at->path(), gone);
   }

@@ -1,9 +1,10 @@
-// The folder of compiled kernels: its contents and its size limit.
+// The cache folder of compiled kernels: the files in it and its size limit.
 //
-// Cache files are ROOT/VERSION/NAME-ARCH-KEY.bin and .cu. VERSION is three numbers and KEY is 32 hexadecimal digits.
-// All other files are foreign and are neither counted nor removed. The folder has no lock. Processes that remove files
-// at the same time agree on the oldest ones. An open file stays readable until it is closed. A kernel whose file was
-// removed too early is compiled again.
+// Cache files have the names ROOT/VERSION/NAME-ARCH-KEY.bin and .cu. VERSION consists of three numbers, and KEY
+// consists of 32 hexadecimal digits. All other files are ignored: they are neither counted nor removed.
+// The folder has no lock. If several processes remove files at the same time, all of them start with the oldest file. A
+// process can still read a file that it has opened, even after another process has removed the file. A kernel whose
+// file was removed too early is compiled again.
 #pragma once
 
 #include <chrono>
@@ -15,14 +16,14 @@
 
 namespace attend::cuda {
 
-/// Default limit if ATTEND_CACHE_LIMIT is not set. It has room for about 7000 kernels: the 551 kernels of
-/// results/h200/compile.json take 81 MB. The largest cache seen so far took 412 MB.
+/// Size limit in bytes if ATTEND_CACHE_LIMIT is not set. The 551 kernels of results/h200/compile.json need 81 MB, so
+/// the limit has room for about 7000 kernels. The largest cache measured so far had 412 MB.
 inline constexpr std::uint64_t kDefaultCacheLimit = std::uint64_t{1} << 30;
 
-/// Prefix of temporary files. They are being written, or a killed process has left them.
+/// Prefix of temporary files. Such a file is being written, or a process was killed while it wrote the file.
 inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
-/// One file of the cache.
+/// One file in the cache folder.
 struct CacheFile {
   std::filesystem::path path;
   std::string name;  ///< kernel name, e.g. "sm90_forward"
@@ -31,60 +32,64 @@ struct CacheFile {
   std::chrono::nanoseconds last_used{};  ///< time since the epoch
 };
 
-/// Number of files and their total size.
+/// The number of files and the sum of their sizes.
 struct CacheTotals {
   std::uint64_t files = 0, bytes = 0;
 };
 
-/// The files of one kernel for one architecture.
+/// All files of one kernel for one architecture.
 struct CachedKernel {
   std::string name, arch;
   CacheTotals totals;
-  std::chrono::nanoseconds last_used{};  ///< the latest of its files
+  std::chrono::nanoseconds last_used{};  ///< latest time of use of these files, since the epoch
 };
 
-/// Contents of the cache, as shown by `attend cache` and attend.cache_info().
+/// Contents of the cache folder, as shown by `attend cache` and attend.cache_info().
 struct CacheInfo {
-  /// Empty if there is no folder, because neither HOME nor ATTEND_CACHE_DIR is set.
+  /// Path of the cache folder. Empty if there is none, because neither HOME nor ATTEND_CACHE_DIR is set.
   std::filesystem::path root;
   std::uint64_t limit = kDefaultCacheLimit;
-  bool limit_is_default = true;  ///< ATTEND_CACHE_LIMIT is not set
+  bool limit_is_default = true;  ///< true if ATTEND_CACHE_LIMIT is not set
   CacheTotals totals;
-  std::vector<CachedKernel> kernels;  ///< largest first
+  std::vector<CachedKernel> kernels;  ///< sorted by size, largest first
 };
 
-/// Returns all cache files, of all versions of the library. Returns an empty list if the folder cannot be read.
+/// Returns all cache files, for all versions of the library. Returns an empty list if the folder cannot be read.
 [[nodiscard]] std::vector<CacheFile> cache_files(const std::filesystem::path& root);
 
-/// Removes the least recently used files if all files together exceed `limit` bytes. Continues until at most 7/8 of the
-/// limit is used, so that the next files have room. Returns the remaining files. Skips files that cannot be removed.
-/// Called after every stored file; the cost is a few microseconds per file in the cache, compared with a second for a
-/// compilation.
+/// If the files together have more than `limit` bytes, removes the least recently used files until at most 7/8 of the
+/// limit is used. The next files then have room. Skips files that cannot be removed. Returns the number and size of the
+/// remaining files. This function runs after each file is stored. It takes a few microseconds for each file in the
+/// cache. A compilation takes about a second.
 CacheTotals keep_within(const std::filesystem::path& root, std::uint64_t limit);
 
-/// The removed files, and the files that could not be removed.
+/// The files that were removed, and the files that could not be removed.
 struct CacheCleared {
   CacheTotals removed, left;
 };
 
-/// Removes all cache files, temporary files of killed processes, and folders that are empty afterwards.
+/// Removes all cache files, the temporary files of killed processes, and all folders that are then empty.
 CacheCleared clear_cache(const std::filesystem::path& root);
 
-/// Removes temporary files that are older than an hour. No writer takes that long.
+/// Removes temporary files that are older than one hour. Writing a file never takes this long.
 void remove_stale_temporaries(const std::filesystem::path& folder);
 
-/// Returns $ATTEND_CACHE_DIR, otherwise $XDG_CACHE_HOME/attend, otherwise $HOME/.cache/attend. Empty if none is set.
+/// Returns $ATTEND_CACHE_DIR if it is set, otherwise $XDG_CACHE_HOME/attend, otherwise $HOME/.cache/attend. Returns an
+/// empty path if none of these variables is set.
 [[nodiscard]] std::filesystem::path cache_root_from_environment();
 
-/// Returns $ATTEND_CACHE_LIMIT in bytes, or kDefaultCacheLimit if it is not set. 0 disables the disk cache. @throws
-/// Error for an invalid value.
+/// Returns $ATTEND_CACHE_LIMIT in bytes, or kDefaultCacheLimit if the variable is not set. The value 0 disables the
+/// cache folder.
+/// @throws Error if the value is invalid.
 [[nodiscard]] std::uint64_t cache_limit_from_environment();
 
-/// Returns the contents of the cache that the environment selects. @throws Error like cache_limit_from_environment().
+/// Returns the contents of the cache folder that the environment variables select. @throws Error like
+/// cache_limit_from_environment().
 [[nodiscard]] CacheInfo cache_info();
 
-/// Return the output of `attend cache show` and `attend cache limit`, with a final line break.
+/// Returns the output of `attend cache show`, with a line break at the end.
 [[nodiscard]] std::string describe(const CacheInfo& info);
+/// Returns the output of `attend cache limit`, with a line break at the end.
 [[nodiscard]] std::string describe_limit(const CacheInfo& info);
 
 }  // namespace attend::cuda

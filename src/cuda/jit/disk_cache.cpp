@@ -28,9 +28,9 @@ constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kChecksumBytes = sizeof(Digest);
 constexpr std::size_t kChecksumAt = 8 + 4 + 4 + 8 + 8 + 8 + kKeyBytes;
 constexpr std::size_t kHeaderBytes = kChecksumAt + kChecksumBytes;
-// Far above the size of any cubin. Prevents a large allocation for a corrupt length.
+// This limit is far above the size of any entry. Without it, a corrupt length field could cause a huge allocation.
 constexpr std::size_t kMaxEntryBytes = std::size_t{1} << 30;
-// In seconds. Limits how often a cache hit updates the access time.
+// In seconds. The access time of an entry is updated only if it is older than this.
 constexpr time_t kTouchAfter = 3600;
 
 void put(std::string& out, std::uint64_t number, int bytes) {
@@ -45,7 +45,7 @@ std::uint64_t get(std::string_view bytes, std::size_t at, int count) {
   return number;
 }
 
-/// Returns the checksum of a file: everything except the checksum itself.
+/// Returns the checksum of a file's contents. It covers all bytes except the checksum itself.
 Digest checksum(std::string_view bytes) {
   Hasher hasher;
   hasher.add(bytes.substr(0, kChecksumAt));
@@ -53,7 +53,7 @@ Digest checksum(std::string_view bytes) {
   return hasher.digest();
 }
 
-/// A file descriptor that is closed in the destructor.
+/// A file descriptor. The destructor closes it.
 struct Descriptor {
   int value;
   explicit Descriptor(int descriptor) : value(descriptor) {}
@@ -64,17 +64,19 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-/// Updates the access time, because file systems mounted with noatime do not. The cache keeps recently used files. In a
-/// folder of another user this fails, so only the owner's uses count.
+/// Updates the access time of a file. File systems mounted with noatime do not update it themselves, and the cache
+/// needs it to find the least recently used files. The update fails if another user owns the file. Then only uses by
+/// the owner are recorded.
 void mark_used(int descriptor, const struct stat& status) {
   if (std::time(nullptr) - status.st_atim.tv_sec < kTouchAfter) return;
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW}, {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
   (void)::futimens(descriptor, times);
 }
 
-/// Returns the bytes of an entry's file. If there is no file, returns nothing and leaves `why` empty.
+/// Returns the contents of an entry's file. If the file does not exist, returns nothing and leaves `why` empty.
 std::optional<std::string> read_entry(const fs::path& path, std::string& why) {
-  // O_NOFOLLOW refuses links, which could lead anywhere. O_NONBLOCK prevents waiting for a pipe.
+  // O_NOFOLLOW refuses symbolic links, which could point to any file. O_NONBLOCK prevents waiting if the file is a
+  // pipe.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status = {};
   if (file.value < 0 || ::fstat(file.value, &status) != 0) {
@@ -82,7 +84,7 @@ std::optional<std::string> read_entry(const fs::path& path, std::string& why) {
     return std::nullopt;
   }
   if (!S_ISREG(status.st_mode)) why = "not a regular file";
-  // A file of another user could contain anything, even with a valid checksum.
+  // Another user could have written any contents with a valid checksum.
   if (why.empty() && status.st_uid != ::geteuid() && status.st_uid != 0) why = "it belongs to another user";
   if (why.empty() && static_cast<std::size_t>(status.st_size) > kMaxEntryBytes) why = "too long";
   if (!why.empty()) return std::nullopt;
@@ -109,7 +111,7 @@ bool write_synced(int descriptor, std::string_view bytes) {
   return ::fsync(descriptor) == 0;
 }
 
-/// Writes the file atomically. Returns 0 or errno.
+/// Writes the file so that readers see either the complete file or none. Returns 0, or errno if writing fails.
 int publish(const fs::path& target, std::string_view bytes) {
   static std::atomic<unsigned> counter = 0;
   std::error_code error;
@@ -123,7 +125,7 @@ int publish(const fs::path& target, std::string_view bytes) {
   if (file.value < 0) return errno;
   int failure = write_synced(file.value, bytes) ? 0 : errno;
   if (failure == 0 && ::rename(temporary.c_str(), target.c_str()) != 0) failure = errno;
-  // Removes an empty folder at the path of the entry. A folder with contents belongs to somebody.
+  // If the path of the entry is an empty folder, removes the folder. A folder with files in it is left alone.
   if (failure == EISDIR && ::rmdir(target.c_str()) == 0) {
     failure = ::rename(temporary.c_str(), target.c_str()) == 0 ? 0 : errno;
   }

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#define XXH_INLINE_ALL  // uses only the header, so nothing needs to be linked
+#define XXH_INLINE_ALL  // makes the header define all functions, so no library needs to be linked
 #include <xxhash.h>
 
 namespace attend::cuda {

@@ -1,4 +1,5 @@
-// XXH3-128 over a sequence of parts. It is not cryptographic. It detects damage and distinguishes variants.
+// The XXH3-128 hash of a sequence of strings and numbers. It is used to detect damaged files and to distinguish kernel
+// variants. It is not cryptographic.
 #pragma once
 
 #include <array>
@@ -11,10 +12,10 @@
 
 namespace attend::cuda {
 
-using Digest = std::array<std::byte, 16>;  ///< canonical (big-endian) order
+using Digest = std::array<std::byte, 16>;  ///< in canonical (big-endian) byte order
 
-/// Hashes a sequence of parts. The length of each part is hashed too, so that a different split of the same bytes gives
-/// a different hash.
+/// Hashes a sequence of parts. The hash includes the length of each part. If the same bytes are divided into different
+/// parts, the hash is therefore different.
 class Hasher {
  public:
   Hasher();

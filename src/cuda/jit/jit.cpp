@@ -20,7 +20,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Returns the processor time of this thread in seconds.
+/// Returns the processor time in seconds that this thread has used.
 double thread_seconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -34,7 +34,8 @@ std::string log_line(const KernelSpec& spec, const CompiledKernel& kernel, doubl
                      r.spill_store_bytes, r.spill_load_bytes, r.stack_bytes, kernel.cubin.size());
 }
 
-/// Returns the compile options with the include folders of this machine, which are not part of the key.
+/// Returns the compiler options, including the include folders of the CUDA toolkit. The cache key does not include
+/// these folders, because they differ from machine to machine.
 std::vector<std::string> options_of(const Program& program, const Nvrtc& nvrtc) {
   std::vector<std::string> options = program.options;
   if (!program.toolkit_headers) return options;
@@ -57,7 +58,7 @@ JitOptions jit_options_from_environment() {
 }
 
 Jit& Jit::instance() {
-  // Never destroyed, because other threads may still launch kernels at exit.
+  // Never destroyed, because other threads may still launch kernels while the process exits.
   static auto* instance = new Jit(jit_options_from_environment());
   return *instance;
 }

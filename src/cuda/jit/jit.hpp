@@ -1,14 +1,15 @@
-// Provides the machine code of a KernelSpec: from memory, from disk, or by compilation.
+// The run-time compiler of kernels. It returns the machine code for a KernelSpec from memory, from disk, or by
+// compiling it.
 //
 //   const std::shared_ptr<const CompiledKernel> code = Jit::instance().compile(spec);
 //   const std::shared_ptr<const Kernel> kernel = Jit::instance().load(spec, device);
 //
-// instance() reads these environment variables once:
+// The constructor of instance() reads these environment variables:
 //   ATTEND_CACHE_DIR     folder for compiled kernels
-//   ATTEND_CACHE_LIMIT   largest size of that folder in bytes
-//   ATTEND_KERNEL_DIR    folder with the sources of kernels/, used instead of the embedded sources
-//   ATTEND_LOG=compile   prints one line on stderr per compiled or loaded kernel, and stores the generated program
-//   ATTEND_LINE_INFO=1   adds source line information to the machine code
+//   ATTEND_CACHE_LIMIT   size limit of that folder in bytes
+//   ATTEND_KERNEL_DIR    folder with the kernel sources; by default, the library uses its embedded sources
+//   ATTEND_LOG=compile   prints one line to stderr for each compiled or loaded kernel and stores its program
+//   ATTEND_LINE_INFO=1   adds line numbers of the source to the machine code
 #pragma once
 
 #include <cstddef>
@@ -30,50 +31,53 @@
 
 namespace attend::cuda {
 
-/// Machine code of one variant.
+/// The machine code of one kernel variant.
 struct CompiledKernel {
   std::string key;    ///< 32 hexadecimal digits
-  std::string entry;  ///< name of the kernel in the cubin
+  std::string entry;  ///< name of the kernel function in the cubin
   std::vector<std::byte> cubin;
   std::string log;  ///< the compiler's log
   Resources resources;
-  double seconds = 0;        ///< processor time of the compilation, even if another process did it
-  double ready_seconds = 0;  ///< time until this process had the code, from disk or by compilation
+  double seconds = 0;  ///< processor time in seconds of the compilation, even if another process compiled the kernel
+  /// Time in seconds until this process had the machine code, either from disk or by compilation.
+  double ready_seconds = 0;
   bool from_disk = false;
 };
 
 /// Options of a Jit.
 struct JitOptions {
-  std::filesystem::path cache_root;                ///< empty: memory only
-  std::uint64_t cache_limit = kDefaultCacheLimit;  ///< size limit on disk in bytes; 0: memory only
-  std::filesystem::path kernel_dir;                ///< empty: use the embedded sources
+  std::filesystem::path cache_root;  ///< folder for compiled kernels; empty: store them only in memory
+  /// Size limit of the folder in bytes; 0: store kernels only in memory.
+  std::uint64_t cache_limit = kDefaultCacheLimit;
+  std::filesystem::path kernel_dir;  ///< folder with the kernel sources; empty: use the embedded sources
   bool log_compiles = false;
-  /// Adds line information for profilers and sanitizers. Entries on disk become four times as large. The code does not
-  /// change.
+  /// Whether to add line numbers of the source to the machine code, for profilers and sanitizers. Files on disk become
+  /// four times as large. The instructions are the same.
   bool line_info = false;
-  /// Receives warnings and log lines, without the line end. If unset, they are written to stderr.
+  /// Receives warnings and log lines, without a line break at the end. If it is not set, they are written to stderr.
   std::function<void(const std::string&)> print;
 };
 
-/// Returns the options that the environment selects. @throws Error for an invalid value.
+/// Returns the options that the environment variables select. @throws Error if a variable has an invalid value.
 [[nodiscard]] JitOptions jit_options_from_environment();
 
-/// A run-time compiler with caches. Thread-safe. A thread waits only for a compilation of the variant that it needs.
+/// A run-time compiler that caches its results. Thread-safe. A thread waits for another thread only if both need the
+/// same kernel variant.
 class Jit {
  public:
-  /// Returns the instance that the library uses. It is never destroyed.
+  /// Returns the compiler that the library uses. It is never destroyed.
   static Jit& instance();
 
   explicit Jit(JitOptions options);
   Jit(const Jit&) = delete;
   Jit& operator=(const Jit&) = delete;
 
-  /// Returns the machine code of `spec`. Needs no GPU.
-  /// @throws Error with the variant, the call and the full log. Failures are not cached, so the next call compiles
-  ///         again.
+  /// Returns the machine code for `spec`. Needs no GPU.
+  /// @throws Error if the compilation fails. The message contains the variant, the failed call and the full log.
+  ///         Failures are not cached, so the next call compiles again.
   [[nodiscard]] std::shared_ptr<const CompiledKernel> compile(const KernelSpec& spec);
 
-  /// Returns the kernel of `spec`, loaded on a device. @throws Error like compile().
+  /// Returns the kernel for `spec`, loaded on GPU `device`. @throws Error like compile().
   [[nodiscard]] std::shared_ptr<const Kernel> load(const KernelSpec& spec, int device);
 
  private:
@@ -82,7 +86,7 @@ class Jit {
 
   JitOptions options_;
   std::mutex warned_mutex_;
-  std::set<std::string> warned_;  // kinds of warnings already printed
+  std::set<std::string> warned_;  // kinds of warnings that have already been printed
   DiskCache disk_;
   OnceMap<CompiledKernel> compiled_;
   OnceMap<Kernel> loaded_;

@@ -12,7 +12,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Options of every kernel. The report of ptxas contains registers and spills.
+/// Compiler options of every kernel. With -v, ptxas reports registers and spills.
 constexpr const char* kCommonOptions[] = {"--std=c++20", "--ptxas-options=-v", "--extra-device-vectorization"};
 
 bool is_identifier(std::string_view text) {
@@ -28,7 +28,7 @@ void require_identifier(const char* what, const std::string& text) {
   }
 }
 
-/// Type and value, e.g. "int" and "128".
+/// The C++ type and the value of a constant, e.g. "int" and "128".
 struct TypedText {
   std::string type, value;
 };
@@ -50,7 +50,7 @@ TypedText typed_text(const Constant& constant) {
   return std::visit(Visitor(), constant.value);
 }
 
-/// Adds a kernel header and the headers that it includes, if they are missing.
+/// Adds a kernel header and all headers that it includes to `headers`, unless they are already there.
 void add_header(std::vector<NamedSource>& headers, const char* name, const std::filesystem::path& kernel_dir) {
   for (NamedSource& header : collect_sources(name, kernel_dir)) {
     const bool is_there = std::any_of(headers.begin(), headers.end(),
@@ -64,9 +64,9 @@ void replace_custom_score(std::vector<NamedSource>& headers, const KernelSpec& s
   const auto found = std::find_if(headers.begin(), headers.end(), [](const NamedSource& header) {
     return header.name == "attention/custom_score.cuh";
   });
-  if (found == headers.end()) return;  // the kernel evaluates no scores
+  if (found == headers.end()) return;  // the kernel does not evaluate a score function
   found->text = spec.custom_score;
-  add_header(headers, "attention/score_math.cuh", kernel_dir);  // the text may include this header
+  add_header(headers, "attention/score_math.cuh", kernel_dir);  // the replaced text may include this header
 }
 
 }  // namespace
@@ -103,12 +103,12 @@ std::string describe(const KernelSpec& spec) {
 }
 
 std::string identity(const KernelSpec& spec) {
-  // A newline ends each field, so no field may contain one. Each option is passed to the compiler separately.
+  // A newline marks the end of each field, so no field may contain a newline. Each compiler option is a separate field.
   std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n", spec.name, spec.source, spec.function, spec.args,
                                  spec.arch, spec.dynamic_smem_bytes, spec.min_blocks);
   text += config_text(spec);
   for (const std::string& option : spec.options) text += option + "\n";
-  return text + spec.custom_score;  // must be last, because it may contain newlines
+  return text + spec.custom_score;  // must be the last field, because it may contain newlines
 }
 
 Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel_dir) {
@@ -116,7 +116,7 @@ Program make_program(const KernelSpec& spec, const std::filesystem::path& kernel
   require_identifier("kernel name", spec.name);
   require_identifier("kernel function", spec.function);
   require_identifier("kernel args", spec.args);
-  (void)threads_of(spec);  // refuses a missing kThreads early
+  (void)threads_of(spec);  // throws early if kThreads is missing
   Program program;
   program.name = spec.name + ".cu";
   program.toolkit_headers = spec.toolkit_headers;

@@ -1,4 +1,5 @@
-// A map that creates each value on first use, in one thread, without blocking access to other keys.
+// A map that creates each value when it is first requested. One thread creates the value. Threads that request other
+// keys do not wait.
 #pragma once
 
 #include <atomic>
@@ -16,15 +17,15 @@
 
 namespace attend::cuda {
 
-/// A map from strings to shared constant values. Thread-safe.
+/// A map from strings to shared, constant values. Thread-safe.
 template <class Value>
 class OnceMap {
  public:
   using Pointer = std::shared_ptr<const Value>;
 
-  /// Returns the value of `key`. If there is none, calls `make`. Other threads that need the same key wait for this
-  /// call; threads that need other keys do not. If `make` throws, all waiting threads get the error and nothing is
-  /// stored.
+  /// Returns the value for `key`. If there is none, calls `make` and stores its result. If other threads request the
+  /// same key meanwhile, they wait for this call. Threads that request other keys do not wait. If `make` throws,
+  /// nothing is stored, and all waiting threads throw the same error.
   template <class Make>
   Pointer get(const std::string& key, const Make& make) {
     {
@@ -39,7 +40,7 @@ class OnceMap {
 
  private:
   struct Slot {
-    std::atomic<bool> ready = false;  // value is set and will not change
+    std::atomic<bool> ready = false;  // true if `value` is set; it then never changes
     std::mutex mutex;
     std::condition_variable done;
     bool failed = false;
@@ -76,7 +77,7 @@ class OnceMap {
   void abandon(Slot& slot, const std::string& key, ErrorCode code, const char* message) {
     {
       const std::unique_lock lock(mutex_);
-      slots_.erase(key);  // waiting threads hold the slot; new threads create another one
+      slots_.erase(key);  // waiting threads still own the slot; a new request creates another slot
     }
     const std::lock_guard lock(slot.mutex);
     slot.failed = true;
@@ -92,7 +93,7 @@ class OnceMap {
     return slot.value;
   }
 
-  std::shared_mutex mutex_;  // guards the map; held only during look-ups
+  std::shared_mutex mutex_;  // protects the map; held only while a key is looked up
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 

@@ -7,7 +7,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Returns the integer directly before `unit` in `line`, e.g. 40 in "Used 40 registers" for " registers".
+/// Returns the integer directly before `unit` in `line`. For "Used 40 registers" and " registers", the integer is 40.
 std::optional<int> number_before(std::string_view line, std::string_view unit) {
   const std::size_t end = line.find(unit);
   if (end == std::string_view::npos) return std::nullopt;
@@ -25,7 +25,7 @@ void take(std::string_view line, std::string_view unit, int& target) {
 
 bool is_warning(std::string_view line) {
   if (line.find("deprecated and may be removed") != std::string_view::npos)
-    // This warning concerns old GPUs, not the kernel.
+    // This warning is about old GPUs, not about the kernel.
     return false;
   return line.find("warning") != std::string_view::npos || line.find("(C75") != std::string_view::npos;
 }
@@ -34,8 +34,8 @@ bool is_warning(std::string_view line) {
 
 Resources parse_ptxas_log(std::string_view log, std::string_view entry) {
   Resources resources;
-  // The line "Function properties for NAME" precedes the stack frame and the spills of a function. Device functions
-  // that were not inlined have separate lines.
+  // For each function, ptxas writes the line "Function properties for NAME" before the stack frame and the spills.
+  // Device functions that were not inlined have such a line too, so their values must be skipped.
   bool ours = false;
   while (!log.empty()) {
     const std::size_t length = std::min(log.find('\n'), log.size());

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the original text of an embedded source. cmake/embed_kernels.cmake replaces the indentation of lines and
-/// frequent words with single bytes.
+/// Returns the uncompressed text of an embedded source. cmake/embed_kernels.cmake has replaced indentation and frequent
+/// words by single bytes.
 std::string original(std::string_view text) {
   constexpr char kTwoBlanks = 14, kMostBlanks = 25;
   const std::span<const std::string_view> words = embedded_words();
@@ -46,7 +46,7 @@ std::optional<std::string> read(const std::string& path, const fs::path& kernel_
   return std::nullopt;
 }
 
-/// Returns the name between the quotes of `#include "name"` as a part of `line`.
+/// If `line` is `#include "name"`, returns the name, which points into `line`. Otherwise returns nothing.
 std::optional<std::string_view> quoted_include(std::string_view line) {
   const auto skip_blanks = [&line] { line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size())); };
   skip_blanks();
@@ -63,7 +63,7 @@ std::optional<std::string_view> quoted_include(std::string_view line) {
   return line.substr(0, end);
 }
 
-/// Copies a string or character literal from `text` to `out`, with its quotes, and removes it from `text`.
+/// Moves a string or character literal, including its quotes, from the start of `text` to the end of `out`.
 void move_literal(std::string_view& text, std::string& out) {
   std::size_t length = 1;
   while (length < text.size() && text[length] != text.front()) length += text[length] == '\\' ? 2 : 1;
@@ -72,8 +72,8 @@ void move_literal(std::string_view& text, std::string& out) {
   text.remove_prefix(length);
 }
 
-/// `text` without comments, and with one blank for each run of white space outside literals. A single quote directly
-/// after a digit separates digits.
+/// Returns `text` without comments. Each run of white space outside of literals becomes one blank. A single quote
+/// directly after a digit is a digit separator and does not start a literal.
 std::string code_of(std::string_view text) {
   std::string out;
   const auto add_blank = [&out] {
@@ -105,7 +105,7 @@ class Collector {
  public:
   explicit Collector(const fs::path& kernel_dir) : kernel_dir_(kernel_dir) {}
 
-  /// Adds `path` and the files that it includes, unless they are already there.
+  /// Adds the file `path` and all files that it includes to `files`, unless they are already there.
   void add(const std::string& path, const std::string& includer) {
     if (std::any_of(files.begin(), files.end(), [&](const NamedSource& file) { return file.name == path; })) return;
     const std::optional<std::string> text = read(path, kernel_dir_);
@@ -113,7 +113,8 @@ class Collector {
     const std::size_t place = files.size();
     files.push_back({path, ""});
     const std::string rewritten = rewrite(*text, path);
-    files[place].text = rewritten;  // set last, because rewrite() has added other files
+    // Set last, because rewrite() may add other files and move the elements of `files`.
+    files[place].text = rewritten;
   }
 
   std::vector<NamedSource> files;
@@ -122,7 +123,7 @@ class Collector {
   std::string rewrite(std::string_view text, const std::string& owner) {
     std::string out;
     while (!text.empty()) {
-      const std::size_t length = std::min(text.find('\n'), text.size() - 1) + 1;  // includes the line end
+      const std::size_t length = std::min(text.find('\n'), text.size() - 1) + 1;  // includes the line break
       const std::string_view line = text.substr(0, length);
       text.remove_prefix(length);
       if (const auto name = quoted_include(line)) {

@@ -1,4 +1,5 @@
-// The sources of the kernels: embedded in the library, or read from the folder ATTEND_KERNEL_DIR.
+// The source files of the kernels. They are embedded in the library, or they are read from the folder
+// ATTEND_KERNEL_DIR.
 #pragma once
 
 #include <filesystem>
@@ -11,28 +12,32 @@
 
 namespace attend::cuda {
 
-/// A file of kernels/: its path there ("ladder/02_naive.cuh") and its text.
+/// One source file: its path relative to kernels/, e.g. "ladder/02_naive.cuh", and its text.
 struct EmbeddedSource {
   std::string_view path;
-  std::string_view text;  ///< packed: cmake/embed_kernels.cmake
+  std::string_view text;  ///< compressed; cmake/embed_kernels.cmake describes the format
 };
 
-/// Every file of kernels/ as it was when the library was built, sorted by path.
+/// Returns all files of kernels/ as they were when the library was built, sorted by path.
 [[nodiscard]] std::span<const EmbeddedSource> embedded_sources() noexcept;
 
-/// The words that bytes from 1 on stand for in their texts.
+/// Returns the words that single bytes represent in the compressed texts. Byte 1 represents the first word.
 [[nodiscard]] std::span<const std::string_view> embedded_words() noexcept;
 
-/// 32 hexadecimal digits of the files' names and code. Comments and the amount of white space do not count.
+/// Returns a digest of the files' names and code, as 32 hexadecimal digits. Comments and the amount of white space do
+/// not affect the digest.
 [[nodiscard]] std::string digest_of_code(std::span<const NamedSource> files);
 
-/// digest_of_code() of all embedded sources: two builds with the same digest run the same kernels.
+/// Returns digest_of_code() for all embedded files. If two builds have the same digest, they run the same kernels.
 [[nodiscard]] std::string kernel_digest();
 
-/// `path` and every file that it includes with quotes, directly or not, each once, `path` first. In their texts the
-/// quoted includes name the path from the root, whatever they said before: the compiler needs no search order.
-/// @param kernel_dir  where to read them; empty: the embedded ones
-/// @throws Error (kIo with a folder, kInternal without) naming the file that is missing and the one that includes it.
+/// Returns the file `path` and all files that it includes with quotes, directly or indirectly. `path` is the first
+/// element, and each file occurs once. In the returned texts, every quoted include is replaced by the path relative to
+/// kernels/. The compiler therefore needs no include folders.
+/// @param path        path of the file relative to kernels/
+/// @param kernel_dir  folder to read the files from. If it is empty, the embedded files are used
+/// @throws Error if a file is missing: kIo if `kernel_dir` is given, otherwise kInternal. The message contains the
+///         missing file and the file that includes it.
 [[nodiscard]] std::vector<NamedSource> collect_sources(const std::string& path,
                                                        const std::filesystem::path& kernel_dir);
 

@@ -1,4 +1,4 @@
-// The GPU backends, as the dispatcher sees them.
+// The list of GPU backends from which the dispatcher chooses.
 #pragma once
 
 #include <span>
@@ -7,9 +7,10 @@
 
 namespace attend::cuda {
 
-/// Returns one backend per family, in the order of lists and refusals. The fastest come first: the families for the
-/// newest GPUs, the families for older GPUs, the ladder from its last rung to its first, and the fallback simt. If
-/// estimates are equal, "auto" chooses the first of them.
+/// Returns one backend per kernel family. Error messages list the backends in this order. The families for the newest
+/// GPUs are first. They are followed by the families for older GPUs, the tutorial kernels (the ladder) from the last
+/// rung to the first, and the fallback simt. If several backends have the same estimated time, "auto" chooses the first
+/// of them.
 [[nodiscard]] std::span<const core::Backend> backends();
 
 }  // namespace attend::cuda

@@ -16,7 +16,7 @@ using core::SeenTiles;
 
 static_assert(kMapPatternWords == 2 * kMaskTile);
 
-/// One mask's map in the memory of one GPU.
+/// The map of one mask in the memory of one GPU.
 class OnDevice {
  public:
   OnDevice(const BlockMaskMap& map, int device)
@@ -45,14 +45,14 @@ class OnDevice {
   DeviceMemory tiles_, patterns_;
 };
 
-/// All maps of one mask, one per GPU.
+/// The maps of one mask, one for each GPU.
 class OnDevices {
  public:
   BlockMapArgs args(const BlockTiles& tiles, int device) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<OnDevice>& map = maps_[device];
     if (map == nullptr) {
-      const RelaxedCapture relaxed;  // the copy is not part of a graph that the thread may be capturing
+      const RelaxedCapture relaxed;  // keeps the copy out of a CUDA graph that this thread may be capturing
       map = std::make_unique<OnDevice>(BlockMaskMap::of(tiles), device);
     }
     return map->args(tiles);

@@ -19,19 +19,20 @@ using core::BlockTiles;
 using core::kMaskTile;
 using core::SeenTiles;
 
-/// The visible tiles of one 64-row tile row, in ascending key order.
+/// The visible key tiles of 64 query rows, in ascending order.
 class RowOfTiles {
  public:
   RowOfTiles() = default;
   explicit RowOfTiles(std::span<const SeenTiles> tiles) : rest_(tiles) {}
 
-  /// Returns the first visible key tile at or after tile `key`, or -1 if there is none. `key` must not decrease between
-  /// calls.
+  /// Returns the first visible key tile at or after key tile `key`, or -1 if there is none. The argument must not
+  /// decrease from call to call.
   [[nodiscard]] std::int64_t first_from(std::int64_t key) {
     while (!rest_.empty() && rest_.front().end <= key) rest_ = rest_.subspan(1);
     return rest_.empty() ? -1 : std::max<std::int64_t>(rest_.front().begin, key);
   }
-  /// Returns the pattern of key tile `key`, or kNoneSeen. `key` must not decrease between calls.
+  /// Returns the pattern number of key tile `key`, or kNoneSeen if the tile is hidden. The argument must not decrease
+  /// from call to call.
   [[nodiscard]] std::int32_t pattern_of(std::int64_t key) {
     return first_from(key) == key ? rest_.front().pattern : kNoneSeen;
   }
@@ -40,8 +41,8 @@ class RowOfTiles {
   std::span<const SeenTiles> rest_ = {};
 };
 
-/// Returns the next group of `keys` key tiles, from group `from` on, that at least one of the rows sees; -1 if there is
-/// none.
+/// Divides the key tiles into groups of `keys` tiles. Returns the first group, starting with group `from`, that at
+/// least one of `rows` sees. Returns -1 if there is none.
 std::int64_t next_tile(std::vector<RowOfTiles>& rows, std::int64_t from, std::int64_t keys) {
   std::int64_t next = -1;
   for (RowOfTiles& row : rows) {
@@ -51,7 +52,7 @@ std::int64_t next_tile(std::vector<RowOfTiles>& rows, std::int64_t from, std::in
   return next;
 }
 
-/// Appends the lists of one head.
+/// Appends the lists of one head to `lists`.
 void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std::int64_t keys, BlockMaskLists& lists) {
   const std::int64_t first = head * tiles.tile_rows();
   for (std::int64_t row = 0; row < tiles.tile_rows(); row += rows) {
@@ -73,7 +74,8 @@ void add_head(const BlockTiles& tiles, std::int64_t head, std::int64_t rows, std
   }
 }
 
-/// Writes the last word of each entry: the number of key blocks that add to the same row tile before this one.
+/// Writes the last word of each entry: the number of key blocks that must add to the row tile before the key block of
+/// this entry.
 void number_turns(std::vector<std::vector<int>>& of_blocks, std::int64_t words, std::int64_t tile_rows,
                   bool is_persistent) {
   const int blocks = static_cast<int>(of_blocks.size());
@@ -87,7 +89,8 @@ void number_turns(std::vector<std::vector<int>>& of_blocks, std::int64_t words, 
   }
 }
 
-/// The kind of list that a launch needs: lists of row tiles, or lists of key blocks if rows is 0.
+/// Identifies a set of lists by GPU and tile size. If `rows` is 0, the set has lists of the row tiles that see each key
+/// block. Otherwise it has lists of the key tiles that each row tile sees.
 struct Kind {
   int device, rows, keys, heads;
   bool is_persistent = false;
@@ -101,14 +104,14 @@ struct Kind {
   }
 };
 
-/// All lists of one mask, per GPU and kind.
+/// All sets of lists of one mask.
 class OnDevices {
  public:
   BlockMaskArgs args(const BlockTiles& tiles, const Kind& kind) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Memory>& memory = lists_[kind];
     if (memory == nullptr) {
-      const RelaxedCapture relaxed;  // the copy is not part of a graph that the thread may be capturing
+      const RelaxedCapture relaxed;  // keeps the copy out of a CUDA graph that this thread may be capturing
       memory = std::make_unique<Memory>(kind.lists_of(tiles), pattern_words(tiles, kind.is_by_keys()), kind.device);
     }
     const std::int64_t of_head =
@@ -173,7 +176,7 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
   const std::int64_t blocks = (tiles.tile_columns() + of_block - 1) / of_block, words = 2 + group * of_block;
   BlockMaskLists lists;
   for (std::int64_t first = 0; first < tiles.batch * tiles.num_heads; first += group) {
-    std::vector<std::vector<int>> of_blocks(static_cast<std::size_t>(blocks));  // one list per key block
+    std::vector<std::vector<int>> of_blocks(static_cast<std::size_t>(blocks));  // one list for each key block
     for (std::int64_t row = 0; row < tiles.tile_rows(); ++row) {
       for (std::int64_t head = 0; head < group; ++head) {
         const std::int64_t* at = tiles.row_begin.data() + (first + head) * tiles.tile_rows() + row;
@@ -185,7 +188,7 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
               list.push_back(static_cast<int>(row));
               list.resize(list.size() + static_cast<std::size_t>(words - 1), kNoneSeen);
             }
-            // Counted from the end of the list; word 0 of an entry is the row.
+            // Number of words from the pattern's position to the end of the list. Word 0 of an entry is the row tile.
             const std::int64_t from_end = words - 1 - head * of_block - key % of_block;
             list[list.size() - static_cast<std::size_t>(from_end)] = some.pattern;
           }
@@ -199,7 +202,7 @@ BlockMaskLists BlockMaskLists::by_keys(const BlockTiles& tiles, int keys, int he
     }
   }
   lists.begin.push_back(static_cast<int64>(lists.entries.size()) / words);
-  if (lists.begin.back() > std::numeric_limits<int>::max()) {  // kernels count entries in ints
+  if (lists.begin.back() > std::numeric_limits<int>::max()) {  // kernels store the number of entries in an int
     throw Error(ErrorCode::kUnsupported, "block_mask: more than 2^31 - 1 pairs of 64 rows and a block of keys");
   }
   return lists;

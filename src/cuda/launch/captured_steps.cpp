@@ -8,9 +8,9 @@
 namespace attend::cuda {
 namespace {
 
-constexpr int kKeys = 64;  // per block
+constexpr int kKeys = 64;  // keys per block
 
-/// The tile uses 43 KB of shared memory, which every GPU has.
+/// Returns the tile of the kernel. It uses 43 KB of shared memory, which every GPU has.
 SimtBackwardTile tile_of(const Facts& facts) {
   constexpr int kPanel = 64;
   return {.gradient = SimtGradient::kCaptures,
@@ -61,7 +61,7 @@ std::optional<core::Lack> captured_gradients_lack(const core::Problem& p) {
 void add_captured_spec(const Facts& facts, const Arch& arch, std::vector<KernelSpec>& specs) {
   if (!facts.has(option::kCapturedGradients)) return;
   Facts exact = facts;
-  exact.negate_scores = 0;  // the scale keeps its sign
+  exact.negate_scores = 0;  // this kernel reads the scale with its sign
   const SimtBackwardTile tile = tile_of(facts);
   const SimtGradientKernel kernel = {.tile = tile, .has_lse_rounding = facts.has_lse_rounding()};
   constexpr std::int32_t kTaken = option::kAll | option::kHugeTransform | option::kCustomScore |
@@ -82,7 +82,8 @@ void add_captured_step(const core::Problem& p, Choice& choice) {
 
 double captured_seconds(const core::Problem& p, const DeviceInfo& device) {
   if (!has_step(p)) return 0;
-  constexpr double kTflops = 60;  // rate of a full backward pass, of which this step computes two of five products
+  // TFLOP/s of a full backward pass; this kernel computes two of its five matrix products.
+  constexpr double kTflops = 60;
   return estimated_seconds(
       p, device,
       {.tflops = kTflops, .block_m = kKeys, .blocks = blocks_of(p), .blocks_per_multiprocessor = 2, .num_steps = 1});

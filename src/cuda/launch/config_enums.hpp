@@ -1,4 +1,5 @@
-// Conversion of the enumerations in a Config (kernels/common/config_enums.cuh) to constants.
+// Names of the enumerators that a Config contains (kernels/common/config_enums.cuh). A Config is the struct of
+// compile-time constants with which a kernel template is instantiated.
 #pragma once
 
 #include <string>
@@ -9,18 +10,19 @@
 
 namespace attend::cuda {
 
-/// Returns the type and the name of an enumerator, e.g. {ElementType, kBF16}. The name is empty if the number is not an
-/// enumerator.
+/// Returns the names of the enumeration and of the enumerator, e.g. {ElementType, kBF16}. The enumerator's name is
+/// empty if the value is not an enumerator.
 [[nodiscard]] EnumConstant find_enum_constant(ElementType element);
 [[nodiscard]] EnumConstant find_enum_constant(CacheElement element);
 [[nodiscard]] EnumConstant find_enum_constant(MaskKind mask);
 [[nodiscard]] EnumConstant find_enum_constant(Sm80Gradient gradient);
 [[nodiscard]] EnumConstant find_enum_constant(Schedule schedule);
 
-/// @throws Error (kInternal) always: the number is not an enumerator of the type.
+/// Reports that `number` is not an enumerator of the type in `none`. @throws Error (kInternal) always.
 [[noreturn]] void refuse_number(const EnumConstant& none, int number);
 
-/// Returns the type and the name of an enumerator. @throws Error (kInternal) if the value is not an enumerator.
+/// Returns the names of the enumeration and of the enumerator. @throws Error (kInternal) if the value is not an
+/// enumerator.
 template <class Enum>
 [[nodiscard]] EnumConstant enum_constant(Enum value) {
   const EnumConstant found = find_enum_constant(value);
@@ -28,7 +30,7 @@ template <class Enum>
   return found;
 }
 
-/// Returns the names of all enumerators of a type whose enumerators are numbered from 0.
+/// Returns the names of all enumerators of an enumeration whose values are numbered from 0.
 template <class Enum>
 [[nodiscard]] std::vector<std::string> enumerators() {
   std::vector<std::string> names;

@@ -39,7 +39,7 @@ struct CustomScoreCode {{
 }}  // namespace attend
 )";
 
-/// Returns whether the Config has this boolean constant and the constant is true.
+/// Returns whether the Config of `spec` contains the bool constant `name` with the value true.
 bool is_on(const KernelSpec& spec, std::string_view name) {
   return std::any_of(spec.config.begin(), spec.config.end(), [name](const Constant& constant) {
     return constant.name == name && std::get<bool>(constant.value);

@@ -9,23 +9,23 @@
 namespace attend::cuda {
 
 struct CustomScoreForm {
-  /// Use fast math functions, for 16-bit q, k and v: ATTEND_FAST_SCORE_MATH.
+  /// Whether to use fast math functions, which suffice if q, k and v have 16 bits. Defines ATTEND_FAST_SCORE_MATH.
   bool is_fast = false;
-  /// Support indices of 2^21 and above: ATTEND_LONG_SEQUENCES.
+  /// Whether to support row and key indices of 2^21 and above. Defines ATTEND_LONG_SEQUENCES.
   bool is_long = false;
 };
 
-/// Sets the text if the Config of the kernel has a custom score.
+/// Sets KernelSpec::custom_score if the kernel's Config states that it evaluates a custom score function.
 void set_custom_score(KernelSpec& spec, const core::CustomScore& score);
 
-/// Returns the text for a score function and its captures. The function must have a program. The include paths in the
-/// text are relative to the root of the kernels.
+/// Returns the source text for a score function and the tensors that it reads (its captures). The score function must
+/// have a program, the compiled form of its code. Include paths in the text are relative to kernels/.
 [[nodiscard]] std::string custom_score_text(const core::CustomScore& score, CustomScoreForm how);
 
-/// Type names from kernels/attention/captured.cuh. element_of_capture() returns the storage type of an element, e.g.
-/// "CapturedI32". captured_type() returns the type of a tensor with `rank` subscripts, e.g. "Captured<CapturedI32,
-/// true, false>".
+/// Returns the type with which kernels read elements of a captured tensor, e.g. "CapturedI32"
+/// (kernels/attention/captured.cuh).
 [[nodiscard]] const char* element_of_capture(DType dtype);
+/// Returns the type of a captured tensor with `rank` subscripts, e.g. "Captured<CapturedI32, true, false>".
 [[nodiscard]] std::string captured_type(const Tensor& captured, std::size_t rank);
 
 }  // namespace attend::cuda

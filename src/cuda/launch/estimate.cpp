@@ -7,10 +7,10 @@ namespace attend::cuda {
 namespace {
 
 constexpr double kLaunchSeconds = 2.5e-6;
-constexpr double kBytesPerSecond = 4.3e12;  // copy rate of an H200
-constexpr double kBackwardProducts = 2.5;   // five matrix products instead of two
+constexpr double kBytesPerSecond = 4.3e12;  // memory copy rate of an H200
+constexpr double kBackwardProducts = 2.5;   // a backward pass has five matrix products, a forward pass has two
 
-/// Returns the average number of keys that a row sees.
+/// Returns the average number of keys that a query row sees.
 double visible_keys(const core::Problem& p) {
   const auto rows = static_cast<double>(std::max<std::int64_t>(1, p.max_seqlen_q));
   const auto keys = static_cast<double>(p.max_seqlen_k);
@@ -21,14 +21,15 @@ double visible_keys(const core::Problem& p) {
   return std::min(all, static_cast<double>(left) + static_cast<double>(std::max<std::int64_t>(0, right)) + 1);
 }
 
-/// Returns the run time divided by the time of `waves` full waves. The ratio exceeds 1 if multiprocessors wait for the
-/// last blocks.
+/// Returns the estimated run time divided by the time of `waves` full waves of blocks. The ratio exceeds 1 if some
+/// multiprocessors are idle while the last blocks run.
 double idle_factor(const core::Problem& p, const Rate& rate, double waves) {
   if (waves <= 0) return 1;
   const double visible = visible_keys(p);
   const bool knows_tiles = !p.is_backward && !p.varlen && p.block_mask == nullptr && !p.mask && visible > 0;
-  if (!knows_tiles) return std::max(1.0, waves) / waves;  // there are fewer blocks than the GPU can hold
-  // If tiles differ in length, the longest tile starts first. The kernel cannot end before that tile ends.
+  if (!knows_tiles) return std::max(1.0, waves) / waves;  // waves < 1 means that some multiprocessors have no block
+  // If tiles have different lengths, the kernel starts with the longest tile and cannot end before that tile is
+  // finished.
   const double longest = p.own_window().left < 0 ? static_cast<double>(p.max_seqlen_k) : visible;
   if (longest <= visible && rate.has_whole_waves) return std::ceil(waves) / waves;
   return std::max(1.0, longest / visible / waves);
@@ -40,7 +41,7 @@ double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const
   const double share = static_cast<double>(device.num_multiprocessors) / kModelMultiprocessors;
   const auto heads = static_cast<double>(p.num_sequences * p.num_heads_q);
   const auto dims = static_cast<double>(p.head_dim + p.head_dim_v);
-  // A tile costs the time of all its rows, including rows past seqlen_q.
+  // All rows of a tile take time, including padding rows.
   const double row_tiles = std::ceil(static_cast<double>(p.max_seqlen_q) / static_cast<double>(rate.block_m));
   const double rows =
       p.is_backward ? static_cast<double>(p.max_seqlen_q) : row_tiles * static_cast<double>(rate.block_m);

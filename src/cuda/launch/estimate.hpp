@@ -1,5 +1,5 @@
-// Estimated run times, which "auto" compares. The model has one rate for compute and one for memory. It ranks families
-// and does not predict exact times.
+// Estimated run times. "auto" chooses the backend with the lowest estimate. The model uses one rate for matrix products
+// and one rate for memory traffic. Its purpose is to rank kernel families. It does not predict exact times.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,28 @@
 
 namespace attend::cuda {
 
-/// Speed of a family's main kernel on a fully occupied GPU with `kModelMultiprocessors` multiprocessors.
+/// Speed and launch shape of a family's main kernel. The speed holds for a fully occupied GPU with
+/// `kModelMultiprocessors` multiprocessors.
 struct Rate {
-  /// Rate over visible scores, counted as in the benchmarks.
+  /// TFLOP/s. Only operations for visible scores are counted, as in the benchmarks.
   double tflops;
-  /// Query rows per tile of a block. For a backward kernel whose blocks own keys: keys per tile.
+  /// Number of query rows that a block processes at a time. In a backward kernel whose blocks own keys: number of keys.
   std::int64_t block_m;
-  /// Blocks of the main kernel.
+  /// Number of blocks of the main kernel.
   std::int64_t blocks;
-  /// Resident blocks at that rate.
+  /// Number of resident blocks per multiprocessor when the kernel reaches `tflops`.
   int blocks_per_multiprocessor;
-  /// Number of kernels launched one after another.
+  /// Number of kernel launches. They run one after another.
   std::size_t num_steps;
-  /// If true, each multiprocessor holds one tile at a time, so tiles of equal length run in full waves.
+  /// Whether a multiprocessor processes one tile at a time. If all tiles have the same length, the run time is then a
+  /// whole number of waves.
   bool has_whole_waves = false;
 };
 
 constexpr int kModelMultiprocessors = 132;  // H200
 
-/// Returns the estimate in seconds: the larger of compute time and memory time. Compute time counts padded rows of
-/// partial tiles and idle multiprocessors.
+/// Returns the estimated time in seconds: the larger of compute time and memory time, plus launch overhead. The compute
+/// time includes padding rows of partial tiles and idle multiprocessors.
 [[nodiscard]] double estimated_seconds(const core::Problem& p, const DeviceInfo& device, const Rate& rate);
 
 }  // namespace attend::cuda

@@ -20,11 +20,11 @@ using core::Lack;
 using core::Problem;
 
 constexpr int kWideLoad = 16;         // bytes
-constexpr double kLargestCap = 1e18;  // largest cap for which a usual score divided by the cap does not underflow
+constexpr double kLargestCap = 1e18;  // largest tanh cap at which score / cap does not underflow for usual scores
 
-/// Returns whether kernels can read and write options of this element type. row_logit() and row_logit_gradient()
-/// compile for any type but silently ignore a type that their switches do not handle. Add a new type both there and
-/// here.
+/// Returns whether kernels can read and write tensors of options with this element type. row_logit() and
+/// row_logit_gradient() compile for any type, but silently ignore a type that is not in their switch statements.
+/// Therefore a new type must be added both there and here.
 constexpr bool is_of_options(ElementType element) {
   switch (element) {
     case ElementType::kF32:
@@ -50,7 +50,7 @@ std::string number(const Problem& p) {
   return fmt::format("{}", p.*kMember);
 }
 
-/// Returns whether an optional member is present.
+/// Returns whether an optional member of the problem has a value.
 template <auto kMember>
 bool has(const Problem& p) {
   return static_cast<bool>(p.*kMember);
@@ -61,14 +61,14 @@ bool is_not_zero(const Problem& p) {
   return p.*kMember != 0;
 }
 
-/// Table row for a number that modifies scores.
+/// Returns the row of the options table for a number that modifies scores.
 template <std::size_t kIndex>
 constexpr Option number_row() {
   constexpr const core::ScoreNumber& kRow = core::kScoreNumbers[kIndex];
   return {option::bit_of(kRow.mod), kRow.name, kRow.constant, is_not_zero<kRow.value>, number<kRow.value>, "0"};
 }
 
-/// Table row for a tensor that modifies scores.
+/// Returns the row of the options table for a tensor that modifies scores.
 template <std::size_t kIndex>
 constexpr Option tensor_row() {
   constexpr const core::ScoreTensor& kRow = core::kScoreTensors[kIndex];
@@ -88,8 +88,8 @@ MaskKind mask_kind(const Problem& p) {
   return left < 0 && right == 0 ? MaskKind::kCausal : MaskKind::kWindow;
 }
 
-/// Backward: returns the options outside the loop over keys that have no requested gradient. Their effect is fully
-/// contained in lse.
+/// Backward pass: returns the options that do not change the loop over key tiles and whose gradient is not requested.
+/// The kernels can ignore these options, because the lse of the forward pass already includes their effect.
 std::int32_t options_in_lse(const Problem& p) {
   std::int32_t bits = option::bits_outside_loop();
   for (const core::ScoreTensor& row : core::kScoreTensors) {
@@ -98,19 +98,19 @@ std::int32_t options_in_lse(const Problem& p) {
   return bits;
 }
 
-/// Returns whether each row sees at most one key and both dropout and 16-bit rounding of o are active. In this case
-/// dropout would amplify the rounding error of o.
+/// Returns whether each row sees at most one key and dropout is active in a 16-bit backward pass. Then dropout would
+/// amplify the rounding error of the 16-bit o, so the kernels need a special method (sole_key.cuh).
 bool has_sole_keys(const Problem& p) {
   if (!p.is_backward || p.dropout_p <= 0 || !core::is_narrow(p.q.dtype)) return false;
   if (p.placement() != nullptr) return false;
-  // An option outside the loop may contribute to the row sum.
+  // A sink adds to the row sum, so with a sink the row sum does not depend on the key alone.
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (p.*row.tensor && (option::bit_of(row.mod) & option::bits_outside_loop()) != 0) return false;
   }
   return p.max_seqlen_k <= 1 || (p.window_left == 0 && p.window_right == 0);
 }
 
-/// Returns whether `t` is an output that a part of a ring adds to.
+/// Returns whether `t` is an output to which a step of ring attention adds.
 bool is_sum(const Problem& p, const Tensor* t) {
   return p.is_backward ? t == &p.dq || t == &p.dk || t == &p.dv : t == &p.o;
 }
@@ -145,7 +145,7 @@ constexpr auto make_options(std::index_sequence<kNumber...> /*numbers*/, std::in
        "one device"},
       {option::kCustomScore, "score function", "kHasCustomScore", has<&Problem::custom_score>},
       {option::kCapturedGradients, "captures", "kHasCapturedGradients",
-       // A capture that the score does not depend on has a zero gradient and needs no kernel.
+       // If the score does not depend on a capture, the gradient of the capture is zero and needs no kernel.
        [](const Problem& p) {
          return !p.captured_gradients.empty() && (p.custom_score == nullptr || !p.custom_score->gradients.empty());
        }},
@@ -187,7 +187,8 @@ Facts facts_of(const Problem& p, bool folds_scale) {
   if (p.is_backward) facts.options &= ~options_in_lse(p);
   if (p.custom_score != nullptr) {
     std::copy(p.custom_score->digest.begin(), p.custom_score->digest.end(), facts.custom_score);
-    constexpr std::int64_t kLong = (std::int64_t{1} << 21) - 4096;  // margin: tiles extend past the end of sequences
+    // 2^21 minus a margin, because tiles may extend past the end of a sequence.
+    constexpr std::int64_t kLong = (std::int64_t{1} << 21) - 4096;
     const std::int64_t most = std::max({p.max_seqlen_q, p.max_seqlen_k, p.num_sequences, p.num_heads_q});
     facts.custom_is_long = most >= kLong ? 1 : 0;
     facts.custom_may_be_huge = p.custom_score->may_be_huge ? 1 : 0;
@@ -203,11 +204,11 @@ std::vector<Constant> constants_of(const Facts& facts, std::int32_t taken, std::
                                      {"kMask", enum_constant(facts.mask)},
                                      {"kNegateScores", facts.negate_scores != 0},
                                      {"kAligned", facts.aligned != 0}};
-  // Kernels that support any score modification require the constants of all modifications (Score<Config>).
+  // A kernel that supports at least one score modification reads the constants of all modifications (Score<Config>).
   const std::int32_t wanted =
       (taken & option::kEveryMod) != 0 ? taken | option::kEveryMod | option::kCustomScore : taken;
-  // Backward: a separate step computes the gradients of options outside the loop over keys. All other kernels find the
-  // effect of these options in lse.
+  // Backward pass: some options do not change the loop over key tiles. Only the separate kernel that computes their
+  // gradients needs these options. For all other kernels, lse already includes their effect.
   const std::int32_t known = facts.is_backward != 0 ? facts.loop_options() : facts.options;
   for (const Option& o : options()) {
     if (o.constant != nullptr && (o.bit & wanted) != 0) constants.push_back({o.constant, (known & o.bit) != 0});
@@ -235,7 +236,8 @@ std::optional<Lack> option_lack(const Problem& p, std::int32_t taken) {
     if ((o.bit & taken) == 0 && o.is_on(p)) return Lack{nullptr, o.argument, o.value, o.allowed};
   }
   const auto is_known = [](const std::optional<Tensor>& t) { return !t || kDTypesOfOptions.has(t->dtype); };
-  // These tensors may have any float dtype, including dtypes that no kernel supports.
+  // The following tensors may have any float dtype. This includes dtypes that no kernel supports, which must be refused
+  // here.
   for (const core::ScoreTensor& row : core::kScoreTensors) {
     if (row.dtype) continue;
     const std::optional<Tensor>& tensor = p.*row.tensor;
@@ -258,11 +260,12 @@ std::optional<Lack> custom_score_lack(const Problem& p, std::int32_t others) {
 std::optional<Lack> part_lack(const Problem& p) {
   const core::Placement* at = p.placement();
   if (at == nullptr) return std::nullopt;
-  constexpr std::int64_t kKeysOfBlock = 4;  // one block of random numbers covers this many keys
+  // Dropout computes random numbers in blocks that cover this number of keys.
+  constexpr std::int64_t kKeysOfBlock = 4;
   if (p.dropout_p > 0 && (at->step != 1 || at->key_begin % kKeysOfBlock != 0)) {
     return Lack{nullptr, "dropout_p", number<&Problem::dropout_p>, "0 where a part's keys are not four by four"};
   }
-  // These kernels use the window of the part to decide whether a row can see keys after its diagonal.
+  // With ALiBi, these kernels use the window of this ring step to decide whether a row can see keys after its diagonal.
   if (p.alibi_slopes && p.window_right > 0) {
     return Lack{nullptr, "window_right with alibi_slopes", number<&Problem::window_right>, "0 or -1 in a ring"};
   }

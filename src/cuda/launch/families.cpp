@@ -1,4 +1,4 @@
-// The list of families and their adapters to the dispatcher.
+// The list of kernel families, and an adapter that makes a backend for the dispatcher from each family.
 #include "cuda/launch/families.hpp"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Returns the GPU of the problem. @throws Error naming the argument if the GPU does not exist.
+/// Returns the GPU of the problem. @throws Error if the GPU does not exist. The message names the argument.
 const DeviceInfo& device_of(const core::Problem& p) {
   try {
     return device_info(p.q.device.index);
@@ -100,7 +100,8 @@ std::optional<core::Lack> Family::lack(const core::Problem& p, const DeviceInfo&
 
 std::span<const Family* const> families() {
   static const auto* list = [] {
-    auto* all = new std::vector<const Family*>();  // never destroyed, because launches may continue during process exit
+    // Never destroyed, because launches may continue during process exit.
+    auto* all = new std::vector<const Family*>();
     for (const Rung& rung : ladder()) all->push_back(rung_family(rung).release());
     for (const auto family : {sm80_forward_family, sm80_backward_family, sm90_backward_family, sm90_forward_family,
                               sm90_f32_forward_family, simt_family}) {

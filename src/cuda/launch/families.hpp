@@ -1,4 +1,4 @@
-// The constructors of the families, for the list in families.cpp.
+// The functions that create the kernel families. families.cpp calls them to fill its list.
 #pragma once
 
 #include <memory>
@@ -8,18 +8,19 @@
 
 namespace attend::cuda {
 
-/// A rung of the ladder: rung_family.cpp.
+/// Returns the family of one rung of the ladder, a series of tutorial kernels. Defined in rung_family.cpp.
 [[nodiscard]] std::unique_ptr<const Family> rung_family(const Rung& rung);
-/// CUDA cores, all options: simt.cpp.
+/// Returns the family that runs on CUDA cores and supports all options. Defined in simt.cpp.
 [[nodiscard]] std::unique_ptr<const Family> simt_family();
-/// Tensor cores since Ampere, forward, all options: sm80_forward.cpp.
+/// Returns the forward family for tensor cores since Ampere. It supports all options. Defined in sm80_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm80_forward_family();
-/// Tensor cores since Ampere, backward, all options: sm80_backward.cpp.
+/// Returns the backward family for tensor cores since Ampere. It supports all options. Defined in sm80_backward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm80_backward_family();
-/// Hopper's tensor cores: sm90_backward.cpp, and sm90_forward.cpp with all options.
+/// Returns the backward family for Hopper's tensor cores. Defined in sm90_backward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_backward_family();
+/// Returns the forward family for Hopper's tensor cores. It supports all options. Defined in sm90_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_forward_family();
-/// Hopper's tensor cores, float32 forward: sm90_f32_forward.cpp.
+/// Returns the float32 forward family for Hopper's tensor cores. Defined in sm90_f32_forward.cpp.
 [[nodiscard]] std::unique_ptr<const Family> sm90_f32_forward_family();
 
 }  // namespace attend::cuda

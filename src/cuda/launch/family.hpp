@@ -1,9 +1,10 @@
-// The host side of a kernel family: the problems that it refuses, the variant that it chooses, the memory that the
-// variant needs, and its launches. Each family has one file here and kernels with the same stem under kernels/.
-// families.cpp lists the families; launcher.cpp has the code that they share. docs/code_map.md describes how to add a
-// family.
+// The host side of a kernel family. A family decides which problems it refuses, which kernel variant it uses, how much
+// workspace the variant needs, and how its kernels are launched. Each family has one file in this folder, and kernels
+// with the same file name under kernels/. families.cpp lists the families. launcher.cpp contains the code that they
+// share. docs/code_map.md describes how to add a family.
 //
-//  A call has these steps: lack -> choose -> (kernels, once) -> workspace -> launch.
+// For each call, the following functions run in order: lack, choose, kernels (only for the first call of a variant),
+// workspace, launch.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +30,8 @@
 
 namespace attend::cuda {
 
-/// Compile-time facts of one call's kernels: the bytes of a family-specific struct of ints. The variant is the key of
-/// every cache. A struct with padding bytes does not convert.
+/// Compile-time parameters of the kernels of one call. A variant stores the bytes of a family-specific struct of ints.
+/// It is the key of every cache of kernels. A struct with padding bytes cannot be converted to a variant.
 class Variant {
  public:
   static constexpr std::size_t kMaxInts = 72;
@@ -43,7 +44,7 @@ class Variant {
     std::memcpy(ints_.data(), &facts, sizeof(T));
   }
 
-  /// Returns the struct that the variant was made from.
+  /// Returns the struct from which the variant was made.
   template <class T>
   [[nodiscard]] T as() const {
     std::array<std::int32_t, sizeof(T) / sizeof(std::int32_t)> ints;
@@ -63,34 +64,36 @@ class Variant {
   std::size_t count_ = 0;
 };
 
-/// The grid of one kernel.
+/// Grid of one kernel launch.
 struct StepShape {
-  std::int64_t blocks = 0;         ///< 0: the kernel is not launched
-  unsigned cluster = 1;            ///< blocks per cluster
+  std::int64_t blocks = 0;         ///< number of blocks; if 0, the kernel is not launched
+  unsigned cluster = 1;            ///< number of blocks per cluster
   bool overlaps_previous = false;  ///< may start before the previous kernel ends (programmatic dependent launch)
 };
 
-/// A family's choice for a problem.
+/// The variant and the launch parameters that a family chooses for a problem.
 struct Choice {
   static constexpr std::size_t kMaxSteps = 8;
 
   Variant variant;
-  std::array<StepShape, kMaxSteps> steps = {};  ///< in launch order, which is also the order of kernels()
+  /// Grids of the kernels, in launch order; kernels() returns the kernels in the same order.
+  std::array<StepShape, kMaxSteps> steps = {};
   std::size_t num_steps = 0;
-  /// Estimated time; infinity excludes the choice from "auto".
+  /// Estimated time in seconds. If it is infinity, "auto" never chooses this family.
   double seconds = std::numeric_limits<double>::infinity();
-  const char* why = "";  ///< the reason for the choice, one line
+  const char* why = "";  ///< reason for the choice, in one line
 
   void add_step(StepShape shape) { steps.at(num_steps++) = shape; }
 };
 
-/// Scratch memory of one call: regions of one allocation. Each region starts at a multiple of 256 bytes.
+/// Layout of the scratch memory of one call. All regions are in one allocation. Each region starts at a multiple of 256
+/// bytes.
 class Workspace {
  public:
   struct Region {
     const char* name = "";
     std::int64_t bytes = 0;
-    bool zeroed = false;  ///< whether the region is zeroed before the first kernel
+    bool zeroed = false;  ///< whether the region is zeroed before the first kernel starts
   };
 
   void add(Region region) { regions_.at(count_++) = region; }
@@ -113,15 +116,15 @@ class Workspace {
   std::size_t count_ = 0;
 };
 
-/// A kernel ready to be launched.
+/// A compiled kernel that is loaded on a GPU.
 struct LoadedKernel {
   std::shared_ptr<const Kernel> kernel;
-  std::string args;  ///< name of the kernel's argument struct
+  std::string args;  ///< type name of the kernel's argument struct
   unsigned threads = 0;
   unsigned smem_bytes = 0;
 };
 
-/// The inputs of one call's launches.
+/// Everything that a family needs to launch the kernels of one call.
 struct Launch {
   const core::Problem& problem;
   const Choice& choice;
@@ -130,18 +133,18 @@ struct Launch {
   DevicePointer memory;  ///< address of the workspace
   StreamHandle stream;
 
-  /// Returns the address of a workspace region, or null if the region has no bytes.
+  /// Returns the address of a workspace region, or null if the region is empty.
   template <class T = void>
   [[nodiscard]] T* region(std::size_t index) const {
     if (index >= workspace.regions().size() || workspace.regions()[index].bytes == 0) return nullptr;
     return reinterpret_cast<T*>(memory + workspace.offset(index));  // NOLINT(performance-no-int-to-ptr)
   }
-  /// Launches kernel `step`. Args must be the struct that its spec names.
+  /// Launches the kernel with index `step`. `Args` must be the struct that the kernel's spec names.
   template <class Args>
   void run(std::size_t step, Args& args) const {
     run(step, Args::kTypeName, &args);
   }
-  /// Launches every kernel, if all kernels have the same arguments.
+  /// Launches all kernels with the same arguments.
   template <class Args>
   void run_all(Args&& args) const {
     for (std::size_t step = 0; step < choice.num_steps; ++step) run(step, args);
@@ -151,7 +154,7 @@ struct Launch {
   void run(std::size_t step, const char* type, void* args) const;
 };
 
-/// A kernel family. Its functions read the device only from their arguments, so tests can pass an invented device.
+/// A kernel family. All functions receive the device properties as arguments, so tests can pass an invented device.
 class Family {
  public:
   Family(const char* its_name, const char* its_description) : name(its_name), description(its_description) {}
@@ -159,48 +162,49 @@ class Family {
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  const char* name;          ///< the value of --compute; the stem of the family's files
-  const char* description;   ///< one line
-  bool in_auto = true;       ///< if false, the family is a lesson and "auto" skips it
-  bool is_fallback = false;  ///< the family supports the most problems; "auto" reports its refusal (core::Backend)
+  const char* name;         ///< name of the family: the value of `compute` and the common part of its file names
+  const char* description;  ///< description in one line
+  bool in_auto = true;  ///< if false, "auto" never chooses the family, for example because its kernels are tutorials
+  /// Whether this family supports the most problems; "auto" reports its reason if no family supports a problem.
+  bool is_fallback = false;
   bool has_forward = true;
   bool has_backward = true;
-  core::DTypes dtypes = {};  ///< of all tensors except bias and mask
-  std::int32_t takes = 0;    ///< supported options
+  core::DTypes dtypes = {};  ///< supported dtypes of all tensors except bias and mask
+  std::int32_t takes = 0;    ///< supported options, as bits of namespace option
 
-  /// Returns whether the architecture has the instructions that the family uses.
+  /// Returns whether the architecture has all instructions that the family uses.
   [[nodiscard]] virtual bool supports(const Arch& arch) const = 0;
-  /// Returns the reason why the problem is unsupported, or nothing.
+  /// Returns the reason why the family does not support the problem, or nothing.
   [[nodiscard]] std::optional<core::Lack> lack(const core::Problem& p, const DeviceInfo& device) const;
-  /// Returns the variant and all launch parameters. All heuristics of the family are here.
+  /// Returns the variant and all launch parameters. All heuristics of the family are in this function.
   [[nodiscard]] virtual Choice choose(const core::Problem& p, const DeviceInfo& device) const = 0;
-  /// Sets the steps and the seconds of a choice whose variant is set. choose() calls it last.
+  /// Sets the grids and the estimated time of a choice whose variant is already set. choose() calls this function last.
   virtual void lay_out(const core::Problem& p, const DeviceInfo& device, Choice& choice) const = 0;
-  /// Returns the kernels to compile, one spec per step.
+  /// Returns the specs of the kernels to compile, one spec per launch.
   [[nodiscard]] virtual std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const = 0;
   [[nodiscard]] virtual Workspace workspace(const core::Problem& p, const Choice& choice) const = 0;
-  /// Fills the arguments and launches the steps.
+  /// Fills the arguments of the kernels and launches the kernels.
   virtual void launch(const Launch& launch) const = 0;
   [[nodiscard]] virtual std::span<const Tunable> tunables(const Variant& /*variant*/) const { return {}; }
 
  protected:
-  /// Returns the reason why the problem is unsupported, apart from passes, instructions, options and dtypes. Examples
-  /// are head_dim and alignment.
+  /// Returns the family-specific reason why a problem is unsupported, for example its head_dim or its alignment. lack()
+  /// has already checked the pass, the architecture, the options and the dtypes.
   [[nodiscard]] virtual std::optional<core::Lack> lack_of_its_own(const core::Problem& /*p*/,
                                                                   const DeviceInfo& /*device*/) const {
     return {};
   }
 };
 
-/// All families, in the order of tables: the ladder from its first rung, the families for Ampere, the families for
-/// Hopper, and simt. backends.hpp documents the order for "auto" and refusals.
+/// Returns all families in the order of tables: the ladder from its first rung, the families for Ampere, the families
+/// for Hopper, and simt. "auto" and error messages use a different order, which backends.hpp documents.
 [[nodiscard]] std::span<const Family* const> families();
 
-/// Returns the names of the families that run on an architecture, in the same order. With "auto", they are the values
-/// of `compute` there.
+/// Returns the names of the families that run on an architecture, in the order of families(). These names and "auto"
+/// are the possible values of `compute` on the architecture.
 [[nodiscard]] std::vector<std::string> families_on(const Arch& arch);
 
-/// Returns the family called `name`, or null.
+/// Returns the family with this name, or null if there is none.
 [[nodiscard]] const Family* find_family(std::string_view name);
 
 }  // namespace attend::cuda

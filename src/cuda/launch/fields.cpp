@@ -6,7 +6,7 @@ namespace attend::cuda {
 
 std::string Tunable::allowed_instead_of(std::int32_t value, std::int32_t present) const {
   if (enumerators.empty()) {
-    const std::int32_t least = present > 1 ? 1 : 0;  // 0 is allowed only for a switch
+    const std::int32_t least = present > 1 ? 1 : 0;  // 0 is allowed only if the member is a switch (0 or 1)
     return value >= least ? "" : "at least 1";
   }
   if (value >= 0 && static_cast<std::size_t>(value) < enumerators.size()) return "";

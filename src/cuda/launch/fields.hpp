@@ -1,7 +1,8 @@
-// Tables that describe structs of ints, such as the tiles that kernels are compiled for. A row has a name, a constant
-// of the Config, and a member. A family writes its table below its struct. Three things follow from the table: the
-// Config constants in their order, the names for `attend sweep` and explanations, and the positions of the members in
-// the variant.
+// Tables that describe the members of structs of ints, such as the tile sizes with which kernels are compiled. Each
+// family has a table below its struct. A row of the table describes one member: its name, the name of a Config
+// constant, and a pointer to the member. (A Config is the struct of compile-time constants of a kernel.) Three results
+// are computed from the table: the Config constants, the names for `attend sweep` and for explanations, and the
+// position of each member in the variant. For example:
 //
 //   struct Tile { int warps, min_blocks, overlaps; int threads() const; };
 //   inline constexpr Field<Tile> kTileFields[] = {
@@ -30,30 +31,33 @@
 
 namespace attend::cuda {
 
-/// A member of a family's variant that `attend sweep` can set and that explanations print.
+/// A member of a family's variant. `attend sweep` can change it, and explanations print it.
 struct Tunable {
-  std::string name;                           ///< "block_m"
-  std::size_t at;                             ///< index into Variant::ints()
-  std::vector<std::string> enumerators = {};  ///< names by value if the member is an enumeration; otherwise empty
+  std::string name;  ///< name of the member, e.g. "block_m"
+  std::size_t at;    ///< index of the member in Variant::ints()
+  /// If the member is an enumeration, the names of its enumerators by value; otherwise empty.
+  std::vector<std::string> enumerators = {};
 
-  /// Returns the text of the allowed values if `value` is not allowed; otherwise an empty string.
-  /// @param present  its value in the family's own choice
+  /// Returns a text that describes the allowed values if `value` is not allowed; otherwise returns an empty string.
+  /// @param present  value of the member in the variant that the family chose
   [[nodiscard]] std::string allowed_instead_of(std::int32_t value, std::int32_t present) const;
 };
 
 using ConstantValue = decltype(Constant::value);
 
-/// Describes how to read a member as a constant of a Config.
+/// Describes how the value of a row is computed from the struct.
 template <class Struct>
 struct Number {
-  static constexpr std::size_t kFollows = SIZE_MAX;  ///< not a member: computed from members
+  /// Value of `at` if the row is not a data member, but is computed from other members.
+  static constexpr std::size_t kFollows = SIZE_MAX;
 
-  std::size_t at;  ///< index among the struct's ints, or kFollows
+  std::size_t at;  ///< index of the member among the ints of the struct, or kFollows
   ConstantValue (*value)(const Struct&) = nullptr;
-  std::vector<std::string> (*enumerators)() = nullptr;  ///< names of the enumerators, if the member is an enumeration
+  /// Returns the names of the enumerators; null if the member is not an enumeration.
+  std::vector<std::string> (*enumerators)() = nullptr;
 };
 
-/// A row of a table.
+/// One row of a table.
 template <class Struct>
 struct Field {
   const char* name;      ///< name for `attend sweep` and explanations; null hides the row from them
@@ -64,7 +68,8 @@ struct Field {
 template <class Struct>
 using IntsOf = std::array<std::int32_t, sizeof(Struct) / sizeof(std::int32_t)>;
 
-/// A member of a struct. With more than one pointer, a member of its member. The last pointer may be a member function.
+/// A pointer to a member of a struct. With several pointers, each one selects a member of the previous member. The last
+/// pointer may point to a member function.
 template <auto kFirst, auto... kRest>
 class Path {
   template <class Pointer>
@@ -79,10 +84,11 @@ class Path {
 
   [[nodiscard]] static constexpr decltype(auto) of(auto& whole) { return follow(whole, kFirst, kRest...); }
 
-  /// Whether the path ends in a data member and not in a member function.
+  /// True if the path ends in a data member, false if it ends in a member function.
   static constexpr bool kIsMember = std::is_lvalue_reference_v<decltype(Path::of(std::declval<Struct&>()))>;
 
-  /// Returns the index of the member's first int among the ints of the struct.
+  /// Returns the index of the member's first int, counted from the start of the struct. Returns kFollows for a member
+  /// function.
   [[nodiscard]] static constexpr std::size_t place() {
     if constexpr (kIsMember) {
       using Part = std::remove_reference_t<decltype(of(std::declval<Struct&>()))>;
@@ -107,11 +113,11 @@ class Path {
   }
 };
 
-/// A member that no kernel reads.
+/// Describes a member that no kernel reads. It has no Config constant.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> unread = {Path<kFirst, kRest...>::place()};
 
-/// A number or an enumerator, unchanged.
+/// Describes a member whose Config constant has the same value, either an integer or an enumerator.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> number = [] {
   using Struct = typename Path<kFirst, kRest...>::Struct;
@@ -128,15 +134,16 @@ constexpr Number<typename Path<kFirst, kRest...>::Struct> number = [] {
   return made;
 }();
 
-/// A number converted to a bool: true if it is not 0.
+/// Describes a member whose Config constant is a bool: true if the member is not 0.
 template <auto kFirst, auto... kRest>
 constexpr Number<typename Path<kFirst, kRest...>::Struct> flag = {
     Path<kFirst, kRest...>::place(), [](const typename Path<kFirst, kRest...>::Struct& whole) -> ConstantValue {
       return Path<kFirst, kRest...>::of(whole) != 0;
     }};
 
-/// Returns whether the table is complete. Every int of the struct, except the ints of its Facts, must have exactly one
-/// row. Every row with a name must have an int, and every row with a constant must have a value.
+/// Returns whether the table is complete. Each int of the struct must have exactly one row, except the ints that the
+/// struct inherits from Facts. Each row with a name must be a data member. Each row with a Config constant must have a
+/// function that computes the value.
 template <class Struct>
 [[nodiscard]] constexpr bool covers(std::span<const Field<Struct>> fields) {
   IntsOf<Struct> rows = {};
@@ -150,8 +157,8 @@ template <class Struct>
   return std::all_of(rows.begin(), rows.end(), [](std::int32_t count) { return count == 1; });
 }
 
-/// Returns the constants of a Config: first the constants of the facts and of the options in `taken`, then those of the
-/// table.
+/// Returns the constants of a Config. They begin with the constants of `facts` and of the options in `taken`, followed
+/// by the constants of the table.
 template <class Struct>
 [[nodiscard]] std::vector<Constant> config_of(const Facts& facts, std::int32_t taken,
                                               std::span<const Field<Struct>> fields, const Struct& numbers) {
@@ -162,8 +169,9 @@ template <class Struct>
   return constants;
 }
 
-/// Returns the rows that have a name, in the order of the struct.
-/// @param first  index of the struct's first int in the variant
+/// Returns the tunable members: the rows that have a name, sorted by their position in the struct.
+/// @param first   index in the variant of the first int of the struct
+/// @param prefix  text before each name
 template <class Struct>
 [[nodiscard]] std::vector<Tunable> tunables_of(std::span<const Field<Struct>> fields, std::size_t first = 0,
                                                const std::string& prefix = "") {

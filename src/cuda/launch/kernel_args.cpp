@@ -11,7 +11,8 @@
 namespace attend::cuda {
 namespace {
 
-/// Checks two assumptions: argument structs have no descale, and workspaces hold floats.
+/// Returns whether two assumptions of the kernels hold for all element types: tensors have no scaling factors, and
+/// kernels accumulate in float.
 constexpr bool is_as_kernels_expect() {
   for (int number = 0;; ++number) {
     const ElementInfo info = element_info(static_cast<ElementType>(number));
@@ -21,19 +22,19 @@ constexpr bool is_as_kernels_expect() {
 }
 static_assert(is_as_kernels_expect());
 
-/// Returns the scale for a kernel. Kernels that fold the scale into the exponent multiply masked scores of -inf by it,
-/// so the scale must not be 0.
+/// Returns the softmax scale for a kernel. If the kernel folds the scale into the exponent, the scale must not be 0,
+/// because the kernel multiplies masked scores of -inf by it.
 float kernel_scale(double scale, bool folds_scale) {
   const auto value = static_cast<float>(scale);
   return folds_scale ? std::max(std::abs(value), std::numeric_limits<float>::min()) : value;
 }
 
-/// Sets the tensors that the custom score function reads.
+/// Sets the arguments for the tensors that the custom score function reads.
 void set_captured(OptionArgs& args, const core::CustomScore& score) {
   for (std::size_t n = 0; n < score.captured.size(); ++n) args.captured[n] = captured_tensor(score.captured[n]);
 }
 
-/// Returns the arguments that forward and backward share.
+/// Returns the arguments that forward and backward kernels share.
 template <class Args>
 Args args_of(const core::Problem& p, void* workspace, bool folds_scale) {
   Args args = {};
@@ -108,7 +109,8 @@ ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n
 }
 
 double made_up_for_cut_off(const core::Problem& p) {
-  // head_dim columns per instruction; head_dim above which the loss of a score is larger.
+  // kDepth is the number of head_dim columns per matrix instruction. Above kWide columns, the truncation loss of a
+  // score is larger.
   constexpr std::int64_t kDepth = 16, kWide = 192;
   const double share = [&p] {
     switch (element_of(p.q.dtype)) {
@@ -117,7 +119,7 @@ double made_up_for_cut_off(const core::Problem& p) {
       case ElementType::kBF16:
         return 0.375;
       case ElementType::kF32:
-        break;  // not computed by tensor cores
+        break;  // tensor cores do not compute float32 scores
     }
     return 0.0;
   }();

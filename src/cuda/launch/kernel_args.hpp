@@ -1,4 +1,4 @@
-// Kernel parameters of a problem: fills the structs of kernels/common/args.cuh.
+// Fills the argument structs of kernels (kernels/common/args.cuh) from a problem.
 #pragma once
 
 #include "core/problem.hpp"
@@ -7,31 +7,33 @@
 
 namespace attend::cuda {
 
-/// @param folds_scale  the kernel requires a scale > 0; see Facts::negate_scores
+/// Returns the arguments that all kernels of a pass share.
+/// @param folds_scale  whether the kernel folds the scale into the exponent, which requires a scale > 0; see
+///         Facts::negate_scores
 [[nodiscard]] ForwardArgs forward_args(const core::Problem& p, void* workspace, bool folds_scale = false);
 [[nodiscard]] BackwardArgs backward_args(const core::Problem& p, void* workspace, bool folds_scale = false);
 
-/// Returns the arguments with tensor maps whose boxes have block_m rows of q and block_n keys.
+/// Returns `base` with tensor maps. One TMA copy loads block_m rows of q or block_n keys.
 [[nodiscard]] ForwardTmaArgs forward_tma_args(const core::Problem& p, int block_m, int block_n,
                                               const ForwardArgs& base);
 
-/// Returns the factor by which to multiply the scale if tensor cores compute the scores. The factor compensates for
-/// truncation. For each 16 products added to a score, tensor cores cut off everything below the last place of the
-/// largest product. If all terms have the same sign, which is typical for large scores, the loss is up to twice the
-/// correction. Otherwise the loss is far smaller than the rounding error of the sum. Products of bfloat16 have fewer
-/// digits to lose. The backward pass needs the same factor, because its p uses the lse of the forward pass. Measured:
-/// docs/hopper_forward.md.
+/// Returns the factor by which kernels multiply the softmax scale if tensor cores compute the scores. It compensates
+/// for a truncation in hardware. A tensor core adds 16 products at a time to a score. It cuts off all digits of a
+/// product below the last place of the largest product. If all products have the same sign, which is typical of large
+/// scores, the loss is up to twice this correction. In all other cases the loss is far below the rounding error of the
+/// sum. Products of bfloat16 have fewer digits to lose. The backward pass uses the same factor, because it computes p
+/// from the lse of the forward pass. Measured: docs/hopper_forward.md.
 [[nodiscard]] double made_up_for_cut_off(const core::Problem& p);
-/// Returns the scale of ForwardArgs and BackwardArgs times made_up_for_cut_off(), rounded once. A product of two floats
-/// would have an error as large as the correction.
+/// Returns the scale for ForwardArgs and BackwardArgs, multiplied by made_up_for_cut_off(). The product is computed in
+/// double and rounded once, because the rounding error of a float product would be as large as the correction.
 [[nodiscard]] float made_up_scale(const core::Problem& p, bool folds_scale);
 
-/// Returns Sm90ForwardArgs::scale_log2. The value is large enough that a masked score of -inf times the value is not
+/// Returns Sm90ForwardArgs::scale_log2. The value is never so small that its product with a masked score of -inf is
 /// NaN.
 [[nodiscard]] float sm90_folded_scale(const core::Problem& p);
 
-/// Returns the arguments of a tensor that a custom score function reads. Extents above the largest int are clamped to
-/// it.
+/// Returns the kernel arguments for a tensor that a custom score function reads. Extents above the largest int are
+/// clamped to the largest int.
 [[nodiscard]] CapturedTensor captured_tensor(const Tensor& t);
 
 [[nodiscard]] OptionArgs option_args_of(const core::Problem& p);

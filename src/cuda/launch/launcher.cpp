@@ -27,7 +27,7 @@ void check_grids(const Family& family, const core::Problem& p, const Choice& cho
   }
 }
 
-/// Copies the offsets to the host and checks them if ATTEND_CHECK=1. Waits for the stream.
+/// If ATTEND_CHECK=1 is set, copies cu_seqlens to the host, waits for the stream and checks the values.
 void check_varlen(const core::Problem& p, StreamHandle stream) {
   constexpr std::string_view kAllowed[] = {"0", "1"};
   static const bool wanted = core::environment_choice("ATTEND_CHECK", kAllowed) == std::size_t{1};
@@ -44,7 +44,7 @@ void check_varlen(const core::Problem& p, StreamHandle stream) {
                              {p.q.shape[2], p.k.shape[2]});
 }
 
-/// Returns the caller's workspace, or 0 if the caller gave none.
+/// Returns the address of the caller's workspace, or 0 if the caller gave none or no workspace is needed.
 DevicePointer callers_workspace(const core::Problem& p, std::size_t wanted) {
   if (p.workspace.data == nullptr || wanted == 0) return 0;
   const auto address = reinterpret_cast<DevicePointer>(p.workspace.data);
@@ -63,7 +63,7 @@ std::span<const LoadedKernel> loaded_kernels(const Family& family, const Variant
   static auto* cache = new VariantCache<std::vector<LoadedKernel>>();
   return cache->get(&family, device.index, variant, [&] {
     const ContextGuard guard(device.index);
-    const RelaxedCapture relaxed;  // loading is not part of a graph that this thread may be capturing
+    const RelaxedCapture relaxed;  // keeps loading out of a CUDA graph that this thread may be capturing
     std::vector<LoadedKernel> kernels;
     for (KernelSpec& spec : family.kernels(variant, device.arch())) {
       if (custom_score != nullptr) set_custom_score(spec, *custom_score);
@@ -80,7 +80,7 @@ void launch(const Family& family, const core::Problem& p, const Choice& choice, 
   const ContextGuard guard(device.index);
   auto* const handle = static_cast<StreamHandle>(stream);
   check_varlen(p, handle);
-  // A capture that no score reads also has a gradient of 0.
+  // Zeroes all gradients of captures first. If no score reads a capture, no kernel writes its gradient.
   for (const core::CapturedGradient& g : p.captured_gradients) {
     std::size_t bytes = sizeof(float);
     for (const std::int64_t extent : g.gradient.shape) bytes *= static_cast<std::size_t>(extent);

@@ -1,4 +1,4 @@
-// Shared helpers for the device copies of a mask: creation once per mask, copying, and release.
+// Helpers for the copies of a mask in GPU memory. They create, fill and free these copies.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace attend::cuda {
 
-/// Returns the T stored at `place`, a member of the mask. The first call creates it. It lives as long as the mask.
-/// Thread-safe.
+/// Returns the object of type T that `place`, a member of the mask, points to. The first call creates the object. It is
+/// freed together with the mask. Thread-safe.
 template <class T>
 [[nodiscard]] std::shared_ptr<T> made_once(std::shared_ptr<void>& place) {
   static auto* mutex = new std::mutex();  // never destroyed, because launches may continue during process exit
@@ -22,7 +22,7 @@ template <class T>
   return std::static_pointer_cast<T>(place);
 }
 
-/// Starts an asynchronous copy to device memory of the same size.
+/// Starts an asynchronous copy of `from` to device memory of the same size.
 template <class T>
 void fill(DeviceMemory& memory, const std::vector<T>& from, StreamHandle stream) {
   if (from.empty()) return;
@@ -30,7 +30,7 @@ void fill(DeviceMemory& memory, const std::vector<T>& from, StreamHandle stream)
              "copying a block mask to the device");
 }
 
-/// Frees memory of `device`. Safe to call from a destructor.
+/// Frees memory of GPU `device`. Never throws, so destructors may call it.
 template <class... Memory>
 void give_back(int device, Memory&... memory) noexcept {
   try {

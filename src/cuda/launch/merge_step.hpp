@@ -1,5 +1,5 @@
-// The kernel that merges attention over parts of the keys. attend::merge launches it alone. For a family that splits
-// keys it is the last step.
+// The kernel that merges the partial results (o and lse) of attention over disjoint sets of keys. attend::merge
+// launches only this kernel. Families that split the keys among blocks launch it last.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ namespace attend::cuda {
 
 [[nodiscard]] KernelSpec merge_step_spec(const char* arch);
 
-/// @param num_rows  rows of all heads and batch entries
+/// Returns the number of blocks of the merge kernel.
+/// @param num_rows  number of query rows, summed over all heads and batch entries
 [[nodiscard]] std::int64_t merge_step_blocks(std::int64_t num_rows);
 
 }  // namespace attend::cuda

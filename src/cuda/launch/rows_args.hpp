@@ -1,4 +1,5 @@
-// A tensor whose element type the kernel reads at run time. Merge and serving kernels use it.
+// Kernel arguments for a tensor whose element type the kernel reads at run time. The merge and serving kernels have
+// such arguments.
 #pragma once
 
 #include "core/problem.hpp"
@@ -6,7 +7,8 @@
 
 namespace attend::cuda {
 
-/// @throws Error (kInternal) for a type that these kernels do not support.
+/// Converts a dtype to the element type that the kernel reads. @throws Error (kInternal) if these kernels do not
+/// support the dtype.
 [[nodiscard]] StoredElement stored_element(DType dtype);
 
 [[nodiscard]] RowsArgs rows_args(const Tensor& t);

@@ -1,5 +1,6 @@
-// A rung of the ladder on the host: the problems that it supports and the kernels that it launches, in order. The
-// tables are in rungs_*.cpp. rung_family.cpp makes a family of each rung. Rungs are lessons and support no options.
+// The host side of a rung. The ladder is a series of tutorial kernels, from simple to fast, and each of its kernels is
+// a rung. A rung lists the problems that it supports and the kernels that it launches. The tables of rungs are in
+// rungs_*.cpp. rung_family.cpp makes a kernel family of each rung. Rungs support no options.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +15,16 @@
 
 namespace attend::cuda {
 
-/// Compile-time facts of a rung's variant.
+/// Compile-time parameters of a rung's kernels.
 struct RungConfig : Facts {
-  /// Largest shared memory of a block on the device, in bytes. Tables may choose smaller tiles if it is small.
+  /// Largest shared memory of a block on the device, in bytes. If it is small, rungs may choose smaller tiles.
   std::int32_t max_smem_per_block = 0;
-  /// Whether the query rows of all heads make at least four tiles of 128 per multiprocessor. With fewer rows, tables
-  /// may choose smaller tiles so that every multiprocessor has work.
+  /// Whether the query rows of all heads make at least four tiles of 128 rows per multiprocessor. If not, rungs may
+  /// choose smaller tiles, so that every multiprocessor has work.
   std::int32_t many_rows = 1;
 };
 
-/// How the blocks of a launch divide the work. Block indices run through the tiles of a head first.
+/// How the work of a launch is divided among blocks. Consecutive block indices first count the tiles of one head.
 enum class Grid {
   kRowTiles,  ///< one block per tile of block_m query rows of each query head
   kKeyTiles,  ///< one block per tile of block_n keys of each key head
@@ -32,13 +33,14 @@ enum class Grid {
   kQueryHeads,  ///< one block per query head
 };
 
-/// The part of a problem that one block works on.
+/// The part of a problem that one block processes, and the resources of the block.
 struct RungTile {
   int block_m = 64;  ///< query rows
   int block_n = 64;  ///< keys
   int threads = 128;
-  int smem_bytes = 0;  ///< dynamic; the kernel asserts that its SharedStorage has this size
-  int min_blocks = 1;  ///< blocks that must be resident on a multiprocessor at the same time
+  /// Bytes of dynamic shared memory; the kernel asserts that its SharedStorage has the same size.
+  int smem_bytes = 0;
+  int min_blocks = 1;  ///< number of blocks that must be resident on a multiprocessor at the same time
 };
 
 inline constexpr Field<RungTile> kRungFields[] = {
@@ -48,58 +50,61 @@ inline constexpr Field<RungTile> kRungFields[] = {
 };
 static_assert(covers<RungTile>(kRungFields));
 
-/// One launch. Its Config has the constants of the facts, the constants of the tile, and `constants`.
+/// One kernel launch. Its Config contains the constants of RungConfig, the constants of `tile`, and `constants`.
 struct Step {
-  /// A template <class Config> __device__ void function in the rung's file. If empty, NAME_forward.
+  /// Name of a `template <class Config> __device__ void` function in the rung's file. If empty, NAME_forward, where
+  /// NAME is the name of the rung.
   std::string function = {};
   Grid grid = Grid::kRowTiles;
   RungTile tile = {};
   std::vector<Constant> constants = {};
-  /// If true, the kernel's argument is ForwardTmaArgs; otherwise ForwardArgs or BackwardArgs.
+  /// Whether the kernel's argument is ForwardTmaArgs. If false, it is ForwardArgs or BackwardArgs.
   bool takes_maps = false;
 };
 
-/// Returns the kernels that a variant launches, in launch order.
+/// Returns the launches of a variant, in order.
 using StepsOf = std::vector<Step> (*)(const RungConfig&);
 
-/// One rung. Its kernel is in kernels/ladder/NN_name.cuh.
+/// One rung. Its kernel is in kernels/ladder/NN_name.cuh, where NN is the number of the rung.
 struct Rung {
   int number = 0;
-  /// Name on the command line, in the file name and in the tables.
+  /// Name on the command line, in file names and in tables.
   const char* name = "";
-  const char* description = "";  ///< one line
-  /// File of the gradient kernels, relative to kernels/, if it is a separate file.
+  const char* description = "";  ///< description in one line
+  /// File of the backward kernels, relative to kernels/. Null if the forward file contains them.
   const char* backward_source = nullptr;
   std::vector<DType> dtypes = {DType::kF32};
-  std::vector<int> head_dims = {};  ///< supported head_dims; if empty, 1 to max_head_dim
+  std::vector<int> head_dims = {};  ///< supported values of head_dim; if empty, all from 1 to max_head_dim
   int max_head_dim = 128;           ///< used if head_dims is empty
   bool any_head_dim_v = false;      ///< if false, head_dim_v must equal head_dim
-  /// Requires addresses, rows and strides that are multiples of 16 bytes.
+  /// Whether addresses, row lengths and strides must be multiples of 16 bytes.
   bool needs_alignment = false;
-  bool folds_scale = false;            ///< requires scale > 0 and reads Facts::negate_scores
-  bool deterministic_backward = true;  ///< bit-identical from run to run
-  /// Rate of a fully occupied H200 on large problems, for the estimate of "auto". 0 excludes the rung from "auto".
+  bool folds_scale = false;            ///< whether the kernels require a scale > 0 and read Facts::negate_scores
+  bool deterministic_backward = true;  ///< whether gradients are bit-identical from run to run
+  /// TFLOP/s on a fully occupied H200 for large problems, for the time estimate of "auto". If 0, "auto" never chooses
+  /// the rung.
   double tflops = 0;
-  int blocks_per_multiprocessor = 1;     ///< resident blocks at that rate
-  bool toolkit_headers = false;          ///< needs the CUDA toolkit's include folder (mma.h)
-  std::size_t max_workspace = SIZE_MAX;  ///< in bytes; problems that need more are refused
-  bool Arch::*instructions = nullptr;    ///< required instructions; null if every architecture has them
+  int blocks_per_multiprocessor = 1;     ///< number of resident blocks per multiprocessor at that speed
+  bool toolkit_headers = false;          ///< whether the kernels need the include folder of the CUDA toolkit (mma.h)
+  std::size_t max_workspace = SIZE_MAX;  ///< largest workspace in bytes; problems that need more are refused
+  bool Arch::*instructions = nullptr;    ///< instructions that the kernels require; null if every architecture has them
   StepsOf forward = nullptr;
-  StepsOf backward = nullptr;  ///< null: forward only
-  /// Returns the workspace of the problem's pass in bytes. Null: no workspace.
+  StepsOf backward = nullptr;  ///< launches of the backward pass; null if the rung supports only the forward pass
+  /// Returns the size in bytes of the workspace for the problem's pass. Null if the rung needs no workspace.
   std::size_t (*workspace)(const core::Problem&) = nullptr;
 };
 
-/// Returns a rung on tensor cores: float16 and bfloat16, head_dim 64 and 128, loads of 16 bytes.
+/// Returns a rung that uses tensor cores. It supports float16 and bfloat16 and head_dim 64 and 128. It requires
+/// alignment to 16 bytes.
 [[nodiscard]] Rung half_rung(int number, const char* name, const char* description, StepsOf forward);
 
-/// Returns every rung that runs on a GPU, in order.
+/// Returns all rungs that run on a GPU, by number.
 [[nodiscard]] std::span<const Rung> ladder();
 
-// The tables of the rungs.
-[[nodiscard]] std::vector<Rung> simt_rungs();   ///< 01 to 07: rungs_simt.cpp
-[[nodiscard]] std::vector<Rung> fa2_rungs();    ///< 08: rungs_fa2.cpp
-[[nodiscard]] std::vector<Rung> mma_rungs();    ///< 09 to 15: rungs_mma.cpp
-[[nodiscard]] std::vector<Rung> wgmma_rungs();  ///< 16 to 18: rungs_wgmma.cpp
+// Each of the following functions returns the rungs of one file, by number.
+[[nodiscard]] std::vector<Rung> simt_rungs();   ///< rungs 01 to 07: rungs_simt.cpp
+[[nodiscard]] std::vector<Rung> fa2_rungs();    ///< rung 08: rungs_fa2.cpp
+[[nodiscard]] std::vector<Rung> mma_rungs();    ///< rungs 09 to 15: rungs_mma.cpp
+[[nodiscard]] std::vector<Rung> wgmma_rungs();  ///< rungs 16 to 18: rungs_wgmma.cpp
 
 }  // namespace attend::cuda

@@ -1,4 +1,4 @@
-// Adapter that makes a family of each rung of the ladder.
+// Adapter that makes a kernel family from each rung of the ladder, the series of tutorial kernels.
 #include <fmt/format.h>
 
 #include <utility>
@@ -43,7 +43,7 @@ class RungFamily final : public Family {
   }
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
-    constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // per multiprocessor
+    constexpr std::int64_t kTallTile = 128, kTilesOfMany = 4;  // kTilesOfMany is a number of tiles per multiprocessor
     const bool many_rows = num_tiles(p.max_seqlen_q, kTallTile) * p.num_sequences * p.num_heads_q >=
                            kTilesOfMany * device.num_multiprocessors;
     RungConfig config = {facts_of(p, rung_.folds_scale)};
@@ -61,7 +61,7 @@ class RungFamily final : public Family {
     choice.num_steps = 0;
     for (const Step& step : steps) choice.add_step({.blocks = blocks_of(step, p)});
     if (!in_auto) return;
-    const Step& main = steps.back();  // the other steps prepare this one
+    const Step& main = steps.back();  // the earlier kernels only prepare the input of the last one
     choice.seconds = estimated_seconds(p, device,
                                        {.tflops = rung_.tflops,
                                         .block_m = main.tile.block_m,
@@ -86,7 +86,7 @@ class RungFamily final : public Family {
     const Problem& p = launch.problem;
     if (p.is_backward) return launch.run_all(backward_args(p, launch.region(0), rung_.folds_scale));
     ForwardArgs args = forward_args(p, launch.region(0), rung_.folds_scale);
-    // If the first step has tensor maps, it is the only step.
+    // A rung whose first kernel has tensor maps launches only this kernel.
     const Step& first = steps_of(launch.choice.variant).front();
     if (!first.takes_maps) return launch.run_all(args);
     launch.run_all(forward_tma_args(p, first.tile.block_m, first.tile.block_n, args));

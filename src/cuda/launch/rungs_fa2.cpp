@@ -1,4 +1,4 @@
-// Rung 08: the fastest float32 kernels on CUDA cores.
+// Rung 08, which has the fastest float32 kernels of the ladder on CUDA cores.
 #include <algorithm>
 #include <iterator>
 
@@ -9,7 +9,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Tiles for head_dim up to `columns`: `tall` for many query rows, `low` for few.
+/// The tiles for a head_dim of at most `columns`: `tall` for many query rows, `low` for few query rows.
 struct ForwardTiles {
   int columns;
   Fa2ForwardTile tall, low;
@@ -42,14 +42,14 @@ constexpr BackwardTile kBackwardTiles[] = {
 constexpr Fa2BackwardTile kSmallBackwardTile = {
     .block_m = 32, .block_n = 32, .threads = 128, .threads_x = 16, .min_blocks = 2};
 
-/// Returns the first row of the table that has at least head_dim columns, or the last row.
+/// Returns the first row of the table whose `columns` is at least head_dim. If there is none, returns the last row.
 template <class Row, std::size_t kRows>
 const Row& row_of(const Row (&table)[kRows], int head_dim) {
   return *std::find_if(std::begin(table), std::end(table) - 1, [&](const Row& row) { return head_dim <= row.columns; });
 }
 
-/// Returns a tall tile, whose threads have 8 x 8 or 8 x 4 scores, if there are enough query rows and enough shared
-/// memory. Otherwise returns a smaller tile, which gives more blocks.
+/// Returns the tall tile if there are enough query rows and enough shared memory. Each of its threads computes 8 x 8 or
+/// 8 x 4 scores. Otherwise returns the low tile, which gives more blocks.
 Fa2ForwardTile forward_tile(const RungConfig& config) {
   const auto& [columns, tall, low] = row_of(kForwardTiles, config.head_dim);
   const bool fits = tall.smem_bytes(config.head_dim) <= config.max_smem_per_block;
@@ -62,7 +62,8 @@ Fa2BackwardTile backward_tile(const RungConfig& config) {
   return fits ? tile : kSmallBackwardTile;
 }
 
-// Both functions unpack every member of their tile. A new member therefore fails to compile until it is handled here.
+// The next two functions unpack all members of a tile. If a member is added to the tile, they fail to compile until
+// they handle it.
 
 std::vector<Step> fa2_forward(const RungConfig& config) {
   const Fa2ForwardTile tile = forward_tile(config);
@@ -89,7 +90,8 @@ std::vector<Step> fa2_backward(const RungConfig& config) {
            .constants = {{"kThreadsX", threads_x}}}};
 }
 
-/// Returns the bytes of the saved statistics per query row. Each head is padded to full tiles.
+/// Returns the size in bytes of the row statistics that the backward pass saves. The rows of each head are padded to
+/// full tiles.
 std::size_t workspace(const core::Problem& p) {
   if (!p.is_backward) return 0;
   const std::int64_t rows = num_tiles(p.max_seqlen_q, kSavedRowsTile) * kSavedRowsTile;
@@ -104,7 +106,7 @@ std::vector<Rung> fa2_rungs() {
        .name = "fa2",
        .description = "rung 08: float32 on CUDA cores, register tiles and asynchronous copies",
        .backward_source = "ladder/08_fa2_backward.cuh",
-       .max_head_dim = 128,  // the largest head_dim in the tables
+       .max_head_dim = 128,  // the largest `columns` in the tables
        .folds_scale = true,
        .deterministic_backward = false,
        .tflops = 44,

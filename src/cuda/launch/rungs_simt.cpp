@@ -1,4 +1,4 @@
-// Rungs 01 to 07: float32 on CUDA cores, in textbook form.
+// Rungs 01 to 07, which compute float32 on CUDA cores with textbook algorithms.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kWarpThreads = 32;
 
-/// Returns the bytes of `count` floats per row of each head. Returns the maximum of size_t on overflow.
+/// Returns the size in bytes of `count` floats for each query row of each head. On overflow, returns the largest
+/// size_t.
 std::size_t floats_of_rows(const core::Problem& p, std::int64_t count) {
   std::size_t bytes = sizeof(float);
   for (const std::int64_t factor : {p.num_sequences, p.num_heads_q, p.max_seqlen_q, count}) {
@@ -23,7 +24,7 @@ std::size_t floats_of_rows(const core::Problem& p, std::int64_t count) {
   return bytes;
 }
 
-// Steps of rung 01.
+// The launches of rung 01.
 
 Step product_step(const char* function, Grid grid) {
   return {.function = function,
@@ -34,7 +35,7 @@ Step product_step(const char* function, Grid grid) {
                    .smem_bytes = ProductTileShape::kSmemBytes}};
 }
 
-/// Returns a step with one warp per row.
+/// Returns a launch in which each warp processes one query row.
 Step row_step(const char* function) {
   constexpr int kThreads = ProductTileShape::kThreads;
   return {.function = function, .tile = {.block_m = kThreads / kWarpThreads, .block_n = 1, .threads = kThreads}};
@@ -54,26 +55,27 @@ std::vector<Step> standard_backward(const RungConfig& /*config*/) {
           product_step("standard_dv", Grid::kKeyTiles)};
 }
 
-/// Forward: S, overwritten by P. Backward: P, dS and delta.
+/// Forward: the workspace contains S, which P overwrites. Backward: it contains P, dS and delta.
 std::size_t standard_workspace(const core::Problem& p) {
   return floats_of_rows(p, p.is_backward ? 2 * p.max_seqlen_k + 1 : p.max_seqlen_k);
 }
 
-// The step of rung 02.
+// The launch of rung 02.
 
 std::vector<Step> naive_forward(const RungConfig& /*config*/) {
-  return {{.tile = {.block_m = 128, .block_n = 1, .threads = 128}}};  // four warps, so that the scheduler has a choice
+  // Four warps per block, so that the warp scheduler can switch between warps.
+  return {{.tile = {.block_m = 128, .block_n = 1, .threads = 128}}};
 }
 
-// Steps of rungs 03 and 04: one warp per row.
+// The launches of rungs 03 and 04, in which each warp processes one query row.
 
 bool is_narrow(const RungConfig& config) {
   return std::max(config.head_dim, config.head_dim_v) <= 64;
 }
 
-/// Returns a step with one warp per row. Wide heads have half as many keys per tile, so that tiles keep their size.
-/// Each read of q serves all keys of a lane: four keys for narrow heads, two for wide heads. Devices with less shared
-/// memory have fewer keys per tile.
+/// Returns a launch in which each warp processes one query row. If head_dim is above 64, a tile has half the keys, so
+/// that its size stays the same. A lane reads each element of q once for all its keys: four keys, or two keys if
+/// head_dim is above 64. On devices with less shared memory, a tile has fewer keys.
 Step warp_row_step(const RungConfig& config, int warps) {
   int keys = is_narrow(config) ? 128 : 64;
   const auto bytes = [&] { return warp_row_bytes(warps, keys, config.head_dim, config.head_dim_v); };
@@ -83,26 +85,27 @@ Step warp_row_step(const RungConfig& config, int warps) {
 
 std::vector<Step> tiled_forward(const RungConfig& config) {
   Step step = warp_row_step(config, 16);
-  step.tile.min_blocks = 2;  // one block computes while the other waits for keys
+  // Two blocks per multiprocessor, so that one block computes while the other waits for keys.
+  step.tile.min_blocks = 2;
   return {step};
 }
 
-/// A block has the maximum number of warps, because no other block shares the multiprocessor.
+/// A block has the maximum number of warps, because it is the only block on its multiprocessor.
 std::vector<Step> fa1_forward(const RungConfig& config) {
   Step step = warp_row_step(config, 32);
   step.grid = Grid::kQueryHeads;
   return {step};
 }
 
-/// The statistics m and l of each row.
+/// The workspace contains the statistics m and l of each query row.
 std::size_t row_statistics_workspace(const core::Problem& p) {
   return floats_of_rows(p, 2);
 }
 
-// Rungs 05 and 06 keep score tiles in shared memory, rung 07 in registers.
+// Rungs 05 and 06 hold score tiles in shared memory. Rung 07 holds them in registers.
 
-/// Returns a step with `rows` rows. Devices with less shared memory have fewer rows and, if necessary, fewer keys. The
-/// number of rows per thread is constant.
+/// Returns a launch with `rows` query rows per block. On devices with less shared memory, a block has fewer rows and,
+/// if necessary, fewer keys. Each thread always processes `rows_of_thread` rows.
 Step tile_step(const RungConfig& config, int rows, int rows_of_thread, int statistics) {
   constexpr int kFewest = 32;
   int keys = 64;
@@ -121,7 +124,8 @@ std::vector<Step> flash_2d_forward(const RungConfig& config) {
 }
 
 std::vector<Step> fa2_naive_forward(const RungConfig& config) {
-  // Three blocks per multiprocessor hide each other's barriers. With wide rows, one block fills the multiprocessor.
+  // If head_dim is at most 64, a multiprocessor has three blocks, so that other blocks compute while one block waits at
+  // a barrier. Otherwise one block fills the multiprocessor.
   Step step = tile_step(config, is_narrow(config) ? 64 : 128, 4, 3);
   step.tile.min_blocks = is_narrow(config) ? 3 : 1;
   return {step};
@@ -129,7 +133,8 @@ std::vector<Step> fa2_naive_forward(const RungConfig& config) {
 
 std::vector<Step> scalar2d_row_tile_forward(const RungConfig& config) {
   Step step = tile_step(config, is_narrow(config) ? 128 : 64, 8, 0);
-  step.tile.min_blocks = 2;  // one block computes while the other waits for keys
+  // Two blocks per multiprocessor, so that one block computes while the other waits for keys.
+  step.tile.min_blocks = 2;
   return {step};
 }
 

@@ -1,15 +1,15 @@
-// Rungs 16 to 18: float16 and bfloat16 with Hopper's warpgroup instructions.
+// Rungs 16 to 18, which compute float16 and bfloat16 with Hopper's warpgroup instructions.
 #include "cuda/launch/rung.hpp"
 #include "kernels/ladder/pieces/ladder_shapes.cuh"
 
 namespace attend::cuda {
 namespace {
 
-constexpr int kWarpgroup = 128;  // threads
+constexpr int kWarpgroup = 128;  // threads per warpgroup
 constexpr int kBlockN = 128;
 constexpr int kStages = 2;
 
-/// With two warpgroups per block, k and v are read half as often as with one.
+/// A block has two warpgroups. With only one warpgroup per block, k and v would be read twice as often.
 std::vector<Step> wgmma_forward(const RungConfig& config) {
   constexpr int kBlockM = 128;
   return {{.tile = {.block_m = kBlockM,
@@ -18,7 +18,7 @@ std::vector<Step> wgmma_forward(const RungConfig& config) {
                     .smem_bytes = qkv_bytes(kBlockM, kBlockN, kStages, config.head_dim)}}};
 }
 
-/// Returns a step with 64 rows per consumer warpgroup.
+/// Returns a launch in which each consumer warpgroup processes 64 query rows.
 Step tma_step(int consumers, int producers, const RungConfig& config) {
   const int block_m = 64 * consumers;
   return {.tile = {.block_m = block_m,
@@ -35,8 +35,8 @@ std::vector<Step> wgmma_tma_forward(const RungConfig& config) {
 
 std::vector<Step> wgmma_specialized_forward(const RungConfig& config) {
   Step step = tma_step(3, 1, config);
-  step.constants.push_back({"kProducerRegisters", 24});   // the minimum of setmaxnreg
-  step.constants.push_back({"kConsumerRegisters", 160});  // at head_dim 128, s and o need 64 registers each
+  step.constants.push_back({"kProducerRegisters", 24});   // the smallest value that setmaxnreg allows
+  step.constants.push_back({"kConsumerRegisters", 160});  // s and o need 64 registers each at head_dim 128
   return {step};
 }
 

@@ -1,4 +1,4 @@
-// simt: all problems of the interface, on CUDA cores.
+// The kernel family simt. It runs on CUDA cores and supports every problem that the interface allows.
 #include <algorithm>
 
 #include "cuda/launch/block_map.hpp"
@@ -21,7 +21,7 @@ constexpr std::int32_t kTaken =
 
 using enum SimtGradient;
 
-/// Returns the spec of a kernel without its Config.
+/// Returns the spec of a kernel. The caller adds the Config.
 KernelSpec spec_of(const SimtVariant& variant, const Arch& arch, const char* function, int smem_bytes, int min_blocks) {
   const bool backward = variant.is_backward != 0;
   return {.name = function,
@@ -49,7 +49,7 @@ KernelSpec gradient_spec(const SimtVariant& variant, const Arch& arch, const Sim
   return spec;
 }
 
-/// Kernels that process rows or keys one at a time.
+/// Query rows and threads per block of the kernels without tiles. They process rows or keys one at a time.
 constexpr int kPlainRows = 64;
 constexpr int kPlainThreads = 256;
 
@@ -66,7 +66,7 @@ KernelSpec plain_spec(const SimtVariant& variant, const Arch& arch, const char* 
   return spec;
 }
 
-/// Returns the tunables of a gradient's tile.
+/// Returns the tunable members of the tile for one gradient.
 std::vector<Tunable> tunables_at(SimtGradient gradient, const char* prefix) {
   static_assert(Path<&SimtGradientKernel::tile>::place() == 0);
   const std::size_t before = static_cast<std::size_t>(gradient) * IntsOf<SimtBackwardTile>().size();
@@ -197,8 +197,8 @@ class SimtFamily final : public Family {
   }
 
  protected:
-  /// Refuses a forward pass that adds to outputs if several blocks share a row. These blocks would read an lse that
-  /// another block has already updated.
+  /// Refuses a forward pass of ring attention that adds to existing outputs if several blocks share a row. One of these
+  /// blocks would read an lse that another block has already updated.
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p, const DeviceInfo& device) const override {
     if (auto lack = custom_score_lack(p, option::kRing)) return lack;
     if (auto lack = captured_gradients_lack(p)) return lack;

@@ -1,4 +1,4 @@
-// Chooses simt's tiles.
+// Chooses the tiles of simt.
 #include "cuda/launch/simt_variant.hpp"
 
 #include <algorithm>
@@ -6,13 +6,13 @@
 namespace attend::cuda {
 namespace {
 
-/// Returns whether the tensors are aligned and no option needs extra registers.
+/// Returns whether all tensors are aligned to 16 bytes and no option needs extra registers.
 bool is_plain(const Facts& facts) {
   return facts.aligned != 0 && (facts.loop_options() & ~option::kAddsToOutputs) == 0;
 }
 
-/// Returns a tile that needs at most 99 KB of shared memory, the limit of a block since sm_80, or 64 KB, the limit on
-/// sm_75. With few_rows, tiles have fewer rows, which gives more blocks and fewer padding rows.
+/// Returns the forward tile. It needs at most 99 KB of shared memory, which every GPU since sm_80 has, or 64 KB on
+/// sm_75. If few_rows is set, the tile has fewer query rows, which gives more blocks and fewer padding rows.
 SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per_block) {
   constexpr int kWidestPanel = 128, kNarrowPanel = 64;
   const bool one_panel = facts.head_dim <= kWidestPanel;
@@ -42,13 +42,14 @@ SimtForwardTile forward_tile(const Facts& facts, bool few_rows, int max_smem_per
     tile.panels = ColumnParts::of(facts.head_dim, kNarrowPanel, 8);
     tile.columns = ColumnParts::of(facts.head_dim_v, 2 * kNarrowPanel, 32);
   }
-  if (!is_plain(facts)) tile.min_blocks = 2;  // options need registers
+  if (!is_plain(facts)) tile.min_blocks = 2;  // options need registers, so fewer blocks are resident
   return tile;
 }
 
-constexpr int kWide = 128, kNarrow = 64;  // largest number of gradient columns in a block
+constexpr int kWide = 128, kNarrow = 64;  // largest number of gradient columns that one block computes
 
-/// The members in which the tiles of a gradient differ. All other members follow from the facts.
+/// The members in which the tiles of a gradient differ. All other members are computed from the compile-time
+/// parameters.
 struct Shape {
   int block_m, block_n;
   int threads = 128;
@@ -56,11 +57,12 @@ struct Shape {
   int most_columns = kWide;
 };
 
-/// Returns the first tile that fits in a block's shared memory. Up to 64 columns, the preferred tile is 64 x 64. With
-/// more columns, or if options need registers, it has 64 owned and 32 streamed rows. Two blocks fit on a multiprocessor
-/// with 227 KB. The exception is dk and dv from 121 columns on, which need 116 KB per block. If columns are processed
-/// in panels and an option stores a value per score, the tile has twice the threads. If that tile does not fit, each
-/// block has half the columns.
+/// Returns the first candidate that fits in the shared memory of a block. A kernel owns a tile of keys or query rows
+/// and streams over tiles of the other operand. Up to 64 columns, the first candidate has 64 owned and 64 streamed
+/// rows. With more columns, or if options need registers, it has 64 owned and 32 streamed rows. On a GPU with 227 KB
+/// per multiprocessor, two blocks are resident, except for dk and dv from 121 columns on, which need 116 KB per block.
+/// If the columns are processed in panels and an option stores a value per score, the candidate has twice the threads.
+/// If that candidate does not fit, each block computes half of the columns.
 SimtBackwardTile backward_tile(const Facts& facts, SimtGradient gradient, int max_smem_per_block) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   bool resident = widest <= kWide;

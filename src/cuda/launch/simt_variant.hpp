@@ -1,4 +1,4 @@
-// Compile-time facts of simt's kernels, and the choice of their tiles.
+// The compile-time parameters of the kernels of simt, and the choice of their tiles.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@ namespace attend::cuda {
 struct SimtVariant : Facts {
   std::int32_t has_dbias = 0;
   ElementType dbias = ElementType::kF32;
-  std::int32_t dbias_over_rows = 0;  ///< whether dbias is a sum over the rows
+  std::int32_t dbias_over_rows = 0;  ///< whether dbias is a sum over the query rows
   SimtForwardTile forward = {};
-  std::array<SimtBackwardTile, 3> gradients = {};  ///< indexed by SimtGradient
+  std::array<SimtBackwardTile, 3> gradients = {};  ///< backward tiles, indexed by SimtGradient
 
   [[nodiscard]] const SimtBackwardTile& tile(SimtGradient g) const { return gradients[static_cast<std::size_t>(g)]; }
 };
@@ -34,13 +34,13 @@ inline constexpr Field<SimtForwardTile> kSimtForwardFields[] = {
 };
 static_assert(covers<SimtForwardTile>(kSimtForwardFields));
 
-/// Config constants, beyond the facts, of a backward kernel with tiles.
+/// The parameters of one backward kernel, in addition to those in Facts. They are constants of its Config.
 struct SimtGradientKernel {
   SimtBackwardTile tile;
   std::int32_t has_lse_rounding = 0;
 
-  /// Returns the number of panels of q and k in shared memory: one if the tile is resident, otherwise two that
-  /// alternate.
+  /// Returns the number of panels of q and k in shared memory. A panel is a group of adjacent columns. If all columns
+  /// fit, there is one panel; otherwise two panels alternate.
   [[nodiscard]] int panels() const { return tile.resident != 0 ? 1 : 2; }
 };
 
@@ -64,11 +64,12 @@ inline constexpr Field<SimtGradientKernel> kSimtGradientFields[] = {
 };
 static_assert(covers<SimtGradientKernel>(kSimtGradientFields));
 
-/// Largest number of columns of o in one block, on GPUs with at least 99 KB of shared memory.
+/// Largest number of columns of o that one block computes, on GPUs with at least 99 KB of shared memory per block.
 constexpr int kSimtMostColumns = 256;
 
-/// Returns the tiles for the facts that fit in `max_smem_per_block` bytes of shared memory.
-/// @param few_rows  forward: use tiles with fewer rows, which gives more blocks and fewer padding rows
+/// Returns the variant with its tiles. A block uses at most `max_smem_per_block` bytes of shared memory.
+/// @param few_rows  forward pass: whether to use tiles with fewer query rows. They give more blocks and fewer padding
+///         rows
 [[nodiscard]] SimtVariant simt_variant(const Facts& facts, bool few_rows, int max_smem_per_block);
 
 }  // namespace attend::cuda

@@ -1,4 +1,5 @@
-// sm80_backward: float16 and bfloat16 gradients on the tensor cores of every GPU since Ampere, with all options.
+// The kernel family sm80_backward. It computes float16 and bfloat16 gradients on the tensor cores of every GPU since
+// Ampere, with all options.
 #include <algorithm>
 #include <array>
 
@@ -17,13 +18,14 @@ namespace {
 
 using core::Problem;
 
-/// Returns the tunables of the tile that begins at `place` in the variant.
+/// Returns the tunable members of the tile that begins at index `place` of the variant.
 std::vector<Tunable> tunables_at(std::size_t place, const char* prefix) {
   static_assert(Path<&Sm80GradientKernel::tile>::place() == 0);
   return tunables_of<Sm80GradientKernel>(kSm80GradientFields, place, prefix);
 }
 
-/// Returns the tunables of the kernel for dq. Excludes adds_dq, roles and parts, which only blocks that own keys use.
+/// Returns the tunable members of the tile for dq. Omits adds_dq, roles and parts, which only the kernel for dk and dv
+/// uses.
 std::vector<Tunable> tunables_of_queries() {
   using Variant = Sm80BackwardVariant;
   using Tile = Sm80BackwardTile;
@@ -37,10 +39,11 @@ std::vector<Tunable> tunables_of_queries() {
   return tunables;
 }
 
-/// Returns the kernels' TFLOP/s for the time estimate. The values follow measurements on an H200 at large sizes, with
-/// 64, 128 and 256 columns. sm80_backward_unmodified.cuh: 292, 330 and 268. Masks only, in two passes: 183, 207 and
-/// 161. Masks only, in one pass: 225 and 220 for 64 and 128 columns. Transform, in two passes: 122, 163 and 147.
-/// Dropout, in two passes: 97, 141 and 132. The rates of other options are assumptions.
+/// Returns the speed of the kernels in TFLOP/s, for the time estimate. The values follow measurements on an H200 with
+/// large problems. The kernel of sm80_backward_unmodified.cuh reached 292, 330 and 268 at 64, 128 and 256 columns. With
+/// only masks, two passes over the scores reached 183, 207 and 161. With only masks, one pass reached 225 and 220 at 64
+/// and 128 columns. With a transform, two passes reached 122, 163 and 147. With dropout, two passes reached 97, 141 and
+/// 132. The speeds with other options are assumed.
 double tflops_of(const Sm80BackwardVariant& v) {
   if (v.keys.roles != kSm80General) return v.widest() <= 64 ? 290 : v.widest() <= 128 ? 325 : 265;
   double rate = v.widest() > 128 ? 160 : v.keys.adds_dq != 0 ? 220 : 190;
@@ -54,7 +57,7 @@ std::int64_t dq_rows(const Problem& p) {
 
 constexpr std::int32_t kTaken = option::kAll | option::kCustomScore | option::kBlockMap;
 constexpr int kPlainRows = 64;      // query rows per block of the first kernel
-constexpr int kPlainThreads = 256;  // threads of the kernels that process rows or keys one at a time
+constexpr int kPlainThreads = 256;  // threads of the kernels without tiles, which process rows or keys one at a time
 
 class Sm80Backward final : public Family {
  public:
@@ -153,7 +156,8 @@ class Sm80Backward final : public Family {
     args.dq_sums = launch.region<float>(2);
     args.dq_rows = dq_rows(p);
     set_row_logit_parts(args, launch);
-    // The stride of a single row is never used. But padding rows have addresses too, which must be aligned.
+    // If there is only one row, its stride is arbitrary. But the kernels compute addresses of padding rows with it, and
+    // these addresses must be aligned.
     if (p.q.shape[2] == 1) args.base.q_stride.row = args.base.dout_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
     run_with_captured_step(launch, args);
@@ -172,11 +176,12 @@ class Sm80Backward final : public Family {
  protected:
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
-    // A key block loops over the query heads of its group and ends after the last one, so it needs at least one head.
+    // A block that owns keys loops over the query heads of a group and ends after the last head, so there must be at
+    // least one.
     if (p.num_heads_q == 0) return core::Lack{"q", "heads", p.num_heads_q, "1 and more"};
     if (auto lack = captured_gradients_lack(p)) return lack;
     if (p.custom_score != nullptr && p.custom_score->traits.transforms &&
-        p.dbias) {  // ds is stored only before it is multiplied by the slope
+        p.dbias) {  // the kernel stores ds only before it multiplies ds by the derivative of the score function
       return core::Lack{nullptr, "dbias", "given", "none with a score function that is not the score and a term"};
     }
     return head_dim_lack(p, {}, kSm80BackwardLargestHeadDim, true);

@@ -1,4 +1,4 @@
-// Chooses sm80_backward's tiles.
+// Chooses the tiles of sm80_backward.
 #include "cuda/launch/sm80_backward_variant.hpp"
 
 #include <iterator>
@@ -6,7 +6,7 @@
 namespace attend::cuda {
 namespace {
 
-/// A tile. The default members are the most frequent values.
+/// The members of a tile that are chosen. Each default is the most frequent value.
 struct Shape {
   int warps = 8;
   int row_groups = 1;
@@ -29,7 +29,7 @@ Sm80BackwardTile tile_of(const Shape& shape) {
           .parts = shape.parts};
 }
 
-/// Returns the first of `tiles` that fits in a block's shared memory. The last one always fits.
+/// Returns the first of `tiles` that fits in the shared memory of a block. The last tile always fits.
 template <std::size_t kCount>
 Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int max_smem,
                                  const Sm80BackwardTile (&tiles)[kCount]) {
@@ -39,7 +39,8 @@ Sm80BackwardTile first_that_fits(const Facts& facts, Sm80Gradient gradient, int 
   });
 }
 
-/// Returns the tile of sm80_backward_unmodified.cuh, or a tile with 0 warps if none fits.
+/// Returns the tile for the kernel of sm80_backward_unmodified.cuh. If no tile fits in shared memory, returns a tile
+/// with 0 warps.
 Sm80BackwardTile unmodified_tile(const Facts& facts, int max_smem) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   constexpr Sm80Gradient kBoth = Sm80Gradient::kKeysValues;
@@ -59,16 +60,17 @@ Sm80BackwardTile unmodified_tile(const Facts& facts, int max_smem) {
   return first_that_fits(facts, kBoth, max_smem, {tile_of(tall), tile_of(low), {}});
 }
 
-// sm_86, sm_89 and sm_120 have less; on sm_120 the compiler also needs more registers.
+// sm_86, sm_89 and sm_120 have less shared memory. On sm_120 the compiler also needs more registers.
 constexpr int kMidSmem = 128 << 10;
 
-/// Returns the tile that computes the most scores at a time for which registers suffice. A warp has two groups of 16
-/// rows if possible.
-/// @param adds_dq  compute dq in the same pass, if there is room for ds
+/// Returns the tile for dk and dv. It computes as many scores at a time as the registers allow. If possible, a warp
+/// processes two groups of 16 rows.
+/// @param adds_dq  whether to compute dq in the same pass, if shared memory has room for ds
 Sm80BackwardTile keys_tile(const Facts& facts, int max_smem, bool adds_dq) {
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  const int step = facts.score().transforms && facts.score().drops ? 16 : 32;  // both options store values per score
-  // Each mask needs registers.
+  // A transform and dropout each store a value per score.
+  const int step = facts.score().transforms && facts.score().drops ? 16 : 32;
+  // Each of the two masks needs registers.
   const bool has_two_masks = facts.has(option::kBlockMask) && facts.mask != MaskKind::kFull;
   if (widest <= 64 && facts.has_rules()) return tile_of({.streamed = 64, .adds_dq = adds_dq});
   if (widest <= 64) {

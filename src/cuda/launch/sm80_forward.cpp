@@ -1,4 +1,5 @@
-// sm80_forward: float16 and bfloat16 forward on the tensor cores of every GPU since Ampere, with all options.
+// The kernel family sm80_forward. It computes float16 and bfloat16 forward passes on the tensor cores of every GPU
+// since Ampere, with all options.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -16,8 +17,8 @@ namespace {
 
 using core::Problem;
 
-/// Returns the kernel's TFLOP/s for the time estimate. Measured on an H200 with 2048 keys: unmodified attention at 64,
-/// 128 and 256 columns, and dropout at 64 and 128. All other rates are assumptions.
+/// Returns the speed of the kernel in TFLOP/s, for the time estimate. Attention without options was measured on an H200
+/// with 2048 keys at 64, 128 and 256 columns, and dropout at 64 and 128 columns. All other values are assumed.
 double tflops_of(const Sm80ForwardVariant& v) {
   const int widest = v.widest();
   double rate = widest <= 64 ? 330 : widest <= 128 ? 370 : widest <= 192 ? 250 : widest <= 256 ? 330 : 120;
@@ -29,8 +30,8 @@ double tflops_of(const Sm80ForwardVariant& v) {
 }
 
 constexpr std::int32_t kTaken = option::kAll | option::kCustomScore | option::kBlockMap;
-constexpr std::int64_t kShortSeqlen = 768;  // longest sequence for sm80_short_tile()
-constexpr int kWidestLongSum = 256;         // largest head_dim for which 99 KB have room to spill o
+constexpr std::int64_t kShortSeqlen = 768;  // largest seqlen_q and seqlen_k at which sm80_short_tile() is used
+constexpr int kWidestLongSum = 256;         // largest head_dim at which 99 KB of shared memory have room to spill o
 
 class Sm80Forward final : public Family {
  public:
@@ -101,7 +102,8 @@ class Sm80Forward final : public Family {
     ForwardOptionArgs args = {forward_args(p, nullptr, true), option_args_of(p)};
     args.base.scale = made_up_scale(p, true);
     set_block_map(args.options, p);
-    // The stride of a single row is never used. But padding rows have addresses too, which must be aligned.
+    // If there is only one row, its stride is arbitrary. But the kernel computes addresses of padding rows with it, and
+    // these addresses must be aligned.
     if (p.q.shape[2] == 1) args.base.q_stride.row = 0;
     if (p.k.shape[2] == 1) args.base.k_stride.row = args.base.v_stride.row = 0;
     launch.run(0, args);

@@ -1,4 +1,4 @@
-// Chooses sm80_forward's tile.
+// Chooses the tile of sm80_forward.
 #include "cuda/launch/sm80_forward_variant.hpp"
 
 #include <iterator>
@@ -6,7 +6,7 @@
 namespace attend::cuda {
 namespace {
 
-/// The members that are chosen. All other members follow from the facts.
+/// The members of a tile that are chosen. All other members are computed from the compile-time parameters.
 struct Shape {
   int warps = 4;
   int row_groups = 1;
@@ -33,7 +33,7 @@ Sm80ForwardTile tile_of(const Facts& facts, const Shape& shape) {
           .splits = 1};
 }
 
-/// Returns the first of the tiles that fits in a block's shared memory. The last one always fits.
+/// Returns the tile of the first of `shapes` that fits in the shared memory of a block. The last shape always fits.
 template <std::size_t kCount>
 Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Shape (&shapes)[kCount]) {
   const auto* fitting = std::find_if(std::begin(shapes), std::end(shapes) - 1, [&](const Shape& shape) {
@@ -42,10 +42,10 @@ Sm80ForwardTile first_that_fits(const Facts& facts, int max_smem, const Shape (&
   return tile_of(facts, *fitting);
 }
 
-/// Two resident blocks, each with 64 rows of 256 columns.
+/// Two of these blocks are resident on a multiprocessor. Each has 64 query rows of 256 columns.
 constexpr Shape kTwoLowBlocks = {.block_n = 32, .q_in_registers = true, .min_blocks = 2};
 
-/// Returns the tile with p v overlapping the exponentials of the next tile.
+/// Returns `tile`, changed so that the product p v of one key tile overlaps the exponentials of the next key tile.
 Sm80ForwardTile trailing(Sm80ForwardTile tile) {
   tile.trails = 1;
   tile.fuses = 0;
@@ -53,7 +53,7 @@ Sm80ForwardTile trailing(Sm80ForwardTile tile) {
   return tile;
 }
 
-/// Two warps share the same 32 rows. This tile has the fewest waits for shared memory.
+/// Returns a tile in which two warps share 32 query rows. Of all tiles, it waits least for shared memory.
 Sm80ForwardTile split_tile(const Facts& facts) {
   Sm80ForwardTile tile = trailing(tile_of(facts, {.warps = 8, .row_groups = 2, .block_n = 64}));
   tile.splits = 2;
@@ -63,16 +63,16 @@ Sm80ForwardTile split_tile(const Facts& facts) {
 }  // namespace
 
 Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
-  constexpr int kTwoOf32Keys = 138 << 10;  // two resident blocks of 128 rows, 128 columns and 32 keys
-  constexpr int kTwoOf64Keys = 203 << 10;  // the same with 64 keys
-  constexpr int kTwoOf64Rows = 197 << 10;  // two resident blocks of 64 rows, 256 columns and 32 keys
+  constexpr int kTwoOf32Keys = 138 << 10;  // two resident blocks of 128 query rows, 128 columns and 32 keys
+  constexpr int kTwoOf64Keys = 203 << 10;  // two resident blocks of 128 query rows, 128 columns and 64 keys
+  constexpr int kTwoOf64Rows = 197 << 10;  // two resident blocks of 64 query rows, 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
-  // Score modifications need registers, so their tiles have half as many keys.
+  // Score modifications need registers, so tiles with score modifications have half as many keys.
   const int keys = facts.has_rules() ? 32 : 64;
-  // The next key tile is always the adjacent one.
+  // Without a block mask, a block processes key tiles that are adjacent in memory.
   const bool is_plain = !facts.has_rules() && !facts.has(option::kBlockMask);
   const Shape two_blocks = {.row_groups = 2, .block_n = keys, .min_blocks = 2};
-  // With less shared memory, as on sm_120, this tile would spill. It has not been measured there.
+  // With less shared memory, as on sm_120, this tile would spill registers. It has not been measured there.
   if (widest > 32 && widest <= 64 && is_plain && max_smem >= kTwoOf32Keys) {
     return trailing(tile_of(facts, {.row_groups = 2, .block_n = 64, .q_in_registers = true, .min_blocks = 2}));
   }
@@ -83,8 +83,8 @@ Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
     return is_plain ? trailing(tile) : tile;
   }
   if (widest <= 128) return tile_of(facts, {.warps = 8, .block_n = keys, .q_in_registers = true});
-  // Two blocks do not wait for each other, unlike the warps of one block. Keeping q in registers saves a ninth of all
-  // ldmatrix instructions.
+  // Two blocks do not wait for each other at barriers, but the warps of one block do. Holding q in registers saves one
+  // ninth of all ldmatrix instructions.
   const bool is_wide = is_plain && widest > 192 && widest <= kSm80MostColumns;
   const bool splits = is_wide && sm80_columns_v(facts.head_dim_v, 1) % (2 * kPanelColumns) == 0;
   if (splits && sm80_forward_smem_bytes(split_tile(facts), facts.head_dim, facts.head_dim_v) <= max_smem) {
@@ -100,13 +100,13 @@ Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem) {
 }
 
 std::optional<Sm80ForwardTile> sm80_short_tile(const Facts& facts, int max_smem) {
-  constexpr int kFourOf64Rows = 170 << 10;  // four resident blocks of 64 rows, 64 columns and 64 keys
-  constexpr int kTwoOf64Rows = 197 << 10;   // two resident blocks of 64 rows, 256 columns and 32 keys
+  constexpr int kFourOf64Rows = 170 << 10;  // four resident blocks of 64 query rows, 64 columns and 64 keys
+  constexpr int kTwoOf64Rows = 197 << 10;   // two resident blocks of 64 query rows, 256 columns and 32 keys
   const int widest = std::max(facts.head_dim, facts.head_dim_v);
   if (facts.mask != MaskKind::kCausal || facts.has_rules()) return std::nullopt;
   if (widest > 32 && widest <= 64 && max_smem >= kFourOf64Rows) {
     Sm80ForwardTile tile = tile_of(facts, {.block_n = 64, .q_in_registers = true, .min_blocks = 4});
-    tile.fuses = 0;  // four blocks leave too few registers
+    tile.fuses = 0;  // with four resident blocks, too few registers remain to fuse
     return tile;
   }
   if (widest > 192 && widest <= kSm80MostColumns && max_smem >= kTwoOf64Rows) return tile_of(facts, kTwoLowBlocks);

@@ -1,4 +1,4 @@
-// Compile-time facts of sm80_forward's kernel, and the choice of its tile.
+// The compile-time parameters of the kernel of sm80_forward, and the choice of its tile.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace attend::cuda {
 
 struct Sm80ForwardVariant : Facts {
-  /// 16, 4 or 2: all addresses, strides and row lengths are multiples of this value.
+  /// 16, 4 or 2. All addresses, strides and row lengths are multiples of this number of bytes.
   std::int32_t copy_bytes = 16;
   Sm80ForwardTile tile = {};
 
@@ -39,20 +39,21 @@ inline constexpr Field<Sm80ForwardVariant> kSm80ForwardFields[] = {
 };
 static_assert(covers<Sm80ForwardVariant>(kSm80ForwardFields));
 
-/// Returns a tall tile. A warp has two groups of 16 rows if registers suffice for their sums and scores. A
-/// multiprocessor has two blocks, or one block of eight warps, so that the softmax of some warps overlaps the products
-/// of others.
+/// Returns the tile with the most query rows. A warp processes two groups of 16 rows if its registers have room for
+/// their accumulators and scores. A multiprocessor holds two blocks, or one block of eight warps. The softmax of some
+/// warps can then overlap the matrix products of other warps.
 [[nodiscard]] Sm80ForwardTile sm80_tall_tile(const Facts& facts, int max_smem);
 
-/// Returns a tile for short causal sequences, or nothing. The mask would hide half of a tall tile, and too few tall
-/// tiles run at once. On an H200 (16384 rows of 2048 columns in total), tall tiles are slower at 512 keys but not at
-/// 2048 keys. The crossover has not been measured.
+/// Returns a tile for short causal sequences, or nothing if a tall tile should be used. With short sequences, the
+/// causal mask hides half of a tall tile, and there are too few tall tiles to fill the GPU. Measured on an H200 with
+/// 16384 rows of 2048 columns in total: tall tiles are slower at 512 keys, but not at 2048 keys. The crossover has not
+/// been measured.
 [[nodiscard]] std::optional<Sm80ForwardTile> sm80_short_tile(const Facts& facts, int max_smem);
 
-/// Returns a tile for heads with few rows. Warps whose rows do not exist only load data.
+/// Returns a tile for heads with few query rows. Warps without valid rows only load data.
 [[nodiscard]] Sm80ForwardTile sm80_low_tile(const Facts& facts, int max_smem);
 
-/// Returns a tile with room in shared memory for spilled sums, for sums over very many keys.
+/// Returns a tile for very many keys. Its shared memory has room to spill partial sums of o.
 [[nodiscard]] Sm80ForwardTile sm80_long_tile(const Facts& facts, int max_smem);
 
 [[nodiscard]] Sm80ForwardVariant sm80_forward_variant(const Facts& facts, int copy_bytes, const Sm80ForwardTile& tile);

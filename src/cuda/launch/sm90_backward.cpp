@@ -1,4 +1,4 @@
-// sm90_backward: float16 and bfloat16 gradients with Hopper's warpgroup instructions.
+// The kernel family sm90_backward. It computes float16 and bfloat16 gradients with Hopper's warpgroup instructions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ namespace {
 using core::Problem;
 
 constexpr int kMostHeadDim = 256;
-constexpr int kMostHeadDimInRing = 128;  // kernels for larger head_dims store gradients and cannot add to existing ones
+// The kernels for larger head_dims can store gradients, but cannot add to existing ones.
+constexpr int kMostHeadDimInRing = 128;
 constexpr int kMostHeadDimWithBias = 192;
 constexpr const char* kTransformName = core::name_of(&ScoreModTraits::transforms);
 
@@ -39,8 +40,9 @@ std::string none_with_transform(const Problem&) {
 }
 
 constexpr std::int32_t kRulesOfWide = option::kTransform | option::kBias;
-constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;  // the difference of two positions fits in an int
-constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;     // the device counts blocks in 32 bits
+// The difference of two positions must fit in an int.
+constexpr std::int64_t kMostLength = (std::int64_t{1} << 30) - 1024;
+constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;  // the kernels count blocks in 32 bits
 
 std::string tiles_text(const Problem& p) {
   return std::to_string(p.num_sequences) + " sequences, " + std::to_string(p.num_heads_q) + " heads, max_seqlen_q " +
@@ -59,9 +61,9 @@ class Sm90Backward final : public Family {
   Sm90Backward() : Family("sm90_backward", "float16 and bfloat16 gradients on Hopper's tensor cores, head_dim to 256") {
     has_forward = false;
     takes = kRowLogit | option::kDeterministic | option::kWindow | option::kVarlen | option::kAlibi |
-            option::kTransform | option::kHugeTransform |  // the family checks the range of the cap itself
-            option::kBias | option::kDropout | option::kPhiloxState | option::kCustomScore |
-            option::kCapturedGradients | option::kBoolMask | option::kBlockMask | option::kRing;
+            // This family checks the range of the tanh cap in rules_lack().
+            option::kTransform | option::kHugeTransform | option::kBias | option::kDropout | option::kPhiloxState |
+            option::kCustomScore | option::kCapturedGradients | option::kBoolMask | option::kBlockMask | option::kRing;
     dtypes.bits = core::dtype_bit(DType::kF16) | core::dtype_bit(DType::kBF16);
   }
 
@@ -69,12 +71,13 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Sm90BackwardVariant v = {sm90_backward_facts(p, false)};
-    v.aligned = 1;  // required by lack_of_its_own()
+    v.aligned = 1;  // lack_of_its_own() refuses unaligned tensors
     v.owns_heads = sm90_backward_owns_heads(p, device);
-    // Wide tiles and owned heads are deterministic anyway.
+    // Kernels with wide tiles are always deterministic: one kernel computes dk and dv, another one dq. Kernels whose
+    // blocks own heads are always deterministic too.
     v.is_deterministic = p.deterministic && !v.tile().is_wide && v.owns_heads == 0;
-    // With 64 columns and no mask, the compiler runs out of registers for dropout or a transform. With an open window
-    // it does not.
+    // At 64 columns without a mask, the compiler runs out of registers if dropout or a transform is active. With a
+    // window of unlimited size it does not, and the results are the same.
     constexpr std::int32_t kNoRule = option::kRing | option::kPhiloxState;
     const std::int32_t rules = v.loop_options() & ~kNoRule;
     if (v.mask == MaskKind::kFull && (rules == option::kDropout || rules == option::kTransform) &&
@@ -125,7 +128,8 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
     const auto v = variant.as<Sm90BackwardVariant>();
-    // Removes from the variants of the short kernels all facts that they do not read, so that variants share kernels.
+    // The kernels before and after the main kernels read few of the compile-time parameters. The other parameters are
+    // reset here, so that more variants share these kernels.
     Sm90BackwardVariant before = v, after = v, after_keys = v;
     for (Sm90BackwardVariant* other : {&before, &after, &after_keys}) other->mask = MaskKind::kFull;
     const bool sums_rows = v.has(option::kBias) || v.custom_may_be_huge != 0;
@@ -169,8 +173,8 @@ class Sm90Backward final : public Family {
     const auto v = variant.as<Sm90BackwardVariant>();
     if (v.tile().is_wide) return {};
     static const std::vector<Tunable> kAll = tunables_of<Sm90BackwardVariant>(kSm90BackwardFields);
-    // owns_heads is the last tunable. It applies only if choose() lets blocks own heads; additions to dq then have a
-    // fixed order.
+    // owns_heads is the last tunable member. It can be changed only if choose() has set it. The other members are then
+    // not tunable, because the additions to dq have a fixed order.
     const std::span<const Tunable> all = kAll;
     return v.owns_heads != 0 ? all.last(1) : all.first(all.size() - 1);
   }
@@ -235,7 +239,7 @@ class Sm90Backward final : public Family {
     if (p.transforms_scores()) args.transform = ReciprocalTransform::of(args.scale_log2, p.transform_cap);
     args.base.scale = made_up_scale(p, false);
     args.base.gradient_scale *= sm90_backward_unit(sm90_backward_units(v.element).ds_bits);
-    if (p.dropout_p > 0) {  // ds does not include the dropout scale
+    if (p.dropout_p > 0) {  // the kernels compute ds without the dropout scale
       args.base.gradient_scale *= args.options.dropout_scale;
       args.captured_scale *= args.options.dropout_scale;
     }
@@ -245,7 +249,8 @@ class Sm90Backward final : public Family {
     args.options.block_mask = lists.by_keys;
     const std::size_t own_steps = steps_before_row_logit(launch);
     for (std::size_t i = first_step; i < own_steps; ++i) {
-      constexpr std::size_t kQueries = 2;  // index of the wide kernel whose blocks own query rows
+      // Index of the wide kernel whose blocks own query rows, counted from the first main kernel.
+      constexpr std::size_t kQueries = 2;
       if (plan.tile.is_wide && i == first_step + kQueries) args.options.block_mask = lists.by_rows;
       launch.run(i, args);
     }
@@ -297,7 +302,8 @@ class Sm90Backward final : public Family {
     return "Hopper's tensor cores: the tiles that registers allow";
   }
 
-  /// The kernel with five products computes gradients of captures as sums of ds. It has no scores at that point.
+  /// Refuses gradients of captures if the tile is wide, because the wide kernels do not compute them. The other kernels
+  /// compute these gradients as sums of ds. At that point they no longer have the scores.
   [[nodiscard]] static std::optional<core::Lack> captured_lack(const Problem& p) {
     if (p.captured_gradients.empty()) return std::nullopt;
     if (sm90_backward_tile_of(p).is_wide) {
@@ -316,7 +322,8 @@ class Sm90Backward final : public Family {
     return Sm90MaskSteps(p, sm90_backward_mask_lists(tile, p.deterministic && !tile.is_wide)).lack();
   }
 
-  /// Refuses unsupported values of a transform or a bias, and options that are unsupported together with them.
+  /// Refuses unsupported values of a transform or a bias, and options that are unsupported together with a transform or
+  /// a bias.
   [[nodiscard]] static std::optional<core::Lack> rules_lack(const Problem& p) {
     if (!p.transforms_scores() && !p.bias) return std::nullopt;
     const char* const rule = p.bias ? "bias" : kTransformName;
@@ -337,8 +344,8 @@ class Sm90Backward final : public Family {
     return bias_map_lack(p);
   }
 
-  /// Refuses unsupported forms of dbias. dbias is stored tile by tile. The blocks of a cluster sum it over the
-  /// sequences.
+  /// Refuses unsupported forms of dbias. The kernels store dbias in tiles. If dbias is a sum over sequences, the blocks
+  /// of a cluster add their tiles.
   [[nodiscard]] static std::optional<core::Lack> dbias_lack(const Problem& p) {
     if (!p.dbias) return std::nullopt;
     const std::int64_t batch = p.dbias->shape[0], heads = p.dbias->shape[1];
@@ -346,7 +353,7 @@ class Sm90Backward final : public Family {
       return core::Lack{"dbias", "dtype", core::DTypes{core::dtype_bit(p.dbias->dtype)}, "float16, bfloat16"};
     }
     if (heads != p.num_heads_q) return core::Lack{"dbias", "heads", heads, "those of q"};
-    // Without query rows or batch entries, no kernel would run to store dbias.
+    // If there are no query rows or no batch entries, no kernel runs. Then nothing would write dbias.
     if (p.dbias->shape[2] != p.max_seqlen_q) return core::Lack{"dbias", "rows", p.dbias->shape[2], "those of q"};
     if (batch > p.num_sequences) return core::Lack{"dbias", "batch", batch, "that of q where q has no entries"};
     if (batch != p.num_sequences &&
@@ -356,11 +363,12 @@ class Sm90Backward final : public Family {
     return dbias_map_lack(p);
   }
 
-  /// Returns whether adding dk and dv of a group in memory is faster. The key blocks of a group take different times,
-  /// so they soon work on different query heads. Data that one block has read has then left the L2 cache when another
-  /// block needs it. At (2, 32:4, 8192, 128) causal, 8.5 GB are read from memory, compared with 1.5 GB if each head has
-  /// its own keys. Larger groups read more data repeatedly. With more row tiles per key block, adding its sums costs
-  /// relatively less. Measured: docs/hopper_backward.md.
+  /// Returns whether it is faster to add the dk and dv of the query heads of a group in memory. Without these
+  /// additions, one block processes a key block for all query heads of the group. The key blocks take different times,
+  /// so after a while the blocks work on different query heads. Data that one block has read has then left the L2 cache
+  /// when another block needs it. At (2, 32:4, 8192, 128) causal, the kernel reads 8.5 GB from memory, compared with
+  /// 1.5 GB if each query head has its own key head. The effect grows with the size of the group. The cost of the
+  /// additions is relatively lower if each key block sees more row tiles. Measured: docs/hopper_backward.md.
   [[nodiscard]] static bool pays_to_add_up(const Problem& p, const DeviceInfo& device) {
     if (sm90_backward_tile_of(p).is_wide) return false;
     constexpr std::int64_t kLargeGroup = 8, kTilesOfLarge = 16, kSmallGroup = 4, kTilesOfSmall = 64;
@@ -369,8 +377,9 @@ class Sm90Backward final : public Family {
     if (p.num_heads_k == 0 || p.deterministic || p.varlen || is_windowed) return false;
     const std::int64_t group = p.num_heads_q / p.num_heads_k;
     const std::int64_t tiles = num_tiles(p.max_seqlen_q, kBackwardRows) / (right == 0 ? 2 : 1);
-    // The key blocks of all key heads occupy at most half of the GPU. With sums in memory, every query head has
-    // separate key blocks, which occupy more of it. Measured at (1, 32:8, 1024, 128) causal: 91 us instead of 145 us.
+    // If the condition below holds, the key blocks of all key heads occupy at most half of the GPU. With additions in
+    // memory, every query head has separate key blocks, which occupy more of the GPU. Measured at (1, 32:8, 1024, 128)
+    // causal: 91 us instead of 145 us.
     const std::int64_t items =
         num_tiles(p.max_seqlen_k, sm90_backward_tile_of(p).block_n) * p.num_heads_k * p.q.shape[0];
     if (group > 1 && tiles > 1 && 2 * items <= device.num_multiprocessors) return true;
@@ -379,7 +388,7 @@ class Sm90Backward final : public Family {
 
   [[nodiscard]] static uint32 section_of(const Problem& p, const Sm90BackwardPlan& plan, const Sm90BackwardVariant& v,
                                          bool is_full) {
-    if (v.owns_heads != 0) return 1;  // the key blocks of a head are adjacent in the list
+    if (v.owns_heads != 0) return 1;  // the list of work items has the key blocks of a head one after another
     const bool is_deterministic = v.is_deterministic != 0;
     if (!is_full || !is_deterministic) {
       return sm90_backward_section(p.max_seqlen_q, is_full, is_deterministic, plan.tile.is_persistent);
@@ -415,7 +424,7 @@ class Sm90Backward final : public Family {
     return spec;
   }
 
-  /// Returns the scale for exponents of 2. It is never 0, because it multiplies -inf.
+  /// Returns the softmax scale times log2(e). The result is never 0, because the kernels multiply -inf by it.
   static float folded_scale(double scale) {
     constexpr double kLog2E = 1.4426950408889634, kLeast = 1e-30, kMost = std::numeric_limits<float>::max();
     const double magnitude = std::clamp(std::abs(scale) * kLog2E, kLeast, kMost);

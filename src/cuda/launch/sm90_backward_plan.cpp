@@ -28,14 +28,14 @@ Sm90BackwardTile sm90_backward_tile_of(const Problem& p) {
 
 namespace {
 
-/// Returns whether the persistent kernel can own the heads of this problem. Each query head must have its own key head.
+/// Returns whether one block can process all key blocks of a head. Each query head must have a separate key head.
 bool can_own_heads(const Problem& p) {
   if (sm90_backward_tile_of(p).is_wide || p.varlen || p.block_mask != nullptr || p.mask || p.adds_to_outputs() ||
       p.placement() != nullptr || p.num_heads_q != p.num_heads_k || p.max_seqlen_q == 0 || p.max_seqlen_k == 0) {
     return false;
   }
-  if (p.alibi_slopes && p.dropout_p > 0) return false;  // too few registers for both
-  // Every row tile must see a key, because otherwise nothing writes its dq. Only the first row tile can see none.
+  if (p.alibi_slopes && p.dropout_p > 0) return false;  // the registers do not suffice for both options
+  // Every row tile must see a key; otherwise no block writes its dq. Only the first row tile can have no visible key.
   const std::int64_t right = p.own_window().right;
   const std::int64_t last_row = std::min<std::int64_t>(kBackwardRows, p.max_seqlen_q) - 1;
   return right < 0 || last_row + p.max_seqlen_k - p.max_seqlen_q + right >= 0;
@@ -49,7 +49,8 @@ bool sm90_backward_owns_heads(const Problem& p, const DeviceInfo& device) {
   const std::int64_t heads = p.q.shape[0] * p.num_heads_q;
   const std::int64_t busy = std::int64_t{device.num_multiprocessors} * num_tiles(heads, device.num_multiprocessors);
   if (static_cast<double>(heads) < kLeastBusy * static_cast<double>(busy)) return false;
-  // Every key block reads q, dout and the sums of dq again. With a causal mask it reads half of them on average.
+  // Every key block reads q, dout and the sums of dq again. With a causal mask, a key block reads half of this data on
+  // average.
   const Sm90BackwardTile tile = sm90_backward_tile(static_cast<int>(p.head_dim), static_cast<int>(p.head_dim_v), {}, 0);
   const std::int64_t row_bytes = tile.columns() * kBackwardElementBytes + tile.depth * kBackwardFloatBytes;
   const std::int64_t live = p.max_seqlen_q * row_bytes * std::min<std::int64_t>(heads, device.num_multiprocessors);

@@ -1,4 +1,4 @@
-// The plan of a backward pass of sm90_backward: its tile, its grids and its scratch memory.
+// The plan of a backward pass of sm90_backward: the tile, the grids and the scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,31 @@
 
 namespace attend::cuda {
 
-/// Returns the number of blocks that share an entry of dbias, one block per sequence: 1 if entries are not shared, 0
-/// without dbias.
+/// Returns the number of blocks that add to the same entry of dbias. If the batch dimension of dbias is broadcast, this
+/// is one block per sequence. Returns 1 if each entry belongs to one block, and 0 without dbias.
 [[nodiscard]] int sm90_backward_dbias_blocks(const core::Problem& p);
 
-/// Returns the facts of a problem. The kernels treat all masks as block masks.
+/// Returns the compile-time parameters for a problem. A boolean mask is replaced by a block mask.
 [[nodiscard]] Facts sm90_backward_facts(const core::Problem& p, bool folds_scale);
 
 [[nodiscard]] Sm90BackwardTile sm90_backward_tile_of(const core::Problem& p);
 
-/// Returns whether one block processes all key blocks of a head and rounds its dq. This is faster if two conditions
-/// hold: the data that the blocks read repeatedly fits in the L2 cache, and there are enough heads to keep all
-/// multiprocessors busy. Measured: docs/hopper_backward.md.
+/// Returns whether each block processes all key blocks of one head. The block can then write the rounded dq itself.
+/// This is faster if two conditions hold. The data that the blocks read repeatedly must fit in the L2 cache. There must
+/// be enough heads to occupy all multiprocessors. Measured: docs/hopper_backward.md.
 [[nodiscard]] bool sm90_backward_owns_heads(const core::Problem& p, const DeviceInfo& device);
 
-/// Launch parameters that follow from the problem. The workspace and the arguments share them.
+/// Launch parameters that are computed from a problem. Both the workspace and the kernel arguments depend on them.
 struct Sm90BackwardPlan {
   Sm90BackwardTile tile;
-  std::int64_t rows;         ///< padded rows of one head
-  std::int64_t row_blocks;   ///< blocks of prepare and finish
-  std::int64_t blocks;       ///< blocks of the kernel for dk and dv
-  std::int64_t last_blocks;  ///< blocks of the kernel that computes or finishes dq
-  /// Tiles of 64 keys whose sums sm90_backward_finish_keys rounds; 0 if dk and dv are not added up in memory.
+  std::int64_t rows;         ///< query rows of one head, including padding rows
+  std::int64_t row_blocks;   ///< blocks of the prepare kernel, which runs first, and of the finish kernel
+  std::int64_t blocks;       ///< blocks of the kernel that computes dk and dv
+  std::int64_t last_blocks;  ///< blocks of the last kernel, which computes dq or rounds it
+  /// Number of tiles of 64 keys whose dk and dv the kernel sm90_backward_finish_keys rounds. 0 if dk and dv are not
+  /// summed in memory.
   std::int64_t key_tiles;
-  std::int64_t key_sums;  ///< size of the sums of dk and dv, in floats
+  std::int64_t key_sums;  ///< number of floats in the sums of dk and dv
   Sm90BackwardWorkspace workspace;
 
   [[nodiscard]] static Sm90BackwardPlan of(const core::Problem& p, const Sm90BackwardVariant& v,

@@ -1,4 +1,4 @@
-// Compile-time facts of sm90_backward's kernels.
+// The compile-time parameters of the kernels of sm90_backward.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace attend::cuda {
 
-/// Returns the mask lists that the kernels walk.
-/// @param is_deterministic  additions to dq have a fixed order
+/// Returns which mask lists the kernels read.
+/// @param is_deterministic  whether the additions to dq have a fixed order
 [[nodiscard]] inline Sm90MaskLists sm90_backward_mask_lists(const Sm90BackwardTile& tile, bool is_deterministic) {
   return {.by_rows_rows = tile.is_wide ? kBackwardWideRows : 0,
           .by_rows_keys = tile.is_wide ? kBackwardWideKeys : 0,
@@ -21,22 +21,22 @@ namespace attend::cuda {
 
 struct Sm90BackwardVariant : Facts {
   std::int32_t is_deterministic = 0;
-  /// dk and dv of a group's query heads are added up in memory.
+  /// Whether the query heads of a group add their dk and dv in memory.
   std::int32_t adds_up = 0;
-  std::int32_t owns_heads = 0;    ///< one block has all key blocks of a head and rounds dq
-  std::int32_t dbias_blocks = 0;  ///< sm90_backward_dbias_blocks()
+  std::int32_t owns_heads = 0;    ///< whether one block processes all key blocks of a head and writes the rounded dq
+  std::int32_t dbias_blocks = 0;  ///< result of sm90_backward_dbias_blocks()
   ElementType dbias = ElementType::kBF16;
 
   [[nodiscard]] Sm90BackwardTile tile() const {
     return sm90_backward_tile(head_dim, head_dim_v, score(), dbias_blocks, owns_heads != 0);
   }
   [[nodiscard]] Sm90MaskLists mask_lists() const { return sm90_backward_mask_lists(tile(), is_deterministic != 0); }
-  /// Returns the number of steps that build mask lists. They precede all other steps.
+  /// Returns the number of kernels that build mask lists. They run before all other kernels.
   [[nodiscard]] std::size_t steps_before() const { return lists_from_mask != 0 ? mask_lists().num_steps() : 0; }
 };
 
-/// The table has no rows for the tile, because host and device compute the tile from these members. owns_heads must be
-/// the last row with a name: see tunables().
+/// The table has no rows for the tile, because both host and device compute the tile from the members below. owns_heads
+/// must be the last row with a name, because tunables() depends on this order.
 inline constexpr Field<Sm90BackwardVariant> kSm90BackwardFields[] = {
     {"is_deterministic", "kIsDeterministic", flag<&Sm90BackwardVariant::is_deterministic>},
     {"adds_up", "kAddsUp", flag<&Sm90BackwardVariant::adds_up>},

@@ -1,4 +1,5 @@
-// sm90_f32_forward: float32 forward on Hopper's tensor cores, with products of float16 pieces.
+// The kernel family sm90_f32_forward. It computes float32 forward passes on Hopper's tensor cores. Each float32
+// number is split into two float16 numbers, called pieces, and the kernel adds products of pieces.
 #include <algorithm>
 
 #include "cuda/launch/block_map.hpp"
@@ -17,23 +18,23 @@ namespace {
 
 using core::Problem;
 
-// Largest head_dim for which registers suffice for all options.
+// Largest head_dim at which registers suffice for all options.
 constexpr std::int64_t kNarrow = 64;
-// Positions past the end in the last tile still fit in an int.
+// The last tile may extend past the end of a sequence. Its positions must still fit in an int.
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;
-constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the device counts tiles in 32 bits
+constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the kernels count tiles in 32 bits
 
-/// The steps after the mask steps, in launch order.
+/// The kernels after those that convert a boolean mask, in launch order.
 enum Step { kSplit, kMain, kWide };
 
-/// Regions of the workspace, in order.
+/// The regions of the workspace, in order.
 enum Region { kCounters, kQPieces, kKPieces, kVPieces, kQUnits, kKeyUnits, kMaskTiles };
 
-/// Layout of the pieces in the workspace.
+/// Layout of the float16 pieces in the workspace.
 struct Layout {
   const Problem& p;
   F32PieceRows q, k;
-  std::int64_t heads_q, heads_k;  ///< heads of all batch entries
+  std::int64_t heads_q, heads_k;  ///< number of heads, summed over all batch entries
 
   Layout(const Problem& problem, const Sm90F32Tile& tile)
       : p(problem),
@@ -49,7 +50,7 @@ struct Layout {
   [[nodiscard]] std::int64_t unit_bytes(std::int64_t heads, std::int64_t rows, int block) const {
     return heads * rows / block * std::int64_t{sizeof(float)};
   }
-  /// Returns the bytes of the next tile's number, followed by one mark per head.
+  /// Returns the size in bytes of the counter with the next tile number, plus one flag for each head.
   [[nodiscard]] std::int64_t counter_bytes() const {
     return (1 + p.num_sequences * p.num_heads_k) * std::int64_t{sizeof(uint32)};
   }
@@ -80,7 +81,7 @@ KernelSpec spec_of(const char* function, const char* source, const char* args, c
           .dynamic_smem_bytes = static_cast<unsigned>(smem_bytes)};
 }
 
-/// The main kernel treats all masks as block masks.
+/// The main kernel supports only block masks, so a boolean mask is converted to lists.
 Sm90MaskLists mask_lists_of(const Sm90F32ForwardVariant& v) {
   return {.by_rows_rows = v.tile.block_m(), .by_rows_keys = v.tile.block_n};
 }
@@ -97,7 +98,8 @@ class Sm90F32Forward final : public Family {
  public:
   Sm90F32Forward() : Family("sm90_f32_forward", "float32 on Hopper's tensor cores, by products of float16 pieces") {
     has_backward = false;
-    // The latest version has not run on a GPU, and columns of very different magnitude are not handled yet.
+    // Two reasons: the latest version has not run on a GPU, and columns of very different magnitude are not handled
+    // yet.
     in_auto = false;
     takes = (option::kAll & ~(option::kDropout | option::kPhiloxState)) | option::kCustomScore | option::kBlockMask;
     dtypes.bits = core::dtype_bit(DType::kF32);
@@ -139,9 +141,10 @@ class Sm90F32Forward final : public Family {
     choice.add_step({.blocks = grid.blocks});
     choice.add_step(
         {.blocks = num_tiles(p.max_seqlen_q, v.wide.block_m) * p.num_sequences * p.num_heads_q * v.wide.columns.count});
-    // The split kernel reads float32 and writes the same number of bytes.
+    // The kernel that splits numbers reads float32 and writes the same number of bytes.
     constexpr double kBytesPerSecond = 3.5e12, kBytesOfElement = 8;
-    constexpr double kStart = 8e-6;  // latency of three dependent kernels, in addition to their launches
+    // Latency in seconds of three dependent kernels, in addition to the launch overhead.
+    constexpr double kStart = 8e-6;
     const auto elements = static_cast<double>(p.q.numel() + p.k.numel() + p.v.numel());
     choice.seconds += kStart + elements * kBytesOfElement / kBytesPerSecond +
                       estimated_seconds(p, device,
@@ -149,11 +152,11 @@ class Sm90F32Forward final : public Family {
                                          .block_m = v.tile.block_m(),
                                          .blocks = grid.total_tiles,
                                          .blocks_per_multiprocessor = 1,
-                                         .num_steps = choice.num_steps + 1});  // plus one for clearing the counters
+                                         .num_steps = choice.num_steps + 1});  // one more launch clears the counters
   }
 
   [[nodiscard]] std::vector<KernelSpec> kernels(const Variant& variant, const Arch& arch) const override {
-    // These kernels share code with families that support every option. That code requires the constants of all
+    // These kernels share code with families that support every option, and that code reads the constants of all
     // options.
     constexpr std::int32_t kAsked = option::kAll | option::kHugeTransform | option::kCustomScore | option::kRing;
     const auto v = variant.as<Sm90F32ForwardVariant>();
@@ -200,7 +203,7 @@ class Sm90F32Forward final : public Family {
 
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
-    if (p.q.numel() == 0) return;  // without elements there is no address for a tensor map
+    if (p.q.numel() == 0) return;  // a tensor without elements has no address for a tensor map
     const auto v = launch.choice.variant.as<Sm90F32ForwardVariant>();
     const Layout layout(p, v.tile);
     Sm90F32SplitArgs split = {
@@ -247,7 +250,7 @@ class Sm90F32Forward final : public Family {
       }
     }
     if (p.alibi_slopes && (p.mask || p.block_mask != nullptr) && std::max(p.head_dim, p.head_dim_v) > kNarrow) {
-      // Would spill registers.
+      // The kernel would spill registers.
       return core::Lack{nullptr, "alibi_slopes", "given", "none with a mask beyond head_dim 64"};
     }
     if (auto lack = length_lack(p, kMostLength)) return lack;

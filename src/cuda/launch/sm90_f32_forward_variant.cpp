@@ -1,4 +1,4 @@
-// Chooses sm90_f32_forward's tile.
+// Chooses the tile of sm90_f32_forward.
 #include "cuda/launch/sm90_f32_forward_variant.hpp"
 
 #include <algorithm>
@@ -7,10 +7,10 @@ namespace attend::cuda {
 
 Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low) {
   const bool is_narrow = std::max(facts.head_dim, facts.head_dim_v) <= 64;
-  const bool has_blocks = facts.has(option::kBlockMask);  // mask tiles have 64 keys
+  const bool has_blocks = facts.has(option::kBlockMask);  // a tile of a block mask has 64 keys
   const bool has_rules = facts.has_rules();
-  // Scores, p in two pieces, p v of one tile, and o use nearly all registers of a thread. Measurements:
-  // docs/hopper_forward.md.
+  // The scores, the two pieces of p, the product p v of one key tile, and o together need nearly all registers of a
+  // thread. Measurements: docs/hopper_forward.md.
   Sm90F32Tile tile = {.consumers = 2,
                       .block_n = 64,
                       .stages = 2,
@@ -18,7 +18,8 @@ Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low) {
                       .consumer_registers = 240,
                       .takes_turns = 1,
                       .schedule = Schedule::kDynamic};
-  if (is_narrow && !has_blocks) tile.block_n = 96;  // 128 keys would lose more of p v to truncation
+  // With 128 keys per tile, truncation in the tensor cores would reduce the accuracy of p v.
+  if (is_narrow && !has_blocks) tile.block_n = 96;
   if (!is_narrow && !has_rules && !has_blocks && !low) tile.block_n = 80;
   if (low || (has_blocks && !is_narrow)) {
     tile.consumers = 1;

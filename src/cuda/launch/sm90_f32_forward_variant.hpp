@@ -1,4 +1,4 @@
-// Compile-time facts of sm90_f32_forward's kernels, and the choice of the tile.
+// The compile-time parameters of the kernels of sm90_f32_forward, and the choice of the tile.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@ namespace attend::cuda {
 
 struct Sm90F32ForwardVariant : Facts {
   Sm90F32Tile tile = {};
-  /// Tile of the kernel for heads whose values need more than two float16 pieces.
+  /// Tile of the fallback kernel. It computes heads whose values cannot be represented by two float16 numbers each.
   SimtForwardTile wide = {};
-  /// Options of that kernel, which reads boolean masks directly.
+  /// Options of the fallback kernel. Unlike the main kernel, it reads boolean masks directly.
   std::int32_t wide_options = 0;
 
   [[nodiscard]] int smem_bytes() const { return tile.smem_bytes(head_dim, head_dim_v); }
 };
 
-/// The main kernel shares code with sm90_forward. Its Config therefore also has constants for features that this family
-/// does not support.
+/// The main kernel shares code with sm90_forward. Therefore its Config also contains constants for features that
+/// sm90_f32_forward does not support.
 inline constexpr Field<Sm90F32Tile> kSm90F32ForwardFields[] = {
     {nullptr, "kThreads", number<&Sm90F32Tile::threads>},
     {"consumers", "kConsumers", number<&Sm90F32Tile::consumers>},
@@ -34,7 +34,8 @@ inline constexpr Field<Sm90F32Tile> kSm90F32ForwardFields[] = {
 };
 static_assert(covers<Sm90F32Tile>(kSm90F32ForwardFields));
 
-/// @param low  use one consumer, for few rows
+/// Returns the tile of the main kernel.
+/// @param low  whether to use one consumer warpgroup, for few query rows
 [[nodiscard]] Sm90F32Tile sm90_f32_forward_tile(const Facts& facts, bool low);
 
 }  // namespace attend::cuda

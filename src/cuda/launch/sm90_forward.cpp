@@ -1,4 +1,5 @@
-// sm90_forward: float16 and bfloat16 forward with Hopper's warpgroup instructions, with all options.
+// The kernel family sm90_forward. It computes float16 and bfloat16 forward passes with Hopper's warpgroup
+// instructions and supports all options.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,19 +29,20 @@ double tflops_of(const Sm90ForwardVariant& v) {
   double rate = widest <= 64 ? 560 : widest <= 96 ? 600 : widest <= 128 ? 650 : 700;
   const ScoreModTraits score = v.score();
   if (score.transforms || score.drops || score.reads_memory()) rate *= 0.65;
-  const bool is_middle = widest <= 64 && v.tile.consumers == 2;  // slower than tiles of 192 rows
+  // A tile of 128 rows is slower than a tile of 192 rows.
+  const bool is_middle = widest <= 64 && v.tile.consumers == 2;
   return v.tile.consumers == 1 ? 0.55 * rate : is_middle ? 0.85 * rate : rate;
 }
 
-// Positions past the end in the last tile still fit in an int.
+// The last tile may extend past the end of a sequence. Its positions must still fit in an int.
 constexpr std::int64_t kMostLength = (std::int64_t{1} << 31) - 1024;
-constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the device counts tiles in 32 bits
+constexpr std::int64_t kMostTiles = (std::int64_t{1} << 31) - 1;  // the kernel counts tiles in 32 bits
 
-/// The kernel treats all masks as block masks.
+/// The kernel supports only block masks, so a boolean mask is converted to lists.
 Sm90MaskLists mask_lists_of(const Sm90ForwardVariant& v) {
   return {.by_rows_rows = v.tile.block_m(), .by_rows_keys = v.tile.block_n};
 }
-/// Returns the number of steps before the main kernel.
+/// Returns the number of kernels that run before the main kernel.
 std::size_t steps_before(const Sm90ForwardVariant& v) {
   return v.lists_from_mask != 0 ? mask_lists_of(v).num_steps() : 0;
 }
@@ -62,7 +64,7 @@ class Sm90Forward final : public Family {
 
   [[nodiscard]] Choice choose(const Problem& p, const DeviceInfo& device) const override {
     Facts facts = facts_of(p, true);
-    facts.aligned = 1;  // required by lack_of_its_own()
+    facts.aligned = 1;  // lack_of_its_own() refuses unaligned tensors
     facts.see_mask_as_blocks();
     const bool bias_tiles = sm90_takes_bias_tiles(facts) && !bias_map_lack(p);
     const Sm90ForwardVariant tall = sm90_forward_tall(facts, p.max_seqlen_k, bias_tiles);
@@ -128,7 +130,7 @@ class Sm90Forward final : public Family {
 
   void launch(const Launch& launch) const override {
     const Problem& p = launch.problem;
-    if (p.q.numel() == 0) return;  // without elements there is no address for a tensor map
+    if (p.q.numel() == 0) return;  // a tensor without elements has no address for a tensor map
     const auto v = launch.choice.variant.as<Sm90ForwardVariant>();
     const std::size_t step = steps_before(v);
     const std::int64_t splits = v.splits_keys != 0 ? splits_of(p, v, launch.choice) : 1;
@@ -137,7 +139,7 @@ class Sm90Forward final : public Family {
         .q_map = row_map(p.q, v.tile.block_m(), p.q.data),
         .k_map = row_map(p.k, v.tile.block_n, p.q.data),
         .v_map = row_map(p.v, v.tile.block_n, p.q.data),
-        // o_map is unused when adding to outputs.
+        // A kernel that adds to existing outputs does not use o_map, so any valid map will do.
         .o_map = row_map(p.adds_to_outputs() ? p.q : p.o, kSm90ConsumerRows, p.q.data),
         .terms_map = v.bias_tiles != 0 ? row_map(stored_bias(p), v.tile.block_m(), p.q.data) : TensorMapArg{},
         .next_tile = launch.region<uint32>(0),
@@ -171,7 +173,7 @@ class Sm90Forward final : public Family {
   [[nodiscard]] std::optional<core::Lack> lack_of_its_own(const Problem& p,
                                                           const DeviceInfo& /*device*/) const override {
     if (auto lack = head_dim_lack(p, {}, kSm90LargestHeadDim, true)) return lack;
-    // o is stored in units of 16 bytes.
+    // TMA stores o in units of 16 bytes.
     for (const auto& [tensor, head_dim] : {std::pair{"q", p.head_dim}, {"v", p.head_dim_v}}) {
       if (head_dim % 8 != 0) return core::Lack{tensor, "head_dim", head_dim, "multiples of 8"};
     }
@@ -201,16 +203,17 @@ class Sm90Forward final : public Family {
 
   static std::int64_t rows_of(const Problem& p) { return p.q.shape[0] * p.num_heads_q * p.max_seqlen_q; }
 
-  /// Returns whether splitting keys can be faster. It can if each multiprocessor has one tile, or two tiles with many
-  /// multiprocessors idle during the second.
+  /// Returns whether splitting the keys may be faster. Splitting may be faster if each multiprocessor processes only
+  /// one tile. It may also be faster with two tiles per multiprocessor, if many multiprocessors are idle during the
+  /// second tile.
   static bool is_worth_splitting(const Problem& p, const Sm90ForwardVariant& v, const DeviceInfo& device) {
     constexpr std::int64_t kFewWaves = 2;
     const Sm90ForwardGrid grid = grid_of(p, v, device.num_multiprocessors);
     return v.tile.consumers > 0 && sm90_forward_can_split(p) && p.q.numel() > 0 &&
            grid.total_tiles < kFewWaves * device.num_multiprocessors && most_splits(p, v) > 1;
   }
-  /// Returns the largest number of splits. Each part has at least a few key tiles, because its first and last tiles are
-  /// slower.
+  /// Returns the largest number of parts into which the keys may be split. Each part has at least four key tiles,
+  /// because the first and the last key tile of a part take longer.
   static std::int64_t most_splits(const Problem& p, const Sm90ForwardVariant& v) {
     constexpr std::int64_t kLeastTiles = 4;
     return std::min(kSm90MostSplits, num_tiles(p.max_seqlen_k, v.tile.block_n) / kLeastTiles);
@@ -223,13 +226,13 @@ class Sm90Forward final : public Family {
     }
     return best;
   }
-  /// Returns the number of splits of the choice.
+  /// Returns the number of parts into which the keys are split in this choice.
   static std::int64_t splits_of(const Problem& p, const Sm90ForwardVariant& v, const Choice& choice) {
     const Sm90ForwardGrid grid = grid_of(p, v, 1);
     return grid.total_tiles == 0 ? 1 : choice.steps[steps_before(v)].blocks / grid.total_tiles;
   }
 
-  /// Returns the estimated time without the steps that build mask lists.
+  /// Returns the estimated time in seconds. It excludes the kernels that build mask lists.
   static double seconds(const Problem& p, const Sm90ForwardVariant& v, const Sm90ForwardGrid& grid, std::int64_t splits,
                         const DeviceInfo& device) {
     const std::int64_t blocks = splits * grid.total_tiles;
@@ -241,8 +244,9 @@ class Sm90Forward final : public Family {
                                       .num_steps = v.splits_keys != 0 ? std::size_t{2} : std::size_t{1},
                                       .has_whole_waves = true});
     if (v.splits_keys != 0) {
-      constexpr double kSecondsOfBlock = 2e-6;  // time of a block before its first product and after its last
-      constexpr double kPartsPerSecond = 2e12;  // bytes per second for writing and reading the parts
+      // Time of a block before its first matrix product and after its last one.
+      constexpr double kSecondsOfBlock = 2e-6;
+      constexpr double kPartsPerSecond = 2e12;  // bytes per second for writing and reading the results of the parts
       const double waves = std::ceil(static_cast<double>(blocks) / device.num_multiprocessors);
       found += waves * kSecondsOfBlock + static_cast<double>(2 * sm90_forward_split_bytes(p, splits)) / kPartsPerSecond;
     }

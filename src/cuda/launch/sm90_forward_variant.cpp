@@ -1,4 +1,4 @@
-// Chooses sm90_forward's tile.
+// Chooses the tile of sm90_forward.
 #include "cuda/launch/sm90_forward_variant.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace attend::cuda {
 namespace {
 
-/// The members in which tiles differ. All other members follow from the number of consumers.
+/// The members in which tiles differ. All other members depend only on the number of consumer warpgroups.
 struct Shape {
   int consumers = 2;
   int block_n = 64;
@@ -21,7 +21,7 @@ struct Shape {
 
 Sm90ForwardVariant with(const Facts& facts, const Shape& shape) {
   Sm90ForwardVariant v = {facts};
-  // Registers per thread: the 64 K registers of a multiprocessor, divided among the warpgroups.
+  // A multiprocessor has 65536 registers. They are divided among the warpgroups; the numbers are registers per thread.
   v.tile = {.consumers = shape.consumers,
             .block_n = shape.block_n,
             .stages = shape.stages,
@@ -37,8 +37,8 @@ Sm90ForwardVariant with(const Facts& facts, const Shape& shape) {
   return v;
 }
 
-/// Returns whether the kernel has both dropout and a block mask. Each keeps bit words in addition to the scores. Tiles
-/// that leave the fewest registers then spill.
+/// Returns whether both dropout and a block mask are active. Each option needs registers for words of bits, in addition
+/// to the registers for scores. The tiles with the fewest free registers would then spill.
 bool drops_beside_a_mask(const Facts& facts) {
   return facts.has(option::kBlockMask) && facts.score().drops;
 }
@@ -48,7 +48,8 @@ bool drops_beside_a_mask(const Facts& facts) {
 bool sm90_takes_bias_tiles(const Facts& facts) {
   const ScoreModTraits score = facts.score();
   return score.adds_from_memory && !score.drops && !score.transforms && !score.adds_by_position &&
-         element_info(facts.bias).bytes == element_info(ElementType::kF16).bytes;  // element size of the bias tiles
+         // The bias tiles in shared memory have 16-bit elements.
+         element_info(facts.bias).bytes == element_info(ElementType::kF16).bytes;
 }
 
 Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles) {
@@ -59,7 +60,7 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
     v.bias_tiles = 1;
     return v;
   }
-  if (facts.score().adds_from_memory) return with(facts, {});  // reading a term for each score needs registers
+  if (facts.score().adds_from_memory) return with(facts, {});  // reading a bias value for each score needs registers
   const bool several = facts.score().drops && facts.score().adds_by_position;
   const bool is_crowded = drops_beside_a_mask(facts);
   if (widest <= 64 && !several && !is_crowded && !facts.has(option::kVarlen)) {
@@ -75,7 +76,7 @@ Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, 
   if (widest <= 192 && facts.head_dim_v <= 128 && facts.loop_options() == 0) {
     return with(facts, {.block_n = 128, .overlaps = true, .speculates = true});
   }
-  if (widest <= 192 && facts.has(option::kBlockMask)) return with(facts, {});  // mask tiles have 64 keys
+  if (widest <= 192 && facts.has(option::kBlockMask)) return with(facts, {});  // a tile of a block mask has 64 keys
   if (widest <= 192) return with(facts, {.block_n = 112, .overlaps = plain});
   return with(facts, {.block_n = plain ? 80 : 64, .overlaps = plain});
 }
@@ -100,7 +101,8 @@ Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity
   const int box_rows = sm90_forward_box_rows(v, page_size);
   v.has_boxes = box_rows > 0 ? 1 : 0;
   v.key_loaders = box_rows == v.tile.block_n ? 1 : sm90_cached_loaders(v.tile.block_n);
-  // Loading warps look up pages. Without boxes they also compute addresses.
+  // The warps that load keys also look up pages in the page table. If TMA does not load the keys, these warps also
+  // compute addresses.
   const int taken = v.has_boxes != 0 ? 8 : 16;
   v.tile.producer_registers += taken * v.tile.consumers;
   v.tile.consumer_registers -= taken;
@@ -118,8 +120,8 @@ KernelSpec sm90_forward_spec(const Sm90ForwardVariant& v, std::int32_t taken, co
 }
 
 Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k) {
-  // Without a mask, all tiles take equal time. With few keys, a tile counter costs more than the balance it brings.
-  // With many keys, blocks drift apart, so the first free block should take the next tile.
+  // Without a mask, all tiles take the same time. With few keys, a counter of tiles then costs more time than it saves.
+  // With many keys, some blocks fall behind, so the first free block should process the next tile.
   constexpr std::int64_t kFewKeys = 4096;
   const bool is_even =
       facts.mask == MaskKind::kFull && !facts.has(option::kVarlen | option::kBlockMask) && seqlen_k <= kFewKeys;

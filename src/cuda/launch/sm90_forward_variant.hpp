@@ -1,4 +1,4 @@
-// Compile-time facts of sm90_forward's kernel, and the choice of its tile.
+// The compile-time parameters of the kernel of sm90_forward, and the choice of its tile.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,16 @@ namespace attend::cuda {
 
 struct Sm90ForwardVariant : Facts {
   Sm90ForwardTile tile = {};
-  /// Sums over very many keys are accumulated in pieces: kernels/sm90/sm90_long_sum.cuh.
+  /// Whether o is accumulated in several partial sums, because there are very many keys:
+  /// kernels/sm90/sm90_long_sum.cuh.
   std::int32_t puts_aside = 0;
-  std::int32_t bias_tiles = 0;  ///< the copy engine loads the bias
-  /// Several blocks share the keys of a row, and a merge follows: sm90_forward_split.hpp.
+  std::int32_t bias_tiles = 0;  ///< whether TMA loads tiles of the bias
+  /// Whether several blocks share the keys of a row. A merge kernel then follows: sm90_forward_split.hpp.
   std::int32_t splits_keys = 0;
-  std::int32_t is_cached = 0;    ///< keys are in a cache: kernels/sm90/sm90_cached_args.cuh
-  std::int32_t has_boxes = 0;    ///< is_cached: the copy engine loads keys
-  std::int32_t key_loaders = 0;  ///< is_cached: number of warps that load keys
+  std::int32_t is_cached = 0;  ///< whether the keys are in a key-value cache: kernels/sm90/sm90_cached_args.cuh
+  /// If is_cached: whether TMA loads the keys in boxes; a box is a group of adjacent keys that one copy loads.
+  std::int32_t has_boxes = 0;
+  std::int32_t key_loaders = 0;  ///< if is_cached: number of warps that load keys
 
   [[nodiscard]] int smem_bytes() const {
     return sm90_forward_smem_bytes(tile.consumers, tile.block_n, tile.stages, tile.q_buffers, head_dim, head_dim_v,
@@ -51,34 +53,39 @@ inline constexpr Field<Sm90ForwardVariant> kSm90ForwardFields[] = {
 };
 static_assert(covers<Sm90ForwardVariant>(kSm90ForwardFields));
 
-/// Largest head_dim that supports a bias without register spills.
+/// Largest head_dim at which a bias causes no register spills.
 constexpr int kSm90MostHeadDimWithBias = 192;
 
-/// Returns whether the copy engine can load the bias, provided that its tensor map is possible (bias_map_lack()).
+/// Returns whether TMA can load tiles of the bias. The caller must also check that the bias can have a tensor map
+/// (bias_map_lack()).
 [[nodiscard]] bool sm90_takes_bias_tiles(const Facts& facts);
 
-/// Returns the tallest row tile for which registers suffice. Measurements: docs/hopper_forward.md.
-/// @param bias_tiles  the copy engine loads the bias
+/// Returns the variant with the most query rows per tile for which registers suffice. Measurements:
+/// docs/hopper_forward.md.
+/// @param bias_tiles  whether TMA loads tiles of the bias
 [[nodiscard]] Sm90ForwardVariant sm90_forward_tall(const Facts& facts, std::int64_t seqlen_k, bool bias_tiles);
 
-/// Returns the variant for a cache, independent of the number and the lengths of sequences. The order of sums depends
-/// only on the facts.
-/// @param page_size  keys per page; 0 if all keys are contiguous
+/// Returns the variant for a key-value cache. It does not depend on the number or the lengths of the sequences, so a
+/// sequence has bit-identical results in any batch.
+/// @param page_size  number of keys per page; 0 if all keys of a sequence are contiguous
 [[nodiscard]] Sm90ForwardVariant sm90_forward_cached(const Facts& facts, std::int64_t capacity, std::int64_t page_size);
 
-/// Returns the rows of a key box for a cached variant, or 0 if keys are not loaded in boxes.
+/// Returns the number of keys that one TMA copy loads for a variant with a cache. Returns 0 if TMA does not load the
+/// keys.
 [[nodiscard]] int sm90_forward_box_rows(const Sm90ForwardVariant& variant, std::int64_t page_size);
 
-/// Returns the spec of the kernel, for the family or for a cache.
+/// Returns the spec of the kernel.
+/// @param taken  options that the kernel supports
 [[nodiscard]] KernelSpec sm90_forward_spec(const Sm90ForwardVariant& variant, std::int32_t taken, const char* arch);
 
-/// Returns a tile with two consumers if the tall tile has three, for row counts that 192 divides badly.
+/// Returns a variant with two consumer warpgroups if `tall` has three; otherwise nothing. It leaves fewer padding rows
+/// if the number of query rows is not close to a multiple of 192.
 [[nodiscard]] std::optional<Sm90ForwardVariant> sm90_forward_middle(const Facts& facts, const Sm90ForwardVariant& tall);
 
-/// Returns a tile with one consumer, for heads with few rows.
+/// Returns a variant with one consumer warpgroup, for heads with few query rows.
 [[nodiscard]] Sm90ForwardVariant sm90_forward_low(const Facts& facts, bool bias_tiles);
 
-/// Returns how blocks are assigned to tiles.
+/// Returns how tiles are assigned to blocks.
 [[nodiscard]] Schedule sm90_forward_schedule(const Facts& facts, std::int64_t seqlen_k);
 
 }  // namespace attend::cuda

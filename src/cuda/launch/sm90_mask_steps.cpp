@@ -25,7 +25,7 @@ KernelSpec spec_of(const Arch& arch, const char* function, const char* source, i
           .arch = arch.target};
 }
 
-/// Returns whether all matrices along a dimension of the mask are identical.
+/// Returns whether the mask is the same for all indices of dimension `dim`.
 bool is_broadcast(const Tensor& mask, std::size_t dim) {
   return mask.shape[dim] == 1 || mask.stride[dim] == 0;
 }
@@ -172,7 +172,9 @@ std::vector<Sm90MaskArgs> Sm90MaskSteps::args(std::byte* memory) const {
                        .mask_rows = static_cast<int>(mask_rows_),
                        .is_persistent = lists_.is_persistent ? 1 : 0};
   if (p.block_mask != nullptr) args.other = block_mask_args(*p.block_mask, p.q.device.index, kMaskTile, kMaskTile);
-  std::vector<Sm90MaskArgs> all(lists_.has_order ? 2 : 1, args);  // arguments of the tile step and of the order step
+  // The first element is for the kernel that reads the mask. If additions are ordered, the second one is for the kernel
+  // that determines their order.
+  std::vector<Sm90MaskArgs> all(lists_.has_order ? 2 : 1, args);
   for (const Part* part : {&by_keys_, &by_rows_}) {
     if (!part->exists()) continue;
     args.shape = part->shape;

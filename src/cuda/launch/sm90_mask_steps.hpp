@@ -1,5 +1,5 @@
-// The first steps of an sm90 launch with a boolean mask. They convert the mask to tile lists in the format of block
-// masks, so that the kernels after them handle block masks only.
+// The kernels that run first in an sm90 launch with a boolean mask. They convert the mask to lists of visible tiles, in
+// the format of a block mask. The main kernels therefore support only block masks.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +15,54 @@
 
 namespace attend::cuda {
 
-/// Mask lists in the form of kernel arguments.
+/// The tile lists as kernel arguments.
 struct Sm90MaskListArgs {
   BlockMaskArgs by_keys = {}, by_rows = {};
 };
 
-/// Describes the lists that the kernels of a launch walk.
+/// Describes which tile lists the kernels of a launch read, and the tile sizes of the lists.
 struct Sm90MaskLists {
-  int by_rows_rows = 0, by_rows_keys = 0;  ///< tile size for BlockMaskLists::of(); 0: no lists
-  int by_keys_keys = 0;                    ///< block size for BlockMaskLists::by_keys(); 0: no lists
-  bool has_order = false;                  ///< by keys: additions have a fixed order
-  bool is_persistent = false;              ///< by keys: the kernel is persistent
+  /// Rows and keys of a tile in the lists by rows (BlockMaskLists::of()); 0 if the kernels read no such lists.
+  int by_rows_rows = 0, by_rows_keys = 0;
+  /// Keys of a block in the lists by keys (BlockMaskLists::by_keys()); 0 if the kernels read no such lists.
+  int by_keys_keys = 0;
+  bool has_order = false;      ///< lists by keys: whether additions to dq have a fixed order
+  bool is_persistent = false;  ///< lists by keys: whether the kernel is persistent
 
   [[nodiscard]] std::size_t num_steps() const {
     return 1 + static_cast<std::size_t>(has_order) + static_cast<std::size_t>(by_keys_keys > 0) +
            static_cast<std::size_t>(by_rows_rows > 0);
   }
-  /// Appends the specs of the steps. Call it before the family appends its specs.
+  /// Appends the specs of the kernels that make the lists. The family must call this function before it appends its
+  /// specs.
   void add_specs(const Arch& arch, std::vector<KernelSpec>& specs) const;
-  /// Returns the lists for a launch. With a boolean mask, runs the first steps of the launch, which write the lists to
-  /// `memory`. With a block mask alone, returns the lists that the mask caches. Without a mask, returns no lists.
-  /// `memory` needs Sm90MaskSteps::bytes() bytes.
+  /// Returns the lists for a launch. With a boolean mask, launches the kernels that write the lists to `memory`, which
+  /// must have Sm90MaskSteps::bytes() bytes. With only a block mask, returns the lists that are cached in the mask.
+  /// Without a mask, returns no lists.
   [[nodiscard]] Sm90MaskListArgs args(const Launch& launch, std::byte* memory) const;
 };
 
-/// The steps for one problem that has a boolean mask.
+/// The kernels that make the lists for one problem with a boolean mask.
 class Sm90MaskSteps {
  public:
   Sm90MaskSteps(const core::Problem& p, const Sm90MaskLists& lists);
 
-  /// Appends the grids of the steps. Call it before the family appends its grids.
+  /// Appends the grids of these kernels. The family must call this function before it appends its grids.
   void add_steps(Choice& choice) const;
-  /// Returns the time for reading the mask, without launch overhead.
+  /// Returns the estimated time in seconds for reading the mask, without launch overhead.
   [[nodiscard]] double seconds(const DeviceInfo& device) const;
-  /// Returns the bytes of scratch memory. The memory need not be zeroed.
+  /// Returns the size of the scratch memory in bytes. The memory need not be zeroed.
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-  /// Refuses masks with more list entries than an int can count.
+  /// Refuses a mask whose lists would have more than 2^31 - 1 entries.
   [[nodiscard]] std::optional<core::Lack> lack() const;
 
-  /// args() returns the arguments of the steps, in order. lists() returns the lists that they write.
+  /// Returns the arguments of the kernels, in launch order.
   [[nodiscard]] std::vector<Sm90MaskArgs> args(std::byte* memory) const;
+  /// Returns the addresses of the lists that the kernels write.
   [[nodiscard]] Sm90MaskListArgs lists(std::byte* memory) const;
 
  private:
-  /// The lists of one shape and their offsets in the memory.
+  /// The lists for one tile size, and their offsets in the scratch memory.
   struct Part {
     MaskListShape shape = {};  ///< heads = 0: no lists
     std::int64_t lists = 0;    ///< number of lists per group of heads that share lists
@@ -75,7 +79,7 @@ class Sm90MaskSteps {
 
   const core::Problem& problem_;
   Sm90MaskLists lists_;
-  std::int64_t sequences_, num_heads_;  ///< of the mask; 1 if all are identical
+  std::int64_t sequences_, num_heads_;  ///< sequences and heads of the mask; 1 if they share the mask
   std::int64_t tile_rows_, tile_columns_, mask_rows_;
   std::int64_t bytes_ = 0;
   std::int64_t kinds_at_ = 0, turns_at_ = 0, patterns_at_ = 0, patterns_by_key_at_ = 0;

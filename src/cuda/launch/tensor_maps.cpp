@@ -14,8 +14,9 @@
 namespace attend::cuda {
 namespace {
 
-constexpr std::int64_t kMultiple = 16;                       // bytes
-constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // in bytes, the limit of cuTensorMapEncodeTiled
+// In bytes; addresses and strides must be multiples of this.
+constexpr std::int64_t kMultiple = 16;
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // in bytes; this is the limit of cuTensorMapEncodeTiled
 
 static_assert(kPanelBytes == kSwizzleBytes);
 
@@ -48,8 +49,8 @@ struct MapSource {
   [[nodiscard]] std::uint64_t size(std::size_t dim) const {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(1, t.shape[dim]));
   }
-  /// Returns the stride in bytes. The stride of a dimension with one element, or of a tensor without elements, is never
-  /// used. Any legal value can replace it.
+  /// Returns the stride in bytes. If the dimension has one element or the tensor has no elements, the stride is never
+  /// used, and any legal value is returned.
   [[nodiscard]] std::uint64_t stride(std::size_t dim) const {
     if (t.shape[dim] <= 1 || t.numel() == 0) return kPanelBytes;
     return static_cast<std::uint64_t>(t.stride[dim] * dtype_bytes(t.dtype));

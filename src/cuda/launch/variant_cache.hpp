@@ -1,4 +1,4 @@
-// A cache of values that are created once per variant of a family.
+// A cache whose values are created once for each variant of a kernel family.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,14 @@
 
 namespace attend::cuda {
 
-/// A cache keyed by family, device and variant. A lookup allocates nothing, because every call does one. Thread-safe.
+/// A cache whose key is a family, a device and a variant. Looking up a value allocates no memory, because every call of
+/// the library looks up a value. Thread-safe.
 template <class Value>
 class VariantCache {
  public:
-  /// Returns the value of the key and calls `make` if there is none. If two threads create the value at the same time,
-  /// one result is kept. An exception from `make` is propagated and not cached. References stay valid until the cache
-  /// is destroyed.
+  /// Returns the value for the key. If there is none, calls `make` and stores its result. If two threads create the
+  /// same value at the same time, the first stored result is kept. An exception from `make` is propagated to the
+  /// caller, and nothing is stored. References stay valid until the cache is destroyed.
   template <class Make>
   const Value& get(const Family* family, int device, const Variant& variant, const Make& make) {
     const Key key = {family, device, variant};

@@ -7,7 +7,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Returns the extents that are stored in memory. Broadcast dimensions (stride 0) have extent 1.
+/// Returns the shape of the tensor in memory: a broadcast dimension, which has stride 0, has extent 1.
 Shape own_extents(const Tensor& t) {
   Shape extents = t.shape;
   for (std::size_t d = 0; d < extents.size(); ++d) {
@@ -22,7 +22,7 @@ std::size_t bytes_of(const Tensor& t, const Shape& extents) {
   return bytes;
 }
 
-/// Returns the elements in row-major order.
+/// Returns a copy of the elements in row-major order.
 std::vector<std::byte> packed(const Tensor& t, const Shape& extents) {
   const std::size_t size = dtype_bytes(t.dtype);
   std::vector<std::byte> bytes(bytes_of(t, extents));

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostKept = 4;
 
-/// Page-locked pieces that are not in use.
+/// The page-locked buffers that are not in use.
 struct Kept {
   std::mutex mutex;
   std::vector<std::byte*> pieces;
@@ -22,7 +22,7 @@ Kept& kept() {
   return *all;
 }
 
-/// Returns a page-locked piece, or nullptr if the system provides none. The caller then uses ordinary memory.
+/// Returns a page-locked buffer, or nullptr if the system cannot lock more pages. The caller then uses ordinary memory.
 std::byte* take_piece() {
   {
     const std::lock_guard lock(kept().mutex);
@@ -32,9 +32,9 @@ std::byte* take_piece() {
       return piece;
     }
   }
-  constexpr unsigned kPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: for all contexts
+  constexpr unsigned kPortable = 1;  // CU_MEMHOSTALLOC_PORTABLE: all contexts can use the buffer
   void* piece = nullptr;
-  const RelaxedCapture relaxed;  // an allocation would otherwise end a capture by another thread
+  const RelaxedCapture relaxed;  // otherwise this allocation would end a capture by another thread
   return driver().host_alloc(&piece, kPieceBytes, kPortable) == 0 ? static_cast<std::byte*>(piece) : nullptr;
 }
 

@@ -1,4 +1,4 @@
-// Host memory that receives copies from a GPU.
+// Host memory into which results are copied from a GPU.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,16 @@
 
 namespace attend::cuda {
 
-/// Host memory that is released in the destructor. Up to the size that most masks need, it is page-locked, so copies
-/// into it are asynchronous and need no intermediate buffer. A few page-locked pieces are kept for later calls. Larger
-/// memory is ordinary, and so is all memory if the system cannot lock more pages.
+/// Host memory that the destructor releases. Small memory is page-locked, so that copies from the GPU are asynchronous
+/// and need no intermediate buffer. The size limit suffices for most masks. A few page-locked buffers are kept for
+/// later calls. Larger memory is ordinary host memory. If the system cannot lock more pages, small memory is ordinary
+/// too.
 class HostStaging {
  public:
   HostStaging() = default;
-  /// A context must be current.
+  /// Allocates `bytes` bytes. A context must be current.
   explicit HostStaging(std::size_t bytes);
-  /// No copy into the memory may be pending.
+  /// Releases the memory. No copy into the memory may be pending.
   ~HostStaging();
   HostStaging(HostStaging&& other) noexcept
       : locked_(std::exchange(other.locked_, nullptr)), ordinary_(std::move(other.ordinary_)) {}

@@ -28,9 +28,11 @@ static_assert(kMakerTile == core::kMaskTile && sizeof(core::TilePattern) == kLen
 static_assert(sizeof(core::SeenTiles) == sizeof(MadeEntry));
 
 constexpr int kWarpsOfBlock = kMakerThreads / 32;
-constexpr int kBlocksOfMultiprocessor = 4;        // blocks per multiprocessor for mask_patterns
-constexpr std::int64_t kMostRuns = 1 << 20;       // most runs of a capture with bounds: 24 MiB
-constexpr std::int64_t kEntriesCopiedOfRow = 16;  // entries per row to copy before the number of entries is known
+constexpr int kBlocksOfMultiprocessor = 4;  // resident blocks per multiprocessor of the kernel mask_patterns
+// Largest number of runs of a capture for which bounds are computed; they need 24 MiB.
+constexpr std::int64_t kMostRuns = 1 << 20;
+// Number of entries per row that are copied before the actual number is known.
+constexpr std::int64_t kEntriesCopiedOfRow = 16;
 
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
   return (value + divisor - 1) / divisor;
@@ -40,22 +42,23 @@ std::int64_t num_rows(const BlockTiles& tiles) {
   return tiles.batch * tiles.num_heads * tiles.tile_rows();
 }
 
-/// Room for results.
+/// Number of patterns (`places`) and of entries for which memory is allocated.
 struct Capacity {
   std::int64_t places, entries;
 };
 
-/// Returns the room for the first attempt. Most masks have few patterns and a few runs per row.
+/// Returns the capacity for the first attempt. It suffices for most masks, which have few patterns and few entries per
+/// row.
 Capacity first_capacity(const BlockTiles& tiles, std::int64_t warps) {
   constexpr std::int64_t kPatterns = 8192, kEntriesOfRow = 32, kEntries = 65536;
   const std::int64_t all = num_rows(tiles) * tiles.tile_columns();
   return {std::min(all, kPatterns + warps), std::min(all, kEntriesOfRow * num_rows(tiles) + kEntries)};
 }
 
-/// Layout of several arrays in one piece of memory.
+/// Layout of several arrays in one allocation.
 class Places {
  public:
-  /// Adds an array of `count` elements T and returns its offset.
+  /// Adds an array of `count` elements of type T and returns its offset in bytes.
   template <class T>
   std::size_t add(std::int64_t count) {
     const std::size_t at = bytes_;
@@ -74,7 +77,7 @@ T* at(const Scratch& memory, std::size_t offset) {
   return reinterpret_cast<T*>(memory.data() + offset);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// One attempt to make the mask with a given capacity.
+/// One attempt to build the mask with memory for a given number of patterns and entries.
 class Attempt {
  public:
   Attempt(const std::vector<core::MaskCapture>& captures, const BlockTiles& tiles, const Capacity& capacity,
@@ -98,8 +101,8 @@ class Attempt {
     const std::size_t numbers = places.add<int>(capacity.places);
     patterns_ = places.add<core::TilePattern>(capacity.places);
     const std::size_t table = places.add<uint64>(args_.table_slots);
-    // The arrays from here on are copied to the host together. The arrays from `table` to the end of this one are
-    // zeroed.
+    // One copy to the host transfers counts_ and all arrays after it. All bytes from `table` to the end of counts_ are
+    // set to 0 before the kernels use them.
     counts_ = places.add<MakerCounts>(1);
     first_ = places.add<core::TilePattern>(kFirstPatterns);
     rows_ = places.add<MadeRow>(rows);
@@ -128,7 +131,8 @@ class Attempt {
       kernels[static_cast<std::size_t>(step)]->launch({.x = static_cast<unsigned>(blocks)}, &args_, stream_);
     };
     if (num_runs_ > 0) {
-      run(MakerStep::kRanges, ceil_div(num_runs_, kWarpsOfBlock));  // this step also clears the memory
+      // The kernel of this step also sets the memory to 0.
+      run(MakerStep::kRanges, ceil_div(num_runs_, kWarpsOfBlock));
     } else {
       clear(memory_->data() + cleared_.begin, cleared_.bytes, stream_, "making a block mask");
     }
@@ -137,7 +141,8 @@ class Attempt {
     run(MakerStep::kRows, num_rows(tiles_));
   }
 
-  /// Starts copying the results that suffice for most masks: counts, the first patterns, rows and the first entries.
+  /// Starts copying the results that suffice for most masks: the counts, the first patterns, the rows and the first
+  /// entries.
   void begin_copy() {
     const std::int64_t entries = std::min<std::int64_t>(args_.most_entries, kEntriesCopiedOfRow * num_rows(tiles_));
     const std::size_t bytes = entries_ - counts_ + static_cast<std::size_t>(entries) * sizeof(MadeEntry);
@@ -146,11 +151,11 @@ class Attempt {
     copy(head_.data(), counts_, bytes);
   }
 
-  /// Returns the counts. Valid after waiting for the stream.
+  /// Returns the numbers of patterns and entries. The caller must have waited for the stream after begin_copy().
   [[nodiscard]] MakerCounts counts() const { return read<MakerCounts>(0, 1).front(); }
 
-  /// Starts copying the remaining entries and patterns. Returns whether there are any; the caller must then wait for
-  /// the stream.
+  /// Starts copying the entries and patterns that begin_copy() has not copied. Returns whether there are any. If so,
+  /// the caller must wait for the stream.
   [[nodiscard]] bool begin_rest() {
     const MakerCounts found = counts();
     found_entries_ = read<core::SeenTiles>(entries_ - counts_, std::min<std::int64_t>(num_copied_, found.entries));
@@ -159,7 +164,7 @@ class Attempt {
     return copy_rest(found_patterns_, found.patterns, patterns_) || has_entries;
   }
 
-  /// Fills the tiles. All entries and patterns must have been copied.
+  /// Fills `tiles` with the results. All entries and patterns must have been copied to the host.
   void fill(BlockTiles& tiles) {
     tiles.seen.reserve(found_entries_.size());
     for (const MadeRow& row : read<MadeRow>(rows_ - counts_, num_rows(tiles))) {
@@ -175,7 +180,8 @@ class Attempt {
     std::size_t begin = 0, bytes = 0;
   };
 
-  /// Sets the arguments of a capture and returns the number of its runs that need bounds.
+  /// Sets the arguments of a capture. Returns the number of its runs (groups of adjacent elements) whose bounds must be
+  /// computed.
   std::int64_t set_capture(std::size_t n, const core::MaskCapture& capture) {
     args_.captured[n] = captured_tensor(capture.tensor);
     CaptureRanges& ranges = args_.ranges[n];
@@ -185,7 +191,7 @@ class Attempt {
     std::int64_t rows = 1;
     const std::int64_t runs = ceil_div(capture.tensor.shape[last], kCaptureRun);
     for (std::size_t d = 0; d < last && rows <= kMostRuns; ++d) rows *= capture.tensor.shape[d];
-    // The table would be too large. Without it, the elements count as unbounded.
+    // The table of bounds would be too large. Without the table, the kernels assume no bounds for the elements.
     if (rows > kMostRuns || runs > kMostRuns / rows) return 0;
     ranges.rows = rows;
     ranges.runs = runs;
@@ -198,7 +204,7 @@ class Attempt {
     check_call(driver().copy_to_host(to, memory_->data() + offset, bytes, stream_), "cuMemcpyDtoHAsync",
                "reading a block mask");
   }
-  /// Resizes `all` to `count` elements and starts copying the new ones. Returns whether there are any.
+  /// Resizes `all` to `count` elements and starts copying the new elements. Returns whether there are new elements.
   template <class T>
   bool copy_rest(std::vector<T>& all, int count, std::size_t offset) {
     const std::size_t bytes = all.size() * sizeof(T);
@@ -219,10 +225,10 @@ class Attempt {
   MaskMakerArgs args_;
   const BlockTiles& tiles_;
   std::optional<Scratch> memory_;
-  std::size_t patterns_ = 0, counts_ = 0, first_ = 0, rows_ = 0, entries_ = 0;  // offsets
+  std::size_t patterns_ = 0, counts_ = 0, first_ = 0, rows_ = 0, entries_ = 0;  // offsets in bytes
   Bytes cleared_;
   std::int64_t num_runs_ = 0, num_copied_ = 0;
-  HostStaging head_;  // host copy of the memory from counts_ on
+  HostStaging head_;  // host copy of the arrays that begin_copy() copies; it starts with counts_
   std::vector<core::SeenTiles> found_entries_;
   std::vector<core::TilePattern> found_patterns_;
 };
@@ -248,8 +254,9 @@ void wait_here(StreamHandle stream, std::optional<Event>& start, double* millise
   start->record(stream);
 }
 
-/// Returns the capacity for the next attempt. If places were missing, the required number is unknown, but it is at most
-/// the number of undecided tiles.
+/// Returns the capacity for the next attempt. If there was too little memory for patterns, the required number is
+/// unknown, but it is at most the number of undecided tiles. A tile is undecided if bounds alone do not show whether it
+/// is fully visible or fully hidden.
 Capacity larger(const Capacity& former, const MakerCounts& found) {
   constexpr std::int64_t kFactor = 16;
   Capacity next = former;

@@ -9,7 +9,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Key of a kernel. A 128-bit hash represents its text.
+/// Key of a kernel in the cache. The 128-bit hash represents the source text of the mask function.
 struct Variant {
   Digest text;
   std::uint64_t step;
@@ -39,7 +39,8 @@ MaskKernels::MaskKernels(const core::MaskProgram& program, const std::vector<cor
       has_bounds_(std::any_of(captures.begin(), captures.end(), [](const auto& one) { return one.has_bounds; })) {}
 
 std::string_view MaskKernels::text(MakerStep step) const {
-  if (step == MakerStep::kRanges) return text_of_captures_;  // other mask functions share this text
+  // This text does not depend on the mask function, so several mask functions share the kernel.
+  if (step == MakerStep::kRanges) return text_of_captures_;
   return step == MakerStep::kRows ? std::string_view() : text_;
 }
 
@@ -64,7 +65,7 @@ KernelSpec MaskKernels::spec(MakerStep step, const char* arch) const {
           .args = MaskMakerArgs::kTypeName,
           .config = {{"kThreads", kMakerThreads}},
           .arch = arch,
-          .options = {"--fmad=false"},  // rounds products and sums separately, like the host
+          .options = {"--fmad=false"},  // products and sums are rounded separately, as on the host
           .custom_score = std::string(text(step))};
 }
 

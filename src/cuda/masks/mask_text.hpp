@@ -1,4 +1,4 @@
-// The source text that replaces kernels/attention/custom_score.cuh in the kernels of kernels/masks.
+// The source text that replaces kernels/attention/custom_score.cuh when the kernels of kernels/masks are compiled.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace attend::cuda {
 
-/// Returns `source`, which may be empty, followed by MaskCode, which describes the memory layout of the captures.
+/// Returns `source` followed by the struct MaskCode, which describes the memory layout of the captures. `source` may be
+/// empty.
 [[nodiscard]] std::string mask_text(std::string_view source, const std::vector<core::MaskCapture>& captures);
 
 }  // namespace attend::cuda

@@ -16,9 +16,9 @@
 namespace attend::cuda {
 namespace {
 
-/// Compile-time facts of the kernel.
+/// Compile-time parameters of the append kernel.
 struct Variant {
-  std::int32_t columns;  ///< largest row length
+  std::int32_t columns;  ///< largest number of elements in a row
 };
 
 constexpr Variant kVariants[] = {{kNarrowAppendRow}, {kWideAppendRow}};
@@ -40,7 +40,8 @@ KernelSpec spec_of(const Variant& variant, const char* arch) {
           .args = AppendArgs::kTypeName,
           .config = {{"kThreads", kAppendThreads}, {"kColumns", variant.columns}},
           .arch = arch,
-          // Limits registers to 64. Without the limit, the compiler hoists loads and needs twice as many.
+          // Limits the kernel to 64 registers. Without the limit, the compiler moves loads forward and uses 128
+          // registers.
           .min_blocks = 8};
 }
 
@@ -93,11 +94,11 @@ AppendArgs args_of(const core::AppendProblem& p) {
   return args;
 }
 
-/// Chooses the number of heads per warp, stores it in `args`, and returns the grid. If there are more rows than warps
-/// on the GPU, a warp processes several heads. It then computes the position, slot and table row of a token once for
-/// all of them.
+/// Chooses how many heads a warp processes, stores the number in `args` and returns the grid. If there are more rows
+/// than warps on the GPU, a warp processes several heads of a token. It then computes the token's position in the cache
+/// and its row of the rotary tables only once.
 Dim3 deal_out(AppendArgs& args, const DeviceInfo& device) {
-  // A grid allows 65535 groups, which up to three tensors share.
+  // A grid may have 65535 groups of heads. Up to three tensors share this number.
   constexpr std::int64_t kWarpsOfMultiprocessor = 32, kMostHeads = 16, kMostGroups = 20000;
   constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max(), kTokensOfBlock = kAppendThreads / 32;
   std::int64_t rows = 0, tokens = 0, most_heads = 0;
@@ -131,7 +132,8 @@ void check_offsets(const char* name, const core::SequenceRows& rows, const char*
                            .rows_name = tensor});
 }
 
-/// Copies the arrays to the host and checks them like a CPU call if ATTEND_CHECK=1.
+/// If ATTEND_CHECK=1 is set, copies the index arrays to the host and checks them in the same way as for a call on the
+/// CPU.
 void check_entries(const core::AppendProblem& p, StreamHandle stream) {
   if (!core::checks_caches()) return;
   core::AppendProblem on_host = p;

@@ -1,4 +1,4 @@
-// attend::append on a GPU.
+// The GPU implementation of attend::append, which writes new keys and values to a cache.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,13 @@
 
 namespace attend::cuda {
 
-/// Launches append on the stream. All tensors and arrays must be on one GPU.
-/// @throws Error (kMissingHardware, kUnsupported) if the library cannot use the GPU; (kInvalidArgument) for invalid
-///         entries with ATTEND_CHECK=1, which waits for the stream. Nothing is written in these cases.
+/// Launches the append kernel on the stream. All tensors and index arrays must be on the same GPU.
+/// @throws Error (kMissingHardware, kUnsupported) if the library cannot use the GPU. Error (kInvalidArgument) if
+///         ATTEND_CHECK=1 is set and an index array has invalid values; this check waits for the stream. If an error is
+///         thrown, nothing is written.
 void append(const core::AppendProblem& p, Stream stream);
 
-/// Returns the specs of all append kernels, for `attend compile` and the tests.
+/// Returns the specs of all append kernels. Used by `attend compile` and by the tests.
 [[nodiscard]] std::vector<KernelSpec> append_specs(const char* arch);
 
 }  // namespace attend::cuda

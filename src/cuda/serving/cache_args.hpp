@@ -1,4 +1,4 @@
-// Kernel arguments that describe a cache.
+// Kernel arguments that describe a key-value cache.
 #pragma once
 
 #include "core/cache_layout.hpp"
@@ -6,8 +6,8 @@
 
 namespace attend::cuda {
 
-/// New rows that are appended to a cache before it is read. Sequence s gets offsets[s + 1] - offsets[s] rows, or `each`
-/// rows if `offsets` is null.
+/// Keys that an append writes to a cache before the cache is read. Sequence s gets offsets[s + 1] - offsets[s] new
+/// keys. If `offsets` is null, every sequence gets `each` new keys.
 struct AddedKeys {
   const std::int32_t* offsets = nullptr;
   std::int64_t each = 0;

@@ -19,7 +19,7 @@
 namespace attend::cuda {
 namespace {
 
-/// Copies the arrays to the host and checks them like a CPU call.
+/// Copies the index arrays to the host and checks them in the same way as for a call on the CPU.
 void check_arrays(const core::DecodeProblem& p, StreamHandle stream) {
   core::DecodeProblem on_host = p;
   HostCopies copies(stream);
@@ -49,11 +49,11 @@ const DeviceInfo& device_for(const core::DecodeProblem& p) {
   return device;
 }
 
-/// The kernels of a call: one for few rows and, if there are long rows, one for those.
+/// The kernel variants of a call: the decode kernel and, if sequences may have many query rows, sm90_forward.
 struct Variants {
   DecodeVariant few_rows;
   std::optional<Sm90ForwardVariant> long_rows;
-  /// Most rows of a sequence that the first kernel processes if the second kernel exists.
+  /// If both kernels run, the decode kernel skips sequences with more query rows than this.
   std::int64_t most_rows;
 
   [[nodiscard]] static Variants of(const core::DecodeProblem& p, const DeviceInfo& device, LongRows by) {
@@ -65,7 +65,7 @@ struct Variants {
   }
 };
 
-/// A kernel that is ready to be launched. Only the launch itself can still fail.
+/// A loaded kernel with its arguments and its grid. Everything that can fail has been done, except the launch itself.
 template <class Args>
 struct ReadyKernel {
   const LoadedVariant& kernel;
@@ -75,13 +75,13 @@ struct ReadyKernel {
   void launch(StreamHandle stream) { kernel.launch(grid, &args, stream); }
 };
 
-/// Prepares both kernels of a call.
+/// Prepares both kernels of a call for launching.
 struct DecodeLaunch {
   const core::DecodeProblem& p;
   const AddedKeys& added;
   const DeviceInfo& device;
   StreamHandle stream;
-  /// Most rows of a sequence that the first kernel processes if the second kernel exists.
+  /// If both kernels run, the decode kernel skips sequences with more query rows than this.
   std::int64_t most_rows;
 
   [[nodiscard]] ReadyKernel<DecodeArgs> few_rows(const DecodeVariant& variant, DecodeStorage& storage) const {
@@ -101,7 +101,8 @@ struct DecodeLaunch {
 
   [[nodiscard]] ReadyKernel<Sm90CachedArgs> long_rows(const Sm90ForwardVariant& variant, std::uint32_t blocks,
                                                       const Scratch& scratch, const DecodeStorage& storage) const {
-    static auto* kernels = new KernelCache<Sm90ForwardVariant>();  // never destroyed, like the cache above
+    // Never destroyed, for the same reason as the cache above.
+    static auto* kernels = new KernelCache<Sm90ForwardVariant>();
     const LoadedVariant& kernel =
         kernels->get(device, variant, [&](const Arch& arch) { return long_rows_spec(variant, arch.target); });
     auto* const counters = reinterpret_cast<uint32*>(static_cast<std::byte*>(storage.nodes) + kDecodeLongRowsAt);
@@ -137,8 +138,8 @@ void decode(const core::DecodeProblem& p, const AddedKeys& added, LongRows by, S
   const Scratch scratch(long_rows_scratch_bytes(*variants.long_rows, blocks), handle);
   auto long_rows = launch.long_rows(*variants.long_rows, blocks, scratch, storage);
   few_rows.launch(handle);
-  // This launch must directly follow the first one. When this kernel starts, the first kernel has already waited for
-  // all earlier work on the stream.
+  // No other launch may be between these two. The second kernel may start before the first one has ended, but not
+  // before the first one has waited for all earlier work on the stream.
   long_rows.launch(handle);
 }
 

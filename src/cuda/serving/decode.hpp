@@ -1,4 +1,4 @@
-// attend::decode on a GPU.
+// The GPU implementation of attend::decode, which computes attention over a key-value cache.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,23 @@
 
 namespace attend::cuda {
 
-/// The kernel for sequences with many rows.
+/// Selects the kernel for sequences with many query rows.
 enum class LongRows : std::uint8_t {
-  kDecode,       ///< the kernel for few rows
-  kSm90Forward,  ///< sm90_forward from 65 rows on, if it supports them (long_rows.hpp)
-  kFaster,       ///< sm90_forward from the number of rows on at which it is faster
+  kDecode,  ///< the decode kernel, which is fast for few query rows
+  /// sm90_forward for sequences with more than 64 query rows, if it supports the problem (long_rows.hpp).
+  kSm90Forward,
+  kFaster,  ///< sm90_forward for sequences with enough query rows that it is faster than the decode kernel
 };
 
-/// Launches decode on the stream. All tensors and arrays must be on one GPU.
-/// @param added     rows that an earlier append on the stream writes; they count as keys
-/// @throws Error (kMissingHardware, kUnsupported) if the library cannot compute the problem; (kInvalidArgument) for
-///         invalid entries with ATTEND_CHECK=1, which waits for the stream. Nothing is written in these cases.
+/// Launches the decode kernels on the stream. All tensors and index arrays must be on the same GPU.
+/// @param added  keys that an earlier append on the same stream writes. The kernels include them in the lengths of the
+///         sequences
+/// @throws Error (kMissingHardware, kUnsupported) if the library does not support the GPU or the problem. Error
+///         (kInvalidArgument) if ATTEND_CHECK=1 is set and an index array has invalid values; this check waits for the
+///         stream. If an error is thrown, nothing is written.
 void decode(const core::DecodeProblem& p, const AddedKeys& added, LongRows by, Stream stream);
 
-/// Throws the same errors as decode(), but computes nothing.
+/// Throws the same errors as decode(), but launches nothing.
 void require_decode(const core::DecodeProblem& p, LongRows by, Stream stream);
 
 }  // namespace attend::cuda

@@ -14,7 +14,8 @@ TensorStrides strides_of(const Tensor& t) {
   return {t.stride[0], t.stride[1], t.stride[2]};
 }
 
-/// Returns the levels of the merge tree over `capacity` keys, without the lowest levels, which have no nodes.
+/// Returns the number of levels of the merge tree for `capacity` keys. The lowest levels have no nodes and are not
+/// counted.
 int tree_levels(std::int64_t capacity, int leaf_shift) {
   return std::max(0,
                   static_cast<int>(std::bit_width(static_cast<std::uint64_t>(capacity / kStepKeys + 1))) - leaf_shift);
@@ -26,7 +27,8 @@ DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& varian
   DecodeArgs args = {};
   if (variant.has_boxes != 0) {
     const std::int64_t rows = decode_box_rows(p);
-    // Promotion would also load lines of the row's next box, which another copy requests at the same time.
+    // L2 promotion is off, because it would also load memory lines of the next box, which another copy requests at the
+    // same time.
     const auto map = [&](const Tensor& t) {
       return row_map(t, static_cast<int>(rows), p.q.data, TensorMapPromotion::kNone);
     };

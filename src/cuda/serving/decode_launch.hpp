@@ -1,4 +1,5 @@
-// Arguments and grid of a decode kernel. This code needs no GPU, except that the driver encodes tensor maps.
+// The arguments and the grid of a decode kernel. This code needs no GPU, but it needs the driver if the kernel uses
+// tensor maps.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +12,20 @@
 
 namespace attend::cuda {
 
-/// Returns the arguments, except storage, stack and the values of DecodeGrid, which are 0 and which the launch must
-/// set. The arguments select all rows. For a variant with boxes, the driver encodes the tensor maps.
+/// Returns the arguments of a decode kernel for all query rows. The members storage and stack, and the members that
+/// come from DecodeGrid, are 0; the caller must set them before the launch. If the variant loads keys with TMA, the
+/// driver encodes the tensor maps.
 [[nodiscard]] DecodeArgs decode_args(const core::DecodeProblem& p, const DecodeVariant& variant,
                                      const AddedKeys& added);
 
 struct DecodeGrid {
-  /// The number of blocks that run at the same time. More blocks were slower with unequal lengths.
+  /// Number of blocks in the grid. All of them are resident at the same time. With more blocks, sequences of unequal
+  /// length took more time.
   std::uint32_t blocks;
-  std::uint32_t stack_nodes;  ///< stack nodes per block in device memory
-  std::size_t node_bytes;     ///< size of DecodeArgs::storage
-  std::size_t stack_bytes;    ///< size of DecodeArgs::stack
-  bool has_large_nodes;       ///< large nodes have separate storage
+  std::uint32_t stack_nodes;  ///< number of stack nodes of each block in device memory
+  std::size_t node_bytes;     ///< bytes of the memory for DecodeArgs::storage
+  std::size_t stack_bytes;    ///< bytes of the memory for DecodeArgs::stack
+  bool has_large_nodes;       ///< whether nodes are large; launches with large nodes have separate storage
 };
 [[nodiscard]] DecodeGrid decode_grid(const DecodeVariant& variant, std::int64_t capacity, int num_multiprocessors);
 

@@ -18,12 +18,13 @@ namespace {
 
 enum class Purpose : std::uint8_t { kNodes, kLargeNodes, kQueries };
 
-/// Identifies who may use a block of memory: calls on a stream, or calls of a graph that was captured on a stream.
+/// Identifies which calls may use a block of memory: either the calls on a stream, or the calls of a graph that was
+/// captured on a stream.
 struct Owner {
   Purpose purpose = Purpose::kNodes;
   DeviceIndex device = 0;
-  unsigned long long stream = 0;  // the driver's stream ID, which is never reused
-  std::uint64_t capture = 0;      // ID of the capture; 0: none
+  unsigned long long stream = 0;  // the driver's ID of the stream, which is never reused
+  std::uint64_t capture = 0;      // the driver's ID of the capture; 0 if the stream is not captured
   bool operator==(const Owner&) const = default;
 };
 
@@ -33,13 +34,14 @@ struct Block {
   DeviceMemory nodes, stack;
 };
 
-/// The locks are never held during driver calls, because some of these wait for streams.
+/// The blocks of memory that are kept between calls. No lock is held during a driver call, because some driver calls
+/// wait for streams.
 struct Registry {
   std::mutex mutex;
-  std::list<std::shared_ptr<Block>> blocks;  // most recently used first
+  std::list<std::shared_ptr<Block>> blocks;  // sorted by time of use, most recent first
 
   std::mutex orphan_mutex;
-  std::vector<const Block*> orphaned;  // blocks whose graph has been destroyed
+  std::vector<const Block*> orphaned;  // blocks that belong to a graph that has been destroyed
 };
 
 Registry& registry() {
@@ -47,7 +49,8 @@ Registry& registry() {
   return *kRegistry;
 }
 
-/// Called by the driver on one of its threads, which must neither wait nor call the driver.
+/// Marks a block as orphaned. The driver calls this function on one of its threads, so it must neither wait nor call
+/// the driver.
 void orphan(void* block) {
   const std::scoped_lock lock(registry().orphan_mutex);
   registry().orphaned.push_back(static_cast<const Block*>(block));
@@ -56,13 +59,14 @@ void orphan(void* block) {
 using SharedBlock = std::shared_ptr<Block>;
 using Blocks = std::vector<SharedBlock>;
 
-/// Returns whether a call still uses the block for rows of q. Such a block belongs to one call until both kernels are
-/// launched, because several threads may use one stream.
+/// Returns whether a call still uses the block for rows of q. Such a block must not be given to another call until both
+/// kernels of the first call are launched. Several threads may use the same stream, so the order of the stream does not
+/// suffice.
 bool is_in_use(const SharedBlock& block) {
   return block->owner.purpose == Purpose::kQueries && block.use_count() > 1;
 }
 
-/// Moves matching blocks out of the registry, whose mutex must be held.
+/// Moves the blocks for which `is_wanted` returns true from the registry to `out`. The registry's mutex must be held.
 template <class Predicate>
 void take_out(Registry& all, Blocks& out, const Predicate& is_wanted) {
   std::erase_if(all.blocks, [&](const SharedBlock& block) {
@@ -83,8 +87,8 @@ void take_out_orphans(Registry& all, Blocks& out) {
            [&](const Block& block) { return std::find(orphaned.begin(), orphaned.end(), &block) != orphaned.end(); });
 }
 
-/// Allocates zeroed memory. The launch counter then starts at the first launch, and no packet of that launch is marked
-/// as written.
+/// Allocates memory and sets it to 0. The launch counter then starts at the first launch, and no node is marked as
+/// written.
 DeviceMemory fresh_nodes(std::size_t bytes) {
   DeviceMemory memory(bytes);
   const OwnStream stream;
@@ -112,8 +116,8 @@ Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
   check_call(driver().context_device(&owner.device), "cuCtxGetDevice", "looking for the storage of decode");
   check_call(driver().stream_capture(stream, &status, &capture, &graph, &dependencies, &num_dependencies),
              "cuStreamGetCaptureInfo", "looking for the storage of decode");
-  // During a capture the driver does not return the stream ID. The handle is sufficient, because the stream lives as
-  // long as the capture.
+  // While a stream is captured, the driver does not return the ID of the stream. The handle suffices instead, because
+  // the stream exists at least as long as the capture.
   if (status == kCapturing) {
     owner.capture = capture;
     owner.stream = reinterpret_cast<std::uintptr_t>(stream);
@@ -123,9 +127,9 @@ Owner owner_of(Purpose purpose, StreamHandle stream, GraphHandle& graph) {
   return owner;
 }
 
-/// Returns a block that is large enough, or null. Moves blocks that are no longer needed to `unwanted`.
+/// Returns a block of the owner that is large enough, or null. Moves blocks that are no longer needed to `unwanted`.
 SharedBlock find(const Owner& owner, std::size_t node_bytes, std::size_t stack_bytes, Blocks& unwanted) {
-  constexpr std::size_t kMostStreams = 32;  // number of streams that keep their storage
+  constexpr std::size_t kMostStreams = 32;  // largest number of streams whose storage is kept
   Registry& all = registry();
   const std::scoped_lock lock(all.mutex);
   take_out_orphans(all, unwanted);
@@ -146,7 +150,7 @@ SharedBlock find(const Owner& owner, std::size_t node_bytes, std::size_t stack_b
   return nullptr;
 }
 
-/// Returns a block with at least `node_bytes` and `stack_bytes`.
+/// Returns a block with at least `node_bytes` and `stack_bytes`. Allocates it if there is none.
 SharedBlock block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack_bytes, StreamHandle stream) {
   GraphHandle graph = nullptr;
   const Owner owner = owner_of(purpose, stream, graph);
@@ -156,8 +160,8 @@ SharedBlock block_for(Purpose purpose, std::size_t node_bytes, std::size_t stack
     unwanted.clear();
     return found;
   }
-  const RelaxedCapture relaxed;  // allocating is not part of a graph that this thread may be capturing
-  unwanted.clear();              // freeing waits for launches that use the memory
+  const RelaxedCapture relaxed;  // keeps the allocation out of a CUDA graph that this thread may be capturing
+  unwanted.clear();              // frees memory, which waits for the launches that use it
   const auto block = std::make_shared<Block>();
   block->owner = owner;
   block->nodes = fresh_nodes(node_bytes);

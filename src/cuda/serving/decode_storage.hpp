@@ -1,5 +1,6 @@
-// Device memory that decode keeps between calls. It holds the nodes that blocks of a launch exchange, their stacks
-// (kernels/serving/decode_args.cuh), and rows of q that append passes to the decode of the same call.
+// GPU memory that decode keeps between calls. It holds the nodes (partial results) that the blocks of a launch
+// exchange, and their stacks (kernels/serving/decode_args.cuh). It also holds rows of q that append passes to the
+// decode kernel of the same call.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +12,22 @@
 namespace attend::cuda {
 
 struct DecodeStorage {
-  void* nodes = nullptr;  ///< the launch counter, then the nodes; zeroed at allocation
+  void* nodes = nullptr;  ///< the launch counter, followed by the nodes; the memory is zeroed when it is allocated
   void* stack = nullptr;
-  /// Keeps both alive until the launch, even if other threads request storage in the meantime.
+  /// Keeps `nodes` and `stack` allocated until the kernels are launched, even if other threads request storage
+  /// meanwhile.
   std::shared_ptr<const void> lease;
 };
 
-/// Returns storage for launches on `stream`, with at least the bytes of the grid. The device must be current. Launches
-/// that can run at the same time get different storage, because each stream has its own. While a stream is captured,
-/// the graph gets its own storage, which is freed when the graph is destroyed. A graph can therefore be replayed on any
-/// stream, but two executable graphs of one graph must not run at the same time. Thread-safe.
+/// Returns storage for launches on `stream`, with at least the sizes in `grid`. The GPU's context must be current. Each
+/// stream has separate storage, because launches on different streams can run at the same time. If the stream is being
+/// captured, the captured graph gets separate storage, which is freed when the graph is destroyed. The graph can
+/// therefore be replayed on any stream. But if two executable graphs are made from it, they must not run at the same
+/// time. Thread-safe.
 [[nodiscard]] DecodeStorage decode_storage(const DecodeGrid& grid, StreamHandle stream);
 
-/// Storage for rows of q. Nobody else uses the memory while the lease exists. An allocation in a captured graph would
-/// be a separate node and take microseconds, so the memory is kept instead.
+/// Memory for rows of q. No other call uses it while the lease exists. It is kept between calls instead of being
+/// allocated, because an allocation in a captured graph is a separate node and takes microseconds.
 struct QueryStorage {
   void* rows = nullptr;
   std::shared_ptr<const void> lease;

@@ -18,21 +18,25 @@
 namespace attend::cuda {
 namespace {
 
-/// Number of slots of the ring: the minimum, if shared memory has room, and the maximum.
+/// Limits for the number of slots of the ring buffer in shared memory. A slot has the keys or the values of one step,
+/// and a step is 64 keys.
 constexpr int kFewestSlots = 2, kMostSlots = 12;
 constexpr int kMostStackNodes = 8;
-/// Largest share of a state per thread. A larger share does not fit in registers.
+/// Largest number of floats of a state (o, row maxima and row sums) per thread. A larger state does not fit in
+/// registers.
 constexpr int kMostStateFloats = 72;
-/// Shared memory that the hardware reserves per block.
+/// Bytes of shared memory that the hardware reserves per block.
 constexpr int kReservedSmem = 1024;
-/// Steps smaller than kDecodeEvenStep are faster with two blocks per multiprocessor, because each block computes while
-/// the other waits. Larger steps were faster with one block (results/notes/decode_gpu.md). The exception is a large
-/// number of items per multiprocessor. Few items are then split over blocks, and two blocks hide the ends of items.
+/// Steps with fewer bytes than kDecodeEvenStep are faster with two blocks per multiprocessor, because one block
+/// computes while the other waits for data. Larger steps were faster with one block (results/notes/decode_gpu.md),
+/// unless there are at least kManyItems work items per multiprocessor. Then few of the items are split among blocks,
+/// and while one block finishes an item, the other one computes.
 constexpr std::int64_t kManyItems = 3;
-/// Packed rows per tile if a separate kernel computes long rows. Most other sequences then have one row. With few
-/// heads, sequences of some hundred rows do not count as long (long_rows.hpp).
+/// Number of packed query rows per tile if another kernel computes sequences with many rows. Most of the other
+/// sequences then have one row. If there are few heads, the decode kernel also computes sequences with some hundred
+/// rows (long_rows.hpp).
 constexpr std::int64_t kRowsBesideLongOnes = 8, kRowsBesideLongOnesOfFewHeads = 16, kFewHeads = 16;
-/// Memory latency under load, from a request to its data.
+/// Time in seconds from a memory request to the arrival of the data, when the memory is busy.
 constexpr double kSecondsInFlight = 2.5e-6;
 
 struct RowsOfTile {
@@ -46,7 +50,7 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return decode_smem(v.tile()).bytes <= smem;
 }
 
-/// Chooses the smallest tile that fits in shared memory and has room for `packed_rows`. If no such tile exists, chooses
+/// Chooses the smallest tile that has at least `packed_rows` rows and fits in shared memory. If there is none, chooses
 /// the largest tile that fits. Returns false if no tile fits.
 [[nodiscard]] bool choose_rows(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
   bool found = false;
@@ -69,13 +73,14 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return p.num_sequences * p.num_heads_k * ceil_div(rows, std::int64_t{v.rows} * v.row_parts);
 }
 
-/// Slots for two steps, one step per warpgroup.
+/// Returns the number of slots for two steps. Each of two warpgroups processes one of these steps.
 [[nodiscard]] int slots_of_warpgroups(const DecodeVariant& v) {
   return v.values_are_keys != 0 ? 2 : 4;
 }
 
-/// Returns the number of slots that have priority over stack nodes: enough slots to keep `bytes_in_flight` in transfer
-/// and to let steps work ahead. With warpgroups, a node is larger than a slot, and nodes have priority.
+/// Returns the number of slots that are more important than stack nodes in shared memory. These slots keep
+/// `bytes_in_flight` bytes in transfer and allow the block to start the next step early. If the block uses warpgroups,
+/// a node is larger than a slot. Then nodes are more important, and slots_of_warpgroups() slots suffice.
 [[nodiscard]] int wanted_slots(const DecodeVariant& v, int bytes_in_flight) {
   if (v.by_warpgroup != 0) return slots_of_warpgroups(v);
   const bool ahead = decode_wants_to_work_ahead(v.tile(), v.leaves_room != 0);
@@ -83,8 +88,9 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return std::clamp(ceil_div(bytes_in_flight, of_slot), ahead ? kDecodeSlotsAhead : kFewestSlots, kMostSlots);
 }
 
-/// Chooses slots and nodes for two blocks per multiprocessor, or returns false. The slots suffice to keep the memory
-/// busy, and the remaining room is for stack nodes. More slots were slower.
+/// Tries to choose slots and stack nodes so that two blocks are resident per multiprocessor. Returns false if this is
+/// impossible. The number of slots is just large enough to use the full memory bandwidth. The remaining shared memory
+/// is for stack nodes, because more slots were slower.
 [[nodiscard]] bool choose_two_blocks(DecodeVariant& v, const DecodeGpu& gpu) {
   constexpr int kFewestNodesOfTwo = 4;
   const int half = (gpu.max_smem + kReservedSmem) / 2 - kReservedSmem;
@@ -97,40 +103,42 @@ constexpr std::array kRowsOfTiles = {RowsOfTile{8, 1}, RowsOfTile{16, 1}, RowsOf
   return fits(v, slots, nodes, half);
 }
 
-/// Chooses slots and nodes: first the slots that keep the memory busy, then stack nodes, then more slots. A node
-/// without room in shared memory goes through device memory, which costs more than a shorter ring.
+/// Chooses the number of slots and stack nodes. First it chooses enough slots to use the full memory bandwidth, then
+/// stack nodes, then more slots. A node that does not fit in shared memory is written to device memory, which costs
+/// more time than a ring with fewer slots.
 void choose_slots(DecodeVariant& v, const DecodeGpu& gpu, std::int64_t items) {
   const bool is_slow = decode_step_bytes(v.tile()) < kDecodeEvenStep;
   const bool wants_two = is_slow || items >= kManyItems * gpu.multiprocessors;
   if (wants_two && v.leaves_room == 0 && choose_two_blocks(v, gpu)) return;
   v.blocks = 1;
-  // With leaves_room, decode runs on half of the multiprocessors.
+  // If leaves_room is set, the decode kernel runs on half of the multiprocessors.
   const int in_flight = gpu.bytes_in_flight * (v.leaves_room != 0 ? 2 : 1);
   int slots = wanted_slots(v, in_flight);
   int nodes = 0;
-  const int unit = decode_leaves_in_turns(v.tile()) ? 2 : 1;  // one slot in each part of the ring
+  // If two warpgroups compute alternating leaves, each of them has a separate half of the ring.
+  const int unit = decode_leaves_in_turns(v.tile()) ? 2 : 1;
   while (slots > unit && !fits(v, slots, nodes, gpu.max_smem)) slots -= unit;
   while (nodes < kMostStackNodes && fits(v, slots, nodes + 1, gpu.max_smem)) ++nodes;
   while (slots + unit <= kMostSlots && fits(v, slots + unit, nodes, gpu.max_smem)) slots += unit;
   (void)fits(v, slots, nodes, gpu.max_smem);
 }
 
-/// Chooses the rows and whether the copy engine loads keys. It does not if the padding of boxes to full panels would
-/// force smaller tiles.
+/// Chooses the rows of the tile, and whether TMA loads keys in boxes. With boxes, rows of k and v are padded to full
+/// panels in shared memory. If this would force a smaller tile, boxes are not used.
 [[nodiscard]] bool choose_rows_and_boxes(DecodeVariant& v, bool takes_boxes, std::int64_t packed_rows, int max_smem) {
   const auto rows_of = [](const DecodeVariant& variant) { return variant.rows * variant.row_parts; };
   DecodeVariant with_boxes = v;
   with_boxes.has_boxes = 1;
   v.has_boxes = 0;
   const bool fit = takes_boxes && choose_rows(with_boxes, packed_rows, max_smem);
-  const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // a tile without boxes would not be larger
+  const bool take_all = fit && rows_of(with_boxes) >= packed_rows;  // a tile without boxes would not have more rows
   const bool found = take_all || choose_rows(v, packed_rows, max_smem);
   if (take_all || (fit && rows_of(with_boxes) == rows_of(v))) v = with_boxes;
   return found;
 }
 
-/// Returns whether unit numbers might not fit in 32 bits. Lengths are on the device, so the capacity of each sequence
-/// counts. Half of the range is reserved for the schedule's arithmetic.
+/// Returns whether the numbers of work units may exceed 32 bits. The lengths of the sequences are on the GPU, so the
+/// capacity of each sequence is used instead. Half of the 32-bit range is reserved for the arithmetic of the schedule.
 [[nodiscard]] bool has_many_units(const core::DecodeProblem& p, const DecodeVariant& v) {
   constexpr double kFew = 1 << 30;
   const double rows = static_cast<double>(p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q);
@@ -168,10 +176,12 @@ DecodeVariant facts_of(const core::DecodeProblem& p) {
 }
 
 constexpr std::int32_t kWarpgroupRows = 64;
-constexpr std::int32_t kMostColumns = 128;  ///< largest number of o columns in the registers of a warpgroup
+/// Largest number of columns of o that the registers of a warpgroup can hold.
+constexpr std::int32_t kMostColumns = 128;
 
-/// Chooses a tile of 64 rows with wgmma if there are enough rows. With fewer rows, tiles of mma.sync are faster; their
-/// results are bit-identical. Returns false if there are few rows or the tile does not support the problem.
+/// Chooses a tile of 64 query rows with wgmma if there are enough rows. With fewer rows, tiles with mma.sync are
+/// faster. Both kinds of tiles have bit-identical results. Returns false if there are few rows or if the tile does not
+/// support the problem.
 [[nodiscard]] bool choose_warpgroups(DecodeVariant& v, std::int64_t packed_rows, int max_smem) {
   constexpr std::int64_t kFewRows = 32;
   if (packed_rows <= kFewRows || v.head_dim_v > kMostColumns || v.has_boxes == 0 || v.element == ElementType::kF32 ||
@@ -186,14 +196,14 @@ constexpr std::int32_t kMostColumns = 128;  ///< largest number of o columns in 
   return true;
 }
 
-/// Chooses a tile of 64 rows in which two warpgroups share the columns of o, for more columns, as in multi-head latent
-/// attention. The results of this tile differ in their bits from the mma.sync tiles, which have 16 rows here. Therefore
-/// the choice depends on the group size and on properties of the tensors, but not on the number of rows or on pages,
-/// and a sequence has the same bits in any batch. Returns false if the tile does not support the problem, e.g. if
-/// elements are not aligned.
+/// Chooses a tile of 64 query rows in which each of two warpgroups computes half of the columns of o. This is for heads
+/// with many columns, as in multi-head latent attention. The results are not bit-identical to those of the mma.sync
+/// tiles, which have 16 rows here. Therefore the choice depends only on the group size and on properties of the
+/// tensors. It does not depend on the number of rows or on the page size, so a sequence has bit-identical results in
+/// any batch. Returns false if the tile does not support the problem, for example because tensors are not aligned.
 [[nodiscard]] bool choose_halves_of_columns(DecodeVariant& v, std::int64_t heads_per_group, int max_smem) {
   constexpr std::int64_t kHeadsOfSmallTile = 16;
-  // P overwrites the columns of the keys that are not values.
+  // P is stored in those columns of the keys that are not values.
   const bool has_room =
       v.values_are_keys != 0 && v.head_dim_v % (2 * kPanelColumns) == 0 && v.head_dim >= v.head_dim_v + kPanelColumns;
   if (heads_per_group <= kHeadsOfSmallTile || v.head_dim_v <= kMostColumns || v.head_dim_v > 4 * kMostColumns ||
@@ -209,11 +219,12 @@ constexpr std::int32_t kMostColumns = 128;  ///< largest number of o columns in 
   return true;
 }
 
-/// Returns whether the copy engine should load keys and values on a GPU that has one.
+/// Returns whether TMA should load keys and values, if the GPU has TMA.
 [[nodiscard]] bool takes_boxes(const core::DecodeProblem& p, const DecodeVariant& v) {
-  constexpr std::int64_t kLeastRows = 8;        // rows of one swizzle pattern
-  constexpr std::int64_t kProductColumns = 16;  // rows are padded to multiples of this
-  // Two boxes of a row that share a memory line load the line twice. Copies of padded rows are even slower.
+  constexpr std::int64_t kLeastRows = 8;        // rows of one pattern of the 128-byte swizzle
+  constexpr std::int64_t kProductColumns = 16;  // rows are padded to a multiple of this number of columns
+  // If two boxes of a row share a memory line, the line is loaded twice. But if rows are padded anyway, copying them
+  // without TMA is even slower.
   const auto pays = [](const Tensor& t) {
     return t.shape[3] * dtype_bytes(t.dtype) % kSwizzleBytes == 0 || t.shape[3] % kProductColumns != 0;
   };
@@ -224,7 +235,7 @@ constexpr std::int32_t kMostColumns = 128;  ///< largest number of o columns in 
 }  // namespace
 
 std::int64_t decode_box_rows(const core::DecodeProblem& p) {
-  constexpr std::int64_t kMost = 32;  // rows of a step that one warp loads
+  constexpr std::int64_t kMost = 32;  // number of rows of a step that one warp loads
   return p.cache.page_table ? std::min(kMost, p.block_size & -p.block_size) : kMost;
 }
 
@@ -320,7 +331,7 @@ std::vector<KernelSpec> decode_specs(const Arch& arch) {
     DecodeVariant v = {.element = element, .head_dim = head_dim, .head_dim_v = head_dim_v, .values_are_keys = shares};
     v.many_units = many_units;
     if (!choose_rows(v, rows, arch.max_smem_per_block)) continue;
-    v.has_boxes = arch.tma && head_dim != 256 ? 1 : 0;  // one variant without boxes
+    v.has_boxes = arch.tma && head_dim != 256 ? 1 : 0;  // adds one variant without boxes, at head_dim 256
     add(v, items);
   }
   for (const auto& [element, head_dim, head_dim_v, shares] :

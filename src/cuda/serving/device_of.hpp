@@ -1,4 +1,4 @@
-// The GPU of a serving call.
+// Finds the GPU of a serving call.
 #pragma once
 
 #include "attend/tensor.hpp"
@@ -6,8 +6,9 @@
 
 namespace attend::cuda {
 
-/// Returns the GPU of the tensor that determines where a call runs. `name` is the tensor's name in the call.
-/// @throws Error with the name if the GPU does not exist or the library does not support it.
+/// Returns the GPU that holds `t`. All kernels of the call run on this GPU. `name` is the name of the tensor in error
+/// messages.
+/// @throws Error if the GPU does not exist or the library does not support it.
 [[nodiscard]] const DeviceInfo& device_of(const char* name, const Tensor& t);
 
 }  // namespace attend::cuda

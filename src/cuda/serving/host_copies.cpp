@@ -7,7 +7,7 @@ namespace attend::cuda {
 
 const void* HostCopies::fetch(const void* device, std::size_t bytes) {
   if (device == nullptr) return nullptr;
-  // One extra byte, so that the pointer of an empty array is not null.
+  // The buffer has one extra byte, so that the pointer to an empty array is not null.
   std::vector<std::byte>& host = arrays_.emplace_front(bytes + 1);
   if (bytes != 0) {
     check_call(driver().copy_to_host(host.data(), reinterpret_cast<DevicePointer>(device), bytes, stream_),

@@ -1,4 +1,4 @@
-// Host copies of GPU arrays, for the checks of ATTEND_CHECK=1.
+// Host copies of index arrays on a GPU. ATTEND_CHECK=1 checks these copies.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,21 @@
 
 namespace attend::cuda {
 
-/// Owns the copies. They are complete when wait() has returned. The device's context must be current, and the stream
-/// must not be in a capture.
+/// Owns host copies of arrays. The copies are complete when wait() has returned. The GPU's context must be current, and
+/// the stream must not be captured.
 class HostCopies {
  public:
   explicit HostCopies(StreamHandle stream) : stream_(stream) {}
 
-  /// Returns host memory that receives the `count` elements at `device`, or null if `device` is null.
+  /// Starts copying `count` elements at the GPU address `device` to the host. Returns the host address, or null if
+  /// `device` is null.
   template <class T>
   [[nodiscard]] const T* of(const T* device, std::int64_t count) {
     return static_cast<const T*>(fetch(device, static_cast<std::size_t>(count) * sizeof(T)));
   }
 
-  /// Replaces the arrays of the cache index with copies. Descales stay, because no check reads them.
+  /// Replaces the index arrays of the cache by host copies. The scaling factors are not copied, because no check reads
+  /// them.
   void replace_arrays(core::CacheLayout& layout, std::int64_t num_sequences);
 
   void wait() const;

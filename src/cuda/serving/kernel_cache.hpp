@@ -1,5 +1,5 @@
-// A cache of serving kernels. The first call of a variant compiles and loads the kernel. Later calls find it without
-// making a spec.
+// A cache of loaded serving kernels. The first call that uses a variant compiles and loads the kernel. Later calls find
+// the kernel without creating its spec.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@
 
 namespace attend::cuda {
 
-/// Returns whether kernels may start early on the device (kernels/isa/grid_dependency.cuh). CUDA graphs support it
-/// since CUDA 12.3.
+/// Returns whether a kernel may start before the previous kernel has ended (kernels/isa/grid_dependency.cuh). CUDA
+/// graphs support this since CUDA 12.3.
 [[nodiscard]] inline bool may_start_early(const DeviceInfo& device) {
   return device.major >= 9 && driver().version >= 12030;
 }
@@ -29,8 +29,9 @@ namespace attend::cuda {
 struct LoadedVariant {
   std::shared_ptr<const Kernel> kernel;
   unsigned threads = 0;
-  unsigned smem_bytes = 0;  ///< dynamic
-  /// The kernel may start before the previous kernel in the stream has ended. It waits for that kernel itself.
+  unsigned smem_bytes = 0;  ///< bytes of dynamic shared memory
+  /// Whether the kernel may start before the previous kernel in the stream has ended. If so, the kernel itself waits
+  /// for the previous kernel.
   bool starts_early = false;
 
   void launch(const Dim3& grid, void* args, StreamHandle stream) const {
@@ -41,13 +42,15 @@ struct LoadedVariant {
   }
 };
 
-/// The key is a struct without padding that contains everything the spec depends on, except the device. Thread-safe.
+/// A cache whose key is a device and a struct. The struct must have no padding and must contain everything else on
+/// which the spec depends. Thread-safe.
 template <class Key>
 class KernelCache {
   static_assert(std::has_unique_object_representations_v<Key>, "the bytes of a key are what it is looked up by");
 
  public:
-  /// @param make_spec  KernelSpec(const Arch&); called if the variant is not loaded. Its exceptions are not cached
+  /// @param make_spec  function with the signature KernelSpec(const Arch&), called if the kernel is not loaded. If it
+  ///         throws, nothing is stored
   template <class MakeSpec>
   const LoadedVariant& get(const DeviceInfo& device, const Key& key, const MakeSpec& make_spec) {
     const Entry entry = {key, device.index};
@@ -56,7 +59,7 @@ class KernelCache {
       if (const auto found = variants_.find(entry); found != variants_.end()) return *found->second;
     }
     const ContextGuard guard(device.index);
-    const RelaxedCapture relaxed;  // loading is not part of a graph that this thread may be capturing
+    const RelaxedCapture relaxed;  // keeps loading out of a CUDA graph that this thread may be capturing
     const KernelSpec spec = make_spec(device.arch());
     auto made = std::make_unique<const LoadedVariant>(LoadedVariant{Jit::instance().load(spec, device.index),
                                                                     static_cast<unsigned>(threads_of(spec)),

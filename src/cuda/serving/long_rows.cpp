@@ -12,9 +12,11 @@
 namespace attend::cuda {
 namespace {
 
-constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // kernels add rows, keys and windows as ints
+// Kernels add rows, keys and windows as ints, so none of them may exceed this.
+constexpr std::int64_t kMostLength = std::int64_t{1} << 30;
 
-/// Returns the problem in the form of a forward call with packed sequences. The keys are in the cache, not at k and v.
+/// Returns the problem as a forward call with packed sequences. Its k and v are the cache, in which the keys of a
+/// sequence may be divided into pages.
 core::Problem as_packed(const core::DecodeProblem& p) {
   core::Problem packed;
   packed.q = p.q;
@@ -42,7 +44,7 @@ core::Problem as_packed(const core::DecodeProblem& p) {
   return packed;
 }
 
-/// Returns the number of keys that are contiguous in memory, or 0 if all are.
+/// Returns the number of keys per page, or 0 if all keys of a sequence are contiguous.
 std::int64_t page_size(const core::DecodeProblem& p) {
   return p.cache.page_table ? p.block_size : 0;
 }
@@ -55,7 +57,8 @@ std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q) {
   constexpr std::int64_t kLeastBlocks = 16, kBlockRows = 128;
   if (by == LongRows::kDecode) return std::numeric_limits<std::int64_t>::max();
   if (by == LongRows::kSm90Forward) return core::kMaxTreeRows;
-  const std::int64_t tiles = num_tiles(kLeastBlocks, std::max<std::int64_t>(num_heads_q, 1));  // row tiles per sequence
+  // Row tiles per sequence.
+  const std::int64_t tiles = num_tiles(kLeastBlocks, std::max<std::int64_t>(num_heads_q, 1));
   return std::max<std::int64_t>(core::kMaxTreeRows, (tiles - 1) * kBlockRows);
 }
 
@@ -80,7 +83,8 @@ KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch) {
 
 std::uint32_t long_rows_blocks(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
                                int num_multiprocessors) {
-  // Packed rows have at most the number of full tiles plus one tile per sequence.
+  // Each sequence has at most one partial tile. The number of tiles is therefore at most the number of full tiles plus
+  // the number of sequences.
   const std::int64_t rows = p.cu_seqlens_q != nullptr ? p.q.shape[2] : p.num_sequences * p.max_seqlen_q;
   const std::int64_t tiles = num_tiles(rows, variant.tile.block_m()) + p.num_sequences;
   return static_cast<std::uint32_t>(std::min<std::int64_t>(tiles * p.num_heads_q, num_multiprocessors));

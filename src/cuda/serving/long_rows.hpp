@@ -1,9 +1,10 @@
-// Sequences with many query rows over a cache, on Hopper's tensor cores. sm90_forward computes this part of decode(),
-// which the kernels for few rows skip.
+// Computes sequences with many query rows over a cache on Hopper's tensor cores. The kernel sm90_forward computes these
+// sequences of a decode() call, and the decode kernel skips them.
 //
-// The kernel of a sequence depends only on the sequence's number of rows and on properties of the full call. The bits
-// of its results therefore do not depend on other sequences. The number of rows is in device memory, so both kernels
-// are launched, and each skips the sequences of the other.
+// Only two things determine which kernel computes a sequence: the number of query rows of the sequence, and properties
+// of the complete call. A sequence therefore has bit-identical results in any batch. The host does not read the number
+// of query rows, which is in GPU memory. Therefore both kernels are always launched, and each of them skips the
+// sequences of the other.
 #pragma once
 
 #include <optional>
@@ -18,33 +19,36 @@
 
 namespace attend::cuda {
 
-/// Returns the largest number of rows of a sequence that is not long: 64, which is also the limit of a tree, or the
-/// largest integer if no sequence is long. A block of sm90_forward processes 128 rows of one head and reads all keys.
-/// With few heads it is therefore faster only for many rows, and the limit is higher.
+/// Returns the largest number of query rows of a sequence that the decode kernel computes. It is at least 64, the row
+/// limit of a tree mask. It is the largest integer if the decode kernel computes all sequences. A block of sm90_forward
+/// processes 128 rows of one head and reads all keys. With few heads there are few blocks, so sm90_forward is faster
+/// only for more rows, and the limit is higher.
 [[nodiscard]] std::int64_t most_decode_rows(LongRows by, std::int64_t num_heads_q);
 
-/// Returns the kernel for sequences with more than `most_rows` rows. Returns nothing if sm90_forward does not support
-/// the problem; the kernel for few rows then computes all sequences.
+/// Returns the variant of sm90_forward for sequences with more than `most_rows` query rows. Returns nothing if
+/// sm90_forward does not support the problem. Then the decode kernel computes all sequences.
 [[nodiscard]] std::optional<Sm90ForwardVariant> long_rows_variant(const core::DecodeProblem& p, const Arch& arch,
                                                                   std::int64_t most_rows);
 
 [[nodiscard]] KernelSpec long_rows_spec(const Sm90ForwardVariant& variant, const char* arch);
 
-/// Returns the number of blocks of the launch.
+/// Returns the number of blocks in the grid.
 [[nodiscard]] std::uint32_t long_rows_blocks(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
                                              int num_multiprocessors);
 
-/// Returns the bytes of scratch memory for `blocks` blocks.
+/// Returns the size in bytes of the scratch memory for `blocks` blocks.
 [[nodiscard]] std::size_t long_rows_scratch_bytes(const Sm90ForwardVariant& variant, std::uint32_t blocks);
 
-/// @param most_rows  sequences with more rows are long
-/// @param counters   two numbers that are 0 before and after each launch (kernels/serving/decode_args.cuh)
-/// @param scratch    memory of long_rows_scratch_bytes() bytes
+/// Returns the kernel arguments.
+/// @param most_rows  the kernel computes sequences with more query rows than this
+/// @param counters   two counters in GPU memory that are 0 before and after each launch
+///         (kernels/serving/decode_args.cuh)
+/// @param scratch    GPU memory of long_rows_scratch_bytes() bytes
 [[nodiscard]] Sm90CachedArgs long_rows_args(const core::DecodeProblem& p, const Sm90ForwardVariant& variant,
                                             const AddedKeys& added, std::int64_t most_rows, uint32* counters,
                                             void* scratch);
 
-/// Returns one kernel of every kind that the architecture supports, for the tests.
+/// Returns the specs of one kernel of each kind that the architecture supports. Used by the tests.
 [[nodiscard]] std::vector<KernelSpec> long_rows_specs(const Arch& arch);
 
 }  // namespace attend::cuda

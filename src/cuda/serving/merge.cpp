@@ -45,8 +45,8 @@ MergeState state_args(const PartialState& state) {
           .lse_stride = core::strides_of(lse)};
 }
 
-/// Writes the states to device memory in stream order. The states are kernel parameters, because a captured graph
-/// stores these. A copy node would read host memory whenever the graph runs.
+/// Writes the states to device memory in stream order. The states are passed as kernel parameters, because a captured
+/// graph stores the parameters. A memory copy from the host would read host memory each time the graph runs.
 void store_states(const core::MergeProblem& p, const DeviceInfo& device, MergeState* to, StreamHandle stream) {
   const LoadedVariant& kernel = loaded(Step::kStoreStates, device);
   for (std::size_t first = 0; first < p.states.size(); first += kMergeStatesOfLaunch) {

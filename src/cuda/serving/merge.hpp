@@ -1,4 +1,4 @@
-// attend::merge on a GPU.
+// The GPU implementation of attend::merge, which merges partial results of attention.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,12 @@
 
 namespace attend::cuda {
 
-/// Launches merge on the stream. All tensors must be on one GPU.
-/// @throws Error (kMissingHardware, kUnsupported) if the library cannot use the GPU. Nothing is written in this case.
+/// Launches the merge kernels on the stream. All tensors must be on the same GPU.
+/// @throws Error (kMissingHardware, kUnsupported) if the library cannot use the GPU. If an error is thrown, nothing is
+///         written.
 void merge(const core::MergeProblem& p, Stream stream);
 
-/// Returns the specs of all merge kernels, for `attend compile` and the tests.
+/// Returns the specs of all merge kernels. Used by `attend compile` and by the tests.
 [[nodiscard]] std::vector<KernelSpec> merge_specs(const char* arch);
 
 }  // namespace attend::cuda
