@@ -63,7 +63,7 @@ TEST(DecodeBoxes, WantStridesThatTheCopyEngineTakes) {
   EXPECT_EQ(variant(facts).has_boxes, 0);
 }
 
-/// Boxes load rows with padded columns, which needs more shared memory. Boxes must not be used if tiles would get
+/// Rows that are rounded up to complete boxes need more shared memory. Boxes must not be used if tiles would get
 /// smaller.
 TEST(DecodeBoxes, AreNotTakenWhereTilesWouldGetSmaller) {
   EXPECT_EQ(variant(facts_of(DType::kF32, 300), kSmallSmem).has_boxes, 0);

@@ -38,8 +38,7 @@ TEST_P(DecodeInvariance, NumbersOfThreads) {
   }
 }
 
-/// Covers both ways to schedule the chunks. If the cache is larger than the processor caches, several chunks are read
-/// at the same time.
+/// If the cache is larger than the processor caches, the CPU backend reads several chunks at the same time.
 TEST_P(DecodeInvariance, CachesInMemoryAndInTheProcessor) {
   CacheFacts facts = long_facts(GetParam());
   facts.lengths = {2500, 1100, 2048, 1024};
@@ -54,7 +53,7 @@ TEST_P(DecodeInvariance, CachesInMemoryAndInTheProcessor) {
     facts.head_dim = group == 2 ? 72 : 128;
     facts.head_dim_v = group == 3 ? 40 : 128;
     const CacheCase problem(facts, 8);
-    // Checks a NaN in the last key, which only some rows see
+    // Sets the last key of sequence 2 to NaN. Only some rows see this key.
     if (facts.rows[0] > 1 && !core::is_quantized(facts.type_of_cache())) {
       const auto last = problem.place(2, 2047);
       problem.v.set(last->block, 1, last->row, 5, std::numeric_limits<double>::quiet_NaN());

@@ -26,7 +26,8 @@ void check_shapes_of_factors(DType dtype, bool rows_too, const Decode& decode);
 /// Sets the factor of one key to NaN or infinity. The rows that see this key must be NaN. The other rows must keep
 /// their bits.
 void check_factors_of_some_rows(DType dtype, const Decode& decode);
-/// Checks that append and decode in one call reproduces the result for the original keys, up to the rounding to 8 bits.
+/// Checks append and decode in one call on an 8-bit cache. The written keys must match the originals up to the rounding
+/// to 8 bits. The decoded rows must have the same bits as in a separate decode() call.
 void check_eight_bits_in_one_call(DType dtype, const ServingCalls& calls);
 
 }  // namespace attend::test
