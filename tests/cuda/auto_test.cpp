@@ -87,7 +87,7 @@ TEST(Auto, FindsABackendForEveryBlockMask) {
 }
 
 /// The bias gradient has two forms. Either each block stores its tiles directly, or a cluster with one block per
-/// sequence sums them.
+/// the bias has batch size 1, so batch entries share it
 TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
   const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}};  // batch size 1, so batch entries share the bias
   const auto made = [&](std::int64_t batch, std::int64_t heads, std::int64_t head_dim, const Params& params) {

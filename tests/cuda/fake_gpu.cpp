@@ -166,7 +166,7 @@ void for_each_gradient(const Program& program, const BackwardOptionArgs& args, V
   });
 }
 
-/// Sums one gradient in double. The sums are then stored or added to the output.
+/// Sums one gradient tensor in double. store() then writes the sums to the output or adds them to it.
 struct Gradient {
   Gradient(const BackwardArgs& args, int64 num_heads, int64 num_rows, int num_cols)
       : heads(num_heads),

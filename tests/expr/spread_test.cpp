@@ -1,4 +1,4 @@
-// Lines along which functions are constant.
+// Tests spread_of(), which finds out whether a function is constant along distances, rows or keys.
 #include "expr/spread.hpp"
 
 #include <gtest/gtest.h>
@@ -45,13 +45,16 @@ TEST(Spread, IsKnown) {
   for (const auto& [text, spread] : kInts) EXPECT_EQ(spread_of(text, expr::Type::kInt), spread) << text;
   const std::pair<const char*, Spread> kFloats[] = {{"float(q) - float(k)", Spread::kDistance},
                                                     {"float(q - k) / 8", Spread::kDistance},
-                                                    {"float(q) + 0.1 - float(k)", Spread::kAny}};  // float32 rounds
+                                                    // Float32 rounds the sum, so the difference depends on more than q
+                                                    // - k
+                                                    {"float(q) + 0.1 - float(k)", Spread::kAny}};
   for (const auto& [text, spread] : kFloats) EXPECT_EQ(spread_of(text, expr::Type::kFloat), spread) << text;
   const expr::Function f = expr::parse("text", "q - k", some_captures(), expr::Type::kInt);
   EXPECT_EQ(expr::spread_of(f.graph, std::span<const expr::Id>()), Spread::kUniform);
 }
 
-/// A random function must keep its value when it is moved along its lines.
+/// A random function must keep its value when it is evaluated at other points for which its spread predicts the same
+/// value.
 TEST(Spread, IsRight) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 8;
   std::mt19937_64 generator(7);
