@@ -59,7 +59,7 @@ TEST(Dropout, AsksForTheDocumentedWord) {
 // this gives the same bits, also at the limits of all index ranges.
 TEST(Dropout, FactoredWordsAreTheSame) {
   constexpr uint32 kEnds[] = {0, 1, 2, 31, 32, 12345, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
-  // Spreads the bits of the index
+  // Spreads the bits of the index.
   const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };
   int compared = 0;
   for (uint64 i = 0; i < 200; ++i) {

@@ -65,7 +65,7 @@ Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt1
 }
 
 float random_bf16(std::mt19937& random) {
-  // The number has 8 bits, so products are exact in float32
+  // The number has 8 bits, so products are exact in float32.
   return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;
 }
 
@@ -195,8 +195,8 @@ double error_of(const Size& size, Gemm gemm, int block_rows, std::mt19937& rando
 
 template <class Gemm>
 void expect_products(Gemm gemm, int block_rows, bool scales_columns) {
-  constexpr double kBudget = 0;  // products are multiples of 2^-12 and sums are below 2^12, so every order of summation
-                                 // is exact
+  // Products are multiples of 2^-12 and sums are below 2^12, so every order of summation is exact.
+  constexpr double kBudget = 0;
   std::mt19937 random(17);
   double worst = 0;
   for (int i = 0; i < 600; ++i) {

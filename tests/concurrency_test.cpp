@@ -91,8 +91,8 @@ TEST_P(Threads, ConcurrentCallsDoNotMeet) {
   std::vector<Outputs> got(kCallers * kRounds);
   std::vector<std::thread> callers;
   for (int caller = 0; caller < kCallers; ++caller) {
-    callers.emplace_back([&, caller] {  // all callers read the same inputs, and neighbouring callers run different
-                                        // shapes
+    // All callers read the same inputs, and neighbouring callers run different shapes.
+    callers.emplace_back([&, caller] {
       for (int round = 0; round < kRounds; ++round) {
         got[caller * kRounds + round] = run(inputs[(caller + round) % inputs.size()], "cpu");
       }

@@ -15,8 +15,8 @@
 namespace attend::test {
 namespace {
 
-constexpr std::int64_t kFarApart = (std::int64_t{1} << 31) + 4096;  // in elements; one stride exceeds int32, and two
-                                                                    // exceed uint32
+// In elements; one stride exceeds int32, and two exceed uint32.
+constexpr std::int64_t kFarApart = (std::int64_t{1} << 31) + 4096;
 
 /// Reserved address space for one tensor with huge strides. Memory that is not written reads as zero.
 class SparseTensor {

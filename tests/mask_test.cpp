@@ -213,8 +213,8 @@ TEST(CausalInThreeWays, P03_GivesTheSameResult) {
     expect_same_bits(run(window, "cpu"), want);
     expect_same_bits(run(wide, "cpu"), want);
     expect_near(run(tensor, "cpu"), want,
-                property_tolerance(e.dtype));  // the mask tensor makes the backend visit other tiles, so sums have
-                                               // another order
+                // The mask tensor makes the backend visit other tiles, so sums have another order.
+                property_tolerance(e.dtype));
   }
 }
 

@@ -90,8 +90,8 @@ TEST_P(Independence, P10_BatchEntryAloneIsBatchEntryInTheBatch) {
   const Outputs got = run(alone, "cpu");
   expect_same_bits("o", got.o, want.o);
   expect_same_bits("lse", got.lse, want.lse);
-  expect_near(got, want, tolerance());  // may differ by rounding, because backward may divide the work by the number of
-                                        // heads
+  // May differ by rounding, because backward may divide the work by the number of heads.
+  expect_near(got, want, tolerance());
 }
 
 /// Returns rows [first, first + count) of a packed tensor as a separate sequence.
@@ -248,8 +248,8 @@ TEST_P(Independence, P19_FusedQkvOfOneLengthGivesTheSameBits) {
   AttentionCase c = base_case(GetParam());
   c.seqlen_q = c.seqlen_k;
   const Outputs want = run(make_inputs(c), "cpu");
-  c.layout = CaseLayout::kFused;  // q, k and v share one buffer in which their rows alternate, and so do their
-                                  // gradients
+  // Q, k and v share one buffer in which their rows alternate, and so do their gradients.
+  c.layout = CaseLayout::kFused;
   expect_same_bits(run(make_inputs(c), "cpu"), want);
 }
 

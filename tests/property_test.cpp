@@ -144,8 +144,8 @@ TEST_P(Property, P04_GroupedHeadsAreRepeatedHeads) {
     repeated.v = repeat(grouped.v);
     const Outputs got = run(grouped, "cpu");
     Outputs want = run(repeated, "cpu");
-    const auto sum_groups = [&](const TensorBuffer& t) {  // sums in f64, so that the expected value has no rounding
-                                                          // error
+    // Sums in f64, so that the expected value has no rounding error.
+    const auto sum_groups = [&](const TensorBuffer& t) {
       return made(DType::kF64, {t.shape()[0], heads.k, t.shape()[2], t.shape()[3]},
                   [&](auto b, auto h, auto row, auto col) {
                     double sum = 0;

@@ -272,7 +272,7 @@ TEST_P(Sinks, MayBeOfAnyFloatType) {
     return made(dtype, t.shape(), [&](auto... at) { return t.at(at...); });
   };
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF64}) {
-    // The cpu backend does not support float64
+    // The cpu backend does not support float64.
     if (dtype == DType::kF64 && std::string_view(GetParam()) == "cpu") continue;
     SCOPED_TRACE(dtype_name(dtype));
     Inputs in = make_inputs(base_case());

@@ -44,8 +44,8 @@ std::string refusal_of(const Grown* given) {
 }
 
 TEST(ReadStruct, FieldsThatAnOlderCallerLacksAreZero) {
-  const Grown given = {.struct_size = 16, .first = 5, .added = 99};  // 99 lies after the end of the caller's struct, so
-                                                                     // it must not be read
+  // 99 lies after the end of the caller's struct, so it must not be read.
+  const Grown given = {.struct_size = 16, .first = 5, .added = 99};
   const Grown read = read_struct("call", &given);
   EXPECT_EQ(read.first, 5);
   EXPECT_EQ(read.added, 0);

@@ -98,8 +98,8 @@ static void test_struct_sizes(void) {
   o = new_output(ATTEND_F32, 2, 4, 9, 16);
   lse = new_output(ATTEND_F32, 2, 4, 9, 1);
   memset(&larger, 0xff, sizeof larger);
-  attend_params_init(&larger.params, 12);  // 12 is the size of an older caller's struct; nothing after its end may be
-                                           // written
+  // 12 is the size of an older caller's struct; nothing after its end may be written.
+  attend_params_init(&larger.params, 12);
   CHECK(larger.params.struct_size == 12 && larger.params.has_scale == -1 && larger.newer[0] == -1);
   attend_params_init(NULL, sizeof larger);
   reset();

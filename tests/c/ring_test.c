@@ -46,8 +46,8 @@ static int32_t send_message(void* user, int32_t to, int32_t channel, const void*
   ++open_requests;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
-  return *mark == NULL ? 0 : 99;  // the mark is null on entry and stays null, which means that the message is already
-                                  // sent
+  // The mark is null on entry and stays null, which means that the message is already sent.
+  return *mark == NULL ? 0 : 99;
 }
 
 static int32_t receive_message(void* user, int32_t from, int32_t channel, void* bytes, size_t size, void** mark) {

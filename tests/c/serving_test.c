@@ -152,8 +152,8 @@ static void test_rotary_and_norm(void) {
   attend_tensor k = new_tensor(ATTEND_F32, kSequences, kHeadsK, 1, kColumns);
   attend_tensor cosines = new_tensor(ATTEND_F32, 1, 1, 3, 2), sines = new_tensor(ATTEND_F32, 1, 1, 3, 2);
   attend_tensor weight = new_tensor(ATTEND_F32, 1, 1, 1, kColumns);
-  const int64_t slots[kSequences] = {2, 7 * kCapacity};  // the second slot is out of range, so nothing is written for
-                                                         // the second sequence
+  // The second slot is out of range, so nothing is written for the second sequence.
+  const int64_t slots[kSequences] = {2, 7 * kCapacity};
   const int32_t positions[kSequences] = {2, 2};
   attend_rotary rotary;
   attend_append_call append;

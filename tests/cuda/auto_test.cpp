@@ -58,8 +58,8 @@ TEST(Auto, BooleanMasksAreForHopper) {
       EXPECT_EQ(specs.size(), choice.num_steps);
       EXPECT_EQ(specs[0].name, "sm90_mask_tiles");
       EXPECT_EQ(choice.steps[0].blocks, 128 * 16) << "a mask for all heads, in runs of 8 tiles";
-      const std::int64_t bits = 8192 * 8192 / 8;  // size of the mask's words in one order; kernels for more than 128
-                                                  // columns need the words in two orders
+      // Size of the mask's words in one order; kernels for more than 128 columns need the words in two orders.
+      const std::int64_t bits = 8192 * 8192 / 8;
       const auto bytes = static_cast<std::int64_t>(family.workspace(made.problem, choice).regions().back().bytes);
       EXPECT_GT(bytes, bits);
       EXPECT_LT(bytes, (backward && head_dim > 128 ? 2 : 1) * bits + (1 << 20));
@@ -86,10 +86,10 @@ TEST(Auto, FindsABackendForEveryBlockMask) {
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, {}, with_bias, true)), "sm80_backward");
 }
 
-/// The bias gradient has two forms. Either each block stores its tiles directly, or a cluster with one block per
-/// the bias has batch size 1, so batch entries share it
+/// The bias gradient is computed in one of two ways. Either each block stores its tiles directly, or a cluster with one
+/// block per sequence sums them.
 TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
-  const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}};  // batch size 1, so batch entries share the bias
+  const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}};  // batch entries share the bias
   const auto made = [&](std::int64_t batch, std::int64_t heads, std::int64_t head_dim, const Params& params) {
     const Sizes sizes = {batch, heads, heads, 1000, 1000, head_dim, head_dim};
     return MadeUp(DType::kBF16, sizes, params, true);
@@ -210,8 +210,8 @@ TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
         }
         const double seconds = other->choose(p, d).seconds;
         const bool is_hoppers = std::string_view(other->name) == "sm90_backward";
-        constexpr double kLaunch = 3e-6;  // sm80_backward needs one more launch beyond 128 columns, which matters if
-                                          // memory bandwidth is the limit
+        // sm80_backward needs one more launch beyond 128 columns, which matters if memory bandwidth is the limit.
+        constexpr double kLaunch = 3e-6;
         EXPECT_TRUE(is_hoppers ? seconds - mask_seconds(p, d) <= expected : seconds + kLaunch >= expected)
             << other->name << " " << seconds << ", sm80_backward " << expected << " on " << d.name << ", q "
             << p.max_seqlen_q << " k " << p.max_seqlen_k << " d " << p.head_dim;

@@ -123,7 +123,7 @@ TEST(BlockMaskLists, ByKeysSeeTheSame) {
               const Index k = list % blocks * block + place % (block / 64) * 64 + in_tile;
               if (q >= kRows || k >= kKeys) continue;
               const int pattern = entry[1 + place];
-              // In this layout the roles of rows and keys are exchanged
+              // In this layout the roles of rows and keys are exchanged.
               const int thread = static_cast<int>(in_tile / 16 * 32 + in_tile % 8 * 4 + q % 8 / 2);
               const int i = static_cast<int>(q % 64 / 8 * 4 + in_tile / 8 % 2 * 2 + q % 2);
               const bool sees = pattern < 0

@@ -14,8 +14,8 @@ namespace {
 
 /// Formats a compile-time constant of any type, as in "sm90_forward kBlockM=128".
 std::string value_text(const cuda::KernelSpec& spec, const cuda::Constant& constant) {
-  const std::string all = cuda::config_text(spec);  // one line per constant, such as "  static constexpr int kBlockM =
-                                                    // 128;"
+  // One line per constant, such as "  static constexpr int kBlockM = 128;".
+  const std::string all = cuda::config_text(spec);
   const std::size_t begin = all.find(" " + constant.name + " = ");
   return spec.name + all.substr(begin, all.find('\n', begin) - begin);
 }

@@ -28,8 +28,8 @@ ScoreCapture capture(const char* name, DType dtype, std::vector<std::int64_t> sh
 /// Limit for spilled bytes in a kernel that uses all registers. It allows some spills, because captured values are
 /// loaded for 32 scores at a time.
 constexpr int kMostSpilledBytes = 160;
-constexpr int kMostSpilledAroundCalls = 280;  // also covers registers that a function call may overwrite, and sums that
-                                              // are kept across sin()
+// Also covers registers that a function call may overwrite, and sums that are kept across sin().
+constexpr int kMostSpilledAroundCalls = 280;
 
 constexpr int kMostSpilledBySeveralLoads = 640;  // three loads per score need more registers than sm90_backward has
 
@@ -49,7 +49,7 @@ std::vector<Function> functions() {
             capture("far", DType::kF32, {8, 199})},
            kMostSpilledBySeveralLoads},
           {"score + wave[h] * sin(float(q - k) / 10)", {capture("wave", DType::kF32, {8})}, kMostSpilledAroundCalls},
-          // The gradient of `cut` is 0
+          // The gradient of `cut` is 0.
           {"float(q) > cut[h] ? -inf : score", {capture("cut", DType::kF32, {8})}}};
 }
 
@@ -68,12 +68,9 @@ bool reads_floats(const Function& f) {
   return !f.captures.empty() && f.captures.front().tensor.dtype != DType::kI32;
 }
 
-enum class Beside {
-  kNothing,
-  kGradients,
-  kBlockMask
-};  // what the kernel supports in addition; kGradients computes
-    // the gradient of the function's first capture
+/// Feature of the kernel in addition to the score function. kGradients computes the gradient of the function's first
+/// capture.
+enum class Beside { kNothing, kGradients, kBlockMask };
 
 /// Compiles the kernels that a family uses for a score function. Returns the number of kernels.
 int compile_all(const cuda::Family& family, const Function& f, std::int64_t head_dim, bool backward, Beside beside) {

@@ -66,7 +66,7 @@ TEST_F(DriverTest, Device) {
   EXPECT_EQ(info.num_multiprocessors, 132);
   EXPECT_EQ(info.max_smem_per_block, 232448);
   EXPECT_STREQ(info.arch().target, "sm_90a");
-  // The library's table does not contain capability 9.7
+  // The library's table does not contain capability 9.7.
   EXPECT_THAT(refusal([] { (void)cuda::device_info(1).arch(); }), HasSubstr("9.7"));
   EXPECT_THAT(refusal([] { (void)cuda::device_info(2); }), AllOf(HasSubstr("device: 2"), HasSubstr("0 to 1")));
   EXPECT_THAT(refusal([] { (void)cuda::device_info(-1); }), HasSubstr("device: -1"));
@@ -99,8 +99,9 @@ TEST_F(DriverTest, LaunchShapes) {
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .cluster = {2, 1, 1}, .dynamic_smem_bytes = 1024}, {},
                nullptr);
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .dynamic_smem_bytes = 200 * 1024}, {}, nullptr);
-  EXPECT_EQ(fake_->attribute_calls, 1);  // set once when the kernel is loaded, because a launch that needs less would
-                                         // reduce the limit for one that needs more
+  // Set once when the kernel is loaded, because a launch that needs less would reduce the limit for one that needs
+  // more.
+  EXPECT_EQ(fake_->attribute_calls, 1);
   EXPECT_EQ(fake_->launches, 3);
   EXPECT_THAT(refusal([&] { large.launch({.dynamic_smem_bytes = 201 * 1024}, {}, nullptr); }), HasSubstr("loaded for"));
 }
@@ -139,8 +140,8 @@ TEST_F(DriverTest, ThePoolIsCountedToTheByteWithItsPeak) {
     EXPECT_EQ(usage.used, 1000U);
     EXPECT_EQ(usage.used_peak, 1234U);
     cuda::reset_memory_pool_peaks(0);
-    EXPECT_EQ(cuda::memory_pool_usage(0).used_peak, 1000U);  // the wrapper returns the current use, although the driver
-                                                             // reports 0
+    // The wrapper returns the current use, although the driver reports 0.
+    EXPECT_EQ(cuda::memory_pool_usage(0).used_peak, 1000U);
   }
   EXPECT_EQ(cuda::memory_pool_usage(0).used, 0U);
   fake_->failing = "cuMemPoolGetAttribute";

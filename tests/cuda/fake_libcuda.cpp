@@ -148,8 +148,8 @@ DriverResult cuMemFree_v2(DevicePointer pointer) {
   return 0;
 }
 DriverResult cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, std::size_t bytes, StreamHandle) {
-  constexpr DevicePointer kNoAddress = DevicePointer{1} << 32;  // lowest address in the pool; smaller values are not
-                                                                // addresses
+  // Lowest address in the pool; smaller values are not addresses.
+  constexpr DevicePointer kNoAddress = DevicePointer{1} << 32;
   if (from >= kNoAddress) std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return 0;
 }

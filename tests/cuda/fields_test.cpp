@@ -120,7 +120,7 @@ TEST(Fields, EveryTunableOfAFamilyChangesAKernel) {
         if (seen.contains(tunable.name)) continue;
         cuda::Variant other = variant;
         const auto present = variant.ints()[tunable.at];
-        // Any number except 0 means on, so adding 1 to a nonzero number would not change the kernel
+        // Any number except 0 means on, so adding 1 to a nonzero number would not change the kernel.
         const bool is_switch = std::string_view(tunable.name) == "owns_heads";
         other.set(tunable.at, is_switch ? 1 - present : present + 1);
         if (text_of(*family, variant, arch) != text_of(*family, other, arch)) seen.insert(tunable.name);

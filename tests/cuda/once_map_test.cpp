@@ -61,8 +61,8 @@ TEST(OnceMap, AFailureReachesWhoWaitsAndIsNotKept) {
   started.wait();
   std::thread second([&] {
     try {
-      (void)map.get("k", [] { return std::make_shared<const int>(5); });  // either waits for the computation that
-                                                                          // fails, or starts a new one after it
+      // Either waits for the computation that fails, or starts a new one after it.
+      (void)map.get("k", [] { return std::make_shared<const int>(5); });
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
       EXPECT_STREQ(error.what(), "no");

@@ -130,7 +130,7 @@ TEST_P(EmulatedCaptures, AreTheReference) {
   if (!why_no_emulation().empty()) GTEST_SKIP() << why_no_emulation();
   const Function f = functions()[GetParam()];
   SCOPED_TRACE(f.text);
-  // The function converts to int, so it is not continuous
+  // The function converts to int, so it is not continuous.
   const bool has_steps = std::string(f.text).find("int(") != std::string::npos;
   for (AttentionCase a : cases()) {
     if (a.softcap > 0 && has_steps) continue;

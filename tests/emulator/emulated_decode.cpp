@@ -59,8 +59,8 @@ TensorMapArg map_of(const Tensor& t, std::int64_t rows) {
 }
 
 DecodeArgs args_of(const core::DecodeProblem& p, cuda::DecodeVariant variant) {
-  const bool has_boxes = std::exchange(variant.has_boxes, 0) != 0;  // the emulator cannot read the driver's tensor
-                                                                    // maps, so it makes its own below
+  // The emulator cannot read the driver's tensor maps, so it makes its own below.
+  const bool has_boxes = std::exchange(variant.has_boxes, 0) != 0;
   DecodeArgs args = cuda::decode_args(p, variant, {});
   if (!has_boxes) return args;
   const std::int64_t rows = cuda::decode_box_rows(p);

@@ -220,7 +220,7 @@ inline void Block::enter() {
 inline void Block::start(void (*entry)()) {
   block = this;
   entry_ = entry;
-  // Not zeroed, because most of the memory is never used
+  // Not zeroed, because most of the memory is never used.
   stacks_ = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));
   if (stacks_ == nullptr) std::abort();
   for (int w = 0; w < num_threads() / kLanes; ++w) order_.push_back(w);

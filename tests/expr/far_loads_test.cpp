@@ -27,8 +27,8 @@ TEST(FarLoads, AreKnown) {
   constexpr std::int64_t kNo = FarEnds::kNowhere;
   const Case kCases[] = {
       {"score + table[h][clamp(q - k, -8, 7) + 8]", 1, 7, -8},
-      {"score + table[h][q - k + 8]", 0, kNo, -kNo},  // the extent of the tensor is ignored, although it clamps the
-                                                      // subscript
+      // The extent of the tensor is ignored, although it clamps the subscript.
+      {"score + table[h][q - k + 8]", 0, kNo, -kNo},
       {"score + table[h][max(k - q, -5)]", 1, 5, -kNo},
       {"score - bias[h] * abs(q - k)", 0, kNo, -kNo},
       {"score + table[h][q]", 0, kNo, -kNo},
@@ -37,8 +37,8 @@ TEST(FarLoads, AreKnown) {
       {"score + bias[min(abs(q - k), 5)] + bias[clamp(q - k, -7, 0) + 7]", 2, 5, -7},
       {"score + table[h][q - k < 4 ? max(q - k, 0) : min(4 + int(log(float(max(q - k, 1)) / 4) * 3), 15)]", 1, 157, 0},
       {"score + cap", 0, kNo, -kNo},
-      {"score + bias[doc[clamp(q - k, 0, 9)]]", 1, 9, 0},  // only the load of doc is found: no bound shows that the
-                                                           // subscript of bias is constant too
+      // Only the load of doc is found: no bound shows that the subscript of bias is constant too.
+      {"score + bias[doc[clamp(q - k, 0, 9)]]", 1, 9, 0},
       {"score + bias[q > 100 ? clamp(q - k, 0, 4) : 0]", 0, kNo, -kNo}};
   for (const Case& c : kCases) {
     const expr::Function f = expr::parse("text", c.text, some_captures(), expr::Type::kFloat);

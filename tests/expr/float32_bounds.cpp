@@ -16,8 +16,8 @@ using expr::Op;
 using expr::Type;
 
 constexpr double kLargest = std::numeric_limits<float>::max(), kLeastNormal = std::numeric_limits<float>::min();
-constexpr double kHalfUnit = 0x1p-24;  // half a unit in the last place, relative to the value; rounding changes a value
-                                       // by at most this much
+// Half a unit in the last place, relative to the value; rounding changes a value by at most this much.
+constexpr double kHalfUnit = 0x1p-24;
 constexpr Bounds kUndecided = {0, 0, false};
 
 /// Largest difference between a float32 function and the exact function.
@@ -266,7 +266,7 @@ Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
 
 /// Handles operands that may be infinite or NaN. The result is decided if it is the same at all corners of the bounds.
 Bounds of_infinities(Op op, const Bounds& a, const Bounds& b) {
-  // X^0 is 1 even for NaN, so the corners do not show all results
+  // x^0 is 1 even for NaN, so the corners do not show all results
   if (op == Op::kPow && !b.is_point() && spans_zero(b)) return kUndecided;
   const auto f = [op](double x, double y) { return expr::apply(op, Type::kFloat, x, y, 0); };
   const double first = f(a.low, b.low);
@@ -279,7 +279,7 @@ Bounds of_floats(Op op, const Bounds& a, const Bounds& b, ScoreMath math) {
   const bool are_finite = std::isfinite(a.low) && std::isfinite(b.low);
   const bool are_points = a.is_point() && b.is_point();
   if (!are_finite && !are_points) return of_infinities(op, a, b);
-  // The quotient is rounded before its floor is taken
+  // The quotient is rounded before its floor is taken.
   const bool has_quotient = op == Op::kFloorDivide && are_finite && b.low != 0;
   if (are_points && !has_quotient) {
     const double exact = expr::apply(op, Type::kFloat, a.low, b.low, 0);

@@ -66,8 +66,8 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
   } cases[] = {
       {"floor(score)", 2, true},
       {"floor(score + 0.5)", 1.5, true},
-      {"floor(score * 0.1 * 10)", 2, false},  // float32 cannot represent 0.1, so the product may lie on either side of
-                                              // the step
+      // float32 cannot represent 0.1, so the product may lie on either side of the step.
+      {"floor(score * 0.1 * 10)", 2, false},
       {"floor(score * 0.1 * 10)", 2.1, true},
       {"score * 0.1 < 0.2 ? 1 : 2", 2, false},
       {"score * 0.1 < 0.2 ? 1 : 1", 2, true},  // both branches are 1
@@ -88,8 +88,8 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
       {"table[int(score * 0.1 * 10)][3]", 2, false},
       {"min(score * 0.1, 0.2)", 2, true},
       {"cap == cap && floor(score * 0.1 * 10) < 7 ? 1 : 2", 2, false},
-      {"q < k && floor(score * 0.1 * 10) < 7 ? 1 : 2", 2, true},  // the first condition is false, so the second one
-                                                                  // does not matter
+      // The first condition is false, so the second one does not matter.
+      {"q < k && floor(score * 0.1 * 10) < 7 ? 1 : 2", 2, true},
   };
   for (const auto& [text, score, is_decided] : cases) EXPECT_EQ(bounds_of(text, score).is_decided, is_decided) << text;
 }

@@ -311,8 +311,8 @@ TEST(RowFunction, FunctionsStayWithinFourUnits) {
     for (std::size_t n = 0; n < inputs.size(); ++n) {
       const double wanted = rounded_values(f.graph, f.result, {inputs[n]})[static_cast<std::size_t>(f.result)];
       const float found = run.floats(0)[n];
-      constexpr double kSmallest = std::numeric_limits<float>::min();  // results below the smallest normal number may
-                                                                       // be 0
+      // Results below the smallest normal number may be 0.
+      constexpr double kSmallest = std::numeric_limits<float>::min();
       if (is_same(found, wanted) || (std::abs(wanted) < kSmallest && std::abs(found) <= kSmallest)) continue;
       const auto rounded = static_cast<float>(wanted);
       const double unit =

@@ -58,8 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     spec = io::parse_folder_name(name);
   } catch (const Error& error) {
-    fuzz::require(error.what()[0] != '\0');  // only requires a message, because the message quotes the name, which may
-                                             // contain any byte
+    // Only requires a message, because the message quotes the name, which may contain any byte.
+    fuzz::require(error.what()[0] != '\0');
     return 0;
   }
   fuzz::require(io::folder_name(spec) == name);

@@ -57,8 +57,8 @@ struct MaskedCase {
   AttentionCase attention;
   const BlockMask* mask = nullptr;
   std::string score = {};
-  std::optional<CaptureBuffer> capture = {};  // float32 tensor that the score function reads; its gradient is also
-                                              // computed
+  // float32 tensor that the score function reads; its gradient is also computed.
+  std::optional<CaptureBuffer> capture = {};
 };
 
 struct Results {

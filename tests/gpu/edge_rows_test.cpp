@@ -161,8 +161,8 @@ class LseTargets : public GpuTest, public testing::WithParamInterface<std::tuple
 
 TEST_P(LseTargets, AtEachRemainderOfATileStayInBudget) {
   const auto& [compute, target] = GetParam();
-  const Inputs in = shifted(remainder_case(), 8, target);  // adds 8 * target * scale = target to every score, because
-                                                           // the scale is 1/8
+  // Adds 8 * target * scale = target to every score, because the scale is 1/8.
+  const Inputs in = shifted(remainder_case(), 8, target);
   if (!lack_of(compute, in).empty()) GTEST_SKIP() << lack_of(compute, in);
   check_backend(compute, in);
 }

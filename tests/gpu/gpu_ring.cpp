@@ -75,8 +75,8 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   c.seed = seed;
   if (v[kBatching] == 1) {
     c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
-    constexpr std::int64_t kNear = 8;  // distance of the last sequence's three rows from their keys; see
-                                       // is_compatible()
+    // Distance of the last sequence's three rows from their keys; see is_compatible().
+    constexpr std::int64_t kNear = 8;
     c.varlen_k = {c.seqlen_k, 4, 0, c.alibi ? kNear : c.seqlen_k / 3 + 1};
   }
   const bool by_heads = algorithm == RingAlgorithm::kAllToAll || algorithm == RingAlgorithm::kTwoLevel;

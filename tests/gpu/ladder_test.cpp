@@ -80,8 +80,8 @@ std::vector<AttentionCase> square_cases() {
 std::vector<AttentionCase> unequal_cases() {
   std::vector<AttentionCase> shapes;
   for (const std::int64_t head_dim : {64, 128}) {
-    shapes.push_back(shape(1, 4, 2, 65, 300, head_dim));  // more keys than query rows; each key head has two query
-                                                          // heads
+    // More keys than query rows; each key head has two query heads.
+    shapes.push_back(shape(1, 4, 2, 65, 300, head_dim));
     shapes.push_back(shape(2, 3, 1, 300, 65, head_dim));  // with a causal mask, the first 235 rows see no key
     shapes.push_back(shape(1, 2, 2, 1, 513, head_dim));   // one query row, as in decoding
     shapes.push_back(shape(1, 2, 1, 129, 0, head_dim));   // no keys

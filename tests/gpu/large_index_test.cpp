@@ -188,8 +188,8 @@ INSTANTIATE_TEST_SUITE_P(Families, ManyEntries, testing::ValuesIn(kFamilies), kF
 class ManySums12GiB : public FamilyTest {};
 
 TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
-  constexpr std::int64_t kRepeated = 7;  // number of different entries; not a power of two, so a wrapped offset reads a
-                                         // different entry
+  // Number of different entries; not a power of two, so a wrapped offset reads a different entry.
+  constexpr std::int64_t kRepeated = 7;
   const bool is_sm80 = std::string_view(GetParam()) == "sm80_backward";
   AttentionCase c = plain(DType::kBF16, is_sm80 ? 16 : 8, 1, 1, 4, is_sm80 ? 8 : 64, false);
   c.batch = kRepeated;
@@ -202,7 +202,7 @@ TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
   const auto repeated = [&](const TensorBuffer& t) { return Repeated(t, batch, stream.get()); };
   const Repeated q = repeated(in.q), k = repeated(in.k), v = repeated(in.v), dout = repeated(in.dout);
   const Repeated o = repeated(want.o), lse = repeated(want.lse);
-  // Outputs are NaN before the call
+  // Outputs are NaN before the call.
   const Repeated dq = repeated(got.dq), dk = repeated(got.dk), dv = repeated(got.dv);
   Params params = in.params(GetParam());
   const std::size_t bytes = backward_workspace_bytes(dout.view(), q.view(), k.view(), v.view(), o.view(), lse.view(),
@@ -282,8 +282,8 @@ TEST_P(ManyKeys5GiB, OfOneTensorAreEachRead) {
   if (const std::string why = memory_is_short(bytes); !why.empty()) GTEST_SKIP() << why;
   constexpr std::int64_t kRows = 3;
   Inputs in = make_inputs(plain(DType::kBF16, kHeads, kHeads, kRows, 1, kHeadDim, false));
-  in.q.generate([&](auto... at) { return 8 * in.q.at(at...); });  // the nonzero keys then outweigh half a million zero
-                                                                  // keys
+  // The nonzero keys then outweigh half a million zero keys.
+  in.q.generate([&](auto... at) { return 8 * in.q.at(at...); });
   const Outputs out = make_outputs(in);
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;

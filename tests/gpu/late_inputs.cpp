@@ -44,8 +44,8 @@ extern "C" __global__ void copy(uint4* to, const uint4* from, long long count, l
 )";
 
 const cuda::Kernel& copy_kernel() {
-  static const auto* const kernel = [] {  // never destroyed, because the driver may already be unloaded when the
-                                          // process exits
+  // Never destroyed, because the driver may already be unloaded when the process exits.
+  static const auto* const kernel = [] {
     const std::string arch = cuda::device_info(0).arch().target;
     const cuda::CompileOutput code =
         cuda::Nvrtc::instance().compile("copy.cu", kCopySource, {}, {"--gpu-architecture=" + arch});

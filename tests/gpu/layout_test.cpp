@@ -125,8 +125,8 @@ TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
   broadcast.k = one(in.k, {1, 1, k[2], k[3]}).expanded(k);     // the same keys for all heads
   broadcast.v = one(in.v, {k[0], k[1], 1, k[3]}).expanded(k);  // one value for all keys
   broadcast.q = one(in.q, {1, q[1], q[2], q[3]}).expanded(q);  // the same queries for all batch entries
-  broadcast.dout = one(in.dout, {1, 1, 1, q[3]}).expanded(q);  // the same row for every query, as in the gradient of a
-                                                               // sum
+  // The same row for every query, as in the gradient of a sum.
+  broadcast.dout = one(in.dout, {1, 1, 1, q[3]}).expanded(q);
   Inputs copies = broadcast;
   for (TensorBuffer* t : {&copies.q, &copies.k, &copies.v, &copies.dout}) *t = copy_of(*t);
   const std::string lack = lack_of(GetParam(), broadcast);

@@ -58,8 +58,8 @@ void expect_bits_of_one_gpu(const std::vector<RingContext>& ranks, int num_ranks
     const Outputs got = run_on_gpus(ranks, gpus_of_ranks(num_ranks), in, c);
     ASSERT_FALSE(testing::Test::HasFailure()) << "on GPUs of their own: " << describe(c);
     expect_same_bits(got, run_on_gpu(in, c), c);
-    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);  // stops at the first failure, because the process is
-                                                               // unreliable after a fault
+    // Stops at the first failure, because the process is unreliable after a fault.
+    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);
   }
 }
 
@@ -219,8 +219,8 @@ TEST_F(NcclRing, TakesACommunicatorOfTheCallers) {
     ring::NcclComm comm = nullptr;
     ring::check_nccl(ring::nccl().comm_init_rank(&comm, 2, id, rank), "ncclCommInitRank");
     run_rank(make_nccl_ring(comm), tensors[static_cast<std::size_t>(rank)], c, rank, "auto");
-    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // succeeds, because the ring context must
-                                                                           // not destroy the caller's communicator
+    // Succeeds, because the ring context must not destroy the caller's communicator.
+    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");
   });
   for (const std::string& text : thrown) EXPECT_EQ(text, "");
   check_ring(in, put_together(tensors, in, c), c);

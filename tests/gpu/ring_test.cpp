@@ -67,7 +67,7 @@ TEST_F(GpuRing, ErrorDoesNotGrowWithRanks) {
   const RingCase eight = long_ring_case(DType::kBF16, Sharding::kZigzag, 8);
   const Inputs in = make_inputs(eight.problem);
   const Outputs truth = run(as_f64(in), "reference");
-  // Sm90_backward and sm80_backward run a forward too
+  // sm90_backward and sm80_backward run a forward too.
   const Outputs alone = run(in, supports("sm90_forward", in) ? "sm90_backward" : "sm80_backward");
   const Outputs ring = run_on_gpu(in, eight);
   RingCase gathered = eight;

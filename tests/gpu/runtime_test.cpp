@@ -290,8 +290,8 @@ TEST_P(SeveralGpus, ACallOnOneThatIsNotCurrentComputesThere) {
   EXPECT_EQ(out.dk.bytes(), want.dk.bytes());
 }
 
-class Alone : public GpuTest {};  // measures time, so tools/gpu_test.py runs it last, without other tests on the GPU or
-                                  // the host
+// Measures time, so tools/gpu_test.py runs it last, without other tests on the GPU or the host.
+class Alone : public GpuTest {};
 
 /// Returns the host time per call in microseconds, averaged over a batch that fits in the stream's queue.
 template <class Call>
@@ -358,8 +358,8 @@ TEST_F(Alone, ALaunchCostsTheHostLittle) {
   const cuda::OwnStream stream;
   const BareLaunch bare(stream.get());
   std::vector<double> bare_us;
-  for (std::size_t round = 0; round < kRounds; ++round) {  // the measurements alternate, so that a busy host affects
-                                                           // every rung equally
+  // The measurements alternate, so that a busy host affects every rung equally.
+  for (std::size_t round = 0; round < kRounds; ++round) {
     bare_us.push_back(batch_us([&] { bare(stream.get()); }, stream.get()));
     for (Measured& m : all)
       m.us.push_back(batch_us([&] { submit(m.rung->name, m.in, m.out, stream.get()); }, stream.get()));

@@ -247,7 +247,7 @@ std::vector<Recipe> functions_with_gradients() {
              return score + c.load("table", {at.h, bucket(at.q - at.k)}) +
                     c.load("table", {0, bucket(at.k - at.q)}) / Dual(2);
            }},
-          // The capture appears only in the condition, so its gradient is 0
+          // The capture appears only in the condition, so its gradient is 0.
           {"condition", "float(k) > float(q) + 500 * slope[h] ? -inf : score", of(slope),
            [](const Dual& score, const ScorePlace& at, const Captures& c) {
              return at.k > at.q + 500 * c.load("slope", {at.h}).value ? Dual(-INFINITY) : score;

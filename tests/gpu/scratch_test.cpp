@@ -28,8 +28,8 @@ INSTANTIATE_TEST_SUITE_P(Families, ScratchMemory, testing::ValuesIn(kFamilies), 
 std::vector<AttentionCase> scratch_cases(const char* compute) {
   std::vector<AttentionCase> cases;
   const auto add = [&](AttentionCase c) {
-    for (const bool is_deterministic : {true, false}) {  // the two modes use different kernels and different partial
-                                                         // sums in memory
+    // The two modes use different kernels and different partial sums in memory.
+    for (const bool is_deterministic : {true, false}) {
       c.deterministic = is_deterministic;
       if (lack_of(compute, make_inputs(c)).empty()) cases.push_back(c);
     }
@@ -61,11 +61,11 @@ std::vector<AttentionCase> scratch_cases(const char* compute) {
     AttentionCase capped = plain(DType::kBF16, 2, 1, 150, 131, head_dim, true);
     capped.softcap = 3;
     add(capped);
-    // Kernels may sum dk and dv in memory
+    // Kernels may sum dk and dv in memory.
     AttentionCase grouped = plain(DType::kBF16, 8, 1, 1030, 70, head_dim, false);
     add(grouped);
-    packed.sinks = packed.sinks_per_sequence = grouped.sinks = true;  // the gradient of the sinks has partial sums in
-                                                                      // memory
+    // The gradient of the sinks has partial sums in memory.
+    packed.sinks = packed.sinks_per_sequence = grouped.sinks = true;
     add(packed);
     add(grouped);
   }

@@ -159,7 +159,7 @@ std::vector<AttentionCase> slice_cases() {
   with([](AttentionCase& c) { c.head_dim = 17, c.head_dim_v = 300, c.layout = CaseLayout::kPadded; });
   with([](AttentionCase& c) { c.head_dim = c.head_dim_v = 128, c.dlse = true, c.broadcast_dout = true; });
   with([](AttentionCase& c) { c.head_dim = 200, c.head_dim_v = 7, c.base_offset = 1; });
-  // Enough work for the larger tiles
+  // This problem has enough work for the larger tiles.
   with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.dropout_p = 0.2; });
   with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.head_dim = c.head_dim_v = 72; });
   return cases;
@@ -263,8 +263,8 @@ TEST_P(SimtProperty, EmptyRowsAreZero) {
 }
 
 TEST_P(SimtProperty, AutoFallsToItInFloat32) {
-  constexpr std::int64_t kHeadDim = 57;  // rows of 57 elements have no valid tensor map, so the tensor-core families
-                                         // refuse them
+  // Rows of 57 elements have no valid tensor map, so the tensor-core families refuse them.
+  constexpr std::int64_t kHeadDim = 57;
   const Inputs in = make_inputs(with_all_options(plain(GetParam(), 33, 40, kHeadDim)));
   const Outputs out = make_outputs(in);
   core::Problem p =

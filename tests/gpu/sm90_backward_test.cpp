@@ -109,8 +109,8 @@ constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {t
 /// position. The other is ALiBi with dropout if a head_dim is above 64 and none is above 128.
 bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
   if (f == kPacked && a == 1)
-    return &sizes != &kBiased && !sizes.dbias;  // the library refuses packed sequences with a
-                                                // bias
+    // The library refuses packed sequences with a bias.
+    return &sizes != &kBiased && !sizes.dbias;
   if (g != kRules) return true;
   const Rules rules = sizes.rules[static_cast<std::size_t>(b)];
   const bool has_alibi = rules == kAlibi || rules == kBoth;
@@ -233,8 +233,8 @@ std::vector<AttentionCase> grouped_cases() {
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false);
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false).deterministic = true;
   add(DType::kBF16, 68, 34, 70, 600, 80, 80, true);
-  for (const std::int64_t head_dim : {128, 64}) {  // more than 16 key blocks, so the fixed order of the sums consists
-                                                   // of two parts
+  // More than 16 key blocks, so the fixed order of the sums consists of two parts.
+  for (const std::int64_t head_dim : {128, 64}) {
     for (const bool causal : {true, false})
       add(DType::kBF16, 2, 1, 2300, 2500, head_dim, 128, causal).deterministic = true;
     AttentionCase& windowed = add(DType::kBF16, 2, 2, 2500, 2500, head_dim, head_dim, false);
@@ -383,8 +383,8 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
   for (const auto& [head_dim, seqlen, causal, heads_q, heads_k] :
        {Case{64, 1000, true}, Case{128, 1000, false}, Case{256, 1000, false}, Case{96, 1000, false},
         Case{40, 1000, false}, Case{128, 2500, true}, Case{64, 400, true, 132, 132}, Case{128, 300, false, 132, 132}}) {
-    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);  // with seqlen 2500, the fixed order of the
-                                                                          // sums consists of two parts
+    // With seqlen 2500, the fixed order of the sums consists of two parts.
+    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);
     c.deterministic = true;
     if (head_dim == 96) c.softcap = 20;
     if (head_dim == 40) c.head_dim_v = 128;  // a single pass over the columns with two buffers

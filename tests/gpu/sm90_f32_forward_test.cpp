@@ -60,8 +60,8 @@ const std::vector<int> kNumValues = {
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
   if (has_matrix && g == kPacked && b == 1) return false;
-  return !(f == kAlibi && a > 0 && g == kBoolMask && b > 0);  // above head_dim 64, ALiBi with a boolean mask is not
-                                                              // supported
+  // Above head_dim 64, ALiBi with a boolean mask is not supported.
+  return !(f == kAlibi && a > 0 && g == kBoolMask && b > 0);
 }
 
 AttentionCase variant_case(const Choice& v) {
@@ -229,7 +229,7 @@ TEST_F(Sm90F32, SumsOfOneSignAreAsGoodAsPlainFloat32) {
       const double mean = sum / static_cast<double>(got.size()) / unit_roundoff(DType::kF32);
       std::printf("head_dim %d, %s weights: o is off by %.2f 2^-24 in the mean; error %.3g, plain float32's %.3g\n",
                   static_cast<int>(head_dim), is_flat ? "equal" : "different", mean, largest, of_standard);
-      // All elements of o are below 2
+      // All elements of o are below 2.
       EXPECT_LE(largest, kForwardFactor * of_standard + unit_roundoff(DType::kF32) * 2);
     }
   }

@@ -43,8 +43,8 @@ ProgramResult start_and_wait(const std::string& program, const std::vector<std::
   }
   ::close(out[1]);
   ::close(err[1]);
-  auto err_text = std::async(std::launch::async, read_all, err[0]);  // both pipes are read at the same time, so neither
-                                                                     // can fill up
+  // Both pipes are read at the same time, so neither can fill up.
+  auto err_text = std::async(std::launch::async, read_all, err[0]);
   if (meanwhile) meanwhile(child, out[0]);
   ProgramResult result = {.out = read_all(out[0]), .err = err_text.get()};
   int status = 0;

@@ -353,7 +353,7 @@ TEST_P(PlantedFault, OneRowThatIsAnothersFails) {
   for (const std::int64_t row : {0, 64, 157, 158}) {
     finds(("row " + std::to_string(row) + " is the next one").c_str(),
           [row](std::vector<double>& values, const Shape& shape) {
-            // Row of the second head
+            // This row belongs to the second head.
             const auto from = values.begin() + (shape[2] + row) * shape[3];
             std::copy_n(from + shape[3], shape[3], from);
           });

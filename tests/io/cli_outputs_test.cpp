@@ -104,8 +104,8 @@ TEST_F(Outputs, AKilledRunLeavesOneSet) {
     });
     const bool was_killed = result.status == 128 + SIGKILL;
     killed += was_killed ? 1 : 0;
-    seconds *= was_killed ? 1.03 : 0.9;  // the next process is killed later or earlier, because the duration of a run
-                                         // varies with the machine's load
+    // The next process is killed later or earlier, because the duration of a run varies with the machine's load.
+    seconds *= was_killed ? 1.03 : 0.9;
     const auto found = results();
     ASSERT_TRUE(found == sets[0] || found == sets[1]) << "a mixture after " << wait << " s";
     // The program must accept the files that are left: O and logsumexp must belong to the same forward.

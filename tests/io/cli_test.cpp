@@ -183,9 +183,9 @@ TEST_F(Cli, WrongResultsFailTheCheck) {
   generate();
   succeed("run --data @/B2_H4_S48_D16");
   std::string o = read_file(plain_ / "O.bin");
-  const std::size_t head = 48 * 16 * 4;  // bytes of one head; the damage is in head 2, because `run` recomputes rows of
-                                         // head 1
-  // Flips the sign of each element
+  // Bytes of one head; the damage is in head 2, because `run` recomputes rows of head 1.
+  const std::size_t head = 48 * 16 * 4;
+  // The loop flips the sign of each element.
   for (std::size_t i = head + 3; i < 2 * head; i += 4) o[i] = static_cast<char>(o[i] ^ 0x80);
   write_file(plain_ / "O.bin", o);
   const ProgramResult result = attend("run --data @/B2_H4_S48_D16 --mode backward --check --json @/r.json");

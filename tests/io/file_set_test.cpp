@@ -92,8 +92,8 @@ struct KilledCommit : testing::Test {
     const Contents next_files = {"next O", "next dQ", "next dV", "next r"};
     int old_ones = 0;
     int new_ones = 0;
-    for (int calls = 0;; calls += 2) {  // stops only at entries, because an exit leaves the same state as the next
-                                        // entry
+    // Stops only at entries, because an exit leaves the same state as the next entry.
+    for (int calls = 0;; calls += 2) {
       put(old_files);
       const bool ended = commit_and_kill(new_files, calls);
       const Contents left = found();

@@ -90,10 +90,10 @@ TEST(FolderPath, TheLastPartCounts) {
   EXPECT_EQ(io::parse_folder_path(problem), spec);
   EXPECT_EQ(io::parse_folder_path(problem.string() + "/"), spec);
   EXPECT_EQ(io::parse_folder_path(problem / "."), spec);
-  // The folder does not exist
+  // The folder does not exist.
   EXPECT_THROW((void)io::parse_folder_path(folder / "B1_H1_S2_D8"), Error);
   write_file(folder / "B1_H1_S2_D16", "");
-  // A file, not a folder
+  // This path is a file, not a folder.
   EXPECT_THROW((void)io::parse_folder_path(folder / "B1_H1_S2_D16"), Error);
 }
 

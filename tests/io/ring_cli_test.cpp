@@ -116,7 +116,7 @@ TEST_F(RingCli, WritesTheFilesOfOneProcess) {
     const ProgramResult ring =
         on_ranks(num_ranks, "run --json " + json.string() + " --ring " + sharding + line + data("ring"));
     ASSERT_EQ(ring.status, 0) << ring.out << ring.err;
-    // Only one rank prints
+    // Only one rank prints.
     EXPECT_EQ(count(ring.out, "wrote O.bin, logsumexp.bin, dQ.bin, dK.bin, dV.bin"), 1) << ring.out;
     EXPECT_THAT(ring.out, HasSubstr(std::string(", ") + sharding));
     expect_same_files({"O.bin", "logsumexp.bin", "dQ.bin", "dK.bin", "dV.bin"});

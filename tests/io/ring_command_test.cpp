@@ -22,8 +22,9 @@ using testing::HasSubstr;
 TEST(RingTimeline, ExposedIsWhatNoComputationHides) {
   const std::vector<ring::Span> spans = {{Activity::kExchange, 0, 0, 5},
                                          {Activity::kCompute, 0, 1, 3},
-                                         {Activity::kExchange, 0, 2, 6},  // overlaps with the previous activity of the
-                                                                          // same step, so the shared time counts once
+                                         // Overlaps with the previous activity of the same step, so the shared time
+                                         // counts once.
+                                         {Activity::kExchange, 0, 2, 6},
                                          {Activity::kCompute, 1, 6, 8},
                                          {Activity::kExchange, 1, 7, 9}};
   const std::vector<cli::StepTimes> steps = cli::step_times(spans);

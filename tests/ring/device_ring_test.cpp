@@ -74,8 +74,8 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
     c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
   }
   c.seed = seed;
-  if (algorithm == RingAlgorithm::kAllToAll) {  // this algorithm divides the heads, so every rank gets the same number
-                                                // of heads
+  // This algorithm divides the heads, so every rank gets the same number of heads.
+  if (algorithm == RingAlgorithm::kAllToAll) {
     c.heads_k = v[1] + 1;
     c.heads_q = (v[3] == 0 ? 1 : 2) * c.heads_k;
   }

@@ -133,8 +133,8 @@ TEST(LocalLinks, EndTheWaitForARankThatHasFailed) {
 }
 
 TEST(LocalLinks, EndTheWaitOfARankThatIsInterrupted) {
-  static thread_local bool is_waiting = false;  // true only in the thread of the waiting rank, so only this thread is
-                                                // interrupted
+  // True only in the thread of the waiting rank, so only this thread is interrupted.
+  static thread_local bool is_waiting = false;
   cpu::set_interrupt_check([] { return is_waiting; });
   bool is_interrupted = false;
   const std::vector<std::string> thrown = on_linked_threads(2, [&](int number, Rank& rank) {

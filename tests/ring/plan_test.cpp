@@ -67,8 +67,8 @@ TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   int num_pieces = 0;
   for (int repeat = 0; repeat < 2000; ++repeat) {
     core::Problem p;
-    const bool is_causal = repeat % 4 == 0;  // under a causal mask, the pieces of a rank with its own keys merge into
-                                             // one
+    // Under a causal mask, the pieces of a rank with its own keys merge into one.
+    const bool is_causal = repeat % 4 == 0;
     p.window_left = is_causal ? -1 : from(-1, 12);
     p.window_right = is_causal ? 0 : from(-1, 12);
     const auto sharding = static_cast<Sharding>(from(0, 2));
@@ -114,8 +114,8 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
     const auto sharding = static_cast<Sharding>(from(0, 2));
     const int num_ranks = static_cast<int>(from(1, 5));
     core::Problem p;
-    const bool is_causal = repeat % 4 == 0;  // under a causal mask, the pieces of a rank with its own keys merge into
-                                             // one
+    // Under a causal mask, the pieces of a rank with its own keys merge into one.
+    const bool is_causal = repeat % 4 == 0;
     p.window_left = is_causal ? -1 : from(-1, 9);
     p.window_right = is_causal ? 0 : from(-1, 9);
     core::WholeLengths lengths = {from(0, 25), from(0, 25)};

@@ -56,8 +56,8 @@ constexpr MaskKind kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 9, -1}, 
                                {false, 30, 4},  {true, 65, -1}, {false, 0, 0},  {true, 3, -1}};
 constexpr double kSoftcaps[] = {0, 0.7, 20};
 constexpr int kAlibiKinds = 3;  // no ALiBi, one set of slopes for all sequences, one set per sequence
-constexpr int kBroadcasts = 9;  // 0 means no tensor; for n > 0, the bits of n - 1 select which of batch, heads and rows
-                                // have full size
+// 0 means no tensor; for n > 0, the bits of n - 1 select which of batch, heads and rows have full size.
+constexpr int kBroadcasts = 9;
 constexpr double kDropouts[] = {0, 0.2};
 constexpr double kDefaultScale = INFINITY;
 constexpr double kScales[] = {kDefaultScale, -0.2, 0.0};
@@ -95,8 +95,8 @@ bool compatible(int f, int a, int g, int b) {
 
 constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
                                          RingAlgorithm::kTwoLevel};
-constexpr int kRanksInGroups[] = {4, 6, 8, 9, 4};  // replaces kNumRanks for kTwoLevel; groups have 2, 2 or 3, 2 or 4,
-                                                   // 3, and 2 ranks
+// Replaces kNumRanks for kTwoLevel; groups have 2, 2 or 3, 2 or 4, 3, and 2 ranks.
+constexpr int kRanksInGroups[] = {4, 6, 8, 9, 4};
 
 RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   AttentionCase c;
@@ -106,8 +106,8 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   c.seqlen_k = kLengthPairs[v[kLengths]].k;
   c.heads_q = kHeadPairs[v[kHeads]].q;
   c.heads_k = kHeadPairs[v[kHeads]].k;
-  if (algorithm == RingAlgorithm::kAllToAll) {  // this algorithm divides the heads, so every rank gets the same number
-                                                // of heads
+  // This algorithm divides the heads, so every rank gets the same number of heads.
+  if (algorithm == RingAlgorithm::kAllToAll) {
     c.heads_k = kNumRanks[v[kRanks]];
     c.heads_q = (v[kHeads] == 0 ? 1 : 2) * c.heads_k;
   }
@@ -158,7 +158,7 @@ std::vector<RingCase> cases() {
   for (std::size_t n = 0; n < choices().size(); n += ATTEND_TEST_STRIDE) {
     for (const RingAlgorithm algorithm : kAlgorithms) {
       const std::uint64_t numbers =
-          // Seeds for which the cases with more heads stay within their budgets
+          // all_to_all changes the number of heads, so it uses other seeds.
           seed * 500 + n + (algorithm == RingAlgorithm::kAllToAll ? 250 : 0);
       all.push_back(to_case(choices()[n], algorithm, numbers));
     }

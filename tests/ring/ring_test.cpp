@@ -46,8 +46,8 @@ TEST(Ring, OfOneRankGivesTheForwardOfOneDeviceBitByBit) {
     for (const Sharding sharding : kShardings) {
       const Outputs got = run_on_ring(in, {c, sharding, 1});
       expect_same_bits("o", got.o, one.o);
-      expect_near("lse", got.lse.values(), one.lse.values(), 0x1p-23);  // the ring rounds lse from float64, while a
-                                                                        // single device sums it in float32
+      // The ring rounds lse from float64, while a single device sums it in float32.
+      expect_near("lse", got.lse.values(), one.lse.values(), 0x1p-23);
     }
   }
 }

@@ -85,9 +85,9 @@ struct Wanted {
   Sharding sharding;
   bool causal;
   std::int64_t window_left;
-  std::int64_t hops;           // number of transfers of key blocks per pass
-  std::int64_t gradient_hops;  // number of transfers of gradient blocks, including the last one to the rank that owns
-                               // the keys
+  std::int64_t hops;  // number of transfers of key blocks per pass
+  // Number of transfers of gradient blocks, including the last one to the rank that owns the keys.
+  std::int64_t gradient_hops;
 };
 
 void expect_traffic(const Wanted& w, RingAlgorithm algorithm) {
@@ -118,8 +118,8 @@ TEST(Traffic, OfHeadsIsAShareOfEachTensor) {
   const RingCase c = {problem_of(true, -1, 4), Sharding::kZigzag, kRanks, RingAlgorithm::kAllToAll};
   const std::int64_t rows = kRanks * kKeysOfRank * 4;  // rows of all heads of all ranks
   const std::int64_t sent = rows * (kRanks - 1) / kRanks;
-  const std::int64_t q = kHeadDim * 2, lse = 8, o = kHeadDim * 4;  // bytes per row: q, k and v are bf16, o is float32,
-                                                                   // and lse is float64
+  // Bytes per row: q, k and v are bf16, o is float32, and lse is float64.
+  const std::int64_t q = kHeadDim * 2, lse = 8, o = kHeadDim * 4;
   EXPECT_EQ(total(traffic_of(c, true), ring::Channel::kHeads), sent * (3 * q + o + lse));
 }
 
@@ -150,8 +150,8 @@ TEST(ExplainRing, CountsTheBytesThatTravel) {
        {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {
     for (const auto& [sharding, causal] : {std::pair{Sharding::kContiguous, false}, {Sharding::kZigzag, true}}) {
       RingCase c = {problem_of(causal, -1, kRanks), sharding, kRanks, algorithm};
-      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;  // each tensor of a message then has a multiple of 256
-                                                              // bytes, so no padding is sent
+      // Each tensor of a message then has a multiple of 256 bytes, so no padding is sent.
+      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;
       Params params = {.causal = causal};
       const auto forward = explain_ring(explained(c.problem, kRanks, false), params, c.ring_params());
       const auto backward = explain_ring(explained(c.problem, kRanks, true), params, c.ring_params());
@@ -202,11 +202,11 @@ TEST(ExplainRing, PrefersWhatTheSizesAsk) {
   };
   RingProblem problem = {
       .num_ranks = 4, .num_heads_q = 16, .num_heads_k = 16, .seqlen_q = 1 << 17, .seqlen_k = 1 << 17};
-  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);  // the computation of a step takes longer
-                                                                           // than its transfer
+  // The computation of a step takes longer than its transfer.
+  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);
   problem.seqlen_q = problem.seqlen_k = 2048;
-  problem.num_heads_k = 1;  // four ranks cannot divide one key head, and the transfer takes longer than the computation
-                            // of a step
+  // Four ranks cannot divide one key head, and the transfer takes longer than the computation of a step.
+  problem.num_heads_k = 1;
   EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kAllGather);
 }
 

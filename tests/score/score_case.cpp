@@ -121,8 +121,8 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
                          double gradient_tolerance) {
   std::string line;
   const auto expect = [&](const std::string& name, const std::vector<double>& a, const std::vector<double>& b,
-                          double allowed, double magnitude = 1e-3) {  // smaller values are compared on this scale,
-                                                                      // because their last bits are noise
+                          // Smaller values are compared on this scale, because their last bits are noise.
+                          double allowed, double magnitude = 1e-3) {
     for (const double x : b) magnitude = std::max(magnitude, std::isfinite(x) ? std::abs(x) : 0.0);
     const double error = largest_difference(a, b), budget = allowed * magnitude;
     EXPECT_TRUE(error <= budget) << name << ": error " << error << ", budget " << budget;

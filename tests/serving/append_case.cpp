@@ -141,8 +141,8 @@ class Maker {
     const std::int64_t bytes = dtype_bytes(c.cache_dtype);
     const std::int64_t k_page = c.heads * block * c.head_dim, v_page = c.heads * block * c.head_dim_v;
     const std::int64_t v_begin = c.pool == PoolLayout::kOnePool ? k_page : blocks * k_page;
-    const std::int64_t guard = 2 * (k_page + v_page);  // bytes before and after the pages, so that an access outside
-                                                       // the pages is detected
+    // Bytes before and after the pages, so that an access outside the pages is detected.
+    const std::int64_t guard = 2 * (k_page + v_page);
     in_.pool.assign(static_cast<std::size_t>((2 * guard + blocks * (k_page + v_page)) * bytes), std::byte{0xFF});
     const auto view = [&](std::int64_t begin, std::int64_t head_dim, std::int64_t page) {
       Tensor t = {in_.pool.data() + (guard + begin) * bytes, c.cache_dtype, {}, {blocks, c.heads, block, head_dim}, {}};

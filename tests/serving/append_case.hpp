@@ -36,8 +36,8 @@ struct AppendCase {
   bool packed = false;
   bool packed_q = false;
   bool slots = false;
-  bool hostile = false;  // adds dead sequences, lengths at the capacity, missing pages, and positions beyond the rotary
-                         // tables
+  // Adds dead sequences, lengths at the capacity, missing pages, and positions beyond the rotary tables.
+  bool hostile = false;
   RotaryKind rotary = RotaryKind::kNone;
   bool norm = false;
   bool keys_only = false;

@@ -138,14 +138,14 @@ INSTANTIATE_TEST_SUITE_P(Serving, AppendCheckDeathTest, testing::ValuesIn(check_
 TEST_F(AppendCheckDeathTest, WhatIsToBeSkippedIsNoFault) {
   EXPECT_EXIT(append_checked("1", with_slots(16),
                              [](AppendInputs& in, AppendCall&) {
-                               in.slots[0] = in.slots[1] = -1;  // no new row is written, so only the positions of q are
-                                                                // checked
+                               // No new row is written, so only the positions of q are checked.
+                               in.slots[0] = in.slots[1] = -1;
                              }),
               testing::ExitedWithCode(kDone), "^$");
   EXPECT_EXIT(append_checked("1", full_case(16),
                              [](AppendInputs& in, AppendCall&) {
-                               in.seqlens_k[2] = -1;  // a negative length makes the sequence dead, so its entries are
-                                                      // not checked
+                               // A negative length makes the sequence dead, so its entries are not checked.
+                               in.seqlens_k[2] = -1;
                                in.batch_idx[2] = -9;
                              }),
               testing::ExitedWithCode(kDone), "^$");

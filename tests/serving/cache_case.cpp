@@ -101,8 +101,8 @@ void CacheCase::make_tables(std::mt19937_64& random) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(num_blocks_));
   std::iota(ids.begin(), ids.end(), 0);
   std::shuffle(ids.begin(), ids.end(), random);
-  pages.assign(static_cast<std::size_t>(rows * pages_per_row), -1);  // entries after a sequence's length stay -1,
-                                                                     // because they must not be read
+  // Entries after a sequence's length stay -1, because they must not be read.
+  pages.assign(static_cast<std::size_t>(rows * pages_per_row), -1);
   std::size_t next = 0;
   for (std::int64_t s = 0; s < num_sequences(); ++s) {
     const std::int64_t row = facts_.batch_idx ? batch_idx[static_cast<std::size_t>(s)] : s;

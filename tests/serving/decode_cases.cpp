@@ -123,16 +123,16 @@ double largest_ratio(const CacheCase::Result& result, const CacheCase::Result& t
   const auto columns = static_cast<std::size_t>(facts.head_dim_v);
   double largest = 0, of_row = 0;
   for (std::size_t i = 0; i < truth.o.size(); ++i) {
-    if (i % columns == 0) {  // rounding p moves an element by up to a fraction of the row's largest value, even if the
-                             // element is small
+    // Rounding p moves an element by up to a fraction of the row's largest value, even if the element is small.
+    if (i % columns == 0) {
       of_row = 0;
       for (std::size_t c = i; c < i + columns && products == Products::kHalf; ++c) {
         if (std::isfinite(truth.o[c])) of_row = std::max(of_row, std::abs(truth.o[c]));
       }
     }
     if (std::isnan(truth.o[i]) && std::isnan(result.o[i]))
-      continue;  // both stay NaN because the row belongs to no
-                 // sequence
+      // Both stay NaN because the row belongs to no sequence.
+      continue;
     const double budget = kF32ForwardAbsolute + 2 * unit * (std::abs(truth.o[i]) + of_row);
     const double ratio = std::abs(result.o[i] - truth.o[i]) / budget;
     largest = std::isnan(ratio) ? kInfinity : std::max(largest, ratio);

@@ -51,8 +51,8 @@ TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
     const CacheCase problem(facts, one.seed);
     const CacheCase::Result truth = problem.run("reference");
     ++cases;
-    const bool is_quantized = facts.cache_dtype.has_value();  // dequantized keys are gathered in float64, which holds
-                                                              // the products with the factors exactly
+    // Dequantized keys are gathered in float64, which holds the products with the factors exactly.
+    const bool is_quantized = facts.cache_dtype.has_value();
     const DType dtype = is_quantized ? DType::kF64 : facts.dtype;
     for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
       const std::int64_t length = std::min(facts.lengths[static_cast<std::size_t>(s)], problem.capacity());

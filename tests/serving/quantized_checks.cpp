@@ -119,8 +119,8 @@ void check_eight_bits_in_one_call(DType dtype, const ServingCalls& calls) {
   const TensorBuffer o(DType::kF16, {2, 4, 3, 64}), o_after(DType::kF16, {2, 4, 3, 64});
   DecodeCall call = problem.call();
   call.o = o.view();
-  TensorArray<std::int32_t> lengths = {299, 40};  // one key less than the cache holds, because append writes the last
-                                                  // key of each sequence again
+  // One key less than the cache holds, because append writes the last key of each sequence again.
+  TensorArray<std::int32_t> lengths = {299, 40};
   call.cache.seqlens_k = lengths.data();
   const AppendCall append_call = {
       .k = k.view(), .v = v.view(), .k_cache = problem.k.view(), .v_cache = problem.v.view(), .cache = call.cache};

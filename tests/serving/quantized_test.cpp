@@ -37,7 +37,7 @@ std::vector<Rounding> roundings_of_e4m3() {
     all.push_back({number, byte});
     if (bits == 0x7e) continue;
     const auto next = static_cast<std::uint8_t>(bits + 1);
-    // Exact in float32
+    // The midpoint is exact in float32.
     const float middle = (number + static_cast<float>(e4m3_by_definition(bits + 1))) / 2;
     all.push_back({middle, bits % 2 == 0 ? byte : next});
     all.push_back({std::nextafter(middle, 0.0F), byte});

@@ -81,7 +81,7 @@ std::optional<Choice> complete(const std::vector<int>& num_values, const Pairs& 
   for (const int f : order) {
     if (c[f] != kUnset) continue;
     int best_gain = -1;
-    // Random start, so that ties are broken evenly
+    // Random start, so that ties are broken evenly.
     const int shift = static_cast<int>(random() % static_cast<std::uint64_t>(num_values[f]));
     for (int n = 0; n < num_values[f]; ++n) {
       const int value = (n + shift) % num_values[f];
@@ -129,8 +129,8 @@ std::vector<Choice> covering_array(const std::vector<int>& num_values, const Com
         best_gain = gain;
       }
     }
-    pairs.close(start);  // Marks the pair as done even if no case can contain it. uncovered_pairs() reports such a
-                         // pair.
+    // Marks the pair as done even if no case can contain it. uncovered_pairs() reports such a pair.
+    pairs.close(start);
     if (best) {
       pairs.close(*best);
       cases.push_back(*best);

@@ -103,8 +103,8 @@ DenseGradients dense_backward(const DenseHead<long double>& h, const Grid<long d
       g.ds[i][a] += dlse[i] * f.p[i][a];
       if (!h.visible[i][a]) continue;
       const long double cosh = h.softcap > 0 ? std::cosh(f.raw[i][a] / h.softcap) : 1;
-      const long double draw = g.ds[i][a] / (cosh * cosh);  // derivative of the soft cap: d tanh(x) / dx = 1 /
-                                                            // cosh(x)^2
+      // Derivative of the soft cap: d tanh(x) / dx = 1 / cosh(x)^2.
+      const long double draw = g.ds[i][a] / (cosh * cosh);
       for (std::size_t c = 0; c < h.q[i].size(); ++c) {
         g.dq[i][c] += h.scale * draw * h.k[a][c];
         g.dk[a][c] += h.scale * draw * h.q[i][c];

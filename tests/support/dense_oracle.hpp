@@ -93,8 +93,8 @@ DenseForward<Real> dense_forward(const DenseHead<Real>& h) {
 }
 
 struct DenseGradients {
-  Grid<long double> dq, dk, dv, ds;  // ds is the gradient of the score after the soft cap, which equals the bias
-                                     // gradient
+  // ds is the gradient of the score after the soft cap, which equals the bias gradient.
+  Grid<long double> dq, dk, dv, ds;
   long double dsink = 0;
 };
 

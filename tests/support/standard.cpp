@@ -125,7 +125,7 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     const float* s = h.scores.value.row(i);
     const float row_max = h.k.rows == 0 ? h.sink : std::max(*std::max_element(s, s + h.k.rows), h.sink);
     const bool has_sink = h.sink != -kInfinity;
-    // The second test also covers two equal infinities
+    // The comparison with row_max also handles two equal infinities.
     float row_sum = !has_sink ? 0 : h.sink == row_max ? 1 : std::exp(h.sink - row_max);
     float largest = has_sink ? std::abs(h.sink) : 0;
     for (std::int64_t j = 0; j < h.k.rows && row_max != -kInfinity; ++j) {
@@ -142,8 +142,8 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     const float merging = has_sink && h.sink != kInfinity ? std::abs(h.lse.at(i, 0)) : 0;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
       if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0)
-        continue;  // skips v of dropped keys, because 0 * NaN is
-                   // NaN
+        // Skips v of dropped keys, because 0 * NaN is NaN.
+        continue;
       const float prob = std::exp(s[j] - row_max) / row_sum * h.scores.keep.at(i, j);
       const float step = std::max(prob, static_cast<float>(min_normal(dtype)));
       o.add(i, round_to(dtype, prob), step, prob * (1 + h.scores.magnitude.at(i, j) + merging), h.v.row(j));
@@ -225,9 +225,9 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
     if (lse == -kInfinity || h.sink == kInfinity) continue;  // every p of the row is 0
     const float dlse = p.dlse ? static_cast<float>(core::load(core::q_matrix(*p.dlse, h.s, h.head), i, 0)) : 0;
     const Dot delta(h.dout.row(i), h.o.row(i), h.v.cols);
-    float delta_walk = 0;                      // squared error of delta, because O was rounded to the dtype
-    float p_walk = delta.value * delta.value;  // squared error from rounding P for O; equal entries of a row have equal
-                                               // rounding errors
+    float delta_walk = 0;  // squared error of delta, because O was rounded to the dtype
+    // Squared error from rounding P for O; equal entries of a row have equal rounding errors.
+    float p_walk = delta.value * delta.value;
     for (std::int64_t c = 0; c < h.v.cols; ++c) {
       delta_walk += std::pow(h.dout.at(i, c) * h.o.at(i, c), 2.0F);
       p_walk += std::pow(h.dout.at(i, c) * tiny, 2.0F);
@@ -237,9 +237,9 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
       const float keep = h.scores.keep.at(i, j);
       const float slope = h.scores.slope.at(i, j);
       const float prob = std::exp(h.scores.value.at(i, j) - lse);
-      // GPUs flush these p to 0
+      // GPUs flush these p to 0.
       const float flushed = prob < std::numeric_limits<float>::min() ? 1 / kF32Roundoff : 0;
-      // Includes the rounding of lse to f32
+      // Includes the rounding of lse to f32.
       const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse) + flushed;
       const Dot dp = dots.at(j);
       const float kept_dp = keep == 0 ? 0 : keep * dp.value;

@@ -30,8 +30,8 @@ struct TensorMemory {
   }
   void deallocate(T* elements, std::size_t /*count*/) {
     auto* const header = reinterpret_cast<Owner*>(reinterpret_cast<std::byte*>(elements) - kHeaderBytes);
-    const Owner owner = std::move(*header);  // moved out first, because the header lies in the memory that this owner
-                                             // frees
+    // Moved out first, because the header lies in the memory that this owner frees.
+    const Owner owner = std::move(*header);
     header->~Owner();
   }
 

@@ -20,8 +20,8 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kGuardBytes = 1024;     // per side; wider than any vector register or tile row
 constexpr std::int64_t kPaddingElements = 3;  // odd, so that padded rows are not aligned
-constexpr std::int64_t kPieceElements = 8;    // 8 elements of 16 bits are 16 bytes, the alignment of wide loads and of
-                                              // the copy engine
+// 8 elements of 16 bits are 16 bytes, the alignment of wide loads and of the copy engine.
+constexpr std::int64_t kPieceElements = 8;
 constexpr std::byte kPoison{0xFF};
 
 std::size_t extent_elements(const Tensor& t) {

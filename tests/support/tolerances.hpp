@@ -76,8 +76,8 @@ constexpr std::int64_t kFewRows = 8;
 // tiled softmax rounds p relative to an early row maximum. The standard rounds p relative to the sum of the row. Equal
 // p have equal rounding errors in all rows. Therefore o can move by up to half a unit of p in one direction, which
 // changes its slope.
-constexpr double kTwoValuedSoftcap = 2.75;  // 2 softcap log2(e) < 8, the largest lag of a tiled row maximum behind the
-                                            // true one
+// 2 softcap log2(e) < 8, the largest lag of a tiled row maximum behind the true one.
+constexpr double kTwoValuedSoftcap = 2.75;
 
 // --- Fixed limits for f32 on N(0,1) inputs. Absolute unless the name says otherwise. ---
 constexpr double kF32ForwardAbsolute = 1e-5;
@@ -89,8 +89,8 @@ constexpr double kHalfRuleFloor = 1e-5;  // plus this fraction of the reference'
 
 // --- The float64 reference itself. ---
 constexpr double kSecondFormulation = 1e-12;  // limit relative to the largest magnitude
-constexpr double kCentralDifference = 1e-7;   // relative to the largest magnitude; the error of the difference quotient
-                                              // sets this limit
+// Relative to the largest magnitude; the error of the difference quotient sets this limit.
+constexpr double kCentralDifference = 1e-7;
 constexpr double kAdjoint = 1e-12;
 
 // --- Properties: tolerance for two results of one backend that differ only by rounding, relative to the largest
