@@ -44,9 +44,8 @@ TEST(DTypeTraits, RoundoffIsHalfTheDistanceOfNeighbours) {
 
 TEST(DTypeTraits, BelowTheSmallestNormalDigitsAreLost) {
   for (const DType dtype : core::kDTypes) {
-    if (!core::is_float(dtype) || dtype == DType::kF64)
-      // This test computes in double, so it cannot test float64.
-      continue;
+    // This test computes in double, so it cannot test float64.
+    if (!core::is_float(dtype) || dtype == DType::kF64) continue;
     SCOPED_TRACE(dtype_name(dtype));
     const auto [npy, is_float, is_quantized, is_integer, unit, least, element] = core::dtype_traits(dtype);
     EXPECT_EQ(stored(dtype, least * (1 + 2 * unit)), least * (1 + 2 * unit));

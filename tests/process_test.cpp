@@ -132,7 +132,7 @@ TEST(Interrupt, EndsLongTasksOfEveryBackend) {
 TEST(ThreadCount, IsWhatAttendWasTold) {
   const int before = cpu_threads();
   const int openmp = omp_get_max_threads();
-  omp_set_num_threads(7);  // another library may do this when it is loaded
+  omp_set_num_threads(7);  // another library may set this when it is loaded
   EXPECT_EQ(cpu_threads(), before);
   set_cpu_threads(3);
   omp_set_num_threads(1);

@@ -1,5 +1,5 @@
 // Tests the memory of `auto`, which stores its choices by a key made from the problem. The key must contain everything
-// that can change the choice, and nothing that only identifies the call.
+// that can change the choice, and must ignore addresses and seeds.
 #include "dispatch/choice_memory.hpp"
 
 #include <gtest/gtest.h>

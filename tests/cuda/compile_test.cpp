@@ -35,8 +35,8 @@ class Compile : public NvrtcTest {
   }
 };
 
-/// Compiles kernel variants that together cover every code path once (covering_test.cpp). ATTEND_TEST_ALL_KERNELS=1
-/// compiles all variants, which takes twenty minutes on two cores.
+/// Compiles kernel variants that together contain every value of every compile-time constant (covering_test.cpp).
+/// ATTEND_TEST_ALL_KERNELS=1 compiles all variants, which takes twenty minutes on two cores.
 TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
   const std::string path = (folder_ / "table.json").string();
   std::vector<std::string> command = {"compile", "--arch", "sm_75,sm_80,sm_90a,sm_120", "--json", path};

@@ -1,6 +1,5 @@
-// Tests which example kernels `make test` compiles. They must be few and cover every code path at least once. The test
-// implements this rule independently of the library.
-// second time.
+// Tests which example kernels `make test` compiles. They must be few, and together must contain every value of every
+// compile-time constant. The test implements this rule independently of the library.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     spec = io::parse_folder_name(name);
   } catch (const Error& error) {
-    // Only requires a message, because the message quotes the name, which may contain any byte.
+    // The message quotes the name, which may contain line breaks, so it only must not be empty.
     fuzz::require(error.what()[0] != '\0');
     return 0;
   }

@@ -197,7 +197,7 @@ TEST_P(GpuDecodeShapes, CallsOfOtherShapesInARow) {
   for (std::size_t n = 0; n < of_first.size(); ++n) {
     of_first[n].submit(stream.get());
     of_second[n].submit(stream.get());
-    if (n == 0) cuda::synchronize(stream.get());  // the next rounds start when the kernels are loaded
+    if (n == 0) cuda::synchronize(stream.get());  // only the first round waits, for the kernels to load
   }
   cuda::synchronize(stream.get());
   const GpuDecode first_alone(first), second_alone(second);

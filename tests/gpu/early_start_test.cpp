@@ -55,9 +55,8 @@ CacheFacts facts_of(const Kind& kind) {
   facts.descales = dtype_bytes(kind.cache_dtype) == 1 ? Descales::kSequences : Descales::kNone;
   facts.group = 4;
   const bool has_long_ones = *std::max_element(kind.rows.begin(), kind.rows.end()) > 64;
-  if (has_long_ones)
-    // With fewer key heads, sequences need more query rows to use the long-row kernel.
-    facts.num_heads_k = 4;
+  // With fewer key heads, sequences need more query rows to use the long-row kernel.
+  if (has_long_ones) facts.num_heads_k = 4;
   facts.page_size = kind.page_size;
   facts.packed = kind.packed;
   facts.batch_idx = kind.batch_idx;

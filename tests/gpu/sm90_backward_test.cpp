@@ -108,9 +108,8 @@ constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {t
 /// Excludes combinations that the family refuses. One is ALiBi with a window that includes keys after the row's
 /// position. The other is ALiBi with dropout if a head_dim is above 64 and none is above 128.
 bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
-  if (f == kPacked && a == 1)
-    // The library refuses packed sequences with a bias.
-    return &sizes != &kBiased && !sizes.dbias;
+  // The library refuses packed sequences with a bias.
+  if (f == kPacked && a == 1) return &sizes != &kBiased && !sizes.dbias;
   if (g != kRules) return true;
   const Rules rules = sizes.rules[static_cast<std::size_t>(b)];
   const bool has_alibi = rules == kAlibi || rules == kBoth;

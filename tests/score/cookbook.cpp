@@ -68,7 +68,7 @@ std::vector<Recipe> positions() {
        },
        [](const Dual& score, const ScorePlace& at, const Captures& c) {
          const std::int64_t n = std::max<std::int64_t>(at.q + at.k_len - at.q_len - at.k, 0);
-         // Above 8 tokens there are two buckets for each power of 2, which begin at 8, 8 * 2^(1/2), 8 * 2, ...
+         // From distance 8 on, there are two buckets for each power of 2. They begin at 8, 8 * 2^(1/2), 8 * 2, ...
          std::int64_t bucket = n;
          if (n >= 8) {
            bucket = 8;

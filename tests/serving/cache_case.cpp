@@ -219,7 +219,7 @@ DecodeCall CacheCase::call() const {
 
 CacheCase::Result CacheCase::run(const Decode& decode) const {
   const Shape& q_shape = q.shape();
-  // These outputs are larger than needed. Their rows that belong to no sequence must not be written.
+  // Like q, these outputs have rows that belong to no sequence. Such rows must not be written.
   const TensorBuffer o(facts_.dtype, {q_shape[0], q_shape[1], q_shape[2], facts_.head_dim_v}, {facts_.layout, 0});
   const TensorBuffer lse(DType::kF32, {q_shape[0], q_shape[1], q_shape[2], 1});
   DecodeCall of_outputs = call();

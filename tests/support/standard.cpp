@@ -141,9 +141,8 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     // rounding.
     const float merging = has_sink && h.sink != kInfinity ? std::abs(h.lse.at(i, 0)) : 0;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
-      if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0)
-        // Skips v of dropped keys, because 0 * NaN is NaN.
-        continue;
+      // Skips v of dropped keys, because 0 * NaN is NaN.
+      if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0) continue;
       const float prob = std::exp(s[j] - row_max) / row_sum * h.scores.keep.at(i, j);
       const float step = std::max(prob, static_cast<float>(min_normal(dtype)));
       o.add(i, round_to(dtype, prob), step, prob * (1 + h.scores.magnitude.at(i, j) + merging), h.v.row(j));
