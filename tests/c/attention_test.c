@@ -183,7 +183,7 @@ static void test_plan(void) {
   p->params.compute = compute;
   CHECK_OK(attend_plan_forward(&p->forward, &forward, &test_error));
   CHECK_OK(attend_plan_backward(&p->backward, &backward, &test_error));
-  compute[0] = '?';  // must have no effect, because the plan has copied the string
+  compute[0] = '?';  // this change has no effect, because the plan has copied the string
   CHECK_OK(attend_plan_compute(forward, &name, &test_error));
   CHECK(name != NULL && strcmp(name, "cpu") == 0);
   CHECK_OK(attend_plan_workspace_bytes(backward, &bytes, &test_error));

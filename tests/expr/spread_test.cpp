@@ -1,4 +1,5 @@
-// Tests spread_of(), which finds out whether a function is constant along distances, rows or keys.
+// Tests spread_of(), which finds out whether a function depends only on the distance q - k, only on the row, or only on
+// the key.
 #include "expr/spread.hpp"
 
 #include <gtest/gtest.h>
@@ -53,8 +54,7 @@ TEST(Spread, IsKnown) {
   EXPECT_EQ(expr::spread_of(f.graph, std::span<const expr::Id>()), Spread::kUniform);
 }
 
-/// A random function must keep its value when it is evaluated at other points for which its spread predicts the same
-/// value.
+/// A random function must keep its value if only the variables change that it does not read according to spread_of().
 TEST(Spread, IsRight) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 8;
   std::mt19937_64 generator(7);

@@ -1,5 +1,5 @@
-// Compares every rung of the ladder with float64. A rung is one forward kernel of the ladder from simple to fast. The
-// sizes exercise tile edges, masks and remainders.
+// Compares every rung of the ladder with float64. The ladder is a list of forward kernels from simple to fast, and each
+// kernel is one rung. The sizes exercise tile edges, masks and remainders.
 #include "cuda/launch/rung.hpp"
 
 #include <algorithm>

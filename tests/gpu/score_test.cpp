@@ -198,8 +198,8 @@ TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
   expect_cases(2);
 }
 
-/// Functions of slope 1. The gradient of a capture is constant along distances, keys or rows, or constant everywhere,
-/// or varies everywhere.
+/// Returns functions of slope 1. The element that a function loads depends only on the distance q - k, only on the key,
+/// only on the row, on none of these, or on both row and key.
 std::vector<Recipe> functions_with_gradients() {
   using Captures = OracleCaptures;
   const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1)),
@@ -305,7 +305,7 @@ TEST_P(GpuScoreFamilies, InfiniteSlopesAndNaN) {
   ASSERT_EQ(lack_of(GetParam(), in, &function), "");
   const ScoreResults got = run_score(score, in, GetParam(), false);
   for (const double x : got.o) ASSERT_TRUE(std::isfinite(x));
-  for (std::size_t n = 0; n < got.dq.size(); ++n) {  // skips the outputs of each head's first row
+  for (std::size_t n = 0; n < got.dq.size(); ++n) {  // dq of each head's first row is 0, because its dout is 0
     if (static_cast<std::int64_t>(n) / c.head_dim % c.seqlen_q == 0) {
       ASSERT_EQ(got.dq[n], 0) << n;
     }

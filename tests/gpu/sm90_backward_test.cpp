@@ -386,7 +386,7 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
     AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);
     c.deterministic = true;
     if (head_dim == 96) c.softcap = 20;
-    if (head_dim == 40) c.head_dim_v = 128;  // a single pass over the columns with two buffers
+    if (head_dim == 40) c.head_dim_v = 128;  // selects the kernel with one pass and two buffers
     const Inputs in = make_inputs(c);
     const Outputs first = run(in, kCompute);
     for (int round = 0; round < 100; ++round) {

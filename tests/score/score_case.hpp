@@ -76,8 +76,8 @@ struct ScoreResults {
 [[nodiscard]] double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
 /// Expects that each tensor of `got` is close to the truth. The allowed error is `tolerance` (for gradients,
-/// gradient_tolerance) times the largest magnitude in the truth. A magnitude below 1e-3 is replaced by 1e-3. Returns one
-/// line with errors and budgets.
+/// gradient_tolerance) times the largest magnitude in the truth. A magnitude below 1e-3 is replaced by 1e-3. Returns
+/// one line with errors and budgets.
 std::string expect_close(const ScoreResults& got, const ScoreResults& truth, double tolerance,
                          double gradient_tolerance);
 

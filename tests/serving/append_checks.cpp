@@ -46,8 +46,8 @@ AppendCase case_of(const Choice& choice, std::uint64_t seed) {
   c.fused = choice[15] == 3;
   if (!c.fused) c.layout = kLayouts[choice[15]];
   if (c.head_dim == 576) c.heads = 1;
-  // Adjusts combinations of options that are valid only under conditions. One is q and k in one buffer. The other is
-  // positions that are given for the new rows but used for all query rows.
+  // Adjusts combinations that are valid only if other options match them: q and k in one buffer, and positions that are
+  // given for the new rows but used for all query rows.
   if (c.fused) {
     c.packed_q = c.packed;
     c.head_dim_v = c.head_dim = std::min<std::int64_t>(c.head_dim, 128);

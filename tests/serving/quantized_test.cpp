@@ -214,7 +214,7 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});
        }},
-      // Here o overlaps the factors and is longer than they are. The message is a prefix, because the memory behind the
+      // Here o overlaps the factors and is longer than they are. The message is a prefix, because the memory after the
       // factors differs between runs.
       {"o: shares memory with k_descale", [](DecodeCall& c) { c.cache.k_descale->data = c.o.data; }},
   };
