@@ -141,7 +141,7 @@ static void test_decode_options(void) {
   decode.lse = &lse2;
   CHECK_OK(attend_decode(&decode, &test_error));
   CHECK(fabs(element(&lse2, 0, 1, 1, 0) - element(&lse, 0, 1, 1, 0) / log(2.0)) <= 1e-5);
-  decode.cache = NULL;  // all arrays of the cache are null, so every sequence uses the full cache
+  decode.cache = NULL;  // without a cache index, every sequence uses its full cache row
   CHECK_OK(attend_decode(&decode, &test_error));
   CHECK(difference_of_sequence(&decode, c, 1, kCapacity, &same) <= 1e-5);
 }

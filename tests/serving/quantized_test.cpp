@@ -214,8 +214,8 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});
        }},
-      // Here o overlaps the factors and is longer than they are. The message is a prefix, because the memory after the
-      // factors differs between runs.
+      // Moves the factors to o instead of o to the factors. o is longer than the factors, so it would also overlap the
+      // memory after them, which differs between runs.
       {"o: shares memory with k_descale", [](DecodeCall& c) { c.cache.k_descale->data = c.o.data; }},
   };
   for (const BadDecode& bad : all) {
