@@ -1,5 +1,6 @@
-// Index and row arithmetic of the tensor-core kernels, tested on the host: which thread owns which score, which scores
-// are masked, where a tile's chunks are in shared memory, which tiles a block visits, and the online softmax.
+// Tests the index arithmetic of the tensor-core kernels on the host. Checks which thread owns which score, which scores
+// are masked, where the chunks of a tile are stored in shared memory, which tiles a block visits, and the online
+// softmax.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kColumns = 32;
-constexpr int kValues = kColumns / 2;  // values per thread
+constexpr int kValues = kColumns / 2;  // values that each thread holds
 
 int row_of(int thread, int value) {
   return accumulator_row(thread) + value / 2 % 2 * kRowHalf;
@@ -30,7 +31,7 @@ int column_of(int thread, int value) {
 }
 
 TEST(Accumulator, EveryEntryHasOneOwner) {
-  constexpr int kRows = 64;  // rows of a warpgroup
+  constexpr int kRows = 64;  // rows that one warpgroup computes
   std::set<std::pair<int, int>> seen;
   for (int thread = 0; thread < 4 * kWarp; ++thread) {
     for (int value = 0; value < kValues; ++value) seen.insert({row_of(thread, value), column_of(thread, value)});
@@ -86,7 +87,8 @@ TEST(OnlineSoftmax, ExponentsOfRowsThatSeeNothingAreZero) {
   for (const int value : {2, 3, 6, 7}) EXPECT_EQ(score[value], 0.0f);
 }
 
-// A bias of -FLT_MAX is often used as a mask. Computing 2^(c s - m) with m = c s would overflow to -inf.
+// A bias of -FLT_MAX is often used as a mask. If the kernel computed 2^(c s - m) with m = c s, the product would
+// overflow to -inf. Here s is the score and c is log2(e).
 TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   constexpr float kLeast = std::numeric_limits<float>::lowest();
   float score[4] = {kLeast, kLeast, 1.0f, -1.0f};
@@ -97,7 +99,7 @@ TEST(OnlineSoftmax, NaturalUnitsHoldWhatFloatHolds) {
   EXPECT_NEAR(score[3], std::exp(-2.0), 1e-7);
 }
 
-// Checks every column of every row of a tile against the keys that the row sees by the mask.
+// For every row and column of a tile, compares "masked" with the definition of the mask.
 template <MaskKind kMask, bool kTransposed>
 void check_seen(const WindowMask& window, int64 first_row, int64 first_key) {
   constexpr int kLines = 64;
@@ -147,7 +149,8 @@ TEST(AccumulatorScores, SeeWhatTheMaskSays) {
   }
 }
 
-// Simulates the exchange between the lanes of a warp, and compares each value's bit with the definition.
+// Simulates how the lanes of a warp exchange dropout decisions. Compares the decision for each value with the
+// definition.
 class AccumulatorDropout : public testing::Test {
  protected:
   static constexpr int64 kRow = 1000, kKey = 640;
@@ -200,7 +203,7 @@ TEST_F(AccumulatorDropout, TransposedFourLanesShareABlock) {
 
 TEST(Swizzle, IsAPermutationThatSpreadsColumnsOverBanks) {
   constexpr int kRows = 24;
-  constexpr int kChunks = 16;  // two panels
+  constexpr int kChunks = 16;  // two panels of eight chunks
   std::set<uint32> offsets;
   for (int row = 0; row < kRows; ++row) {
     for (int chunk = 0; chunk < kChunks; ++chunk) offsets.insert(swizzled_offset(kRows, row, chunk));
@@ -221,8 +224,8 @@ struct TileConfig {
   static constexpr int kBlockN = 48;
 };
 
-// Checks against the definition of the mask: every tile in which some row sees a key is visited. A tile of which some
-// row does not see all keys counts as masked.
+// Checks the visited tiles against the definition of the mask. Every tile in which some row sees a key must be visited.
+// A tile must count as masked if some row does not see all of its keys.
 template <class Config>
 void check_tiles(int64 seqlen_q, int64 seqlen_k) {
   ForwardArgs args = {};
@@ -261,7 +264,8 @@ TEST(RowTile, VisitsWhatItsRowsSee) {
   }
 }
 
-// Expects every tile once, sections in sequence, and tiles in a section ordered from long to short.
+// Expects that every tile is visited once, sections follow each other, and tiles in a section are ordered from long to
+// short. A section is a group of heads whose keys stay in the L2 cache.
 void check_longest_first(uint32 tiles, uint32 batch, uint32 heads, int64 bytes_per_head) {
   const uint32 section = section_heads(batch * heads, bytes_per_head);
   std::set<std::array<int64, 3>> places;
@@ -295,9 +299,9 @@ TEST(CausalOrder, TakesEveryTileOnceAndLongOnesFirst) {
 }
 
 TEST(CausalOrder, SectionsAreAlike) {
-  EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // heads do not fit in the cache
-  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two equal sections, not 16 and 1
-  EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // as many as the cache holds
+  EXPECT_EQ(section_heads(32, kSectionBytes), 16U);       // k and v of one head fill the cache
+  EXPECT_EQ(section_heads(17, kSectionBytes), 9U);        // two sections of similar size, not 16 and 1 heads
+  EXPECT_EQ(section_heads(64, kSectionBytes / 32), 32U);  // the number of heads that fit in the cache
   EXPECT_EQ(section_heads(8, kSectionBytes / 32), 8U);
 }
 

@@ -1,4 +1,5 @@
-// Inputs that broke other implementations: extreme scores, extreme LSE, empty rows, empty tensors, odd lengths.
+// Tests inputs that broke other implementations: extreme scores, extreme LSE, empty rows, empty tensors, and odd
+// lengths.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -33,8 +34,8 @@ void expect_finite(const Outputs& out) {
   }
 }
 
-// Scores of one sign and magnitude, then of both signs: the maximum is far from 0, and differences are either large or
-// 0.
+// The scores have one magnitude. First all have the same sign, then both signs occur. The row maximum is far from 0,
+// and differences between scores are either large or 0.
 TEST_P(Adversarial, HugeScores) {
   for (const double size : {-1e5, 1e5}) {
     AttentionCase c = base_case(GetParam());
@@ -59,7 +60,7 @@ TEST_P(Adversarial, HugeScores) {
   }
 }
 
-// The bias moves the LSE of all rows to a target. Targets include the values at which exp overflows or underflows.
+// The bias moves the LSE of all rows to a target value. Some targets are values at which exp overflows or underflows.
 TEST_P(Adversarial, LseTargets) {
   for (const std::int64_t seqlen_k : {1, 2, 3, 5, 17, 63, 64, 65, 127, 128, 129, 192}) {
     for (const double target : {-200.0, -100.0, -88.8, -87.0, 0.0, 88.0, 100.0, 200.0}) {
@@ -88,8 +89,8 @@ TEST_P(Adversarial, ShortKeysAndLargeValues) {
   }
 }
 
-// The first tiles are fully masked and all other scores are far below 0. A maximum that starts at 0 would stay, and the
-// rows would be empty.
+// The first tiles are fully masked, and all other scores are far below 0. If a row maximum wrongly started at 0, it
+// would stay 0 and the rows would look empty.
 TEST_P(Adversarial, NegativeScoresBehindMaskedTiles) {
   AttentionCase c = base_case(GetParam());
   c.heads_q = 7;
@@ -114,14 +115,14 @@ TEST_P(Adversarial, DenormalInputs) {
   const Outputs out = run(in, "cpu");
   expect_finite(out);
   const Outputs truth = run(as_f64(in), "reference");
-  // The smallest step of the dtype, for an average of up to 12 values.
+  // Smallest difference between numbers of the dtype. An average of up to 12 values may be wrong by this much.
   const double step = GetParam() == DType::kF16 ? 0x1p-24 : GetParam() == DType::kBF16 ? 0x1p-133 : 0x1p-149;
-  const double f32_step = 0x1p-126;  // hardware may flush f32 denormals
+  const double f32_step = 0x1p-126;  // the hardware may flush f32 denormals to 0
   const std::vector<double> got = out.o.values(), want = truth.o.values();
   for (std::size_t n = 0; n < got.size(); ++n) ASSERT_NEAR(got[n], want[n], std::max(step, 2 * f32_step)) << n;
 }
 
-// A row without keys: O = 0, LSE = -inf, no gradient, no effect on other rows.
+// A row that sees no key must have o = 0, lse = -inf and no gradient, and must not affect other rows.
 TEST_P(Adversarial, EmptyRowsAreZeroAndHarmless) {
   AttentionCase c = base_case(GetParam());
   c.mask = Broadcast{false, true, true};
@@ -129,7 +130,7 @@ TEST_P(Adversarial, EmptyRowsAreZeroAndHarmless) {
   const Inputs in = make_inputs(c);
   in.mask->generate([](auto, auto h, auto row, auto) { return (row + h) % 3 == 0 ? 0.0 : 1.0; });
   const Outputs out = run(in, "cpu");
-  // Changing the incoming gradients of the empty rows must not change any gradient.
+  // Changes dout and dlse of the empty rows. No gradient may change.
   Inputs other = in;
   other.dout = made(GetParam(), in.dout.shape(), [&](auto b, auto h, auto row, auto col) {
     return (row + h) % 3 == 0 ? 1000.0 : in.dout.at(b, h, row, col);
@@ -177,13 +178,13 @@ TEST_P(Adversarial, EmptySizes) {
 TEST_P(Adversarial, NoSequencesAndEmptySequences) {
   AttentionCase c = base_case(GetParam());
   c.varlen_q = {0, 0, 4, 0};
-  c.varlen_k = {0, 5, 0, 0};  // keys without queries, queries without keys
+  c.varlen_k = {0, 5, 0, 0};  // one sequence has keys but no queries, another has queries but no keys
   const Outputs out = run(make_inputs(c), "cpu");
   for (const TensorBuffer* t : {&out.o, &out.dq, &out.dk, &out.dv}) {
     for (const double x : t->values()) ASSERT_EQ(x, 0);
   }
   for (const double x : out.lse.values()) ASSERT_EQ(x, -INFINITY);
-  // num_sequences = 0: all tensors are empty.
+  // With num_sequences = 0, all tensors are empty.
   const std::int32_t zero = 0;
   const TensorBuffer q(GetParam(), {1, 2, 0, 8}), k(GetParam(), {1, 1, 0, 8}), o(GetParam(), {1, 2, 0, 8});
   EXPECT_NO_THROW(forward(q.view(), k.view(), k.view(), o.view(), nullptr,

@@ -1,4 +1,4 @@
-// Backend names of other projects: each maps to one backend.
+// Tests the backend names that other projects use. Each name maps to one backend.
 #include "core/aliases.hpp"
 
 #include <gtest/gtest.h>

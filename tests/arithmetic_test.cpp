@@ -1,4 +1,4 @@
-// The basic arithmetic of the library: Philox, dropout decisions, 16-bit conversions.
+// Tests the basic arithmetic of the library: Philox, dropout decisions and 16-bit conversions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Words philox(Words counter, uint32 key0, uint32 key1) {
   return {out.word[0], out.word[1], out.word[2], out.word[3]};
 }
 
-// The known answers that the authors of Philox publish (Random123, kat_vectors, philox4x32 10).
+// Known answers that the authors of Philox publish (Random123, kat_vectors, philox4x32 10).
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffff, 0xffffffff),
@@ -39,10 +39,10 @@ TEST(Dropout, ThresholdIsTheRoundedProbability) {
   EXPECT_EQ(dropout_threshold(0.0), 0U);
   EXPECT_EQ(dropout_threshold(0.5), 0x80000000U);
   EXPECT_EQ(dropout_threshold(0.25), 0x40000000U);
-  EXPECT_EQ(dropout_threshold(std::nextafter(1.0, 0.0)), 0xffffffffU);  // does not wrap to 0
+  EXPECT_EQ(dropout_threshold(std::nextafter(1.0, 0.0)), 0xffffffffU);  // must not wrap around to 0
 }
 
-// Counter, key and word as the header documents them, written a second time.
+// Computes counter, key and word again, as the header documents them.
 TEST(Dropout, AsksForTheDocumentedWord) {
   const uint64 seed = 0x0123456789abcdefULL, offset = 0xfedcba9876543210ULL;
   const DropMask mask = DropMask::make(seed, offset, 77, 0.3);
@@ -55,10 +55,12 @@ TEST(Dropout, AsksForTheDocumentedWord) {
   }
 }
 
-// Words computed from separate row and quad factors have the same bits, also at the ends of all ranges.
+// The dropout words can be computed from two factors, one for the row and one for a group of four keys. Checks that
+// this gives the same bits, also at the limits of all index ranges.
 TEST(Dropout, FactoredWordsAreTheSame) {
   constexpr uint32 kEnds[] = {0, 1, 2, 31, 32, 12345, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff};
-  const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };  // spreads the bits
+  // Spreads the bits of the index.
+  const auto other = [](uint64 i) { return i * 0x9e3779b97f4a7c15ULL ^ i << 29; };
   int compared = 0;
   for (uint64 i = 0; i < 200; ++i) {
     const DropMask mask = DropMask::make(other(i), other(i + 1000), static_cast<int64>(other(i) >> i % 40), 0.5);
@@ -81,7 +83,8 @@ struct VarlenConfig {
   static constexpr bool kIsVarlen = true;
 };
 
-// Offsets that decrease, overlap, or have arbitrary values: no span leaves the tensors or exceeds the longest length.
+// The offsets decrease, overlap, or have arbitrary values. No sequence may extend beyond the tensors or exceed the
+// longest length.
 TEST(SequenceSpan, LiesInTheTensorsWhateverTheOffsetsSay) {
   ForwardArgs base = {};
   base.seqlen_q = 40;
@@ -139,7 +142,7 @@ TEST(Softcap, TanhIsAccurateNearZeroAndFarAway) {
   EXPECT_EQ(transform_slope(0.5f), 0.75f);
 }
 
-/// Returns the value of the 16 bits by the definition of the format: sign, exponent and fraction.
+/// Returns the value of 16 bits by the definition of the format, from sign, exponent and fraction.
 double decode(std::uint16_t bits, int exponent_bits, int fraction_bits) {
   const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
   const int fraction = bits & ((1 << fraction_bits) - 1);
@@ -150,7 +153,7 @@ double decode(std::uint16_t bits, int exponent_bits, int fraction_bits) {
   return sign * std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
 }
 
-/// Returns all finite non-negative values of a format in ascending order. The index equals the bits.
+/// Returns all finite non-negative values of a format in ascending order. The index of a value equals its bits.
 std::vector<double> ladder(int exponent_bits, int fraction_bits) {
   std::vector<double> values;
   const int infinity = ((1 << exponent_bits) - 1) << fraction_bits;
@@ -159,7 +162,8 @@ std::vector<double> ladder(int exponent_bits, int fraction_bits) {
   return values;
 }
 
-/// Returns the nearest value of the ladder, ties to even bits. Beyond the middle of the last step, returns infinity.
+/// Returns the bits of the value nearest to x, with ties to even bits. Returns infinity beyond the middle between the
+/// largest value and the next power of two.
 std::uint16_t nearest(const std::vector<double>& values, float x) {
   const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   const double magnitude = std::abs(static_cast<double>(x));
@@ -205,7 +209,8 @@ TYPED_TEST(SixteenBits, EveryValueWidensToItsDefinitionAndBack) {
   }
 }
 
-// Tests around every value and every midpoint of two values, and steps through all floats.
+// Tests floats around every value and around every midpoint of two values. Also tests floats at a fixed stride over the
+// entire range.
 TYPED_TEST(SixteenBits, RoundsToNearestEven) {
   const std::vector<double> values = ladder(TypeParam::kExponentBits, TypeParam::kFractionBits);
   const auto check = [&](float x) {
@@ -219,7 +224,7 @@ TYPED_TEST(SixteenBits, RoundsToNearestEven) {
       for (const float y : {std::nextafter(f, -INFINITY), f, std::nextafter(f, INFINITY)}) check(y);
     }
   }
-  constexpr std::uint32_t kStride = 104729;  // prime, so no pattern of low bits is missed
+  constexpr std::uint32_t kStride = 104729;  // prime, so that no pattern of low bits is missed
   for (std::uint64_t bits = 0; bits < 0x7f800000; bits += kStride)
     check(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
   check(INFINITY);

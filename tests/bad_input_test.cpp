@@ -1,5 +1,5 @@
-// Every argument that is refused: the error names the argument, its value and the allowed values, and nothing is
-// written.
+// Tests every argument that is refused. The error must name the argument, its value and the allowed values, and nothing
+// may be written.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ TEST_P(BadInputs, AreRefusedByNameAndWriteNothing) {
   }
 }
 
-TEST(GoodInput, IsTaken) {  // without this, every test above could pass for a wrong reason
+TEST(GoodInput, IsTaken) {  // otherwise the tests of bad calls could pass because the good call is invalid
   Call call;
   EXPECT_NO_THROW(call.forward());
   EXPECT_NO_THROW(call.backward());
@@ -48,7 +48,7 @@ TEST(GoodInput, IsTaken) {  // without this, every test above could pass for a w
 
 const BadInput kTensors[] = {
     {"NegativeSize", [](Call& c) { c.k.shape[2] = -5; }, {"k: ", "size -5", "dimension 2", "0 to 2147483647"}},
-    {"NegativeSizeBehindItsStride",  // dense strides are products of sizes, so the size is reported
+    {"NegativeSizeBehindItsStride",  // the stride depends on the size, so the size must be reported
      [](Call& c) { c.q.shape[1] = -4, c.q.stride[0] = -96; },
      {"q: ", "size -4", "dimension 1", "0 to 2147483647"}},
     {"HugeSize", [](Call& c) { c.q.shape[2] = kHuge; }, {"q: ", "2147483648", "dimension 2", "0 to 2147483647"}},
@@ -140,8 +140,8 @@ const BadInput kOutputs[] = {
      kBackwardOnly},
     {"DqStrideZero", [](Call& c) { c.dq.stride[1] = 0; }, {"dq: ", "stride 0", "dimension 1", "> 0"}, kBackwardOnly},
     {"DvIsV", [](Call& c) { c.dv.data = c.v.data; }, {"dv: ", "shares memory with v"}, kBackwardOnly},
-    // An output is never placed at the start of something shorter, because the memory behind that differs from run to
-    // run.
+    // An output must not start at the address of a smaller tensor. It would then reach into the memory after that
+    // tensor, which differs from run to run.
     {"DqOverlapsDout",
      [](Call& c) { c.dq.data = static_cast<float*>(c.dout.data) + 3; },
      {"dq: ", "shares memory with dout"},
@@ -297,7 +297,7 @@ const BadInput kVarlen[] = {
 INSTANTIATE_TEST_SUITE_P(Varlen, BadInputs, testing::ValuesIn(kVarlen),
                          [](const auto& test) { return test.param.name; });
 
-// Refusals only of forward, where o and lse are outputs.
+// Calls that only forward refuses, because o and lse are outputs there.
 TEST(BadForwardOutputs, AreRefused) {
   const BadInput bad[] = {
       {"OStrideZero", [](Call& c) { c.o.stride[2] = 0; }, {"o: ", "stride 0", "dimension 2", "> 0"}},

@@ -1,4 +1,5 @@
-// Tile products of bfloat16 operands on every unit, against float64: any size, either layout of A, every mode, ranges.
+// Compares tile products of bfloat16 operands with float64, for every method of computing them. Covers any size, both
+// layouts of A, every mode, and ranges of rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +50,7 @@ struct Ranges {
   [[nodiscard]] bool hold(std::int64_t range, std::int64_t at) const { return begin[range] <= at && at < end[range]; }
 };
 
-/// Returns `count` ranges within [0, limit]. Begins and ends increase and are multiples of `grain`.
+/// Returns `count` ranges within [0, limit]. The begins and the ends never decrease, and are multiples of `grain`.
 Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt19937& random) {
   const auto offset = static_cast<std::int64_t>(random() % (2 * limit + 1)) - limit;
   const auto width = static_cast<std::int64_t>(random() % (limit + 1));
@@ -64,17 +65,19 @@ Ranges random_ranges(std::int64_t count, std::int64_t limit, int grain, std::mt1
 }
 
 float random_bf16(std::mt19937& random) {
-  return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;  // eight bits, so products are exact
+  // The number has 8 bits, so products are exact in float32.
+  return static_cast<float>(static_cast<int>(random() % 255) - 127) / 64.0F;
 }
 
 std::uint16_t bits(float x) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
 }
 
-/// The operands of one product. Their memory has exactly the readable length, so AddressSanitizer finds other reads.
+/// The operands of one product. Each allocation ends where the readable memory ends, so AddressSanitizer detects reads
+/// beyond it.
 class Product {
  public:
-  /// A holds NaN in all elements that a product with `block_rows` rows at a time must not read.
+  /// Sets to NaN all elements of A that a product must not read if it computes `block_rows` rows at a time.
   Product(const Size& size, int block_rows, std::mt19937& random)
       : s_(size),
         depth_(random_ranges(s_.m, 2 * s_.pairs, 1, random)),
@@ -94,7 +97,7 @@ class Product {
     factor_ = s_.mode == GemmMode::kStore && random() % 2 == 0 ? 0.375F : 1.0F;
   }
 
-  /// The result points into this object.
+  /// Returns arguments that point into this object.
   [[nodiscard]] Bf16DotArgs args() {
     Bf16DotArgs args{.a = {a_.data(), a_row_, a_pair_},
                      .b = b_.data(),
@@ -113,7 +116,8 @@ class Product {
     return args;
   }
 
-  /// Returns the largest error of C. C must be unchanged beyond the columns. Outside their ranges it may hold anything.
+  /// Returns the largest error of C. Requires that C is unchanged beyond its columns. Elements of C outside the ranges
+  /// may have any value.
   [[nodiscard]] double error() const {
     double worst = 0;
     for (std::int64_t i = 0; i < s_.m; ++i) {
@@ -123,7 +127,7 @@ class Product {
           EXPECT_EQ(got, old_c_[i * c_stride_ + j]) << "beyond the columns";
         } else if (!s_.with_columns || columns_.hold(i, j)) {
           const double error = std::abs(got - expected(i, j));
-          worst = error <= worst ? worst : error;  // also for NaN
+          worst = error <= worst ? worst : error;  // the condition is false for NaN, so a NaN is kept
         }
       }
     }
@@ -145,7 +149,7 @@ class Product {
     }
   }
 
-  /// Returns the exact result in float64.
+  /// Returns the exact element (i, j) of the product, in float64.
   [[nodiscard]] double expected(std::int64_t i, std::int64_t j) const {
     double sum = 0;
     for (std::int64_t k = 0; k < 2 * s_.pairs; ++k) {
@@ -181,7 +185,7 @@ class Product {
   float factor_ = 1;
 };
 
-/// Returns the largest error of one product computed by `gemm`.
+/// Computes one random product with `gemm` and returns its largest error.
 template <class Gemm>
 double error_of(const Size& size, Gemm gemm, int block_rows, std::mt19937& random) {
   Product product(size, block_rows, random);
@@ -191,7 +195,8 @@ double error_of(const Size& size, Gemm gemm, int block_rows, std::mt19937& rando
 
 template <class Gemm>
 void expect_products(Gemm gemm, int block_rows, bool scales_columns) {
-  constexpr double kBudget = 0;  // products are multiples of 2^-12 and sums below 2^12, so any order is exact
+  // Products are multiples of 2^-12 and sums are below 2^12, so every order of summation is exact.
+  constexpr double kBudget = 0;
   std::mt19937 random(17);
   double worst = 0;
   for (int i = 0; i < 600; ++i) {

@@ -1,4 +1,5 @@
-// ForwardCall, BackwardCall and their Plans: which code compiles, and that all forms of a call are equivalent.
+// Tests ForwardCall, BackwardCall and their Plans: which code compiles, and that all forms of a call give the same
+// result.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,7 +14,7 @@
 namespace attend::test {
 namespace {
 
-// Memory of inputs may be const, memory of outputs may not.
+// The memory of inputs may be const, but the memory of outputs may not.
 static_assert(std::is_convertible_v<Tensor, ConstTensor>);
 static_assert(!std::is_constructible_v<Tensor, ConstTensor>);
 static_assert(std::is_same_v<decltype(Tensor::bhsd(std::declval<const float*>(), DType::kF32, {})), ConstTensor>);
@@ -43,7 +44,7 @@ static_assert(CanBeLseOfForward<Tensor> && !CanBeLseOfForward<ConstTensor>);
 static_assert(CanBeGradient<Tensor> && !CanBeGradient<ConstTensor>);
 static_assert(IsBackward<Tensor, ConstTensor> && IsBackward<Tensor, Tensor> && !IsBackward<ConstTensor, Tensor>);
 
-/// Runs both passes with the functions that take separate arguments.
+/// Runs forward and backward with the functions that take separate arguments.
 Outputs run_in_a_row(const Inputs& in) {
   Outputs out = make_outputs(in);
   const Params params = in.params("auto");
@@ -67,7 +68,7 @@ std::string message_of(const auto& run) {
 }
 
 TEST(Calls, ConstInputsCompute) {
-  const std::array<float, 2> q = {1, 0}, k = {0, 1}, v = {3, 4};  // with one key, o is its v
+  const std::array<float, 2> q = {1, 0}, k = {0, 1}, v = {3, 4};  // with a single key, o equals v of this key
   std::array<float, 2> o = {};
   const auto view = [](auto& data) { return Tensor::bhsd(data.data(), DType::kF32, {1, 1, 1, 2}); };
   forward({.q = view(q), .k = view(k), .v = view(v), .o = view(o)});

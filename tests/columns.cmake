@@ -1,4 +1,4 @@
-# cmake -DROOT=. -P columns.cmake: lists the lines of C++ and CUDA sources below ROOT that are longer than 120 columns.
+# cmake -DROOT=. -P columns.cmake: lists all lines of C++ and CUDA sources below ROOT that are longer than 120 columns.
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(allowed 120)
 string(REPEAT "." ${allowed} as_long)

@@ -1,4 +1,4 @@
-// The comparator must accept a sound result and reject every planted fault, in every dtype.
+// Tests the comparator. It must accept a sound result and reject every planted fault, in every dtype.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ AttentionCase planted_case(DType dtype) {
           .seed = 7};
 }
 
-/// A problem, its truth, and a sound result, which is the standard implementation's.
+/// A problem with its expected values, and the result of the standard implementation as a sound result.
 struct SoundResult {
   explicit SoundResult(DType dtype) : in(make_inputs(planted_case(dtype))), standard(run_standard(in)) {
     const Outputs reference = run(as_f64(in), "reference");
@@ -38,7 +38,7 @@ struct SoundResult {
 class Comparator : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
-    static std::map<DType, SoundResult> computed;  // once per dtype, because the reference is slow
+    static std::map<DType, SoundResult> computed;  // computed once per dtype, because the reference is slow
     const SoundResult& sound = computed.try_emplace(GetParam(), GetParam()).first->second;
     in = sound.in;
     standard = sound.standard;
@@ -58,7 +58,7 @@ class Comparator : public testing::TestWithParam<DType> {
     return compare({"tensor", GetParam(), n == 0 ? kForwardFactor : kGradientFactor, result, truth[n], tensor(n)});
   }
 
-  /// Applies damage(values, n) to every tensor and expects each to be rejected.
+  /// Applies damage(values, n) to each tensor in turn. Expects that the comparator rejects the damaged tensor.
   template <class Damage>
   void expect_caught(Damage damage) const {
     for (int n = 0; n < kTensors; ++n) {
@@ -167,8 +167,8 @@ TEST_P(Comparator, CatchesAMissingSize) {
 INSTANTIATE_TEST_SUITE_P(AllDtypes, Comparator, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-// The standard's error in one or two rows is a matter of chance, so they use the budget of the rows before. That budget
-// is still a limit.
+// The standard's error in one or two rows depends on chance, so these rows share the budget of the rows before them.
+// Errors above that budget must still be rejected.
 TEST(Blocks, AFewRowsAtTheEndAreOfTheOneBefore) {
   const auto judged = [](std::int64_t rows, double error_of_last_row) {
     constexpr std::int64_t kCols = 4;
@@ -186,7 +186,8 @@ TEST(Blocks, AFewRowsAtTheEndAreOfTheOneBefore) {
   EXPECT_FALSE(judged(kRowsPerBlock + kFewRows, 0.45)) << "a block of their own";
 }
 
-// Equal p are rounded equally. A slope deviation of less than half a unit is allowed only if a case requests it.
+// Equal p have equal rounding errors, so the slope may deviate. A deviation of less than half a unit in the last place
+// must be allowed only if the case requests it.
 TEST(Slope, MayBeOffByItsFloor) {
   constexpr std::int64_t kRows = 64, kCols = 16;
   constexpr auto kCount = static_cast<std::size_t>(kRows * kCols);
@@ -196,7 +197,7 @@ TEST(Slope, MayBeOffByItsFloor) {
   const auto judged = [&](double factor, double slope_floor) {
     std::vector<double> result = truth;
     for (double& x : result) x *= factor;
-    for (std::size_t i = 0; i < kCount; ++i) standard.walk[i] = 0.01;  // room for single entries
+    for (std::size_t i = 0; i < kCount; ++i) standard.walk[i] = 0.01;  // budget for single entries
     return compare({"o", DType::kBF16, kForwardFactor, result, truth, standard, nullptr, slope_floor}).ok;
   };
   const double half = unit_roundoff(DType::kBF16) / 2;
@@ -205,8 +206,8 @@ TEST(Slope, MayBeOffByItsFloor) {
   EXPECT_FALSE(judged(1 + 1.1 * half, half));
 }
 
-// A sink's gradient is one number per head with the budget of a sum. Must catch a factor that exceeds it, and every
-// term that a backward may omit.
+// A sink's gradient is one number per head, with the error budget of a sum. The comparator must reject a factor that
+// exceeds the budget, and every term that a backward may omit.
 TEST_P(Comparator, CatchesWrongGradientsOfSinks) {
   AttentionCase c = planted_case(GetParam());
   c.sinks = c.dlse = true;
@@ -244,7 +245,7 @@ TEST(TensorBuffer, SeesAWriteOutsideOfItself) {
     EXPECT_EQ(t.values(), std::vector<double>(2 * 3 * 4 * 5, 1.5));
   }
   const TensorBuffer padded(DType::kF32, {1, 1, 2, 5}, {Layout::kPadded, 0});
-  static_cast<float*>(padded.view().data)[5] = 0;  // the first element after row 0
+  static_cast<float*>(padded.view().data)[5] = 0;  // writes the first padding element after row 0
   EXPECT_FALSE(padded.gaps_intact());
 }
 
@@ -263,14 +264,14 @@ TEST(TensorBuffer, FusedViewsShareOneBuffer) {
   EXPECT_TRUE(qkv[0].gaps_intact());
 }
 
-// The standard's error in a single row is a matter of chance, so the row has no separate budget.
+// The standard's error in a single row depends on chance, so the last row shares the budget of the rows before it.
 TEST(ComparatorOfLse, MeasuresAFewRowsAtTheEndOfAHeadWithThoseBefore) {
   constexpr double kError = 1.0;
   for (const std::int64_t more : {std::int64_t{1}, kFewRows - 1, kFewRows}) {
     const auto rows = static_cast<std::size_t>(kRowsPerBlock + more);
     const std::vector<double> truth(2 * rows);
     StandardTensor standard = {{1, 2, static_cast<std::int64_t>(rows), 1}, truth, truth, truth};
-    standard.value[rows + 3] = kError;  // in the second head
+    standard.value[rows + 3] = kError;  // row of the second head
     std::vector<double> lse = truth;
     lse.back() = kForwardFactor * kError;
     EXPECT_EQ(compare_lse(lse, truth, standard).ok, more < kFewRows) << more << " more rows";

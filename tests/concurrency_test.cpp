@@ -1,4 +1,4 @@
-// Neither the number of threads nor concurrent calls from several threads change any bit of a result.
+// Tests that neither the number of threads nor concurrent calls from several threads change any bit of a result.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -8,7 +8,7 @@
 namespace attend::test {
 namespace {
 
-/// Restores the number of threads at destruction.
+/// Resets the number of threads in its destructor.
 class ThreadCount {
  public:
   ThreadCount() = default;
@@ -17,7 +17,8 @@ class ThreadCount {
   ThreadCount& operator=(const ThreadCount&) = delete;
 };
 
-/// Few and many heads, long and short rows, packed sequences: the ways in which work may be divided.
+/// Returns cases with few and many heads, long and short rows, and packed sequences. The backend divides the work of
+/// each among threads differently.
 std::vector<AttentionCase> work_shapes(DType dtype) {
   const AttentionCase few_heads = {.dtype = dtype,
                                    .heads_q = 1,
@@ -90,7 +91,8 @@ TEST_P(Threads, ConcurrentCallsDoNotMeet) {
   std::vector<Outputs> got(kCallers * kRounds);
   std::vector<std::thread> callers;
   for (int caller = 0; caller < kCallers; ++caller) {
-    callers.emplace_back([&, caller] {  // all callers read the same inputs; neighbouring callers run different shapes
+    // All callers read the same inputs, and neighbouring callers run different shapes.
+    callers.emplace_back([&, caller] {
       for (int round = 0; round < kRounds; ++round) {
         got[caller * kRounds + round] = run(inputs[(caller + round) % inputs.size()], "cpu");
       }

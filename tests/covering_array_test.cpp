@@ -12,9 +12,9 @@ const Compatible kAll = [](int, int, int, int) { return true; };
 TEST(CoveringArray, HoldsEveryPair) {
   const std::vector<int> num_values = {5, 4, 3, 3, 2, 2, 2, 7};
   const std::vector<Choice> cases = covering_array(num_values, kAll, 1);
-  EXPECT_GE(cases.size(), 5U * 7U);  // the two largest factors alone need this many
+  EXPECT_GE(cases.size(), 5U * 7U);  // number of pairs of the two largest factors
   EXPECT_LE(cases.size(), 45U);
-  // Counts the pairs independently of uncovered_pairs().
+  // Counts the covered pairs without uncovered_pairs().
   for (std::size_t f = 0; f < num_values.size(); ++f) {
     for (std::size_t g = f + 1; g < num_values.size(); ++g) {
       std::set<std::pair<int, int>> seen;

@@ -1,4 +1,5 @@
-// Gradients under heavy dropout, where the terms of a row may cancel, and values that a dropped entry never affects.
+// Tests gradients under heavy dropout, where the terms of a row may cancel. Also tests values that a dropped entry must
+// not affect.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +16,8 @@ class HeavyDropout : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, HeavyDropout, testing::Values(DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-/// Rows that see one key: dq and dk are 0, but only if delta is exactly dP.
+/// Returns inputs in which each row sees one key. The correct dq and dk are 0, but only if delta is computed without
+/// rounding o.
 Inputs one_key(DType dtype) {
   return make_inputs({.dtype = dtype,
                       .heads_q = 4,
@@ -31,7 +33,7 @@ Inputs one_key(DType dtype) {
 }
 
 TEST_P(HeavyDropout, RowsOfOneKeyHaveNoGradient) {
-  for (const int threads : {1, 3}) {  // by head, and by tile
+  for (const int threads : {1, 3}) {  // one thread divides the work by head, three threads divide it by tile
     set_cpu_threads(threads);
     const Outputs out = run(one_key(GetParam()), "cpu");
     const double dq = largest_magnitude(out.dq.values()), dk = largest_magnitude(out.dk.values());
@@ -42,7 +44,8 @@ TEST_P(HeavyDropout, RowsOfOneKeyHaveNoGradient) {
   set_cpu_threads(0);
 }
 
-// Few keys, most of them dropped. With the rounded o, the error of dq would be many times its own rounding.
+// Each row sees few keys, and most of them are dropped. If delta used the rounded o, the error of dq would be many
+// times its rounding error.
 TEST_P(HeavyDropout, FewKeysStayWithinTheirOwnRounding) {
   AttentionCase c = one_key(GetParam()).options;
   c.window_left = 2;
@@ -56,7 +59,8 @@ TEST_P(HeavyDropout, FewKeysStayWithinTheirOwnRounding) {
   expect_near("dk", out.dk.values(), truth.dk.values(), roundoff);
 }
 
-// o and lse merged over other keys too, as if keys are spread over devices. delta is then <dout, o>.
+// o and lse include other keys, as if the keys were spread over several devices. Backward must then use delta = <dout,
+// o>.
 TEST_P(HeavyDropout, MergedResultsAreTakenAtTheirWord) {
   const Inputs in = one_key(GetParam());
   const Outputs out = make_outputs(in);
@@ -71,7 +75,7 @@ TEST_P(HeavyDropout, MergedResultsAreTakenAtTheirWord) {
   expect_near("dq", out.dq.values(), truth.dq.values(), GetParam() == DType::kF16 ? 0x1p-9 : 0x1p-6);
 }
 
-// A dropped entry reads no value and adds nothing to dv, even in a row whose scores are NaN.
+// A dropped entry must not read its value or add to dv, even in a row whose scores are NaN.
 TEST(DroppedEntries, OfANaNRowLeaveDvAlone) {
   const Inputs in =
       make_inputs({.seqlen_q = 40, .seqlen_k = 33, .head_dim = 8, .head_dim_v = 8, .dropout_p = 0.5, .seed = 52});

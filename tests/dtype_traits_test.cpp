@@ -1,4 +1,4 @@
-// Compares the description of each element type with the behaviour of its conversions. Every new type must be added
+// Compares the traits of each element type with the behaviour of its conversions. Every new element type must be added
 // here.
 #include "core/dtype_traits.hpp"
 
@@ -12,7 +12,7 @@
 namespace attend::test {
 namespace {
 
-/// Returns x as the type stores it.
+/// Returns x after it was stored as `dtype` and loaded again.
 double stored(DType dtype, double x) {
   double memory = 0;
   core::store(&memory, dtype, 0, x);
@@ -44,7 +44,8 @@ TEST(DTypeTraits, RoundoffIsHalfTheDistanceOfNeighbours) {
 
 TEST(DTypeTraits, BelowTheSmallestNormalDigitsAreLost) {
   for (const DType dtype : core::kDTypes) {
-    if (!core::is_float(dtype) || dtype == DType::kF64) continue;  // this test computes with doubles
+    // This test computes in double, so it cannot test float64.
+    if (!core::is_float(dtype) || dtype == DType::kF64) continue;
     SCOPED_TRACE(dtype_name(dtype));
     const auto [npy, is_float, is_quantized, is_integer, unit, least, element] = core::dtype_traits(dtype);
     EXPECT_EQ(stored(dtype, least * (1 + 2 * unit)), least * (1 + 2 * unit));

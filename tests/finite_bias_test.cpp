@@ -1,4 +1,4 @@
-// A finite bias never hides a key, however low it is: not the lowest number of its type, and not below large scores.
+// Tests that a finite bias never hides a key, even if it is the lowest number of its type or far below large scores.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ Inputs biased(DType dtype) {
                       .seed = 41});
 }
 
-// Rows 3 and 69 of head 1 are fully "masked", like padded rows of a batch.
+// In head 1, every key of rows 3 and 69 has the lowest bias. Padded rows of a batch are often masked like this.
 TEST_P(LowestBias, OverAWholeRowGivesTheMean) {
   const Inputs in = biased(GetParam());
   for (const std::int64_t row : {3, 69}) {
@@ -45,7 +45,7 @@ TEST_P(LowestBias, OverAWholeRowGivesTheMean) {
     EXPECT_NEAR(out.lse.at(0, 1, row, 0), want, std::abs(want) * 0x1p-22) << row;
     double mean = 0;
     for (std::int64_t key = 0; key < 150; ++key) mean += in.v.at(0, 0, key, 0) / 150;
-    if (GetParam() == DType::kF16) continue;  // scores are not negligible next to -65504
+    if (GetParam() == DType::kF16) continue;  // in float16 the scores are not negligible compared with -65504
     EXPECT_NEAR(out.o.at(0, 1, row, 0), mean, 0.01) << row;
   }
   for (const TensorBuffer* t : {&out.dq, &out.dk, &out.dv, &*out.dbias}) {
@@ -59,7 +59,7 @@ TEST_P(LowestBias, OnSomeKeysHidesJustThose) {
   expect_near(run(in, "cpu"), run(as_f64(in), "reference"), property_tolerance(GetParam()));
 }
 
-// Of two low biases the higher one wins, even if the scores under them are far below zero.
+// Of two low biases the higher one must win, even if the scores that they are added to are far below zero.
 TEST(LowBias, KeepsItsOrder) {
   const Inputs in = biased(DType::kF32);
   in.q.generate([](auto...) { return 1e16; });

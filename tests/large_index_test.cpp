@@ -1,8 +1,8 @@
-// Index arithmetic beyond 2^31 and counts beyond 2^16, where 32-bit products and grid limits have broken other
-// implementations.
+// Tests index arithmetic beyond 2^31 and counts beyond 2^16. At these sizes, 32-bit products and grid limits have
+// broken other implementations.
 //
-// Strides of gigabytes cost no memory here, because the buffers are reserved address space of which few pages are
-// touched.
+// Tensors with strides of gigabytes need little memory here. Their buffers are reserved address space, of which the
+// test touches only a few pages.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -15,9 +15,10 @@
 namespace attend::test {
 namespace {
 
-constexpr std::int64_t kFarApart = (std::int64_t{1} << 31) + 4096;  // elements: above int32; twice that: above uint32
+// In elements; one stride exceeds int32, and two exceed uint32.
+constexpr std::int64_t kFarApart = (std::int64_t{1} << 31) + 4096;
 
-/// Address space that reads as zero, for one tensor with huge strides.
+/// Reserved address space for one tensor with huge strides. Memory that is not written reads as zero.
 class SparseTensor {
  public:
   SparseTensor(DType dtype, const Shape& shape, const Shape& stride) {
@@ -36,7 +37,7 @@ class SparseTensor {
   [[nodiscard]] bool ok() const { return memory_ != MAP_FAILED; }
   [[nodiscard]] const Tensor& view() const { return view_; }
 
-  /// Copy between the sparse tensor and a dense one of the same shape and dtype, for any element size.
+  /// Copy between the sparse tensor and a dense tensor of the same shape and dtype, for every element size.
   void load(const TensorBuffer& from) const { copy(from.view(), view_); }
   void store(const TensorBuffer& to) const { copy(view_, to.view()); }
 
@@ -60,7 +61,7 @@ class SparseTensor {
   Tensor view_ = {};
 };
 
-/// Returns dense strides, except `kFarApart` in dimension d.
+/// Returns dense strides in which the stride of dimension d is replaced by `kFarApart`.
 Shape far_strides(const Shape& shape, std::size_t d) {
   Shape stride = contiguous_strides(shape);
   if (shape[d] > 1) stride[d] = kFarApart;
@@ -69,7 +70,8 @@ Shape far_strides(const Shape& shape, std::size_t d) {
 
 class HugeStride : public testing::TestWithParam<std::tuple<std::size_t, DType>> {};
 
-// Every tensor has a stride beyond 2^31 in batch, heads or rows. The bits must equal those of dense tensors.
+// Every tensor has a stride beyond 2^31 in the batch, head or row dimension. The bits of the results must equal those
+// of dense tensors.
 TEST_P(HugeStride, P19_GivesTheBitsOfTheDenseTensors) {
   const auto [dimension, dtype] = GetParam();
   AttentionCase c = {.dtype = dtype,
@@ -122,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, HugeStride,
 
 constexpr std::int64_t kMany = ATTEND_TEST_STRIDE > 1 ? 4096 : 65536;
 
-/// Compares 65536 batch entries or heads with the same problem one entry at a time (sampled).
+/// Computes 65536 batch entries or heads in one call. Compares some of them with separate calls for one entry.
 void check_many(AttentionCase c, Many many) {
   std::printf("%lld entries\n", static_cast<long long>(kMany));
   const Inputs in = make_inputs(c);
@@ -149,10 +151,10 @@ TEST(ManyEntries, SequencesOf65536) {
   c.varlen_q.assign(static_cast<std::size_t>(kMany), 1);
   c.varlen_k.assign(static_cast<std::size_t>(kMany), 1);
   const Inputs in = make_inputs(c);
-  expect_same_bits("o", run(in, "cpu").o, copy_of(in.v));  // with one key, o is its value
+  expect_same_bits("o", run(in, "cpu").o, copy_of(in.v));  // each row sees one key, so o equals v of this key
 }
 
-/// Compares the mask as a tensor with the causal option. One side has seqlen 65537.
+/// Compares a mask tensor with the causal option. One of the lengths is 65537.
 void check_long(std::int64_t seqlen_q, std::int64_t seqlen_k) {
   AttentionCase c = {
       .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .head_dim = 2, .head_dim_v = 2, .causal = true, .seed = 75};
@@ -176,7 +178,7 @@ TensorBuffer rows_of(const TensorBuffer& t, std::int64_t begin, std::int64_t cou
               [&](auto, auto, auto row, auto col) { return t.at(0, 0, begin + row, col); });
 }
 
-/// Returns a causal problem with as many rows as keys, and a window that keeps the work linear.
+/// Returns a causal problem with the same number of rows and keys. A window keeps the work linear in the length.
 Inputs windowed_inputs(std::int64_t length, std::int64_t window, std::uint64_t seed) {
   return make_inputs({.seqlen_q = length,
                       .seqlen_k = length,
@@ -187,7 +189,7 @@ Inputs windowed_inputs(std::int64_t length, std::int64_t window, std::uint64_t s
                       .seed = seed});
 }
 
-/// Returns rows of a causal problem with a window, and the keys that they see, as a separate problem.
+/// Returns some rows of a causal problem with a window, and the keys that these rows see, as a separate problem.
 Inputs windowed_rows(const Inputs& in, std::int64_t first, std::int64_t count) {
   const std::int64_t keys_before = in.options.window_left;
   Inputs part = in;
@@ -200,9 +202,9 @@ Inputs windowed_rows(const Inputs& in, std::int64_t first, std::int64_t count) {
   return part;
 }
 
-// More than 2^16 rows and keys: the last rows of the mask begin beyond 2^32 elements. A 32-bit product of row and
-// stride would read the first rows instead, which hide every key. A window keeps the work linear, and no page of the
-// mask outside the band is touched.
+// There are more than 2^16 rows and keys, so the last rows of the mask begin beyond element 2^32. A 32-bit product of
+// row and stride would read the first rows instead, which hide every key. A window keeps the work linear. The mask is
+// read only near the diagonal, so its other pages use no memory.
 TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
   constexpr std::int64_t kLong = 65600, kRows = 80, kWindow = 150;  // (65600 - 80) * 65600 > 2^32
   constexpr std::int64_t kFirst = kLong - kRows, kFirstKey = kFirst - kWindow;
@@ -233,7 +235,7 @@ TEST(LongSequence, MaskOf65600RowsAndKeysHidesTheSameInItsLastRows) {
   expect_near(found, want, property_tolerance(DType::kF32));
 }
 
-// Both lengths exceed 65536, and a window keeps the work linear. Compares rows with those of a short problem.
+// Both lengths exceed 65536. A window keeps the work linear. Compares some rows with those of a short problem.
 TEST(LongSequence, WindowOverBothLengths) {
   constexpr std::int64_t kLong = 65537 + 200, kWindow = 3, kSample = 40;
   const Inputs in = windowed_inputs(kLong, kWindow, 76);

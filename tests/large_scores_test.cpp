@@ -1,4 +1,4 @@
-// Large scores: a bias common to all keys of a row, products far from 0, and scores that overflow float.
+// Tests large scores: a bias that all keys of a row share, products far from 0, and scores that overflow float.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,7 +47,8 @@ TEST_P(ABiasOnAllKeysOfARow, KeepsEveryResultInBudget) {
   std::printf("%s\n", check_against_reference(with_common_bias(dtype, bias, c), "cpu").c_str());
 }
 
-// With such a bias the exact result is the mean over keys, so no reference is needed: dv of a key is the mean of dout.
+// With such a low bias the exact p is the same for all keys. Therefore dv of each key is the mean of dout, and no
+// reference is needed.
 class TheMean : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Cpu, TheMean, testing::Values("cpu", "reference"));
@@ -67,7 +68,7 @@ TEST_P(TheMean, IsWhatTheLowestBiasOnAllKeysLeavesOfEveryGradient) {
   }
 }
 
-// Rows whose dout is 0 need no recomputation and have no gradient.
+// Rows whose dout is 0 must have no gradient.
 TEST(ABiasOnPaddedRows, GivesNoGradientWhereDoutIsZero) {
   const Inputs in = with_common_bias(DType::kF32, kLowest);
   for (std::int64_t row = 0; row < 70; row += 2) {
@@ -84,7 +85,8 @@ TEST(ABiasOnPaddedRows, GivesNoGradientWhereDoutIsZero) {
   expect_rows_of_p_sum_to_one(in, out);
 }
 
-// In float32, lse may have a larger error than exp tolerates. The sum must therefore be relative to the row maximum.
+// In float32, the error of lse may be larger than exp tolerates. Backward must therefore compute the row sum relative
+// to the row maximum.
 TEST(HugeProducts, HaveFiniteGradientsByEveryBackend) {
   for (const double size : {1e5, 1e6, 1e8}) {
     const Inputs in = make_inputs({.seqlen_q = 32, .seqlen_k = 32, .head_dim = 8, .head_dim_v = 8, .seed = 5});
@@ -98,7 +100,7 @@ TEST(HugeProducts, HaveFiniteGradientsByEveryBackend) {
   }
 }
 
-// Slopes that make scores close to the float32 limit, where forward and backward may round a score differently.
+// These slopes bring scores close to the float32 limit, where forward and backward may round a score differently.
 TEST(HugeSlopes, HaveFiniteGradients) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const Inputs in =
@@ -111,8 +113,8 @@ TEST(HugeSlopes, HaveFiniteGradients) {
   }
 }
 
-// Numbers below 2^-126 are negligible next to a row's largest weight, 1, but products with them are many times slower.
-// Rows with a few large scores took thirteen times as long.
+// p below 2^-126 is negligible compared with the largest p of the row, 1. Products with such numbers are many times
+// slower, so they must be set to 0. Without this, rows with a few large scores would take thirteen times as long.
 TEST(AWeightBelowTheNormalNumbers, IsZero) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const Inputs in = make_inputs({.dtype = dtype, .seqlen_q = 40, .seqlen_k = 300, .scale = 1.0});
@@ -127,7 +129,8 @@ TEST(AWeightBelowTheNormalNumbers, IsZero) {
   }
 }
 
-// Part of the keys with the lse of all of them. The missing part of the sum must not be treated as rounding.
+// The call has only some of the keys, but the lse of all keys. The missing part of the row sum must not be treated as a
+// rounding error.
 TEST(AnLseOfOtherKeysToo, IsTakenAsItIs) {
   const Inputs in = with_common_bias(DType::kF32, -3000);
   const Outputs all = run(in, "cpu");
@@ -149,7 +152,7 @@ TEST(AnLseOfOtherKeysToo, IsTakenAsItIs) {
   expect_near("dk", out.dk.values(), first_half(all.dk).values(), 1e-3);
 }
 
-// The parameters include the standard deviation of the scores.
+// The parameters are the dtype, the standard deviation of the scores, and head_dim.
 class LargeProducts : public testing::TestWithParam<std::tuple<DType, int, int>> {};
 
 INSTANTIATE_TEST_SUITE_P(Cpu, LargeProducts,
@@ -179,11 +182,11 @@ TEST_P(LargeProducts, ErrNoMoreThanTheStandard) {
   }
 }
 
-// Products of different keys that are equal as integers, and as large as 1e5 after scaling by 1 / sqrt(80).
+// The products of all keys are equal as integers. They reach 1e5 after scaling by 1 / sqrt(80).
 TEST(EqualScores, StayEqualHoweverLarge) {
   const Inputs in = make_inputs({.seqlen_q = 64, .seqlen_k = 200, .head_dim = 80, .head_dim_v = 16});
   in.q.generate([](auto, auto, auto, auto col) { return col < 40 ? 300 : 301; });
-  in.k.generate([](auto, auto, auto key, auto col) {  // sums of 301 a + 300 b, where a and b are the same for all keys
+  in.k.generate([](auto, auto, auto key, auto col) {  // every sum is 301 a + 300 b, with the same a and b for all keys
     return col % 40 == key % 40 ? 1500 : col % 40 == (key + 7) % 40 ? 1200 : 0;
   });
   const Outputs out = run(in, "cpu");
@@ -199,7 +202,7 @@ struct Overflow {
   DType dtype = DType::kF32;
   double q = 1, k = 1, scale = 1;
   double softcap = 0, slope = 0;
-  double k_step = 0;  // relative growth of k from key to key
+  double k_step = 0;  // relative growth of k from each key to the next
 };
 
 class ScoresBelowEveryFloat : public testing::TestWithParam<Overflow> {};
@@ -218,7 +221,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(ScoresBelowEveryFloat, HideNoKey) {
   const Overflow& x = GetParam();
   const Inputs in = make_inputs({.dtype = x.dtype,
-                                 .seqlen_q = 9,  // ALiBi: the first rows are far from every key
+                                 .seqlen_q = 9,  // with ALiBi, the first rows are far from every key
                                  .seqlen_k = 5,
                                  .head_dim = 4,
                                  .head_dim_v = 8,
@@ -243,7 +246,8 @@ TEST(AHugeSoftcap, LeavesScoresAndGradientsAsTheyAre) {
   }
 }
 
-// With a mask, a bias or neither, rows that see no key are distinguished from rows whose scores overflow.
+// Rows whose scores overflow must not be confused with rows that see no key. Runs with a mask, with a bias, and with
+// neither.
 TEST(ScoresBelowEveryFloat, AreToldFromRowsThatSeeNoKey) {
   AttentionCase c = {.seqlen_q = 6, .seqlen_k = 9, .head_dim = 4, .head_dim_v = 8, .scale = 1};
   for (const bool with_bias : {false, true}) {
@@ -260,13 +264,13 @@ TEST(ScoresBelowEveryFloat, AreToldFromRowsThatSeeNoKey) {
       for (std::int64_t row = 0; row < 6; ++row) {
         const bool sees_none = (with_bias && row == 1) || (with_mask && row == 2);
         EXPECT_EQ(out.o.at(0, 0, row, 3), sees_none ? 0 : in.v.at(0, 0, 0, 3)) << with_bias << with_mask << row;
-        EXPECT_EQ(out.lse.at(0, 0, row, 0), -INFINITY);  // below the range of a float32 lse
+        EXPECT_EQ(out.lse.at(0, 0, row, 0), -INFINITY);  // the exact lse is below the float32 range
       }
     }
   }
 }
 
-// A key has no effect on a row whose bias for it is -inf.
+// A key whose bias is -inf must have no effect on the row.
 class AKeyUnderABiasOfMinusInfinity : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Cpu, AKeyUnderABiasOfMinusInfinity, testing::Values("cpu", "reference"));
@@ -285,7 +289,8 @@ TEST_P(AKeyUnderABiasOfMinusInfinity, MayHoldNaN) {
   for (std::int64_t col = 0; col < 8; ++col) EXPECT_EQ(out.dk.at(0, 0, 4, col), 0);
 }
 
-// Float32 sums: a mean of n equal values is not exactly that value, but within the documented bound.
+// Sums are in float32. The mean of n equal values is therefore not exactly this value, but must be within the
+// documented bound.
 TEST(UniformWeights, OverOneRepeatedValueGiveItToTwoInAMillion) {
   const Inputs in = make_inputs({.seqlen_q = 3, .seqlen_k = 5000, .head_dim = 8, .head_dim_v = 8});
   in.q.fill(0);

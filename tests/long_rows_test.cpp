@@ -1,4 +1,5 @@
-// Rows with very many keys, and keys with very many rows: the error of float32 sums must not grow with their length.
+// Tests rows with very many keys, and keys with very many rows. The error of float32 sums must not grow with their
+// length.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,11 +13,12 @@ namespace {
 
 constexpr DType kF32 = DType::kF32;
 
-/// Allowed error of float32 sums of any length, relative to the sum of the magnitudes of their terms: 128 terms of a
-/// tile in sequence, and a few more for tiles. Adding 2^26 ones in sequence would stop at 2^24.
+/// Allowed error of a float32 sum of any length, relative to the sum of the magnitudes of its terms. The kernel adds
+/// the 128 terms of a tile in sequence, and then combines tiles with a few more roundings. Adding 2^26 ones in sequence
+/// would stop at 2^24.
 constexpr double kSumRoundoffs = 40 * 0x1p-24;
 
-// One key for all positions, through a stride of 0. The first half of the values is 0, the second half 1.
+// All positions share one key by a stride of 0. The first half of the values is 0, the second half is 1.
 TEST(LongRows, HalfOfEqualKeysGivesAHalf) {
   const bool sanitized = ATTEND_TEST_STRIDE > 1;
   const std::int64_t num_keys = std::int64_t{1} << (sanitized ? 22 : 26);
@@ -51,7 +53,7 @@ TEST(LongRows, MeanOfTenThousandValues) {
   EXPECT_LE(error, kSumRoundoffs);
 }
 
-/// Returns the root mean square of the error divided by that of the truth.
+/// Returns the root mean square of the error, divided by the root mean square of the truth.
 double relative_rms(const TensorBuffer& got, const TensorBuffer& want) {
   const std::vector<double> a = got.values(), b = want.values();
   double error = 0, size = 0;
@@ -73,12 +75,12 @@ void PrintTo(const LongCase& c, std::ostream* out) {
 
 class LongSums : public testing::TestWithParam<LongCase> {};
 
-// N(0, 1) inputs. The root mean square of the error stays near that of one rounding for any length.
+// Inputs are N(0, 1). For any length, the root mean square error must stay near that of a single rounding.
 TEST_P(LongSums, ErrorDoesNotGrowWithTheLength) {
   const Inputs in = make_inputs(GetParam().shape);
   const Outputs out = run(in, "cpu");
   const Outputs truth = run(as_f64(in), "reference");
-  constexpr double kAllowed = 1e-6;  // includes the roundings of scores and lse
+  constexpr double kAllowed = 1e-6;  // includes the rounding errors of scores and lse
   const std::pair<const char*, std::pair<const TensorBuffer*, const TensorBuffer*>> tensors[] = {
       {"o", {&out.o, &truth.o}},
       {"dq", {&out.dq, &truth.dq}},
@@ -104,7 +106,8 @@ const LongCase kLongCases[] = {
 INSTANTIATE_TEST_SUITE_P(Cpu, LongSums, testing::ValuesIn(kLongCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// One key, whose dv is the sum of dout over all rows: equal terms, whose roundings all have the same sign.
+// There is one key. Its dv is the sum of dout over all rows. All terms are equal, so all rounding errors have the same
+// sign.
 TEST(LongSums, GradientOfOneKeyOverManyEqualRows) {
   const std::int64_t num_rows = 400'000;
   const Inputs in = make_inputs({.heads_q = 1, .seqlen_q = num_rows, .seqlen_k = 1, .head_dim = 1, .head_dim_v = 4});
@@ -118,7 +121,7 @@ TEST(LongSums, GradientOfOneKeyOverManyEqualRows) {
   }
 }
 
-// A sum over batches, heads and rows.
+// The gradient is a sum over batch entries, heads and rows.
 TEST(LongSums, GradientOfABroadcastBias) {
   const Inputs in = make_inputs({.batch = 4,
                                  .heads_q = 8,
@@ -134,7 +137,8 @@ TEST(LongSums, GradientOfABroadcastBias) {
   EXPECT_LE(error, 5e-7);
 }
 
-// Few heads with very many keys use another order of work than few keys. The bits of dk and dv must not depend on it.
+// With few heads and very many keys, the work is divided differently. The bits of dk and dv must not depend on the
+// number of threads.
 TEST(LongSums, BitsDoNotDependOnTheThreads) {
   for (const auto& [rows, keys] : {std::pair{9'000, 300}, {300, 9'000}}) {
     const Inputs in = make_inputs(

@@ -1,4 +1,5 @@
-// Exhaustive test of masks: every seqlen_q, seqlen_k <= 9 and every distinct window, against a boolean formula.
+// Tests masks exhaustively: every seqlen_q and seqlen_k up to 9, and every distinct window. Compares them with a
+// boolean formula.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +23,8 @@ struct MaskCase {
   }
 };
 
-/// Calls visit for every case. Windows wider than the sum of the lengths are equivalent to smaller ones.
+/// Calls `visit` for every mask. Windows wider than the sum of the lengths are left out, because they are equivalent to
+/// narrower ones.
 template <class Visit>
 void for_each_mask(Visit visit) {
   for (std::int64_t q = 0; q <= kMaxLength; ++q) {
@@ -83,7 +85,7 @@ TEST(WindowMask, RowsCoversEachRowOfATileAndNoKeyOutsideTheirSpan) {
             last = std::max(last, j);
           }
         }
-        if (last < 0) continue;  // no key for any row, so any range is right
+        if (last < 0) continue;  // no row sees a key, so every range is right
         ASSERT_TRUE(tile.begin == first && tile.end == last + 1) << text(m);
       }
     }
@@ -105,7 +107,7 @@ TEST(WindowMask, RowsOfKeysCoversEachKeyOfATileAndNoRowOutsideTheirSpan) {
             last = std::max(last, i);
           }
         }
-        if (last < 0) continue;  // seen by no row, so any range is right
+        if (last < 0) continue;  // no row sees the key, so every range is right
         ASSERT_TRUE(tile.begin == first && tile.end == last + 1) << text(m);
       }
     }
@@ -118,7 +120,8 @@ TEST(WindowMask, IsOpenOnlyWithoutAWindow) {
   EXPECT_FALSE((WindowMask{5, 5, 0, -1}.is_open()));
 }
 
-/// Queries are 0, so every visible key has the same weight. V is the identity, so o[i, j] is the weight of key j.
+/// Inputs that make the mask visible in the outputs. Queries are 0, so every visible key has the same p. v is the
+/// identity matrix, so o[i, j] is the p of row i and key j.
 struct Probe {
   Probe(const MaskCase& m, DType dtype)
       : q(dtype, {1, 1, m.seqlen_q, 1}),
@@ -145,11 +148,11 @@ struct Probe {
 
 class MaskThroughBackend : public testing::TestWithParam<std::tuple<const char*, DType>> {};
 
-// Forward shows row i's keys in o[i]; backward shows key j's rows in dv[j].
+// o[i] shows which keys row i sees, and dv[j] shows which rows see key j.
 TEST_P(MaskThroughBackend, P03_IsTheRuleForEveryLengthAndWindow) {
   const auto [compute, dtype] = GetParam();
   for_each_mask([&, compute = compute, dtype = dtype](const MaskCase& m) {
-    if (testing::Test::HasFailure()) return;  // stops after the first failing mask
+    if (testing::Test::HasFailure()) return;  // stops after the first mask that fails
     SCOPED_TRACE(text(m));
     const Probe probe(m, dtype);
     probe.run({.causal = m.causal, .window_left = m.left, .window_right = m.right, .compute = compute});
@@ -181,7 +184,7 @@ struct Equivalents {
   DType dtype;
 };
 
-// causal, window(-1, 0), window(seqlen, 0) and the same mask as a tensor see the same entries.
+// The causal option, window(-1, 0), window(seqlen, 0) and an equal mask tensor must make the same pairs visible.
 TEST(CausalInThreeWays, P03_GivesTheSameResult) {
   for (const Equivalents& e : {Equivalents{9, 9, DType::kF32},
                                {70, 130, DType::kF32},
@@ -210,7 +213,8 @@ TEST(CausalInThreeWays, P03_GivesTheSameResult) {
     expect_same_bits(run(window, "cpu"), want);
     expect_same_bits(run(wide, "cpu"), want);
     expect_near(run(tensor, "cpu"), want,
-                property_tolerance(e.dtype));  // other tiles are visited, so sums have another order
+                // The mask tensor makes the backend visit other tiles, so sums have another order.
+                property_tolerance(e.dtype));
   }
 }
 

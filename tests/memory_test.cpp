@@ -1,5 +1,5 @@
-// Scratch memory grows at most linearly with the sequence length, up to a bound: forward and backward have no seqlen x
-// seqlen buffer. The contents of scratch memory at the start of a call have no effect.
+// Tests that scratch memory grows at most linearly with the sequence length, and only up to a bound. Therefore neither
+// forward nor backward has a seqlen x seqlen buffer. The contents of scratch memory before a call must have no effect.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -17,7 +17,8 @@
 namespace attend::test {
 namespace {
 
-/// Returns a line of /proc/self/status in bytes: "VmHWM" is the peak resident size, "VmRSS" the current one.
+/// Returns a value of /proc/self/status in bytes. "VmHWM" is the peak resident size, and "VmRSS" is the current
+/// resident size.
 std::int64_t status_bytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -26,17 +27,17 @@ std::int64_t status_bytes(const std::string& name) {
   return -1;
 }
 
-/// Resets VmHWM to VmRSS.
+/// Resets VmHWM to VmRSS. Returns false if the system does not permit it.
 bool reset_peak() {
   std::ofstream clear("/proc/self/clear_refs");
   clear << "5" << std::flush;
   return clear.good();
 }
 
-/// Returns how much the resident size rises while `work` runs.
+/// Returns by how many bytes the resident size rises while `work` runs.
 template <class Work>
 std::int64_t peak_growth(Work work) {
-  malloc_trim(0);  // otherwise freed memory would hide later allocations
+  malloc_trim(0);  // returns freed memory to the system, because reusing it would hide later allocations
   if (!reset_peak()) return -1;
   const std::int64_t before = status_bytes("VmRSS");
   work();
@@ -60,9 +61,11 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Memory, testing::Values(DType::kF32, DType::kBF16)
 
 constexpr std::int64_t kShort = 2048, kLong = 16384;
 constexpr std::int64_t kHeadDim = 16;
-// Slack for allocator and page granularity, and for memory that does not depend on the length (tiles of each thread).
+// Allowance for the granularity of allocator and pages, and for memory that does not depend on the length (tiles of
+// each thread).
 constexpr std::int64_t kConstantBytes = 4 << 20;
-// Per token: f32 copies or accumulators of a few (head_dim) rows. One bit per score would be 16384 / 8 bytes per token.
+// Allowed bytes per token: f32 copies or accumulators of a few rows of head_dim. A buffer with one bit per score would
+// need 16384 / 8 bytes per token.
 constexpr std::int64_t kBytesPerToken = 8 * kHeadDim * 4;
 static_assert(kBytesPerToken * kLong + kConstantBytes < kLong * kLong / 8, "one bit per score would be caught");
 
@@ -89,13 +92,14 @@ TEST_P(Memory, GrowsLinearlyWithTheLength) {
   }
 }
 
-// The sums for all keys of a head would take 128 MiB here. Above a bound, they are not all kept at once.
+// The float32 sums for all keys of a head would need 128 MiB here. Above a bound, backward must not hold all of them at
+// the same time.
 TEST(MemoryOfBackward, IsBoundedWhateverTheNumberOfKeys) {
   if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
   constexpr std::int64_t kKeys = 1 << 17, kColumns = 128;
   const Inputs in = make_inputs({.seqlen_q = 16, .seqlen_k = 1, .head_dim = kColumns, .head_dim_v = kColumns});
   Tensor k = in.k.view(), v = in.v.view();
-  for (Tensor* t : {&k, &v}) t->shape[2] = kKeys, t->stride[2] = 0;  // one key for all positions
+  for (Tensor* t : {&k, &v}) t->shape[2] = kKeys, t->stride[2] = 0;  // all positions share one key
   const Outputs out = make_outputs(in);
   forward(in.q.view(), k, v, out.o.view(), &out.lse.view(), {.compute = "cpu"});
   const TensorBuffer dk(DType::kF32, {1, 1, kKeys, kColumns}), dv(DType::kF32, {1, 1, kKeys, kColumns});
@@ -110,7 +114,7 @@ TEST(MemoryOfBackward, IsBoundedWhateverTheNumberOfKeys) {
   EXPECT_LE(growth, 16 << 20);
 }
 
-// Tests the measurement itself: it must detect a buffer of one byte per score.
+// Tests the measurement. It must detect a buffer of one byte per score.
 TEST(MemoryMeasurement, SeesAScoreMatrix) {
   if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
   const std::int64_t growth = peak_growth([] {
@@ -121,7 +125,7 @@ TEST(MemoryMeasurement, SeesAScoreMatrix) {
   EXPECT_GE(growth, kLong * kLong * 9 / 10);
 }
 
-// Hundreds of calls must not leak memory.
+// Makes hundreds of calls, which must not leak memory.
 TEST(MemoryOverTime, DoesNotGrow) {
   if (sanitized()) GTEST_SKIP() << "a sanitizer's own memory would be measured";
   const AttentionCase c = {
@@ -134,22 +138,22 @@ TEST(MemoryOverTime, DoesNotGrow) {
       run_backward(in, out, "cpu");
     }
   };
-  calls(50);  // allocates the scratch that is kept between calls
+  calls(50);  // allocates the scratch memory that is kept between calls
   const std::int64_t growth = peak_growth([&] { calls(500); });
   if (growth < 0) GTEST_SKIP() << "no /proc/self/clear_refs here";
   EXPECT_LE(growth, 1 << 20);
 }
 
-// A thread keeps its scratch between calls. The contents that an earlier call left must have no effect.
+// A thread keeps its scratch memory between calls. Data left by an earlier call must have no effect.
 TEST(Scratch, WhatAnEarlierCallLeftReachesNothing) {
-  set_cpu_threads(1);  // only this thread computes
+  set_cpu_threads(1);  // all work runs on this thread
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     std::vector<AttentionCase> cases = option_cases(dtype);
     const std::size_t num_options = cases.size();
     for (std::size_t n = 0; n < num_options; ++n) {
       cases.push_back(cases[n]);
-      cases[n].seqlen_q += 70, cases[n].seqlen_k += 130;          // more than one tile, and partial tiles
-      cases.back().seqlen_q += 200, cases.back().seqlen_k += 70;  // full row tiles that see no key
+      cases[n].seqlen_q += 70, cases[n].seqlen_k += 130;          // lengths with more than one tile, and partial tiles
+      cases.back().seqlen_q += 200, cases.back().seqlen_k += 70;  // some full row tiles see no key
     }
     for (AttentionCase& c : cases) {
       c.head_dim = 37;
@@ -157,7 +161,7 @@ TEST(Scratch, WhatAnEarlierCallLeftReachesNothing) {
       SCOPED_TRACE(describe(c));
       std::optional<Outputs> first;
       for (const float left : {0.0F, std::numeric_limits<float>::quiet_NaN(), 1e3F}) {
-        constexpr std::int64_t kFloats = (8 << 20) / 4;  // the most that is kept
+        constexpr std::int64_t kFloats = (8 << 20) / 4;  // the largest scratch memory that a thread keeps
         cpu::Scratch& scratch = cpu::Scratch::of_this_thread();
         scratch.reserve(kFloats);
         std::fill_n(scratch.take(kFloats), kFloats, left);

@@ -1,4 +1,4 @@
-// Every tensor of the `cpu` backend may have a different float type, as autocast and half-precision residuals need.
+// In the `cpu` backend, every tensor may have a different float type. Autocast and half-precision residuals need this.
 #include <gtest/gtest.h>
 
 #include "dispatch/dispatch.hpp"
@@ -59,14 +59,14 @@ TEST_P(Mixed, GoesToTheFastBackendAndIsRight) {
     const auto tolerance = [](DType stored) { return 2 * property_tolerance(stored); };
     expect_near("o", out.o.values(), truth.o.values(), tolerance(mix.o));
     expect_near("lse", out.lse.values(), truth.lse.values(), tolerance(kF32));
-    // Delta is computed from o as it is stored.
+    // Backward computes delta from the stored o, so the dtype of o limits the accuracy.
     expect_near("dq", out.dq.values(), truth.dq.values(), std::max(tolerance(mix.dq), tolerance(mix.o)));
     expect_near("dk", out.dk.values(), truth.dk.values(), std::max(tolerance(mix.dk), tolerance(mix.o)));
     expect_near("dv", out.dv.values(), truth.dv.values(), tolerance(mix.dv));
   }
 }
 
-// Gradients of options may have any float type, including f64. The options themselves may not.
+// Gradients of optional inputs may have any float type, including f64. The optional inputs may not be f64.
 TEST(MixedWithF64, GradientsOfOptionsMayBe) {
   const Inputs in = make_inputs({.batch = 2,
                                  .heads_q = 4,

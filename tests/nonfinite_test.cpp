@@ -1,4 +1,5 @@
-// NaN and infinities reach exactly the results that depend on them; masked or padded elements are never read.
+// Checks that NaN and infinities reach exactly the results that depend on them, and that masked or padded elements are
+// never read.
 #include <gtest/gtest.h>
 
 #include <tuple>

@@ -1,4 +1,5 @@
-// The `cpu` backend against the float64 reference: every option in a pairwise covering array, and the hard rules.
+// Compares the `cpu` backend with the float64 reference. Covers every option in a pairwise covering array, and the
+// fixed error limits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,18 +33,19 @@ TEST_P(EveryOptionPair, StaysInBudget) {
   std::printf("%s\n  %s\n", describe(GetParam()).c_str(), line.c_str());
 }
 
-/// The name contains the dtype, so that the tests of a bf16 unit can select the bf16 cases.
+/// Names a test instance. The name contains the dtype, so that runs for one bf16 method can select the bf16 cases.
 const auto kIndexAndType = [](const testing::TestParamInfo<AttentionCase>& test) {
   return std::to_string(test.index) + "_" + dtype_name(test.param.dtype);
 };
 
 INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryOptionPair, testing::ValuesIn(option_pair_cases()), kIndexAndType);
 
-// One option at a time on a tiny problem. If a covering-array case fails, these show which option causes it.
+// These tiny cases have one option each. If a case of the covering array fails, they show which option causes the
+// failure.
 INSTANTIATE_TEST_SUITE_P(OneOptionF32, EveryOptionPair, testing::ValuesIn(option_cases(DType::kF32)), kIndexAndType);
 INSTANTIATE_TEST_SUITE_P(OneOptionBF16, EveryOptionPair, testing::ValuesIn(option_cases(DType::kBF16)), kIndexAndType);
 
-// Every head_dim, in steps that reach each remainder of the vector width, with a different head_dim_v.
+// Tests head_dims in steps that reach each remainder of the vector width, each with a different head_dim_v.
 class EveryHeadDim : public testing::TestWithParam<int> {};
 
 TEST_P(EveryHeadDim, StaysInBudget) {
@@ -62,7 +64,7 @@ TEST_P(EveryHeadDim, StaysInBudget) {
 INSTANTIATE_TEST_SUITE_P(To130, EveryHeadDim, testing::Range(1, 131, ATTEND_TEST_STRIDE));
 INSTANTIATE_TEST_SUITE_P(Sparse, EveryHeadDim, testing::Values(144, 176, 191, 224, 255, 257, 320, 384, 511, 512));
 
-// The textbook implementation, with the few options that it supports.
+// Tests the textbook implementation with the few options that it supports.
 TEST(Naive, StaysInBudget) {
   for (const bool causal : {false, true}) {
     for (const Lengths lengths : {Lengths{0, 3}, Lengths{3, 0}, Lengths{1, 1}, Lengths{33, 70}, Lengths{70, 33}}) {
@@ -81,7 +83,7 @@ TEST(Naive, StaysInBudget) {
   }
 }
 
-/// Largest |a - b| and largest |b|.
+/// The largest |a - b|, and the largest |b|.
 struct Distance {
   double error = 0, scale = 0;
   Distance(const std::vector<double>& a, const std::vector<double>& b) {
@@ -150,7 +152,7 @@ TEST_P(HardRules, F32OnNormalInputs) {
   }
 }
 
-// error <= 2 x the standard implementation's error + 1e-5 of the largest magnitude, in forward and backward.
+// Error limit for forward and backward: twice the standard implementation's error, plus 1e-5 of the largest magnitude.
 TEST_P(HardRules, HalfTypesAtTwiceTheStandard) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     AttentionCase c = seed_shape(dtype, GetParam());

@@ -1,5 +1,5 @@
-// The `cpu` backend in its process: forks, other users of OpenMP, the SIMD target, and work proportional to the number
-// of tokens.
+// Tests how the `cpu` backend behaves in its process: after a fork, next to other users of OpenMP, with a selected SIMD
+// target, and with work proportional to the number of tokens.
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ AttentionCase threaded_case() {
   return {.heads_q = 8, .heads_k = 8, .seqlen_q = 300, .seqlen_k = 300, .head_dim = 32, .head_dim_v = 32, .seed = 71};
 }
 
-/// Returns the exit status of work() in a forked child, or -1 if it has not ended after 20 s.
+/// Runs work() in a forked child. Returns its exit status, or -1 if it has not ended after 20 s.
 template <class Work>
 int in_child(Work work) {
   const pid_t child = fork();
@@ -51,27 +51,27 @@ bool thread_sanitized() {
 #endif
 }
 
-// A child does not have the parent's OpenMP threads. A parallel region in the child that needed them would wait
+// A forked child does not have the parent's OpenMP threads. If a parallel region in the child used them, it would wait
 // forever.
 TEST(Fork, ChildComputesTheSameBits) {
   if (thread_sanitized()) GTEST_SKIP() << "a child of several threads may start none under ThreadSanitizer";
   set_cpu_threads(3);
   const Inputs in = make_inputs(threaded_case());
-  const Outputs want = run(in, "cpu");  // starts OpenMP's threads
+  const Outputs want = run(in, "cpu");  // starts the OpenMP threads
   const auto same_in_child = [&] {
     const Outputs got = run(in, "cpu");
     return got.o.bytes() == want.o.bytes() && got.dk.bytes() == want.dk.bytes() ? 0 : 1;
   };
   EXPECT_EQ(in_child(same_in_child), 0);
   EXPECT_EQ(in_child([&] { return in_child(same_in_child); }), 0) << "grandchild";
-  expect_same_bits(run(in, "cpu"), want);  // the parent can continue
+  expect_same_bits(run(in, "cpu"), want);  // the parent process must still work
   set_cpu_threads(0);
 }
 
 std::atomic<bool> ends_calls = false;
 
-/// Returns the seconds from the moment when the interrupt check returns true to the end of the call, or -1 if the call
-/// finished normally.
+/// Returns the seconds from the moment when the interrupt check returns true until the call ends. Returns -1 if the
+/// call was not interrupted.
 double seconds_to_end(const std::function<void()>& call) {
   ends_calls = false;
   cpu::set_interrupt_check([] { return ends_calls.load(); });
@@ -94,8 +94,8 @@ double seconds_to_end(const std::function<void()>& call) {
   return seconds;
 }
 
-// One task of the reference takes many seconds, and so does one of the fast backend's backward. They must check for
-// interrupts within a task.
+// One task of the reference takes many seconds, and so does one task of the fast backend's backward. Both must check
+// for interrupts within a task.
 TEST(Interrupt, EndsLongTasksOfEveryBackend) {
   if (thread_sanitized()) GTEST_SKIP() << "OpenMP's threads are not known to ThreadSanitizer";
   set_cpu_threads(2);
@@ -121,7 +121,7 @@ TEST(Interrupt, EndsLongTasksOfEveryBackend) {
         [&] { forward(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(), in.params(compute)); });
     EXPECT_TRUE(seconds >= 0 && seconds < 2) << compute << " forward: " << seconds;
   }
-  // NaN makes the backend use the reference, also on threads other than the caller's.
+  // A NaN makes the backend compute rows with the reference, also on threads other than the caller's.
   static_cast<float*>(in.dout.view().data)[0] = std::numeric_limits<float>::quiet_NaN();
   static_cast<float*>(in.dout.view().data)[in.dout.view().stride[1]] = std::numeric_limits<float>::quiet_NaN();
   const double seconds = seconds_to_end(backward_by("cpu"));
@@ -132,7 +132,7 @@ TEST(Interrupt, EndsLongTasksOfEveryBackend) {
 TEST(ThreadCount, IsWhatAttendWasTold) {
   const int before = cpu_threads();
   const int openmp = omp_get_max_threads();
-  omp_set_num_threads(7);  // as another library may do when it is loaded
+  omp_set_num_threads(7);  // another library may set this when it is loaded
   EXPECT_EQ(cpu_threads(), before);
   set_cpu_threads(3);
   omp_set_num_threads(1);
@@ -154,7 +154,7 @@ TEST(SimdTarget, IsTheOneAskedFor) {
   EXPECT_EQ(cpu_simd_target(), wish);
 }
 
-/// Reads /proc/cpuinfo, independently of the library's own detection.
+/// Returns whether /proc/cpuinfo lists the flag. This does not use the library's detection.
 bool processor_has(const std::string& flag) {
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {
@@ -163,7 +163,7 @@ bool processor_has(const std::string& flag) {
   return false;
 }
 
-// Runs in a separate process, because the unit is fixed at the first call.
+// Runs in a separate process, because the method for bf16 products is chosen at the first call.
 TEST(Bf16Unit, IsTheOneAskedFor) {
   const char* wish = std::getenv("ATTEND_CPU_BF16_DOT");
   if (wish == nullptr) GTEST_SKIP() << "ATTEND_CPU_BF16_DOT is not set";
@@ -185,7 +185,7 @@ TEST(Bf16Unit, IsTheOneAskedFor) {
     EXPECT_EQ(cpu_bf16_unit(), unit.unit);
     return;
   }
-  try {  // this processor does not have the unit, or the name is unknown
+  try {  // either this processor does not support the method, or its name is unknown
     FAIL() << cpu_bf16_unit();
   } catch (const Error& error) {
     EXPECT_EQ(error.what(), std::string("ATTEND_CPU_BF16_DOT: '") + wish +
@@ -196,7 +196,7 @@ TEST(Bf16Unit, IsTheOneAskedFor) {
       << "and not in a thread, where it would end the process";
 }
 
-// Compares WorkList's numbering with a direct count.
+// Compares the tasks that WorkList numbers with a direct count.
 std::int64_t check_tasks(const core::Problem& p, cpu::BlocksOf of, std::int64_t block) {
   const cpu::WorkList work(p, of, block);
   const std::int64_t heads = of == cpu::BlocksOf::kRows ? p.num_heads_q : p.num_heads_k;
@@ -240,7 +240,7 @@ TEST(WorkList, HoldsEveryBlockOnce) {
   }
 }
 
-// The time depends on the tokens. A max_seqlen far above every length costs nothing.
+// The time must depend on the number of tokens. A max_seqlen far above every length must not add work.
 TEST(Varlen, GenerousMaxSeqlenCostsNothing) {
   AttentionCase c = {.heads_q = 4, .heads_k = 2, .head_dim = 16, .head_dim_v = 16, .seed = 72};
   c.varlen_q = c.varlen_k = std::vector<std::int64_t>(64, 2);
@@ -255,7 +255,7 @@ TEST(Varlen, GenerousMaxSeqlenCostsNothing) {
            out.dk.view(), out.dv.view(), params);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   expect_same_bits(out, want);
-  EXPECT_LT(seconds, 2);  // in proportion to max_seqlen it would take minutes
+  EXPECT_LT(seconds, 2);  // work proportional to max_seqlen would take minutes
 }
 
 }  // namespace

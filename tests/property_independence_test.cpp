@@ -1,4 +1,4 @@
-// A result must not depend on other heads, packing, layout, later keys, or the number of repetitions.
+// Tests that a result does not depend on other heads, packing, layout, later keys, or the number of repetitions.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -31,7 +31,7 @@ AttentionCase base_case(DType dtype) {
           .seed = 41};
 }
 
-/// Returns one batch entry, or some of its heads, as a dense tensor.
+/// Returns one batch entry, or some heads of it, as a dense tensor.
 TensorBuffer slice(const TensorBuffer& t, std::int64_t b, std::int64_t first_head, std::int64_t heads) {
   return made(t.dtype(), {1, heads, t.shape()[2], t.shape()[3]},
               [&](auto, auto h, auto row, auto col) { return t.at(b, first_head + h, row, col); });
@@ -41,7 +41,7 @@ TEST_P(Independence, P10_OtherHeadsDoNotMatter) {
   const AttentionCase c = base_case(GetParam());
   const Inputs in = make_inputs(c);
   const Outputs before = run(in, "cpu");
-  Inputs changed = in;  // key head 1 of batch entry 1, and query head 2 that reads it
+  Inputs changed = in;  // changes key head 1 of batch entry 1, and query head 2, which reads it
   const auto change = [](const TensorBuffer& t, std::int64_t head) {
     const TensorBuffer other = copy_of(t);
     for (std::int64_t row = 0; row < t.shape()[2]; ++row) {
@@ -90,7 +90,8 @@ TEST_P(Independence, P10_BatchEntryAloneIsBatchEntryInTheBatch) {
   const Outputs got = run(alone, "cpu");
   expect_same_bits("o", got.o, want.o);
   expect_same_bits("lse", got.lse, want.lse);
-  expect_near(got, want, tolerance());  // backward may divide the work by the number of heads
+  // May differ by rounding, because backward may divide the work by the number of heads.
+  expect_near(got, want, tolerance());
 }
 
 /// Returns rows [first, first + count) of a packed tensor as a separate sequence.
@@ -139,7 +140,7 @@ TEST_P(Independence, P11_PaddingBehindAMaskChangesNothing) {
   constexpr std::int64_t kPadding = 61;
   Inputs padded = in;
   padded.options.seqlen_k += kPadding;
-  const auto pad = [&](const TensorBuffer& t) {  // padding holds large finite numbers
+  const auto pad = [&](const TensorBuffer& t) {  // the padding holds large finite numbers
     return made(t.dtype(), {t.shape()[0], t.shape()[1], c.seqlen_k + kPadding, t.shape()[3]},
                 [&](auto b, auto h, auto row, auto col) { return row < c.seqlen_k ? t.at(b, h, row, col) : 1e4; });
   };
@@ -210,7 +211,7 @@ TEST_P(Independence, P19_EveryLayoutGivesTheSameBits) {
   }
 }
 
-/// q, k, v and dout each have a separate layout, and so do o, lse and the gradients.
+/// q, k, v and dout each have a different layout. o, lse and the gradients also have different layouts.
 TEST_P(Independence, P19_EachTensorMayHaveALayoutOfItsOwn) {
   const AttentionCase c = base_case(GetParam());
   const Inputs in = make_inputs(c);
@@ -231,7 +232,7 @@ TEST_P(Independence, P19_EachTensorMayHaveALayoutOfItsOwn) {
       *t = TensorBuffer(from.dtype(), from.shape(), next());
       t->generate([&](auto... at) { return from.at(at...); });
     }
-    left = number * 7 + 3;  // another combination for the outputs
+    left = number * 7 + 3;  // selects another combination of layouts for the outputs
     Outputs got = make_outputs(moved);
     for (TensorBuffer* t : {&got.o, &got.dq, &got.dk, &got.dv}) *t = TensorBuffer(t->dtype(), t->shape(), next());
     run_forward(moved, got, "cpu");
@@ -247,7 +248,8 @@ TEST_P(Independence, P19_FusedQkvOfOneLengthGivesTheSameBits) {
   AttentionCase c = base_case(GetParam());
   c.seqlen_q = c.seqlen_k;
   const Outputs want = run(make_inputs(c), "cpu");
-  c.layout = CaseLayout::kFused;  // q, k and v, and their gradients, interleaved row by row
+  // Q, k and v share one buffer in which their rows alternate, and so do their gradients.
+  c.layout = CaseLayout::kFused;
   expect_same_bits(run(make_inputs(c), "cpu"), want);
 }
 
@@ -260,7 +262,7 @@ TEST_P(Independence, P19_StrideZeroInputsAreTheirCopies) {
   const Shape k = in.k.shape(), o = in.dout.shape();
   Inputs broadcast = in;
   broadcast.k = one(in.k, {1, 1, k[2], k[3]}).expanded(k);     // the same keys for all heads
-  broadcast.v = one(in.v, {k[0], k[1], 1, k[3]}).expanded(k);  // one value for all keys
+  broadcast.v = one(in.v, {k[0], k[1], 1, k[3]}).expanded(k);  // all keys have the same value
   broadcast.q = one(in.q, {1, o[1], o[2], o[3]}).expanded(o);  // the same queries for all batch entries
   broadcast.dout = one(in.dout, {1, 1, 1, o[3]}).expanded(o);
   Inputs copies = broadcast;

@@ -1,4 +1,4 @@
-// Properties of the scale and of dropout.
+// Tests properties of the scale and of dropout.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -41,7 +41,8 @@ TEST_P(ScaleProperty, P12_PowersOfTwoMoveBetweenQAndScale) {
     expect_same_bits("o", got.o, want.o);
     expect_same_bits("lse", got.lse, want.lse);
     expect_same_bits("dv", got.dv, want.dv);
-    // dk = scale sum ds q: factor and scale cancel. dq grows by 1 / factor; with f16 it may become subnormal.
+    // In dk = scale sum ds q, the changes of scale and q cancel. dq grows by 1 / factor, so float16 results may become
+    // subnormal.
     expect_same_bits("dk", got.dk, want.dk);
     if (GetParam() == DType::kF16) continue;
     expect_same_bits("dq", made(GetParam(), in.q.shape(), [&](auto... at) { return factor * got.dq.at(at...); }),
@@ -79,7 +80,7 @@ TEST_P(ScaleProperty, P13_ZeroScaleIsTheMean) {
   for (const double x : out.dk.values()) ASSERT_EQ(x, 0);
 }
 
-/// Uniform attention over 200 keys with identity values: o[i, j] and dv[j, i] show the weight of entry (i, j).
+/// Uniform attention over 200 keys with identity values. o[i, j] and dv[j, i] show the probability of entry (i, j).
 struct DropoutProbe {
   static constexpr std::int64_t kLength = 200;
   static constexpr std::int64_t kHeads = 3;
@@ -96,7 +97,7 @@ struct DropoutProbe {
                         .dropout_p = p,
                         .seed = seed})) {
     const auto identity = [](auto, auto, auto row, auto col) { return row == col ? 1.0 : 0.0; };
-    in.philox_state.reset();  // these tests pass seed and offset by value
+    in.philox_state.reset();  // these tests pass seed and offset by value instead
     in.q.fill(0);
     in.v.generate(identity);
     in.dout.generate(identity);
@@ -140,7 +141,7 @@ TEST_P(DropoutProperty, P15_MaskIsPhiloxInForwardAndBackward) {
 TEST_P(DropoutProperty, P15_NoDropoutIsNoDropout) {
   const DropoutProbe none(GetParam(), 0.0, 1);
   DropoutProbe other_seed(GetParam(), 0.0, 1);
-  other_seed.in.options.seed = 99;  // changes only the mask: the tensors are already made
+  other_seed.in.options.seed = 99;  // changes only the dropout mask, because the tensors are already made
   expect_same_bits(run(other_seed.in, "cpu"), none.out);
 }
 
@@ -148,7 +149,7 @@ TEST_P(DropoutProperty, P15_LseIgnoresDropout) {
   expect_same_bits("lse", DropoutProbe(GetParam(), 0.5).out.lse, DropoutProbe(GetParam(), 0.0).out.lse);
 }
 
-// Each head, batch entry, seed and offset has an independent mask: two of them agree only by chance.
+// Each head, batch entry, seed and offset must have an independent dropout mask. Two masks may agree only by chance.
 TEST(DropoutStreams, P15_AreIndependent) {
   constexpr double kP = 0.5;
   const Inputs in = DropoutProbe(DType::kF32, kP).in;

@@ -1,4 +1,4 @@
-// Properties of attention that need no reference: permuting, splitting, grouping, shifting, linearity.
+// Tests properties of attention that need no reference: permuting, splitting, grouping, shifting and linearity.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -30,7 +30,7 @@ class Property : public testing::TestWithParam<DType> {
 INSTANTIATE_TEST_SUITE_P(Cpu, Property, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(dtype_name(test.param)); });
 
-/// Returns t with column or row n moved to to[n].
+/// Returns t with row n moved to row to[n].
 TensorBuffer rows_moved(const TensorBuffer& t, const std::vector<std::int64_t>& to) {
   TensorBuffer moved(t.dtype(), t.shape());
   t.generate([&](auto b, auto h, auto row, auto col) {
@@ -69,7 +69,7 @@ TEST_P(Property, P01_KeysMayBePermutedWithTheirValues) {
   expect_near(run(permuted, "cpu"), want, tolerance());
 }
 
-/// o and lse of one part of the keys, or of several merged parts.
+/// o and lse over some of the keys, or over several merged ranges of keys.
 struct Part {
   std::vector<double> o, lse;
 };
@@ -79,7 +79,7 @@ Part merge(const Part& a, const Part& b) {
   const std::size_t cols = a.o.size() / a.lse.size();
   for (std::size_t row = 0; row < a.lse.size(); ++row) {
     const double top = std::max(a.lse[row], b.lse[row]);
-    if (top == -INFINITY) continue;  // both are empty: o stays 0 and lse -inf
+    if (top == -INFINITY) continue;  // neither range has visible keys, so o stays 0 and lse stays -inf
     const double wa = std::exp(a.lse[row] - top), wb = std::exp(b.lse[row] - top);
     m.lse[row] = top + std::log(wa + wb);
     for (std::size_t n = row * cols; n < (row + 1) * cols; ++n) m.o[n] = (wa * a.o[n] + wb * b.o[n]) / (wa + wb);
@@ -87,7 +87,7 @@ Part merge(const Part& a, const Part& b) {
   return m;
 }
 
-/// Returns attention of all queries over the keys [begin, end), under the causal mask of the full problem.
+/// Returns attention of all queries over the keys [begin, end). The causal mask is that of the full problem.
 Part attend_to(const Inputs& in, std::int64_t begin, std::int64_t end) {
   const Outputs out = make_outputs(in);
   Tensor k = in.k.view(), v = in.v.view();
@@ -95,7 +95,7 @@ Part attend_to(const Inputs& in, std::int64_t begin, std::int64_t end) {
     t->data = static_cast<char*>(t->data) + begin * t->stride[2] * dtype_bytes(t->dtype);
     t->shape[2] = end - begin;
   }
-  // If the keys end earlier, the diagonal moves left relative to the bottom right corner.
+  // The causal mask is aligned to the last key. If the keys end earlier, window_right moves the diagonal back.
   const Params params = {.window_right = in.options.seqlen_k - end, .compute = "cpu"};
   forward(in.q.view(), k, v, out.o.view(), &out.lse.view(), params);
   return {out.o.values(), out.lse.values()};
@@ -144,7 +144,8 @@ TEST_P(Property, P04_GroupedHeadsAreRepeatedHeads) {
     repeated.v = repeat(grouped.v);
     const Outputs got = run(grouped, "cpu");
     Outputs want = run(repeated, "cpu");
-    const auto sum_groups = [&](const TensorBuffer& t) {  // in f64, so that the sum has no rounding
+    // Sums in f64, so that the expected value has no rounding error.
+    const auto sum_groups = [&](const TensorBuffer& t) {
       return made(DType::kF64, {t.shape()[0], heads.k, t.shape()[2], t.shape()[3]},
                   [&](auto b, auto h, auto row, auto col) {
                     double sum = 0;
@@ -158,7 +159,7 @@ TEST_P(Property, P04_GroupedHeadsAreRepeatedHeads) {
   }
 }
 
-// An extra channel, 1 in q and c in k, adds c to every score of a row.
+// An extra channel has the value 1 in q and c in k. It adds c to every score of a row.
 TEST(ScoreShift, P05_LeavesOAndShiftsLse) {
   AttentionCase c = {.batch = 1,
                      .heads_q = 2,
@@ -181,7 +182,7 @@ TEST(ScoreShift, P05_LeavesOAndShiftsLse) {
     SCOPED_TRACE(shift);
     put(plain.k, shift / *c.scale);
     const Outputs got = run(plain, "cpu");
-    // A score near `shift` is rounded by up to 2^-24 |shift|, and so is the LSE that backward reads.
+    // A score near `shift` has a rounding error of up to 2^-24 |shift|, and so does the LSE that backward reads.
     const double rounding = kLseMagnitude * std::abs(shift);
     expect_near("o", got.o.values(), want.o.values(), property_tolerance(DType::kF32) + rounding);
     expect_near("dv", got.dv.values(), want.dv.values(), property_tolerance(DType::kF32) + 2 * rounding);
@@ -209,7 +210,7 @@ TEST_P(Property, P06_OutputIsLinearInValues) {
   Inputs second = in, sum = in;
   second.v =
       made(GetParam(), in.v.shape(), [](auto, auto, auto row, auto col) { return std::sin(double(row * 3 + col)); });
-  // 2 v - v': the sums may round, because the tolerance includes that rounding.
+  // 2 v - v' is rounded to the dtype. The tolerance covers this rounding.
   sum.v = made(GetParam(), in.v.shape(), [&](auto b, auto h, auto row, auto col) {
     return 2 * in.v.at(b, h, row, col) - second.v.at(b, h, row, col);
   });
@@ -254,7 +255,7 @@ TEST_P(Property, P07_ValueGradientIsLinearAndConservesItsSum) {
   std::vector<double> want = out.dv.values();
   for (double& x : want) x *= -4;
   expect_near("dv", run(scaled, "cpu").dv.values(), want, tolerance());
-  // Each row's probabilities sum to 1, so the sum over keys equals the sum over the rows' gradients.
+  // p of each row sums to 1, so the sum of dv over keys equals the sum of dout over rows.
   double largest = 0;
   for (std::int64_t col = 0; col < c.head_dim_v; ++col) {
     double given = 0, received = 0, size = 0;

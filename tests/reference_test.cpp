@@ -1,5 +1,5 @@
-// The `reference` backend is the truth for all other tests. Here it is tested only against mathematics: central
-// differences, forward-mode derivatives, and a second formulation.
+// The `reference` backend gives the expected values of all other tests. Here it is compared only with mathematics:
+// central differences, forward-mode derivatives, and a second formulation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ double largest(const std::vector<double>& x) {
   return m;
 }
 
-/// Expects |a - b| <= tolerance * max(1, largest |b|) for each element. Infinities must be equal.
+/// Expects |a - b| <= tolerance * max(1, largest |b|) for each element. Infinities must match.
 void expect_close(const char* name, const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
   ASSERT_EQ(a.size(), b.size()) << name;
   const double allowed = tolerance * std::max(1.0, largest(b));
@@ -36,8 +36,8 @@ class Reference : public testing::TestWithParam<AttentionCase> {
   void SetUp() override { SCOPED_TRACE(describe(GetParam())); }
 };
 
-/// Returns the loss whose gradients backward computes: <dout, o> + <dlse, lse>. Rows with neither keys nor a sink have
-/// lse = -inf and no gradient.
+/// Returns the loss whose gradients backward computes: <dout, o> + <dlse, lse>. Rows without visible keys and without a
+/// sink have lse = -inf and add nothing.
 double loss(const Inputs& in) {
   const Outputs out = make_outputs(in);
   run_forward(in, out, "reference");
@@ -50,9 +50,9 @@ double loss(const Inputs& in) {
   return sum;
 }
 
-/// Returns d loss / d t by the five-point central difference.
+/// Returns the derivative of the loss by each element of t, from the five-point central difference.
 std::vector<double> central_difference(const Inputs& in, const TensorBuffer& t) {
-  constexpr double kStep = 1e-3;  // truncation error of order step^4
+  constexpr double kStep = 1e-3;  // the truncation error is of order kStep^4
   std::vector<double> gradient;
   for (std::int64_t b = 0; b < t.shape()[0]; ++b) {
     for (std::int64_t h = 0; h < t.shape()[1]; ++h) {
@@ -82,7 +82,7 @@ TEST_P(Reference, P09_GradientsAreCentralDifferences) {
   if (out.dsinks) expect_close("dsinks", out.dsinks->values(), central_difference(in, *in.sinks), kCentralDifference);
 }
 
-/// The second formulation's results as dense tensors.
+/// Results of the second formulation as dense tensors.
 struct OracleOutputs {
   TensorBuffer o, lse, dq, dk, dv;
   std::optional<TensorBuffer> dbias = {}, dsinks = {};
@@ -165,8 +165,8 @@ long double inner(const Grid<long double>& a, const Grid<long double>& b) {
   return sum;
 }
 
-// Checks <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t> for random tangents t of q, k, v and sinks. J t is computed
-// with dual numbers.
+// Checks that backward is the adjoint of the Jacobian J: <dout, J t> + <dlse, J t> = <J^T (dout, dlse), t>, for random
+// tangents t of q, k, v and sinks. Dual numbers compute J t.
 TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
   const AttentionCase& c = GetParam();
   const Inputs in = make_inputs(c);
@@ -197,7 +197,7 @@ TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
       if (h.sink) {
         const double tangent = tangents.sinks->at(entry, head, 0, 0);
         dual.sink = Dual(*h.sink, std::isfinite(tangent) ? tangent : 0);
-        const bool counted = sequence > 0 && !c.sinks_per_sequence;  // a sink shared by all sequences counts once
+        const bool counted = sequence > 0 && !c.sinks_per_sequence;  // a sink that all sequences share is counted once
         if (!counted) reverse_mode += out.dsinks->at(entry, head, 0, 0) * dual.sink->tangent;
       }
       const DenseForward<Dual> f = dense_forward(dual);
@@ -209,7 +209,7 @@ TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
       }
       reverse_mode += inner(q_rows(out.dq), q_rows(tangents.q));
       size += inner(q_rows(out.dq), q_rows(out.dq));
-      if (head % (c.heads_q / c.heads_k) != 0) continue;  // dk and dv count once per key head
+      if (head % (c.heads_q / c.heads_k) != 0) continue;  // dk and dv are counted once per key head
       reverse_mode += inner(k_rows(out.dk), k_rows(tangents.k)) + inner(k_rows(out.dv), k_rows(tangents.v));
       size += inner(k_rows(out.dv), k_rows(out.dv));
     }
@@ -221,7 +221,7 @@ TEST_P(Reference, P08_BackwardIsTheAdjointOfTheDirectionalDerivative) {
 INSTANTIATE_TEST_SUITE_P(EveryOption, Reference, testing::ValuesIn(option_cases(DType::kF64)),
                          [](const auto& test) { return std::to_string(test.index); });
 
-// A medium size, so that sums are long enough to show a wrong order of accumulation.
+// The size is medium, so that sums are long enough to reveal a wrong order of accumulation.
 TEST(ReferenceMedium, EqualsTheSecondFormulation) {
   AttentionCase c = {.dtype = DType::kF64,
                      .batch = 1,

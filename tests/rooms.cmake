@@ -1,5 +1,6 @@
-# cmake -DROOT=. -P rooms.cmake: lists the #includes in a folder ("room") of src/ of rooms that it may not include. A
-# room may always include itself, include/attend, and the code shared by host and device (kernels/).
+# cmake -DROOT=. -P rooms.cmake: checks which folders ("rooms") of src/ the files of each room include. Lists all
+# #includes that are not allowed. A room may always include itself, include/attend, and the code shared by host and
+# device (kernels/).
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(core)
 set(expr core)

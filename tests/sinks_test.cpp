@@ -1,6 +1,6 @@
-// Sinks on the CPU: results computed by hand, a sink as a key without a value, the limits of a sink's range, problems
-// without keys, rows or heads, tensors of every layout and type, rows with a large lse, lse in float64, and any number
-// of threads.
+// Tests sinks on the CPU. Results are computed by hand, or a sink is compared with a key without a value. Covers the
+// limits of a sink's range, problems without keys, rows or heads, tensors of every layout and type, rows with a large
+// lse, lse in float64, and any number of threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Row 0 of a head sees no key, because there is one more row than keys.
+/// Returns a case in which row 0 of each head sees no key, because there is one more row than keys.
 AttentionCase base_case(DType dtype = DType::kF32) {
   return {.dtype = dtype,
           .batch = 2,
@@ -45,7 +45,7 @@ AttentionCase with_everything(AttentionCase c) {
   return c;
 }
 
-/// Returns the sum of dlse over the rows of a head, of one sequence or of all (-1).
+/// Returns the sum of dlse over the rows of a head, in one sequence, or in all sequences if `sequence` is -1.
 double sum_of_dlse(const Inputs& in, std::int64_t sequence, std::int64_t head) {
   double sum = 0;
   for (std::int64_t b = 0; b < in.options.batch; ++b) {
@@ -64,9 +64,9 @@ class Sinks : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Cpu, Sinks, testing::Values("cpu", "reference"),
                          [](const auto& test) { return std::string(test.param); });
 
-// One key of score s = 0 and a sink t: p = 1 / (1 + exp(t)).
+// With one key of score s = 0 and a sink t, p of the key is 1 / (1 + exp(t)).
 TEST_P(Sinks, AreANumberByHand) {
-  for (const double others : {1.0, 3.0}) {  // exp(t)
+  for (const double others : {1.0, 3.0}) {  // the value of exp(t)
     const double t = std::log(others), p = 1 / (1 + others), dlse = 1, dp = 7;
     Inputs in = make_inputs({.head_dim = 2, .head_dim_v = 2, .scale = 1, .sinks = true, .dlse = true});
     in.q.fill(0);
@@ -87,7 +87,7 @@ TEST_P(Sinks, AreANumberByHand) {
   }
 }
 
-// A sink acts like one more key for every row, with score t and no value.
+// For every row, a sink must act like one more key with score t and without a value.
 TEST(SinksAreKeys, WithoutAValue) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AttentionCase c = base_case(dtype);
@@ -139,7 +139,7 @@ TEST_P(Sinks, OfMinusInfinityAreNone) {
 }
 
 TEST_P(Sinks, ThatAreVeryLargeLeaveNothingToKeys) {
-  constexpr double kLarge = 1e4;  // representable in float16
+  constexpr double kLarge = 1e4;  // float16 can represent this number
   for (const DType dtype : {DType::kF32, DType::kF16}) {
     for (AttentionCase c : {base_case(dtype), with_everything(base_case(dtype))}) {
       SCOPED_TRACE(describe(c));
@@ -158,7 +158,7 @@ TEST_P(Sinks, ThatAreVeryLargeLeaveNothingToKeys) {
   }
 }
 
-// In a row that sees no key, the sink has all the weight: lse equals the sink, and o and dq are 0.
+// In a row that sees no key, the sink has probability 1. Then lse equals the sink, and o and dq are 0.
 TEST_P(Sinks, AreTheLseOfRowsThatSeeNoKey) {
   const Inputs in = make_inputs(base_case());
   const std::int64_t row = 0;
@@ -212,7 +212,7 @@ TEST_P(Sinks, WithoutRowsHaveNoGradient) {
   EXPECT_TRUE(run(make_inputs(no_batch), GetParam()).dsinks->values().empty());
 }
 
-/// Copies to a column of a larger matrix, so that heads are not adjacent.
+/// Returns a copy with padding between the elements, so that the sinks of neighbouring heads are not adjacent.
 TensorBuffer apart(const TensorBuffer& t) {
   const TensorBuffer to(t.dtype(), t.shape(), {Layout::kPadded, 3});
   to.generate([&](auto... at) { return t.at(at...); });
@@ -234,7 +234,7 @@ TEST_P(Sinks, MayLieAnywhere) {
   EXPECT_TRUE(out.dsinks->gaps_intact());
 }
 
-// Strides of 0 give all sequences and heads one sink. Its gradient has a separate entry for each.
+// With strides of 0, all sequences and heads share one sink. Its gradient still has a separate entry for each.
 TEST_P(Sinks, MayBeBroadcastByStrides) {
   AttentionCase c = base_case();
   c.sinks_per_sequence = true;
@@ -245,7 +245,7 @@ TEST_P(Sinks, MayBeBroadcastByStrides) {
   expect_same_bits(run(broadcast, GetParam()), run(in, GetParam()));
 }
 
-// The gradient of a sink shared by all sequences is the sum of the gradients of separate sinks.
+// If all sequences share a sink, its gradient is the sum of the gradients of separate sinks.
 TEST_P(Sinks, OfAllSequencesSumTheirGradients) {
   AttentionCase packed = base_case();
   packed.varlen_q = {13, 0, 5, 30}, packed.varlen_k = {9, 4, 0, 70};
@@ -266,17 +266,18 @@ TEST_P(Sinks, OfAllSequencesSumTheirGradients) {
   }
 }
 
-// Sinks and their gradient may have separate types. The same numbers give the same bits.
+// Sinks and their gradient may have different float types. The same numbers must give the same bits in every type.
 TEST_P(Sinks, MayBeOfAnyFloatType) {
   const auto converted = [](const TensorBuffer& t, DType dtype) {
     return made(dtype, t.shape(), [&](auto... at) { return t.at(at...); });
   };
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF64}) {
-    if (dtype == DType::kF64 && std::string_view(GetParam()) == "cpu") continue;  // it refuses them by name
+    // The cpu backend does not support float64.
+    if (dtype == DType::kF64 && std::string_view(GetParam()) == "cpu") continue;
     SCOPED_TRACE(dtype_name(dtype));
     Inputs in = make_inputs(base_case());
     in.sinks = converted(*in.sinks, DType::kBF16);
-    in.sinks = converted(*in.sinks, DType::kF32);  // bfloat16 numbers, which all other types represent
+    in.sinks = converted(*in.sinks, DType::kF32);  // bfloat16 numbers, which all other float types can represent
     const Outputs want = run(in, GetParam());
     in.sinks = converted(*in.sinks, dtype);
     Outputs out = make_outputs(in);
@@ -293,7 +294,7 @@ TEST_P(Sinks, MayBeOfAnyFloatType) {
   }
 }
 
-// At -1e9 an lse in float32 is a multiple of 64, so the number of keys and the sink are lost in it.
+// Near -1e9, a float32 lse is a multiple of 64. Rounding loses the sink and the logarithm of the number of keys.
 TEST_P(Sinks, BesideAVeryLargeLseHaveTheirShare) {
   constexpr double kLarge = -1e9, keys = 6;
   Inputs in = make_inputs({.seqlen_k = 6, .head_dim = 2, .head_dim_v = 2, .bias = Broadcast{}, .sinks = true});
@@ -316,7 +317,7 @@ TEST_P(Sinks, TakeNothingOfDoutFromRowsThatSeeNoKey) {
     const Outputs out = run(in, GetParam());
     expect_same_bits("dsinks", *out.dsinks, *want.dsinks);
   }
-  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // a row that sees one key
+  for (std::int64_t h = 0; h < 4; ++h) in.dout.set(1, h, 1, 3, kInf);  // a row that sees only one key
   const Outputs out = run(in, GetParam());
   for (std::int64_t h = 0; h < 4; ++h) {
     const double sink = in.sinks->at(0, h, 0, 0);
@@ -324,7 +325,8 @@ TEST_P(Sinks, TakeNothingOfDoutFromRowsThatSeeNoKey) {
   }
 }
 
-// With scores of 1e4 to 1e6, lse is rounded by its last bit, and the share of the sink has the same relative error.
+// For scores of 1e4 to 1e6, rounding lse in its last bit causes an error in p. The probability of the sink has the same
+// relative error.
 TEST(SinksBesideLargeScores, StayInBudget) {
   for (const double size : {-1e6, 1e4, 1e6}) {
     AttentionCase c = {};
@@ -335,7 +337,7 @@ TEST(SinksBesideLargeScores, StayInBudget) {
   }
 }
 
-/// Returns lse of the `cpu` backend in float64, as parts of a larger problem store it.
+/// Returns lse in float64 from the `cpu` backend. A ring stores lse like this, because it merges partial results.
 TensorBuffer lse_in_f64(const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p =
@@ -354,7 +356,7 @@ TEST(SinksInFloat64, AreInLse) {
     const Outputs truth = run(as_f64(in), "reference");
     expect_near("lse", lse_in_f64(in).values(), truth.lse.values(), property_tolerance(DType::kF32));
   }
-  constexpr double kLarge = 0x1p24;  // the next float32 is 2 larger
+  constexpr double kLarge = 0x1p24;  // neighbouring float32 numbers differ by 2
   const Inputs in = make_inputs({.head_dim = 2, .head_dim_v = 2, .bias = Broadcast{}, .sinks = true});
   in.q.fill(0);
   in.bias->fill(kLarge);
@@ -362,7 +364,7 @@ TEST(SinksInFloat64, AreInLse) {
   EXPECT_NEAR(lse_in_f64(in).at(0, 0, 0, 0), kLarge + std::log(2.0), 1e-6);
 }
 
-// Any number of threads adds the same numbers in the same order.
+// With any number of threads, the same numbers must be added in the same order.
 TEST(SinksOnThreads, GiveTheSameBits) {
   AttentionCase c = with_everything(base_case());
   c.seqlen_q = 1000, c.seqlen_k = 90;

@@ -1,5 +1,5 @@
-// The host side of sm90_forward: grids that cover the problem, positions of float32 pieces, and the order of additions
-// in sm90_backward. family_test.cpp tests the choice of tiles.
+// Tests host code of sm90_forward and sm90_backward: grids that cover the problem, positions of float32 operands split
+// into parts, and the order of additions in sm90_backward. family_test.cpp tests the choice of tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,8 @@ TEST(F32PieceRows, OfDenseTensorsAreWholeBlocks) {
   EXPECT_EQ(rows.blocks, 3);
 }
 
-// Otherwise a block could wait for a later one in the list, which in turn waits for a place on the GPU.
+// The order of additions must be the order in which blocks start. Otherwise a block could wait for a later one, which
+// cannot start until a running block ends.
 TEST(Sm90BackwardOrder, IsThatOfTheListWhateverATileSees) {
   for (int blocks = 1; blocks < 24; ++blocks) {
     const auto order = Sm90BackwardOrder::of(blocks, blocks > 9);

@@ -1,6 +1,6 @@
-// bfloat16 problems whose masks cut tiles at rows and keys inside the blocks of a product, and sums of more tiles than
-// one float accumulates. A right result is not enough: the backend recomputes non-finite results with the reference,
-// which would hide that a product read uninitialized memory.
+// Tests bfloat16 problems whose masks cut tiles at rows and keys inside the blocks of a product, and sums of more tiles
+// than one float accumulates. The backend recomputes non-finite results with the reference, so a right result alone
+// could hide that a product has read uninitialized memory.
 #include <gtest/gtest.h>
 
 #include "cpu/backends.hpp"

@@ -1,5 +1,5 @@
-// Calls that are well defined but unsupported: refused with a clear message and a separate error code, and nothing is
-// written.
+// Tests calls that are well defined but unsupported. They must be refused with a clear message and a separate error
+// code, and nothing may be written.
 #include <gtest/gtest.h>
 
 #include "support/bad_call.hpp"
@@ -17,7 +17,8 @@ TEST(BadDevice, IsMissingHardware) {
   expect_refusal(bad, call, [&] { call.backward(); });
 }
 
-// Well defined, but unsupported by this backend: another code, the same form.
+// These calls are well defined, but the named backend does not support them. The message has the usual form, and the
+// error code is another one.
 TEST(UnsupportedByBackend, IsRefusedByName) {
   struct Lack {
     const char* compute;

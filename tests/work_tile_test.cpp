@@ -1,4 +1,5 @@
-// Positions of keys (kernels/attention/key_source.cuh), and the part of the keys that a tile processes (work_tile.cuh).
+// Tests the positions of keys (kernels/attention/key_source.cuh), and the range of keys that a tile processes
+// (work_tile.cuh).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -76,13 +77,13 @@ TEST(WorkTile, PackedRowsOfAGroupAreEachTakenOnce) {
   constexpr int kBlockM = 16;
   for (const int64 seqlen_q : {1, 4, 5, 37}) {
     const auto row_tiles = static_cast<uint32>(num_tiles(seqlen_q * kGroup, kBlockM));
-    std::set<std::array<int64, 4>> seen;  // sequence, head, row, split
+    std::set<std::array<int64, 4>> seen;  // entries are (sequence, head, row, split)
     for (uint32 block = 0; block < 2 * kHeads / kGroup * row_tiles * kSplits; ++block) {
       const WorkTile tile = split_by_split(block, row_tiles, kHeads, kGroup, kSplits, kBlockM);
       EXPECT_TRUE(tile.is_partial());
       for (int64 packed = 0; packed < kBlockM; ++packed) {
         if (tile.row_of(packed) >= seqlen_q) continue;
-        EXPECT_EQ(tile.head_of(packed) / kGroup, tile.head / kGroup);  // one key head
+        EXPECT_EQ(tile.head_of(packed) / kGroup, tile.head / kGroup);  // all rows of a tile belong to the same key head
         EXPECT_TRUE(seen.insert({tile.sequence, tile.head_of(packed), tile.row_of(packed), tile.split}).second);
       }
     }

@@ -1,9 +1,9 @@
 # cmake -DROOT=. -DSCRATCH=folder -DCC=cc [-DWRITE=1] -P abi.cmake: checks that the headers of the C interface have not
-# changed in a way that affects programs compiled before. It compares them with the stored description abi.xml, using
-# libabigail. A program that has only these headers depends on nothing else of the library. The functions are therefore
-# empty stubs here, compiled quickly with the debugging information that libabigail reads. An added field fails too,
-# because it is right only at the end of a struct that begins with struct_size. In that case WRITE=1 stores the new
-# description.
+# changed in a way that breaks programs compiled earlier. It compares the headers with the stored description abi.xml,
+# using libabigail. Such programs depend only on the headers, so the functions are empty stubs here. The stubs compile
+# quickly and contain the debugging information that libabigail reads. The check also fails if a field was added,
+# because a field may be added only at the end of a struct that begins with struct_size. After such a change, WRITE=1
+# stores the new description.
 find_program(ABIDW abidw)
 find_program(ABIDIFF abidiff)
 if(NOT ABIDW OR NOT ABIDIFF)
@@ -18,7 +18,7 @@ set(stub "#include <attend/attend.h>\n")
 file(GLOB headers ${ROOT}/include/attend/c/*.h)
 foreach(header IN LISTS headers)
   file(READ ${header} text)
-  string(REPLACE ";" "@" text "${text}")  # ";" separates the entries of a list
+  string(REPLACE ";" "@" text "${text}")  # ";" would split the text into list entries
   string(REGEX MATCHALL "\nATTEND_API [^@]*@" declarations "${text}")
   foreach(declaration IN LISTS declarations)
     string(REGEX REPLACE "^\nATTEND_API ([^@]*)@$" "\\1" declaration "${declaration}")
@@ -34,12 +34,13 @@ file(MAKE_DIRECTORY ${SCRATCH})
 file(WRITE ${SCRATCH}/abi_stub.c "${stub}")
 execute_process(COMMAND ${CC} -std=c99 -g -O0 -shared -fPIC -w -fvisibility=hidden -I${ROOT}/include abi_stub.c
                         -o libabi_stub.so -Wl,-soname,libattend_c.so.1
-                WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)  # so that no folder gets into the description
+                WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)  # relative paths keep the name of the folder
+                                                                          # out of the description
 set(stored ${CMAKE_CURRENT_LIST_DIR}/abi.xml)
 if(WRITE)
   run(${ABIDW} --no-show-locs --no-corpus-path --no-comp-dir-path --no-elf-needed --out-file ${stored}
       ${SCRATCH}/libabi_stub.so)
 endif()
-# Added functions are not a difference. Renamed fields are.
+# Added functions are not reported as a difference, but renamed fields are.
 run(${ABIDIFF} --harmless --no-added-syms ${stored} ${SCRATCH}/libabi_stub.so)
 message(STATUS "nothing has changed that was there")

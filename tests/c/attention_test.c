@@ -1,4 +1,4 @@
-// Forward, backward, plans and queries against the loop in double.
+// Compares forward, backward, plans and queries of the C interface with a loop in double.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 enum { kHeads = 4, kHeadsK = 2, kColumns = 24, kColumnsV = 17 };
 
-/// A call of both passes with its tensors.
+/// The arguments of forward and backward with their tensors.
 typedef struct {
   attend_tensor q, k, v, o, lse, dout, dlse, dq, dk, dv;
   attend_params params;
@@ -15,7 +15,8 @@ typedef struct {
   attend_backward_call backward;
 } passes;
 
-/// In q and v heads come after tokens, elsewhere before them, so wrong strides are detected.
+/// Creates all tensors. q and v have the layout (batch, tokens, heads, columns), the other tensors have heads before
+/// tokens. A call that confuses strides therefore fails.
 static passes* new_passes(int32_t dtype, int64_t batch, int64_t rows, int64_t keys) {
   passes* p = (passes*)keep(sizeof(passes));
   p->q = new_bshd_tensor(dtype, batch, kHeads, rows, kColumns);
@@ -143,7 +144,7 @@ static void test_dropout(void) {
 }
 
 static void test_varlen(void) {
-  // Two sequences of 5 and 9 rows, 8 and 3 keys, compared with separate calls.
+  // Two packed sequences with 5 and 9 rows and with 8 and 3 keys are compared with separate calls.
   const int32_t rows[3] = {0, 5, 14}, keys[3] = {0, 8, 11};
   passes* p = new_passes(ATTEND_F32, 1, 14, 11);
   attend_varlen varlen;
@@ -182,7 +183,7 @@ static void test_plan(void) {
   p->params.compute = compute;
   CHECK_OK(attend_plan_forward(&p->forward, &forward, &test_error));
   CHECK_OK(attend_plan_backward(&p->backward, &backward, &test_error));
-  compute[0] = '?';  // compute was copied
+  compute[0] = '?';  // this change has no effect, because the plan has copied the string
   CHECK_OK(attend_plan_compute(forward, &name, &test_error));
   CHECK(name != NULL && strcmp(name, "cpu") == 0);
   CHECK_OK(attend_plan_workspace_bytes(backward, &bytes, &test_error));
@@ -249,7 +250,7 @@ static void test_tensor_views(void) {
   CHECK(t.shape[1] == 3 && t.stride[0] == 105 && t.stride[1] == 7 && t.stride[2] == 21 && t.stride[3] == 1);
   attend_tensor_init(&t, NULL, ATTEND_F32, NULL);
   CHECK(t.shape[0] == 0 && t.shape[3] == 0);
-  attend_tensor_init(&t, NULL, ATTEND_F32, huge);  // must not overflow
+  attend_tensor_init(&t, NULL, ATTEND_F32, huge);  // the strides must not overflow
   CHECK(t.stride[0] == (int64_t)1 << 62);
   attend_tensor_init(NULL, NULL, ATTEND_F32, shape);
 }

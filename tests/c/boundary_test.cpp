@@ -1,5 +1,5 @@
-// The boundary of the C interface: structs of older and newer callers, exceptions of every kind, lines that are too
-// long, and JSON.
+// Tests the boundary between C and C++: structs of older and newer callers, exceptions of every type, messages that are
+// too long, and JSON.
 #include "c/boundary.hpp"
 
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@
 
 namespace {
 
-/// A struct that had two fields in the first version and has three in the library.
+/// A struct that had two fields in its first version. The library now has a third field.
 struct Grown {
   std::size_t struct_size;
   std::int64_t first;
   std::int64_t added;
 };
 
-/// The struct of a caller that is newer than the library.
+/// The same struct in a caller that is newer than the library.
 struct Newer {
   Grown known;
   std::int64_t unknown;
@@ -44,7 +44,8 @@ std::string refusal_of(const Grown* given) {
 }
 
 TEST(ReadStruct, FieldsThatAnOlderCallerLacksAreZero) {
-  const Grown given = {.struct_size = 16, .first = 5, .added = 99};  // 99 is behind the end of the caller's struct
+  // 99 lies after the end of the caller's struct, so it must not be read.
+  const Grown given = {.struct_size = 16, .first = 5, .added = 99};
   const Grown read = read_struct("call", &given);
   EXPECT_EQ(read.first, 5);
   EXPECT_EQ(read.added, 0);
@@ -108,7 +109,7 @@ TEST(Tell, CutsALongLineBetweenCharacters) {
   tell(&error, ATTEND_IO, std::string(5000, 'x'));
   EXPECT_EQ(std::string(error.message), std::string(most, 'x'));
   std::string line(most - 2, 'x');
-  line += "\xe2\x82\xac";  // three bytes of which two fit
+  line += "\xe2\x82\xac";  // a character of three bytes, of which only two fit
   tell(&error, ATTEND_IO, line);
   EXPECT_EQ(std::string(error.message), std::string(most - 2, 'x'));
 }

@@ -1,4 +1,4 @@
-// The formula of attend_params in double, and its gradients.
+// Computes the formula of attend_params and its gradients in double.
 #include <math.h>
 
 #include "support.h"
@@ -29,7 +29,7 @@ static problem make_problem(const attend_tensor* q, const attend_tensor* k, cons
   return p;
 }
 
-/// Returns an element of a tensor whose dimensions of size 1 are broadcast.
+/// Returns an element of a tensor. Dimensions of size 1 are broadcast.
 static double broadcast(const attend_tensor* t, int64_t b, int64_t h, int64_t i, int64_t j) {
   return element(t, t->shape[0] == 1 ? 0 : b, t->shape[1] == 1 ? 0 : h, t->shape[2] == 1 ? 0 : i,
                  t->shape[3] == 1 ? 0 : j);
@@ -47,7 +47,7 @@ static int sees(const problem* p, int64_t b, int64_t h, int64_t i, int64_t j) {
                                             (mask->shape[2] == 1 ? 0 : i) * mask->stride[2] + j] != 0;
 }
 
-/// Returns the score of row i and key j. *slope receives its derivative by scale * <q, k>.
+/// Returns the score of row i and key j. *slope receives the derivative of the score by scale * <q, k>.
 static double score(const problem* p, int64_t b, int64_t h, int64_t i, int64_t j, double* slope) {
   double s = 0;
   const double softcap = p->params.softcap;
@@ -66,7 +66,7 @@ static double score(const problem* p, int64_t b, int64_t h, int64_t i, int64_t j
   return s;
 }
 
-/// Computes a row of o and returns its lse.
+/// Computes one row of o and returns the lse of the row.
 static double forward_row(const problem* p, int64_t b, int64_t h, int64_t i, double* o) {
   double most = -INFINITY, sum = 0, unused;
   if (p->params.sinks != NULL) most = broadcast(p->params.sinks, b, h, 0, 0);
@@ -107,7 +107,7 @@ oracle forward_by_loop(const attend_forward_call* call) {
   return forward_of(&p);
 }
 
-/// Adds row i's contribution to all gradients. delta = <dout, o> - dlse.
+/// Adds the contribution of row i to all gradients. delta is <dout, o> - dlse.
 static void backward_row(const problem* p, const attend_tensor* dout, int64_t b, int64_t h, int64_t i, double lse,
                          double delta, const oracle* result) {
   const int64_t first_key = (b * (p->heads / p->group) + h / p->group) * p->keys;

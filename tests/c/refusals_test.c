@@ -1,4 +1,4 @@
-// The error path of every function: status and message, and nothing written.
+// Tests the error path of every function: its status, its message, and that it writes nothing.
 #include <string.h>
 
 #include "support.h"
@@ -10,7 +10,7 @@ static attend_params params;
 static attend_forward_call forward;
 static attend_backward_call backward;
 
-/// Sets up valid calls, which each test makes invalid.
+/// Sets up valid calls. Each test makes one of them invalid.
 static void reset(void) {
   attend_params_init(&params, sizeof params);
   attend_forward_call_init(&forward, sizeof forward);
@@ -98,7 +98,8 @@ static void test_struct_sizes(void) {
   o = new_output(ATTEND_F32, 2, 4, 9, 16);
   lse = new_output(ATTEND_F32, 2, 4, 9, 1);
   memset(&larger, 0xff, sizeof larger);
-  attend_params_init(&larger.params, 12);  // an older caller's size: nothing behind its end is written
+  // 12 is the size of an older caller's struct; nothing after its end may be written.
+  attend_params_init(&larger.params, 12);
   CHECK(larger.params.struct_size == 12 && larger.params.has_scale == -1 && larger.newer[0] == -1);
   attend_params_init(NULL, sizeof larger);
   reset();
@@ -164,7 +165,7 @@ static void test_plans(void) {
   CHECK_REFUSED(attend_plan_explain(NULL, text, sizeof text, &bytes, &test_error), ATTEND_INVALID_ARGUMENT,
                 "plan: null, allowed a plan");
   CHECK(strcmp(name, "kept") == 0 && bytes == 7 && strcmp(text, "kept") == 0);
-  params.compute = "cpu_naive";  // it does not support sinks: the plan reports that, and its runs refuse
+  params.compute = "cpu_naive";  // this backend does not support sinks, so the plan reports it and its runs are refused
   params.sinks = &sinks;
   CHECK_OK(attend_plan_backward(&backward, &plan, &test_error));
   CHECK_REFUSED(attend_plan_compute(plan, NULL, &test_error), ATTEND_INVALID_ARGUMENT,

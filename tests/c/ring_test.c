@@ -1,4 +1,5 @@
-// Rings of threads, and rings of caller-provided functions, against the loop in double over the full sequence.
+// Compares two kinds of rings with the loop in double over the full sequence: rings of threads, and rings whose
+// messages are sent by functions of the caller.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +8,11 @@
 
 enum { kRanks = 3, kTokens = 20, kHeads = 3, kColumns = 16, kChannels = 8 };
 
-/// Messages between threads: one list under one lock.
+/// A message between two threads. All messages are in one list, which one lock protects.
 typedef struct message {
   struct message* next;
   int32_t from, to, channel;
-  int number;  ///< index among those with the same from, to and channel
+  int number;  ///< index among the messages with the same from, to and channel
   size_t size;
   unsigned char bytes[1];
 } message;
@@ -45,7 +46,8 @@ static int32_t send_message(void* user, int32_t to, int32_t channel, const void*
   ++open_requests;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
-  return *mark == NULL ? 0 : 99;  // the mark arrives as null and stays null: already sent
+  // The mark is null on entry and stays null, which means that the message is already sent.
+  return *mark == NULL ? 0 : 99;
 }
 
 static int32_t receive_message(void* user, int32_t from, int32_t channel, void* bytes, size_t size, void** mark) {
@@ -64,7 +66,7 @@ static int32_t receive_message(void* user, int32_t from, int32_t channel, void* 
   return 0;
 }
 
-/// Removes the message of a request from the list. @return 0 if there is none, -1 if it has another size
+/// Removes the message that matches a request from the list. @return 0 if there is none, -1 if it has another size
 static int take(const request* r) {
   for (message** place = &messages; *place != NULL; place = &(*place)->next) {
     message* m = *place;
@@ -119,10 +121,10 @@ static attend_ring_callbacks mailbox(int32_t* rank) {
   return callbacks;
 }
 
-/// The tensors of both passes: inputs, then forward's outputs, then backward's outputs.
+/// Indices of the tensors of both passes: inputs, then outputs of forward, then outputs of backward.
 enum { kQ, kK, kV, kDout, kO, kLse, kDq, kDk, kDv, kTensors };
 
-/// A rank's arguments and the results of its calls.
+/// The arguments of one rank, and the results of its calls.
 typedef struct {
   attend_ring* ring;
   attend_ring_params params;
@@ -162,7 +164,7 @@ static void make_whole(attend_tensor* t) {
   }
 }
 
-/// Distributes the rows, runs all ranks at once, and gathers the results.
+/// Distributes the rows to the ranks, runs all ranks at the same time, and gathers the results.
 static void run_ranks(rank_work* ranks, attend_tensor* whole, int32_t sharding, int32_t algorithm) {
   pthread_t threads[kRanks];
   attend_shard_part part;
@@ -229,7 +231,8 @@ static void test_thread_ring(void) {
   run_ranks(ranks, whole, ATTEND_SHARDING_ZIGZAG, ATTEND_RING_ALL_TO_ALL);
   check_whole(whole);
 
-  // A null argument on one rank fails with the same message on all ranks. Otherwise they would wait for that rank.
+  // A null argument on one rank must fail with the same message on all ranks. Otherwise the other ranks would wait for
+  // that rank.
   pthread_t threads[kRanks];
   ranks[1].forward.q = NULL;
   for (int n = 0; n < kRanks; ++n) CHECK(pthread_create(&threads[n], NULL, run_rank, &ranks[n]) == 0);
@@ -257,7 +260,7 @@ static void test_callback_ring(void) {
   send_returns = 5;
   CHECK_REFUSED(attend_ring_forward(ranks[0].ring, &ranks[0].forward, &ranks[0].params, &test_error), ATTEND_INTERNAL,
                 "callbacks.send: returned 5, allowed 0");
-  CHECK(open_requests == 0);  // pending requests have been abandoned
+  CHECK(open_requests == 0);  // the ring has abandoned all pending requests
   for (int n = 0; n < kRanks; ++n) attend_ring_free(ranks[n].ring);
 }
 

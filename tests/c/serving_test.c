@@ -1,4 +1,4 @@
-// Append, decode and merge against the loop in double.
+// Compares append, decode and merge of the C interface with a loop in double.
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 enum { kSequences = 2, kHeads = 4, kHeadsK = 2, kColumns = 32, kPage = 4, kPagesOfRow = 3, kCapacity = 12 };
 
-/// Two sequences whose keys are stored in pages of one pool, and also in contiguous rows.
+/// Caches of two sequences. The keys are stored twice: in pages of one pool, and in contiguous rows.
 typedef struct {
   attend_tensor k_pages, v_pages, k_rows, v_rows;
   int32_t pages[kSequences * kPagesOfRow];
@@ -36,8 +36,8 @@ static caches* new_caches(void) {
   return c;
 }
 
-/// Returns the largest difference between decode's result for sequence s and the loop over its first keys in the
-/// contiguous rows.
+/// Compares decode's result for sequence s with the loop over the first `keys` keys in the contiguous rows. Returns the
+/// largest difference.
 static double difference_of_sequence(const attend_decode_call* call, const caches* c, int s, int64_t keys,
                                      const attend_params* params) {
   attend_tensor q = *call->q, o = *call->o, k = c->k_rows, v = c->v_rows;
@@ -56,7 +56,7 @@ static double difference_of_sequence(const attend_decode_call* call, const cache
   return difference(&o, forward_by_loop(&as_forward).o);
 }
 
-/// Appends and decodes step by step: in one call for pages, in two for rows.
+/// Appends and decodes in several steps. The paged cache uses one call per step, and the contiguous cache uses two.
 static void test_steps(void) {
   const int64_t steps[] = {5, 1, 3};
   caches* c = new_caches();
@@ -133,7 +133,7 @@ static void test_decode_options(void) {
   decode.cache = &c->rows;
   decode.params = &params;
   c->lengths[0] = 11;
-  c->lengths[1] = -1;  // dead
+  c->lengths[1] = -1;  // the sequence is dead
   CHECK_OK(attend_decode(&decode, &test_error));
   CHECK(difference_of_sequence(&decode, c, 0, 11, &same) <= 1e-5);
   CHECK(element(&o, 1, 0, 0, 0) == 0 && element(&lse, 1, 0, 0, 0) == -INFINITY);
@@ -141,18 +141,19 @@ static void test_decode_options(void) {
   decode.lse = &lse2;
   CHECK_OK(attend_decode(&decode, &test_error));
   CHECK(fabs(element(&lse2, 0, 1, 1, 0) - element(&lse, 0, 1, 1, 0) / log(2.0)) <= 1e-5);
-  decode.cache = NULL;  // full
+  decode.cache = NULL;  // without a cache index, every sequence uses its full cache row
   CHECK_OK(attend_decode(&decode, &test_error));
   CHECK(difference_of_sequence(&decode, c, 1, kCapacity, &same) <= 1e-5);
 }
 
-/// Appends one row at position 2 with an RMS norm and a rotation by 90 degrees.
+/// Appends one row at position 2. Applies an RMS norm and a rotation by 90 degrees.
 static void test_rotary_and_norm(void) {
   caches* c = new_caches();
   attend_tensor k = new_tensor(ATTEND_F32, kSequences, kHeadsK, 1, kColumns);
   attend_tensor cosines = new_tensor(ATTEND_F32, 1, 1, 3, 2), sines = new_tensor(ATTEND_F32, 1, 1, 3, 2);
   attend_tensor weight = new_tensor(ATTEND_F32, 1, 1, 1, kColumns);
-  const int64_t slots[kSequences] = {2, 7 * kCapacity};  // the second slot does not exist
+  // The second slot is out of range, so nothing is written for the second sequence.
+  const int64_t slots[kSequences] = {2, 7 * kCapacity};
   const int32_t positions[kSequences] = {2, 2};
   attend_rotary rotary;
   attend_append_call append;
@@ -207,7 +208,7 @@ static void test_quantized_cache(void) {
   }
 }
 
-/// Merging attention over the halves of the keys gives attention over all of them.
+/// Merging the states of both halves of the keys must give attention over all keys.
 static void test_merge(void) {
   attend_tensor q = new_tensor(ATTEND_F32, 1, kHeads, 6, kColumns);
   attend_tensor k = new_tensor(ATTEND_F32, 1, kHeads, 20, kColumns);

@@ -35,7 +35,7 @@ int finish(const char* name) {
 }
 
 void* keep(size_t bytes) {
-  static void* last = NULL;  // each block begins with the previous block's address, so a leak checker finds all of them
+  static void* last = NULL;  // each block stores the address of the previous one, so a leak checker finds all blocks
   char* block = (char*)calloc(1, bytes + 64);
   if (block == NULL) abort();
   memcpy(block, &last, sizeof last);

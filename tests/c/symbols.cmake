@@ -1,12 +1,12 @@
-# cmake -DLIBRARY=libattend_c.so -DROOT=. -DNM=nm -P symbols.cmake: the library exports exactly the symbols of the
-# version script, all with the script's version, and the headers declare the same symbols.
+# cmake -DLIBRARY=libattend_c.so -DROOT=. -DNM=nm -P symbols.cmake: checks that the library exports exactly the symbols
+# of the version script, all with the script's version, and that the headers declare the same symbols.
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" lines "${listed}")
 set(exported)
 foreach(line IN LISTS lines)
   string(REGEX MATCH "([A-Za-z]) ([^ ]+)$" found "${line}")
   if(CMAKE_MATCH_1 STREQUAL "A")
-    continue()  # the symbol of the version itself
+    continue()  # this symbol is the version itself
   endif()
   list(APPEND exported "${CMAKE_MATCH_2}")
 endforeach()

@@ -1,4 +1,5 @@
-// Ten threads at once: each makes separate calls, and all use one plan. Errors stay with their thread.
+// Ten threads make calls at the same time. Each makes separate calls, and all use one shared plan. Each error must stay
+// in its thread.
 #include <pthread.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@ enum { kThreads = 10, kRounds = 20, kRows = 40, kColumns = 32 };
 typedef struct {
   attend_tensor q, k, v, o;
   const double* wanted;
-  const attend_plan* shared;  // plan of the first thread's call, whose inputs are not written
+  const attend_plan* shared;  // plan of the first thread's call; all threads only read its inputs
   int number, faults;
 } worker;
 

@@ -1,4 +1,4 @@
-// Tests which family `auto` picks, on a fake Hopper GPU and on made-up devices.
+// Tests which family `auto` picks, on a fake Hopper GPU and for device descriptions made by the test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST(Auto, TakesTheFamilyThatExpectsToBeDoneFirst) {
   EXPECT_STREQ(automatic(MadeUp(DType::kF32, large, {.deterministic = true}, true)), "simt");
 }
 
-/// Hopper's families first make lists of tiles from a boolean mask.
+/// For a boolean mask, Hopper's families first build lists of key tiles on the GPU.
 TEST(Auto, BooleanMasksAreForHopper) {
   const Tensor mask = {.dtype = DType::kBool};
   for (const std::int64_t head_dim : {64, 128, 256}) {
@@ -58,7 +58,8 @@ TEST(Auto, BooleanMasksAreForHopper) {
       EXPECT_EQ(specs.size(), choice.num_steps);
       EXPECT_EQ(specs[0].name, "sm90_mask_tiles");
       EXPECT_EQ(choice.steps[0].blocks, 128 * 16) << "a mask for all heads, in runs of 8 tiles";
-      const std::int64_t bits = 8192 * 8192 / 8;  // in one order; two kernels beyond 128 columns need two orders
+      // Size of the mask's words in one order; kernels for more than 128 columns need the words in two orders.
+      const std::int64_t bits = 8192 * 8192 / 8;
       const auto bytes = static_cast<std::int64_t>(family.workspace(made.problem, choice).regions().back().bytes);
       EXPECT_GT(bytes, bits);
       EXPECT_LT(bytes, (backward && head_dim > 128 ? 2 : 1) * bits + (1 << 20));
@@ -85,7 +86,8 @@ TEST(Auto, FindsABackendForEveryBlockMask) {
   EXPECT_STREQ(automatic(MadeUp(DType::kBF16, {}, with_bias, true)), "sm80_backward");
 }
 
-/// Tiles of the gradient are stored directly, or the blocks of a cluster, one per sequence, add them up.
+/// The bias gradient is computed in one of two ways. Either each block stores its tiles directly, or a cluster with one
+/// block per sequence sums them.
 TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
   const Params with_bias = {.bias = Tensor{.dtype = DType::kBF16}};  // batch entries share the bias
   const auto made = [&](std::int64_t batch, std::int64_t heads, std::int64_t head_dim, const Params& params) {
@@ -122,7 +124,7 @@ TEST(Auto, GradientsOfABiasAreForHopperWhereTilesCanBeStored) {
   EXPECT_THAT(refused(skewed), HasSubstr("dbias: address"));
 }
 
-/// The gradient of a sum has stride 0, which tensor maps do not support.
+/// If dout is the gradient of a sum, its stride is 0. Tensor maps do not support stride 0.
 TEST(Auto, ADoutOfStrideZeroGoesToSm80Backward) {
   for (const std::size_t dim : {0, 1, 2}) {
     MadeUp made(DType::kBF16, {.head_dim = 128, .head_dim_v = 128}, {}, true);
@@ -157,15 +159,15 @@ TEST(Auto, OutputsThatAreNotWholePiecesOf16BytesGoToSm80Forward) {
             "v: head_dim 36, compute 'sm90_forward' allows multiples of 8");
 }
 
-/// Returns the extra time of Hopper's families for a boolean mask. Because of it, another family may be faster on small
-/// problems.
+/// Returns the time that Hopper's families need to prepare a boolean mask. On small problems this time may make another
+/// family faster.
 double mask_seconds(const core::Problem& p, const cuda::DeviceInfo& d) {
-  constexpr double kLaunches = 11e-6, kBytesPerSecond = 2e12 / 132;  // per multiprocessor
+  constexpr double kLaunches = 11e-6, kBytesPerSecond = 2e12 / 132;  // bytes per second and multiprocessor
   if (!p.mask) return 0;
   return kLaunches + static_cast<double>(p.max_seqlen_q * p.max_seqlen_k) / (kBytesPerSecond * d.num_multiprocessors);
 }
 
-/// Covers cases that Hopper's kernel does not support, and GPUs without Hopper's instructions.
+/// Covers problems that Hopper's kernel does not support, and GPUs without Hopper's instructions.
 TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
   const Sizes wide = {.head_dim = 512, .head_dim_v = 300}, odd = {.seqlen_q = 1, .head_dim = 57, .head_dim_v = 57};
   EXPECT_STREQ(automatic(MadeUp(DType::kF16, wide)), "sm80_forward");
@@ -180,12 +182,12 @@ TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
       for (const cuda::Family* other : cuda::families()) {
         if (other == &sm80 || !other->in_auto || !other->has_forward || !other->supports(d.arch()) ||
             other->lack(p, d) || std::string_view(other->name) == "mma_qreg_async") {
-          continue;  // sm80_forward was developed from this rung, which is faster for some problems without options
+          continue;  // this rung is an earlier form of sm80_forward and is faster for some problems without options
         }
         const double seconds = other->choose(p, d).seconds;
         const bool is_hoppers = std::string_view(other->name) == "sm90_forward";
         EXPECT_TRUE(is_hoppers ? seconds - mask_seconds(p, d) <= expected
-                               : seconds >= expected)  // equal times: memory is the limit
+                               : seconds >= expected)  // the times are equal if memory bandwidth is the limit
             << other->name << " " << seconds << ", sm80_forward " << expected << " on " << d.name << ", q "
             << p.max_seqlen_q << " k " << p.max_seqlen_k << " d " << p.head_dim;
       }
@@ -193,7 +195,7 @@ TEST(Auto, HalfPrecisionIsForTensorCoresWhereverTheyTakeIt) {
   }
 }
 
-/// Covers GPUs before Hopper, and cases that Hopper's backward does not support.
+/// Covers problems that Hopper's backward does not support, and GPUs before Hopper.
 TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
   const cuda::Family& sm80 = *cuda::find_family("sm80_backward");
   for (const MadeUp& made : problems(true)) {
@@ -208,7 +210,8 @@ TEST(Auto, GradientsInHalfPrecisionAreForTensorCoresWhereverTheyTakeThem) {
         }
         const double seconds = other->choose(p, d).seconds;
         const bool is_hoppers = std::string_view(other->name) == "sm90_backward";
-        constexpr double kLaunch = 3e-6;  // one more launch beyond 128 columns counts if memory is the limit
+        // sm80_backward needs one more launch beyond 128 columns, which matters if memory bandwidth is the limit.
+        constexpr double kLaunch = 3e-6;
         EXPECT_TRUE(is_hoppers ? seconds - mask_seconds(p, d) <= expected : seconds + kLaunch >= expected)
             << other->name << " " << seconds << ", sm80_backward " << expected << " on " << d.name << ", q "
             << p.max_seqlen_q << " k " << p.max_seqlen_k << " d " << p.head_dim;

@@ -1,4 +1,4 @@
-// Kernels with block masks: their lists, and compilation without warnings.
+// Tests kernels with block masks. Checks the lists of key tiles that they read, and compiles them without warnings.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,8 @@ namespace {
 
 using Index = std::int64_t;
 
-/// Looks up each pair of row and key as a kernel does, by lists and words.
+/// Finds out whether a row sees a key, as a kernel does. The kernel reads the list of tiles and the bits of each
+/// pattern tile.
 class ByLists {
  public:
   ByLists(const BlockMask& mask, Index rows, Index keys)
@@ -83,8 +84,8 @@ TEST(BlockMaskLists, SeeWhatTheMaskSees) {
   }
 }
 
-/// Expects that the blocks that see a row tile have its turns 0, 1, 2, ..., in the order in which the kernel processes
-/// blocks.
+/// In deterministic mode, the blocks that see a row tile add to dq one after another. Checks that their turns are 0, 1,
+/// 2, ... in the order in which the kernel processes the blocks.
 void expect_turns(const cuda::BlockMaskLists& lists, Index entry_words, int blocks, bool is_persistent) {
   const auto order = Sm90BackwardOrder::of(blocks, is_persistent);
   for (Index first = 0; first + 1 < static_cast<Index>(lists.begin.size()); first += blocks) {
@@ -122,7 +123,8 @@ TEST(BlockMaskLists, ByKeysSeeTheSame) {
               const Index k = list % blocks * block + place % (block / 64) * 64 + in_tile;
               if (q >= kRows || k >= kKeys) continue;
               const int pattern = entry[1 + place];
-              const int thread = static_cast<int>(in_tile / 16 * 32 + in_tile % 8 * 4 + q % 8 / 2);  // rows are keys
+              // In this layout the roles of rows and keys are exchanged.
+              const int thread = static_cast<int>(in_tile / 16 * 32 + in_tile % 8 * 4 + q % 8 / 2);
               const int i = static_cast<int>(q % 64 / 8 * 4 + in_tile / 8 % 2 * 2 + q % 2);
               const bool sees = pattern < 0
                                     ? pattern == kAllSeen
@@ -158,7 +160,7 @@ TEST(BlockMaskLists, ManyBlocksTakeTurnsInTheKernelsOrder) {
   }
 }
 
-/// Looks up a pair bit by bit, as kernels do in a map.
+/// Finds out whether a row sees a key from the bits of a map, as kernels without lists do.
 bool sees_in_map(const core::BlockTiles& tiles, const cuda::BlockMaskMap& map, Index head, Index q, Index k,
                  bool by_keys) {
   const Index at = (head * tiles.tile_rows() + q / 64) * tiles.tile_columns() + k / 64;
@@ -192,7 +194,7 @@ TEST(BlockMaskMap, SeesWhatTheMaskSees) {
 
 class BlockMaskKernels : public NvrtcTest {
  protected:
-  /// Compiles the kernels of a family for such a problem with a block mask. Returns their number.
+  /// Compiles the kernels that a family uses for one problem with a block mask. Returns the number of kernels.
   static int compile_all(const cuda::Family& family, DType dtype, Index head_dim, const Params& params, bool backward,
                          const char* arch) {
     const BlockMask mask = make_block_mask(MaskFunction("k <= q || k < 5"), {1, 1, 1000, 1000});
@@ -214,8 +216,8 @@ class BlockMaskKernels : public NvrtcTest {
   }
 };
 
-/// sm90 reads lists. Of the other families, which read a map, only a few kernels are compiled. With ATTEND_TEST_FAMILY,
-/// all kernels of that family are compiled.
+/// Compiles kernels of sm90, which reads lists of tiles, and a few kernels of the other families, which read a map.
+/// With ATTEND_TEST_FAMILY, all kernels of that family are compiled.
 TEST_F(BlockMaskKernels, CompileWithoutWarnings) {
   const char* const only = std::getenv("ATTEND_TEST_FAMILY");
   int compiled = 0;

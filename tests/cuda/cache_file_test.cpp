@@ -1,4 +1,4 @@
-// The format of a cache entry: reading returns what was written, and refuses anything else.
+// Tests the format of a cache entry. Reading must return what was written, and must refuse anything else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The folder of compiled kernels stays below its size limit, keeps the most recently used entries, and leaves other
-// files alone.
+// Tests the folder of compiled kernels. It must stay below its size limit, keep the most recently used entries, and
+// leave other files alone.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using std::chrono::minutes;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // plus a header
+constexpr std::uint64_t kEntryBytes = 10 * kKiB;  // without the header of the entry
 
 std::string key_of(int number) {
   return fmt::format("{:032x}", number);
@@ -41,8 +41,8 @@ cuda::CacheEntry entry_of(int number) {
   return {.log = {}, .cubin = std::vector<std::byte>(kEntryBytes, static_cast<std::byte>(number)), .seconds = 1};
 }
 
-/// Sets the access time of a file to this long ago, and the modification time to an hour earlier, so that reading alone
-/// (relatime) changes neither.
+/// Sets the access time of a file to `age` ago, and its modification time to one hour earlier. With this order, a read
+/// alone does not change either time under the mount option relatime.
 void set_age(const fs::path& path, std::chrono::seconds age) {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   const timespec times[2] = {{.tv_sec = now - age.count(), .tv_nsec = 0},
@@ -94,7 +94,7 @@ TEST_F(CacheLimit, TheLeastRecentlyUsedGoesFirstAndAHitIsAUse) {
   cuda::DiskCache disk = cache(64 * kKiB);
   for (int number = 0; number < 6; ++number) {
     disk.store(name_of(number), key_of(number), entry_of(number));
-    set_age(version_ / name_of(number), hours(24 - number));  // 0 is the oldest
+    set_age(version_ / name_of(number), hours(24 - number));  // entry 0 is the oldest
   }
   EXPECT_TRUE(disk.load(name_of(0), key_of(0)).has_value());
   disk.store(name_of(6), key_of(6), entry_of(6));
@@ -158,7 +158,7 @@ TEST_F(CacheLimit, ForeignFilesAreNeitherCountedNorRemoved) {
   EXPECT_EQ(bytes(), 0U);
   cuda::DiskCache disk = cache(16 * kKiB);
   disk.store(name_of(2), key_of(2), entry_of(2));
-  disk.store(name_of(3), key_of(3), entry_of(3));  // entry 2 must be evicted
+  disk.store(name_of(3), key_of(3), entry_of(3));  // storing entry 3 must evict entry 2
   EXPECT_FALSE(holds(2));
   const cuda::CacheCleared cleared = cuda::clear_cache(root_);
   EXPECT_EQ(cleared.removed.files, 1U);
@@ -181,12 +181,12 @@ TEST_F(CacheLimit, AnEntryBeyondItAndALimitOfZeroWriteNothing) {
   EXPECT_THAT(warnings_, testing::IsEmpty());
 }
 
-// Each process stores and reads entries that the others store and remove.
+// Each process stores and reads entries while other processes store and remove them.
 TEST_F(CacheLimit, HoldsAmongSixteenProcesses) {
   constexpr int kProcesses = 16;
   constexpr int kRounds = 48 / ATTEND_TEST_STRIDE;
   constexpr int kKeys = 40;
-  constexpr std::uint64_t kLimit = 200 * kKiB;  // room for half of the entries
+  constexpr std::uint64_t kLimit = 200 * kKiB;  // enough for half of the entries
   std::vector<pid_t> children;
   for (int process = 0; process < kProcesses; ++process) {
     const pid_t pid = ::fork();

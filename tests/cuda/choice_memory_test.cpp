@@ -1,5 +1,5 @@
-// The memory of `auto`'s choices: a problem's key contains everything that could change the choice, and nothing that
-// only another problem has.
+// Tests the memory of `auto`, which stores its choices by a key made from the problem. The key must contain everything
+// that can change the choice, and must ignore addresses and seeds.
 #include "dispatch/choice_memory.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ void toggle(std::optional<Tensor>& t) {
   t = t ? std::nullopt : std::optional(Tensor{});
 }
 
-/// Returns one of two scores with different sources.
+/// Returns one of two score functions that have different sources.
 const core::CustomScore* custom_score(std::size_t which) {
   static const core::CustomScore kScores[] = {{.source = "first", .digest = {1, 2, 3, 4}},
                                               {.source = "second", .digest = {1, 2, 3, 5}}};
@@ -43,7 +43,7 @@ struct Change {
   std::function<void(Problem&)> make;
 };
 
-/// Returns one change for each member that a backend may read.
+/// Returns one change for each member of Problem that a backend may read.
 std::vector<Change> changes(const Problem& p) {
   std::vector<Change> all = {
       {"num_sequences", [](Problem& x) { x.num_sequences += 1; }},
@@ -97,8 +97,8 @@ std::vector<Change> changes(const Problem& p) {
   return all;
 }
 
-/// Fails to compile if Problem gets another member. Add a Change above for it. If the member is an option's tensor or
-/// number, it follows from the option's row.
+/// Does not compile if Problem has a member that is missing here. Add a Change above for a new member. If the member is
+/// the tensor or number of an option, the table of options already provides its Change.
 void name_all_members(const Problem& p) {
   const auto& [q, k, v, o, lse, alibi_slopes, bias, mask, sinks, varlen, is_backward, dout, dq, dk, dv, dlse, dbias,
                dsinks, captured_gradients, num_sequences, num_heads_q, num_heads_k, max_seqlen_q, max_seqlen_k,
@@ -125,7 +125,7 @@ TEST(ChoiceMemory, AKeyHasEverythingThatAChoiceMayDependOn) {
 }
 
 TEST(ChoiceMemory, AutoTakesWhatAThreadWithoutMemoryTakes) {
-  const std::vector<MadeUp> all = all_problems();  // far more than the memory holds
+  const std::vector<MadeUp> all = all_problems();  // many more problems than the memory can store
   for (int turn = 0; turn < 2; ++turn) {
     for (const MadeUp& made : all) {
       const core::Backend& backend = dispatch::choose("auto", made.problem);

@@ -1,4 +1,4 @@
-// The `attend compile` command, and every kernel of the library for its architectures.
+// Tests the command `attend compile`, and compiles every kernel of the library for its architectures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Sets a variable in the new process before the program starts.
+/// Sets an environment variable in the new process before the program starts.
 void set(const char* name, const std::string& value) {
   ::setenv(name, value.c_str(), 1);
 }
@@ -35,8 +35,8 @@ class Compile : public NvrtcTest {
   }
 };
 
-/// Compiles variants that together contain everything once (covering_test.cpp). ATTEND_TEST_ALL_KERNELS=1 compiles all
-/// variants, which takes twenty minutes on two cores.
+/// Compiles kernel variants that together contain every value of every compile-time constant (covering_test.cpp).
+/// ATTEND_TEST_ALL_KERNELS=1 compiles all variants, which takes twenty minutes on two cores.
 TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
   const std::string path = (folder_ / "table.json").string();
   std::vector<std::string> command = {"compile", "--arch", "sm_75,sm_80,sm_90a,sm_120", "--json", path};
@@ -50,7 +50,7 @@ TEST_F(Compile, EveryKernelForItsArchitecturesWithoutSpills) {
     EXPECT_GT(row["registers"].get<int>(), 0) << row;
     EXPECT_GE(row["stack_bytes"].get<int>(), 0) << row;
     EXPECT_GT(row["code_bytes"].get<int>(), 1000) << row;
-    EXPECT_LT(row["seconds"].get<double>(), 30) << row;  // processor time
+    EXPECT_LT(row["seconds"].get<double>(), 30) << row;  // limit for the processor time
   }
   for (const cuda::Family* family : cuda::families()) {
     for (const char* arch : {"sm_75", "sm_80", "sm_90a", "sm_120"}) {
@@ -105,7 +105,7 @@ TEST_F(Compile, AStackFrameWhereNoneIsClaimedFailsTheKernel) {
 TEST_F(Compile, AFullDiskMeansMemoryOnlyAndOneWarning) {
   const auto result = run_attend({"compile", "--compute", "naive", "--cover"}, [this] {
     set("ATTEND_CACHE_DIR", cache_.string());
-    constexpr rlimit kSmall = {4096, 4096};  // a cubin is larger, so writing it fails as on a full disk
+    constexpr rlimit kSmall = {4096, 4096};  // smaller than a cubin, so writing the cubin fails as on a full disk
     ::setrlimit(RLIMIT_FSIZE, &kSmall);
     std::signal(SIGXFSZ, SIG_IGN);
   });
@@ -168,13 +168,13 @@ TEST_F(NoNvrtc, ThePlacesSearchedFollowTheEnvironment) {
   ::setenv("CUDA_HOME", "/opt/cuda-test", 1);
   const auto places = cuda::nvrtc_candidates();
   ::unsetenv("CUDA_HOME");
-  EXPECT_EQ(places.front(), "libnvrtc.so.13");  // the loader's default path comes first
+  EXPECT_EQ(places.front(), "libnvrtc.so.13");  // the loader's default search path comes first
   EXPECT_THAT(places, AllOf(testing::Contains("/opt/cuda-test/lib64/libnvrtc.so.12"),
                             testing::Contains("/usr/local/cuda/lib64/libnvrtc.so")));
 }
 
-/// The fake NVRTC logs its options. If the packages were not searched, the options would name a toolkit, or nothing
-/// would be compiled.
+/// The fake NVRTC logs its options. If the library did not search the packages, the options would name a toolkit, or
+/// the library would not call the compiler.
 TEST_F(NoNvrtc, TheHeadersOfCuda12sPackagesAreFoundBesideItsNvrtc) {
   const std::filesystem::path nvidia = folder_ / "nvidia";
   const std::filesystem::path library = nvidia / "cuda_nvrtc" / "lib" / "libnvrtc.so.12";
@@ -186,7 +186,7 @@ TEST_F(NoNvrtc, TheHeadersOfCuda12sPackagesAreFoundBesideItsNvrtc) {
   }
   const auto result = run_attend({"compile", "--compute", "warp_wmma", "--arch", "sm_80"}, [&] {
     set("ATTEND_NVRTC_PATH", library.string());
-    set("ATTEND_FAKE_NVRTC_ARCH", "80");  // so that only the source fails to compile
+    set("ATTEND_FAKE_NVRTC_ARCH", "80");  // other architectures are refused, so only the source fails to compile
     set("ATTEND_CACHE_DIR", cache_.string());
   });
   for (const char* package : {"cuda_runtime", "cuda_nvcc", "cuda_cccl"}) {

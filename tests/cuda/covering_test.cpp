@@ -1,5 +1,5 @@
-// Tests which example kernels `make test` compiles: few, but everything at least once. The rule is written here a
-// second time.
+// Tests which example kernels `make test` compiles. They must be few, and together must contain every value of every
+// compile-time constant. The test implements this rule independently of the library.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,9 +11,10 @@
 namespace attend::test {
 namespace {
 
-/// Formats a constant of any type, as in "sm90_forward kBlockM=128".
+/// Formats a compile-time constant of any type, as in "sm90_forward kBlockM=128".
 std::string value_text(const cuda::KernelSpec& spec, const cuda::Constant& constant) {
-  const std::string all = cuda::config_text(spec);  // "  static constexpr int kBlockM = 128;"
+  // One line per constant, such as "  static constexpr int kBlockM = 128;".
+  const std::string all = cuda::config_text(spec);
   const std::size_t begin = all.find(" " + constant.name + " = ");
   return spec.name + all.substr(begin, all.find('\n', begin) - begin);
 }

@@ -1,4 +1,5 @@
-// Compiles kernels with score functions: every family, both passes, without warnings, and with few or no spills.
+// Compiles kernels with score functions in every family, for forward and backward. They must compile without warnings
+// and with few or no register spills.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -24,12 +25,13 @@ ScoreCapture capture(const char* name, DType dtype, std::vector<std::int64_t> sh
   return {name, {.data = &kSomewhere, .dtype = dtype, .shape = std::move(shape), .device = {DeviceType::kCUDA, 0}}};
 }
 
-/// The limit allows some spills of captured values, which are loaded for 32 scores at a time, in a kernel that uses all
-/// registers.
+/// Limit for spilled bytes in a kernel that uses all registers. It allows some spills, because captured values are
+/// loaded for 32 scores at a time.
 constexpr int kMostSpilledBytes = 160;
-constexpr int kMostSpilledAroundCalls = 280;  // also registers that a call may overwrite, and sums kept across sin()
+// Also covers registers that a function call may overwrite, and sums that are kept across sin().
+constexpr int kMostSpilledAroundCalls = 280;
 
-constexpr int kMostSpilledBySeveralLoads = 640;  // three loads per score exceed the registers of sm90_backward
+constexpr int kMostSpilledBySeveralLoads = 640;  // three loads per score need more registers than sm90_backward has
 
 struct Function {
   const char* text;
@@ -47,14 +49,15 @@ std::vector<Function> functions() {
             capture("far", DType::kF32, {8, 199})},
            kMostSpilledBySeveralLoads},
           {"score + wave[h] * sin(float(q - k) / 10)", {capture("wave", DType::kF32, {8})}, kMostSpilledAroundCalls},
-          {"float(q) > cut[h] ? -inf : score", {capture("cut", DType::kF32, {8})}}};  // its gradient is 0
+          // The gradient of `cut` is 0.
+          {"float(q) > cut[h] ? -inf : score", {capture("cut", DType::kF32, {8})}}};
 }
 
 struct Compiled {
   int registers = 0, spilled_bytes = 0;
 };
 
-/// Compiles with the function as a launch does.
+/// Compiles the kernel with the score function, as a launch does.
 Compiled compile(cuda::KernelSpec spec, const core::CustomScore& score) {
   cuda::set_custom_score(spec, score);
   const cuda::Resources resources = compiled_without_warnings(spec);
@@ -65,9 +68,11 @@ bool reads_floats(const Function& f) {
   return !f.captures.empty() && f.captures.front().tensor.dtype != DType::kI32;
 }
 
-enum class Beside { kNothing, kGradients, kBlockMask };  // the gradients of the function's first capture
+/// Feature of the kernel in addition to the score function. kGradients computes the gradient of the function's first
+/// capture.
+enum class Beside { kNothing, kGradients, kBlockMask };
 
-/// Compiles the kernels of a family for a function. Returns their number.
+/// Compiles the kernels that a family uses for a score function. Returns the number of kernels.
 int compile_all(const cuda::Family& family, const Function& f, std::int64_t head_dim, bool backward, Beside beside) {
   const cuda::DeviceInfo gpu = device("sm_90a", 132);
   const ScoreFunction function(f.text, f.captures);
@@ -97,7 +102,7 @@ int compile_all(const cuda::Family& family, const Function& f, std::int64_t head
   return compiled;
 }
 
-/// ATTEND_TEST_FAMILY selects one family, and then all head_dims.
+/// If ATTEND_TEST_FAMILY is set, compiles only that family, but for all head_dims.
 TEST_F(CustomScoreKernels, CompileWithoutWarnings) {
   const char* const only = std::getenv("ATTEND_TEST_FAMILY");
   int compiled = 0;

@@ -1,4 +1,4 @@
-// A custom score in a problem: in the key of kernels, in their program, and in their arguments.
+// Tests how a custom score of a problem enters the key of the kernels, their program text and their arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(CustomScore, IsTakenByTheFamiliesOfProductionAndRefusedByRungs) {
       MadeUp made(dtype, {}, {}, backward);
       for (const cuda::Family* family : cuda::families()) {
         made.problem.custom_score = nullptr;
-        if (family->lack(made.problem, gpu)) continue;  // unsupported for another reason
+        if (family->lack(made.problem, gpu)) continue;  // this family also refuses the problem without a custom score
         made.problem.custom_score = &score;
         const auto lack = family->lack(made.problem, gpu);
         (lack ? refused : taken).insert(family->name);

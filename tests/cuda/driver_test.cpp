@@ -1,4 +1,5 @@
-// The driver's wrappers against a fake driver: which functions they call, in which context, and how they report errors.
+// Tests the driver's wrappers with a fake driver: which functions they call, in which context, and how they report
+// errors.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ std::string refusal(const Call& call) {
   return "nothing was refused";
 }
 
-// Must run first, because the fake driver stays loaded.
+// Must be the first test, because the library keeps the fake driver once it is loaded.
 TEST(NoDriver, IsOneLineAndNotRememberedAsFinal) {
   ::setenv("ATTEND_LIBCUDA_PATH", "/nowhere/libcuda.so.1", 1);
   const std::string line = refusal([] { (void)cuda::device_count(); });
@@ -65,7 +66,8 @@ TEST_F(DriverTest, Device) {
   EXPECT_EQ(info.num_multiprocessors, 132);
   EXPECT_EQ(info.max_smem_per_block, 232448);
   EXPECT_STREQ(info.arch().target, "sm_90a");
-  EXPECT_THAT(refusal([] { (void)cuda::device_info(1).arch(); }), HasSubstr("9.7"));  // not in the table
+  // The library's table does not contain capability 9.7.
+  EXPECT_THAT(refusal([] { (void)cuda::device_info(1).arch(); }), HasSubstr("9.7"));
   EXPECT_THAT(refusal([] { (void)cuda::device_info(2); }), AllOf(HasSubstr("device: 2"), HasSubstr("0 to 1")));
   EXPECT_THAT(refusal([] { (void)cuda::device_info(-1); }), HasSubstr("device: -1"));
 }
@@ -87,7 +89,7 @@ TEST_F(DriverTest, GuardsNestAndRestore) {
 
 TEST_F(DriverTest, LaunchShapes) {
   const cuda::Kernel plain = kernel();
-  EXPECT_EQ(fake_->attribute_calls, 0);  // up to 48 KiB need no attribute
+  EXPECT_EQ(fake_->attribute_calls, 0);  // up to 48 KiB of shared memory need no attribute
   plain.launch({.grid = {7, 2, 1}, .block = {128, 1, 1}}, {}, nullptr);
   EXPECT_EQ(fake_->launch.grid_x, 7U);
   EXPECT_EQ(fake_->launch.block_x, 128U);
@@ -97,7 +99,9 @@ TEST_F(DriverTest, LaunchShapes) {
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .cluster = {2, 1, 1}, .dynamic_smem_bytes = 1024}, {},
                nullptr);
   large.launch({.grid = {8, 1, 1}, .block = {384, 1, 1}, .dynamic_smem_bytes = 200 * 1024}, {}, nullptr);
-  EXPECT_EQ(fake_->attribute_calls, 1);  // once, not per launch: a small launch would reduce the limit of a large one
+  // Set once when the kernel is loaded, because a launch that needs less would reduce the limit for one that needs
+  // more.
+  EXPECT_EQ(fake_->attribute_calls, 1);
   EXPECT_EQ(fake_->launches, 3);
   EXPECT_THAT(refusal([&] { large.launch({.dynamic_smem_bytes = 201 * 1024}, {}, nullptr); }), HasSubstr("loaded for"));
 }
@@ -117,7 +121,7 @@ TEST_F(DriverTest, ErrorsNameTheCallTheErrorAndTheWork) {
   for (const char* call : {"cuModuleGetFunction", "cuFuncSetAttribute"}) {
     fake_->failing = call;
     EXPECT_THAT(refusal([] { (void)kernel(100 * 1024); }), HasSubstr(call));
-    EXPECT_EQ(fake_->modules, 1) << "leaked";  // the module of `k`
+    EXPECT_EQ(fake_->modules, 1) << "leaked";  // only the module of the first kernel is loaded
   }
   fake_->failing = "cuMemAllocFromPoolAsync";
   EXPECT_THAT(refusal([] { const cuda::Scratch scratch(100, nullptr); }), HasSubstr("100 bytes of scratch"));
@@ -128,7 +132,7 @@ TEST_F(DriverTest, ErrorsNameTheCallTheErrorAndTheWork) {
 }
 
 TEST_F(DriverTest, ThePoolIsCountedToTheByteWithItsPeak) {
-  EXPECT_EQ(cuda::memory_pool_usage(1).used_peak, 0U);  // not used yet
+  EXPECT_EQ(cuda::memory_pool_usage(1).used_peak, 0U);  // the pool of device 1 is not used yet
   {
     const cuda::Scratch first(1000, nullptr);
     { const cuda::Scratch second(234, nullptr); }
@@ -136,7 +140,8 @@ TEST_F(DriverTest, ThePoolIsCountedToTheByteWithItsPeak) {
     EXPECT_EQ(usage.used, 1000U);
     EXPECT_EQ(usage.used_peak, 1234U);
     cuda::reset_memory_pool_peaks(0);
-    EXPECT_EQ(cuda::memory_pool_usage(0).used_peak, 1000U);  // the current use, although the driver reports 0
+    // The wrapper returns the current use, although the driver reports 0.
+    EXPECT_EQ(cuda::memory_pool_usage(0).used_peak, 1000U);
   }
   EXPECT_EQ(cuda::memory_pool_usage(0).used, 0U);
   fake_->failing = "cuMemPoolGetAttribute";

@@ -1,5 +1,5 @@
-// The allowed values of environment variables, and that a call on a GPU refuses other values with one line. The GPU is
-// a fake driver that runs simt's kernels on the host (fake_gpu.cpp).
+// Tests the allowed values of environment variables. For other values, a call on a GPU must fail with a one-line
+// message. The GPU is a fake driver that runs simt's kernels on the host (fake_gpu.cpp).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,8 +63,8 @@ TEST(Environment, BytesAsPeopleWriteThem) {
   EXPECT_EQ(core::bytes_text(core::kUnlimitedBytes), "unlimited");
 }
 
-/// Makes a call on the fake GPU in a separate process, because the library reads each variable once. Exits with 0 if o
-/// is right. If the call is refused, prints the message to stderr and exits with 3.
+/// Makes a call on the fake GPU and exits. Runs in a separate process, because the library reads each variable only
+/// once. The exit status is 0 if o is right. If the call is refused, prints the message to stderr and exits with 3.
 [[noreturn]] void call_with(const char* name, const char* value) {
   const TempFolder cache;
   ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_GPU, 1);
@@ -85,7 +85,7 @@ TEST(Environment, BytesAsPeopleWriteThem) {
     std::fputs((error.what() + std::string("\n")).c_str(), stderr);
     std::_Exit(3);
   }
-  std::_Exit(std::abs(o[0] - 3) < 1e-5F ? 0 : 1);  // the mean of 1 and 5
+  std::_Exit(std::abs(o[0] - 3) < 1e-5F ? 0 : 1);  // 3 is the mean of the values 1 and 5
 }
 
 TEST(GpuEnvironmentDeathTest, AllowedValuesCompute) {

@@ -1,4 +1,4 @@
-// Stubs of every driver function that the library may call. fake_libcuda.cpp replaces some.
+// Stubs of every driver function that the library may call. fake_libcuda.cpp replaces some of them.
 #include "cuda/driver/driver.hpp"
 #include "cuda/fake_libcuda.hpp"
 

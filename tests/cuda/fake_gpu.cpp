@@ -1,6 +1,6 @@
-// A libcuda and an NVRTC of a GPU in software. When a launch of simt's kernels or of the ring's is put on a stream, the
-// host computes from its arguments what the kernel would write to memory. Supports float32 without bias or mask.
-// NVRTC's output is the generated program text, from which the driver reads the Config.
+// A fake libcuda and a fake NVRTC for a software GPU. When a kernel of simt or of the ring is launched on a stream, the
+// host computes what the kernel would write to memory, from the arguments of the launch. Supports float32 without bias
+// or mask. The fake NVRTC returns the generated program text, from which the fake driver reads the Config constants.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -23,7 +23,7 @@ using namespace attend::cuda;
 
 namespace {
 
-/// The generated program and its Config constants, which are looked up for each score.
+/// The generated program text and its Config constants. The constants are looked up again for each score.
 struct Program {
   explicit Program(const std::string& text) {
     for (std::size_t at = text.find(" = "); at != std::string::npos; at = text.find(" = ", at + 1)) {
@@ -56,7 +56,7 @@ double dot(const float* a, const float* b, int count) {
   return sum;
 }
 
-/// The scores of one head of one batch entry, and the dropout factors of their p.
+/// Scores of one head of one batch entry, and the factors that dropout applies to p.
 template <class Args>
 struct Head {
   const Program& program;
@@ -80,7 +80,7 @@ struct Head {
                                                            : kOpenWindow};
     return window.row(i);
   }
-  /// @param slope if not null, receives d score / d (scale q.k)
+  /// Returns the score of row i and key j. @param slope if not null, receives d score / d (scale q.k)
   [[nodiscard]] double score(int64 i, int64 j, double* slope = nullptr) const {
     double s = args.base.scale * dot(q(i), k(j), dim());
     if (slope != nullptr) *slope = 1;
@@ -135,7 +135,8 @@ void simt_forward(const Program& program, const ForwardOptionArgs& args) {
     float* const lse_at = args.base.lse + args.base.lse_stride.offset(h.batch, h.head, i);
     float* const out = at(args.base.o, args.base.o_stride, h.batch, h.head, i);
     const bool adds = program.is("kAddsToOutputs");
-    const bool is_first = *lse_at == -std::numeric_limits<float>::infinity();  // the output memory is then undefined
+    // -inf marks the first result of a row; the output memory is then uninitialized
+    const bool is_first = *lse_at == -std::numeric_limits<float>::infinity();
     const MergedLse weights = adds ? merged(*lse_at, lse) : MergedLse{lse, 0, 1};
     for (std::size_t c = 0; c < o.size(); ++c) {
       const double part = sum == 0 ? 0 : weights.part * o[c] / sum;
@@ -145,7 +146,8 @@ void simt_forward(const Program& program, const ForwardOptionArgs& args) {
   });
 }
 
-/// Calls visit(h, i, j, p, ds) for every visible entry: p before dropout, ds of the score before softcap.
+/// Calls visit(h, i, j, p, ds) for every visible entry. p is taken before dropout. ds is the gradient of the score
+/// before softcap.
 template <class Visit>
 void for_each_gradient(const Program& program, const BackwardOptionArgs& args, Visit visit) {
   const BackwardArgs& b = args.base;
@@ -164,7 +166,7 @@ void for_each_gradient(const Program& program, const BackwardOptionArgs& args, V
   });
 }
 
-/// Sums of one gradient by row, which are then stored or added.
+/// Sums one gradient tensor in double. store() then writes the sums to the output or adds them to it.
 struct Gradient {
   Gradient(const BackwardArgs& args, int64 num_heads, int64 num_rows, int num_cols)
       : heads(num_heads),
@@ -213,7 +215,7 @@ void simt_backward_queries(const Program& program, const BackwardOptionArgs& arg
   dq.store(b.dq, b.dq_stride, b.gradient_scale, adds);
 }
 
-/// Calls run(args) for every packed sequence, with its rows and keys as a batch of one.
+/// Calls run(args) for every packed sequence. The arguments describe the sequence as a batch of one.
 template <class Args, class Run>
 void for_each_sequence(const Program& program, const Args& args, Run run) {
   if (!program.is("kIsVarlen")) return run(args);
@@ -300,14 +302,14 @@ DriverResult cuLaunchKernelEx(const DriverLaunchConfig*, FunctionHandle function
     for_each_sequence(program, backward, [&](const auto& args) { simt_backward_queries(program, args); });
   } else if (program.entry == "attend_ring_rows") {
     ring_rows(program, *static_cast<const RingRowsArgs*>(arguments[0]));
-  } else if (program.entry != "attend_simt_backward_prepare") {  // the others recompute its results
+  } else if (program.entry != "attend_simt_backward_prepare") {  // the other kernels recompute the results of this one
     return kNotSupported;
   }
   return 0;
 }
 DriverResult cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
   *pointer = reinterpret_cast<DevicePointer>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
-  std::memset(memory<void>(*pointer), 0xFF, bytes);  // NaN
+  std::memset(memory<void>(*pointer), 0xFF, bytes);  // fills the memory with NaN
   return 0;
 }
 DriverResult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {

@@ -1,4 +1,4 @@
-// The functions of the fake driver that return results.
+// The functions of the fake driver that do more than the stubs in fake_defaults.cpp.
 #include "cuda/fake_libcuda.hpp"
 
 #include <algorithm>
@@ -10,7 +10,8 @@ using namespace attend::cuda;
 
 namespace {
 
-// Stack of current devices, plus 1. Never freed, because code that runs at exit still makes a context current.
+// Stack of current devices, each stored plus 1. It is never freed, because code that runs at exit may still make a
+// context current.
 thread_local std::vector<int>& contexts = *new std::vector<int>();
 
 bool fails(const char* symbol) {
@@ -55,7 +56,7 @@ DriverResult cuDeviceTotalMem_v2(std::size_t* bytes, DeviceIndex) {
   return 0;
 }
 DriverResult cuDeviceGetAttribute(int* value, DeviceAttribute which, DeviceIndex device) {
-  // Compute capability of device 0 as 10 * major + minor, from ATTEND_FAKE_CAPABILITY; 9.0 if unset.
+  // ATTEND_FAKE_CAPABILITY sets the compute capability of device 0 as 10 * major + minor. The default is 9.0.
   const char* told = std::getenv("ATTEND_FAKE_CAPABILITY");
   const int capability = device != 0 ? 97 : told != nullptr ? std::atoi(told) : 90;
   *value = which == DeviceAttribute::kComputeCapabilityMajor   ? capability / 10
@@ -121,7 +122,7 @@ DriverResult cuMemPoolSetAttribute(MemoryPoolHandle, MemoryPoolAttribute which, 
 DriverResult cuMemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, MemoryPoolHandle, StreamHandle) {
   if (fails("cuMemAllocFromPoolAsync")) return 1;
   auto& state = *attend_fake_cuda();
-  *pointer = bytes;  // cuMemFreeAsync gets this value again
+  *pointer = bytes;  // used as the address, so cuMemFreeAsync receives the size again
   ++state.allocations;
   state.pool[7] += bytes;
   state.pool[8] = std::max(state.pool[8], state.pool[7]);
@@ -147,7 +148,8 @@ DriverResult cuMemFree_v2(DevicePointer pointer) {
   return 0;
 }
 DriverResult cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, std::size_t bytes, StreamHandle) {
-  constexpr DevicePointer kNoAddress = DevicePointer{1} << 32;  // first address of the pool
+  // Lowest address in the pool; smaller values are not addresses.
+  constexpr DevicePointer kNoAddress = DevicePointer{1} << 32;
   if (from >= kNoAddress) std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return 0;
 }

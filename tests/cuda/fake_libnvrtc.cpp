@@ -1,7 +1,7 @@
-// A fake run-time compiler that fails in a way selected by $ATTEND_FAKE_NVRTC:
+// A fake NVRTC that always fails. $ATTEND_FAKE_NVRTC selects the error:
 //     builtins  it cannot open its builtins library, as if only libnvrtc.so had been copied
-//     arch      it does not compile for the architecture
-// $ATTEND_FAKE_NVRTC_ARCH is the only architecture that it reports as supported, 52 if unset.
+//     arch      it does not support the architecture
+// $ATTEND_FAKE_NVRTC_ARCH is the only architecture that it reports as supported. The default is 52.
 #include <cstdlib>
 #include <cstring>
 #include <string_view>

@@ -1,4 +1,4 @@
-// A fake NVTX that records the pushed ranges and their depth, like a profiler.
+// A fake NVTX library that records the pushed ranges and their nesting depth, as a profiler does.
 #include <cstring>
 #include <string>
 

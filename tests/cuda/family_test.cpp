@@ -1,5 +1,5 @@
-// Kernel families without a GPU: what they do not support and what they choose, on made-up devices. auto_test.cpp tests
-// which family `auto` picks.
+// Tests kernel families without a GPU, for device descriptions made by the test. Checks what each family does not
+// support and what it chooses. auto_test.cpp tests which family `auto` picks.
 #include "cuda/launch/family.hpp"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ TEST(Family, ChoicesFitTheDeviceAndRepeat) {
   EXPECT_GT(chosen, 5000);
 }
 
-// Without rows or batch entries, the kernel that stores dbias would have no blocks.
+// Without rows or batch entries, the kernel that stores dbias would have no blocks, so dbias would stay uninitialized.
 TEST(Family, OfSm90DoesNotTakeAGradientOfABiasThatNoBlockStores) {
   const auto lack = [](const Sizes& sizes, const Shape& dbias) {
     MadeUp made(DType::kF16, sizes, {.bias = Tensor{.dtype = DType::kF16}}, true);
@@ -78,8 +78,8 @@ TEST(Family, ExamplesFitEveryArchitecture) {
   }
 }
 
-/// The check for spills compiles only the examples. So every kernel, with the tile that a problem gets, must be an
-/// example, or differ from one only in head_dim, dtypes and options.
+/// Only the example kernels are checked for spills. Therefore every kernel that a problem can select must have the tile
+/// of some example. It may differ from that example only in head_dim, dtypes and options.
 TEST(Family, ExamplesCoverTheTilesThatAreChosen) {
   const auto tile_of = [](const cuda::KernelSpec& spec) {
     std::string text = spec.name;
@@ -193,7 +193,7 @@ TEST(Family, OptionsOfTheTableAreRefusedWhereTheyAreNotTaken) {
                                                   {"mask", {.mask = given}},
                                                   {"sinks", {.sinks = given}}};
   std::set<std::string> seen = {"deterministic", "varlen",
-                                "score function"};  // of backward and of packed tensors: custom_score_test
+                                "score function"};  // backward and packed tensors are tested in custom_score_test.cpp
   for (const auto& [name, params] : cases) {
     seen.insert(name);
     const MadeUp made(DType::kF32, {}, params);
@@ -296,8 +296,8 @@ TEST(Family, TheLadderRefusesSinksAndOtherFamiliesTakeThemOfAnyType) {
   }
 }
 
-/// The gradient of sinks adds two steps and a region at the end of the workspace. Without that gradient, a backward
-/// pass equals one without sinks, because lse includes them.
+/// The gradient of sinks adds two steps to backward, and a region at the end of the workspace. Without this gradient, a
+/// backward pass with sinks equals one without sinks, because lse already includes the sinks.
 TEST(Family, OnlyTheGradientOfSinksAddsToABackwardPass) {
   const cuda::DeviceInfo d = device("sm_90a", 132);
   const Sizes sizes = {.batch = 3, .heads = 8, .heads_kv = 2, .seqlen_q = 1000, .seqlen_k = 700};
@@ -326,7 +326,7 @@ TEST(Family, OnlyTheGradientOfSinksAddsToABackwardPass) {
     first.resize(of_plain.num_steps);
     EXPECT_EQ(first, names(plain)) << "the loops know nothing of sinks";
     for (std::size_t i = 0; i < of_plain.num_steps; ++i) EXPECT_EQ(choice.steps[i].blocks, of_plain.steps[i].blocks);
-    const std::int64_t parts = std::int64_t{3} * 8 * 16;  // of 64 rows
+    const std::int64_t parts = std::int64_t{3} * 8 * 16;  // each block handles 64 rows
     EXPECT_EQ(choice.steps[of_plain.num_steps].blocks, parts);
     EXPECT_EQ(choice.steps[of_plain.num_steps + 1].blocks, 8) << "one entry for all sequences";
     EXPECT_GE(bytes(with), bytes(plain) + static_cast<std::size_t>(parts) * sizeof(float));
@@ -336,7 +336,7 @@ TEST(Family, OnlyTheGradientOfSinksAddsToABackwardPass) {
   }
 }
 
-/// Tiles of a mask have int indices.
+/// The tiles of a mask are numbered with int, so a mask with too many tiles is not supported.
 TEST(Family, MasksOfTooManyTilesAreLacked) {
   constexpr std::int64_t kLong = std::int64_t{1} << 22;
   const Sizes sizes = {.batch = 1, .heads = 2, .heads_kv = 2, .seqlen_q = kLong, .seqlen_k = kLong};
@@ -346,7 +346,8 @@ TEST(Family, MasksOfTooManyTilesAreLacked) {
     MadeUp made(DType::kBF16, sizes, {}, backward);
     EXPECT_FALSE(family.lack(made.problem, d));
     made.problem.mask =
-        Tensor{.dtype = DType::kBool, .shape = {1, 2, kLong, kLong}, .stride = {0, 0, kLong, 1}};  // 16 TB
+        // 16 TB; the tensor has no memory
+        Tensor{.dtype = DType::kBool, .shape = {1, 2, kLong, kLong}, .stride = {0, 0, kLong, 1}};
     const auto lack = family.lack(made.problem, d);
     ASSERT_TRUE(lack);
     EXPECT_STREQ(lack->tensor, "mask");
@@ -360,8 +361,8 @@ TEST(Family, AnUnknownGpuIsLackedInOneLine) {
   EXPECT_THROW((void)dispatch::choose("auto", made.problem), Error);
 }
 
-/// A grid has one dimension of at most 2^31 - 1 blocks. A launch that needs more is refused before any of its kernels
-/// starts.
+/// A one-dimensional grid has at most 2^31 - 1 blocks. A call that needs more blocks must be refused before any of its
+/// kernels starts.
 TEST(Launch, OfMoreBlocksThanAGridHasIsRefused) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
   int refused = 0;
@@ -372,7 +373,7 @@ TEST(Launch, OfMoreBlocksThanAGridHasIsRefused) {
         for (const cuda::Family* family : cuda::families()) {
           const cuda::DeviceInfo& d = cuda::device_info(0);
           if (!family->supports(d.arch()) || (backward ? !family->has_backward : !family->has_forward)) continue;
-          if (family->lack(made.problem, d)) continue;  // refused earlier
+          if (family->lack(made.problem, d)) continue;  // the family already refuses the problem
           const cuda::Choice choice = family->choose(made.problem, d);
           const auto steps = std::span(choice.steps).first(choice.num_steps);
           if (std::none_of(steps.begin(), steps.end(), [](const auto& step) { return step.blocks > kMost; })) continue;

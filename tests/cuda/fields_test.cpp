@@ -1,4 +1,5 @@
-// Field tables: what is derived from them, and that every family's tunables reach its kernels.
+// Tests the tables of fields: the functions that are derived from them, and that every family's tunable parameters
+// reach its kernels.
 #include "cuda/launch/fields.hpp"
 
 #include <gmock/gmock.h>
@@ -98,14 +99,15 @@ TEST(Fields, ATunableNumberIsAtLeastOneUnlessItIsASwitch) {
   EXPECT_EQ(number.allowed_instead_of(0, 2), "at least 1");
 }
 
-/// Returns the kernels of a variant as one text.
+/// Returns all kernels of a variant as one text that identifies them.
 std::string text_of(const cuda::Family& family, const cuda::Variant& variant, const cuda::Arch& arch) {
   std::string text;
   for (const cuda::KernelSpec& spec : family.kernels(variant, arch)) text += identity(spec);
   return text;
 }
 
-/// If a swept tunable changed no kernel, a kernel would be measured against itself.
+/// Every tunable parameter must change some kernel. Otherwise a sweep over the parameter would compare a kernel with
+/// itself.
 TEST(Fields, EveryTunableOfAFamilyChangesAKernel) {
   const cuda::Arch& arch = cuda::find_arch("sm_90a");
   for (const cuda::Family* family : cuda::families()) {
@@ -118,7 +120,8 @@ TEST(Fields, EveryTunableOfAFamilyChangesAKernel) {
         if (seen.contains(tunable.name)) continue;
         cuda::Variant other = variant;
         const auto present = variant.ints()[tunable.at];
-        const bool is_switch = std::string_view(tunable.name) == "owns_heads";  // any number except 0 means on
+        // Any number except 0 means on, so adding 1 to a nonzero number would not change the kernel.
+        const bool is_switch = std::string_view(tunable.name) == "owns_heads";
         other.set(tunable.at, is_switch ? 1 - present : present + 1);
         if (text_of(*family, variant, arch) != text_of(*family, other, arch)) seen.insert(tunable.name);
       }

@@ -1,4 +1,5 @@
-// The run-time compiler with damaged, unwritable and missing caches. It always returns the right code, and warns once.
+// Tests the run-time compiler with damaged, unwritable and missing caches. It must always return the right code, and
+// print each warning once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -20,7 +21,7 @@ using testing::IsEmpty;
 
 class JitCache : public NvrtcTest {
  protected:
-  /// Compiles the small kernel with a new Jit instance. The cubin must equal the first one.
+  /// Compiles the small test kernel with a new Jit instance. Expects the same cubin as the first time.
   std::shared_ptr<const cuda::CompiledKernel> compile_again(const fs::path& root, int value = 1) {
     auto kernel = new_jit(root)->compile(tiny_spec(value));
     EXPECT_THAT(kernel->cubin, testing::Not(IsEmpty()));
@@ -30,7 +31,7 @@ class JitCache : public NvrtcTest {
   }
   std::shared_ptr<const cuda::CompiledKernel> compile_again(int value = 1) { return compile_again(cache_, value); }
 
-  /// Expects that the damage is detected, reported once and repaired.
+  /// Expects that the damaged entry is detected, reported once and repaired.
   void expect_mended(const std::string& what) {
     printed_.clear();
     EXPECT_FALSE(compile_again()->from_disk) << what;
@@ -69,7 +70,7 @@ TEST_F(JitCache, TruncatedAtEverySixteenthAndFlippedBits) {
   const fs::path entry = entries().at(0);
   const std::string good = read_file(entry);
   for (std::size_t part = 0; part < 16; part += ATTEND_TEST_STRIDE) {
-    write_file(entry, good.substr(0, good.size() * part / 16));  // 0: zero length
+    write_file(entry, good.substr(0, good.size() * part / 16));  // part 0 leaves an empty file
     expect_mended("truncated to " + std::to_string(part) + "/16");
   }
   for (const std::size_t at : {std::size_t{0}, std::size_t{9}, std::size_t{60}, good.size() / 2, good.size() - 1}) {
@@ -113,11 +114,12 @@ TEST_F(JitCache, FolderOrLinkInPlaceOfTheEntry) {
   write_file(entry / "precious", "x");
   printed_.clear();
   EXPECT_FALSE(compile_again()->from_disk);
-  EXPECT_EQ(printed_.size(), 2U);  // the entry is damaged and cannot be replaced
+  EXPECT_EQ(printed_.size(), 2U);  // one warning that the entry is damaged, and one that it cannot be replaced
   EXPECT_TRUE(fs::exists(entry / "precious"));
 }
 
-/// An entry written by another user could contain anything with a valid checksum. Only root can change a file's owner.
+/// An entry of another user must not be used, because it could contain any code with a valid checksum. This test needs
+/// root, because only root can change a file's owner.
 TEST_F(JitCache, AnEntryOfAnotherUserIsNotUsed) {
   if (::geteuid() != 0) GTEST_SKIP() << "not root: no file can be given to another user";
   compile_again();
@@ -164,7 +166,7 @@ TEST_F(JitCache, AFailingCompilePublishesNothingAndCarriesTheLog) {
   const std::string good = read_file(kernels_ / "tiny.cuh");
   write_file(kernels_ / "tiny.cuh", good + "\n#error deliberately broken\n");
   const auto jit = new_jit();
-  for (int attempt = 0; attempt < 2; ++attempt) {  // a failure must not be remembered as something else
+  for (int attempt = 0; attempt < 2; ++attempt) {  // the second attempt must report the same error as the first
     try {
       (void)jit->compile(tiny_spec());
       FAIL() << "compiled";

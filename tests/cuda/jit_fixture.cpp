@@ -25,7 +25,8 @@ std::string look_for_nvrtc() {
 std::string why_no_nvrtc() {
   std::string why = look_for_nvrtc();
   if (!why.empty() && std::getenv("ATTEND_NVRTC_PATH") == nullptr && fs::exists(ATTEND_TEST_VENV)) {
-    ::setenv("ATTEND_NVRTC_PATH", ATTEND_TEST_VENV, 1);  // from `tools/setup.sh nvrtc`; child processes inherit it
+    // Installed by `tools/setup.sh nvrtc`; child processes inherit the variable.
+    ::setenv("ATTEND_NVRTC_PATH", ATTEND_TEST_VENV, 1);
     why = look_for_nvrtc();
     if (!why.empty()) ::unsetenv("ATTEND_NVRTC_PATH");
   }

@@ -1,4 +1,5 @@
-// Helpers shared by the tests of the run-time compiler: a small kernel, a separate folder, and a check for a compiler.
+// Helpers shared by the tests of the run-time compiler: a small kernel, a temporary folder, and a check whether NVRTC
+// is installed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,19 +15,19 @@
 
 namespace attend::test {
 
-/// Returns an empty string if NVRTC is found (on the usual paths, or in the project's .venv-nvrtc), otherwise the
-/// reason.
+/// Returns the reason why NVRTC cannot be found, or an empty string if it is found. Searches the usual paths and the
+/// project's .venv-nvrtc.
 [[nodiscard]] std::string why_no_nvrtc();
 
-/// Provides a kernel that compiles quickly. Its sources are in `folder`/kernels, and it writes `value` to memory.
+/// Provides a small kernel that compiles quickly. Its sources are in `folder`/kernels. It writes `value` to memory.
 class JitTest : public testing::Test {
  protected:
   JitTest();
 
-  /// Each value is a separate variant.
+  /// Returns the spec of the small kernel. Each value gives a separate variant.
   [[nodiscard]] static cuda::KernelSpec tiny_spec(int value = 1, const std::string& arch = "sm_90a");
 
-  /// Returns a compiler with nothing in memory, as in a new process. Its output is added to `printed`.
+  /// Returns a compiler without compiled kernels in memory, as in a new process. Its output is added to `printed`.
   [[nodiscard]] std::unique_ptr<cuda::Jit> new_jit();
   [[nodiscard]] std::unique_ptr<cuda::Jit> new_jit(const std::filesystem::path& cache_root);
 
@@ -39,7 +40,7 @@ class JitTest : public testing::Test {
   std::vector<std::string> printed_;
 };
 
-/// Like JitTest, but skips if there is no NVRTC.
+/// Like JitTest, but skips the test if NVRTC is not installed.
 class NvrtcTest : public JitTest {
  protected:
   void SetUp() override {
@@ -47,7 +48,7 @@ class NvrtcTest : public JitTest {
   }
 };
 
-/// Compiles as a launch does and returns ptxas's resource report. Fails for each warning.
+/// Compiles a kernel as a launch does. Returns the resource use that ptxas reports. Each warning fails the test.
 [[nodiscard]] cuda::Resources compiled_without_warnings(const cuda::KernelSpec& spec);
 
 }  // namespace attend::test

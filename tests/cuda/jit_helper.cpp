@@ -1,5 +1,5 @@
 // jit_helper KERNEL_DIR CACHE_DIR VALUE: compiles one variant of the tests' small kernel in a separate process. Prints
-// where the kernel came from, its digest, and every warning.
+// whether the kernel was compiled or read from disk, its digest, and every warning.
 #include <fmt/format.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Many processes on one cache, and processes that are killed at any point.
+// Tests many processes that share one cache, and processes that are killed at a random time.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,13 +20,14 @@ using testing::HasSubstr;
 constexpr int kProcesses = 16;
 constexpr int kKillRounds = 24 / ATTEND_TEST_STRIDE;
 
-/// Number of cold starts of sixteen processes. $ATTEND_TEST_ROUNDS sets more for a longer test.
+/// Returns how often sixteen processes start with an empty cache. $ATTEND_TEST_ROUNDS sets a larger number for a longer
+/// test.
 int cold_rounds() {
   const char* rounds = std::getenv("ATTEND_TEST_ROUNDS");
   return rounds == nullptr ? 1 : std::atoi(rounds);
 }
 
-constexpr int kLongestLifeMicroseconds = 120'000;  // longer than a helper runs without sanitizers
+constexpr int kLongestLifeMicroseconds = 120'000;  // longer than jit_helper runs without sanitizers
 
 class JitProcesses : public NvrtcTest {
  protected:
@@ -71,7 +72,7 @@ TEST_F(JitProcesses, SixteenStartColdOnOneKey) {
     std::vector<Child> children;
     for (int i = 0; i < kProcesses; ++i) children.push_back(start(1));
     for (const Child& child : children) {
-      const std::string text = finish(child);  // "compiled DIGEST" or "disk DIGEST"
+      const std::string text = finish(child);  // is "compiled DIGEST" or "disk DIGEST"
       EXPECT_TRUE(text.starts_with("compiled ") || text.starts_with("disk ")) << text;
       digests.insert(text.substr(text.find(' ') + 1));
     }
@@ -104,7 +105,7 @@ TEST_F(JitProcesses, WhatKilledProcessesLeftIsTidiedUp) {
   fs::last_write_time(folder / ".tmp-1-0-0", fs::file_time_type::clock::now() - std::chrono::hours(2));
   finish(start(2));
   EXPECT_FALSE(fs::exists(folder / ".tmp-1-0-0"));
-  EXPECT_TRUE(fs::exists(folder / ".tmp-2-0-0"));  // another process may be writing it
+  EXPECT_TRUE(fs::exists(folder / ".tmp-2-0-0"));  // kept, because another process may be writing it
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From a spec to a program and its key, and from the compiler's log to numbers. No compiler is needed.
+// Tests how a kernel spec becomes a program and a cache key, and how the compiler's log is parsed. Needs no compiler.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -140,7 +140,7 @@ TEST_F(Spec, RefusalsSayWhat) {
 TEST(Arch, UnknownCapabilityIsRefused) {
   EXPECT_STREQ(cuda::arch_of_capability(9, 0).target, "sm_90a");
   EXPECT_THAT(refusal([] { return cuda::arch_of_capability(9, 9); }), AllOf(HasSubstr("9.9"), HasSubstr("sm_90a")));
-  EXPECT_FALSE(cuda::find_arch("sm_120").wgmma);  // newer than sm_90a, but without wgmma
+  EXPECT_FALSE(cuda::find_arch("sm_120").wgmma);  // this architecture is newer than sm_90a, but has no wgmma
 }
 
 TEST(Embedded, EveryKernelOfTheCatalogHasItsSource) {

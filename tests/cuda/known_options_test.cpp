@@ -1,4 +1,4 @@
-// A score or mask function that equals a built-in option is replaced by that option, if the two mean the same.
+// Tests that a score or mask function is replaced by a built-in option if the two have the same effect.
 #include <gtest/gtest.h>
 
 #include "attend/block_mask.hpp"
@@ -60,7 +60,7 @@ TEST(KnownOptions, ABlockMaskIsAWindow) {
   EXPECT_EQ(problem("abs(q - k) < 10", 300, 300), std::tuple(true, 9, 9));
   EXPECT_EQ(problem("abs(q - k) < 10", 300, 300, {.causal = true}), std::tuple(true, 9, 0));
   EXPECT_EQ(problem("k <= q", 300, 300, {.window_left = 7, .window_right = 7}), std::tuple(true, 7, 0));
-  // The causal option counts from the last row and key, the text from the first.
+  // The causal option aligns the last row with the last key, but the text aligns the first row with the first key.
   EXPECT_EQ(problem("k <= q", 300, 200), std::tuple(true, -1, 100));
   EXPECT_EQ(problem("k <= q", 200, 300), std::tuple(false, -1, -1));
   EXPECT_EQ(problem("k <= q || k < 5", 300, 300), std::tuple(false, -1, -1));

@@ -1,4 +1,4 @@
-// Made-up problems and devices, to test the decisions of kernel families without a GPU.
+// Problems and device descriptions for tests of kernel families without a GPU.
 #pragma once
 
 #include <cstdlib>
@@ -9,15 +9,15 @@
 
 namespace attend::test {
 
-/// Runs before the driver's first use. Device 0 has compute capability 9.0 and 132 multiprocessors. Device 1 has an
-/// unknown compute capability.
+/// Runs before the first use of the driver. In the fake driver, device 0 has compute capability 9.0 and 132
+/// multiprocessors. Device 1 has a compute capability that the library does not know.
 inline const int set_up = ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
 
 struct Sizes {
   std::int64_t batch = 2, heads = 8, heads_kv = 8, seqlen_q = 1000, seqlen_k = 1000, head_dim = 64, head_dim_v = 64;
 };
 
-/// A problem whose tensors have addresses but no memory.
+/// A problem whose tensors have addresses but no memory behind them. Tests must not launch it.
 class MadeUp {
  public:
   explicit MadeUp(DType dtype, const Sizes& s = {}, Params params = {}, bool backward = false, int device = 0,
@@ -74,7 +74,7 @@ inline std::vector<cuda::DeviceInfo> devices() {
           device("sm_89", 128), device("sm_90a", 132), device("sm_120", 170), device("sm_90a", 1)};
 }
 
-/// Returns problems that reach every kind of tile.
+/// Returns problems that together select every tile.
 inline std::vector<MadeUp> problems(bool backward) {
   std::vector<MadeUp> list;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

@@ -1,5 +1,5 @@
-// The kernels that make block masks compile without warnings or spills. tests/gpu/made_mask_test.cpp tests their
-// results.
+// Compiles the kernels that build block masks on the GPU. They must compile without warnings or spills.
+// tests/gpu/made_mask_test.cpp tests their results.
 #include <gtest/gtest.h>
 
 #include <utility>

@@ -1,4 +1,4 @@
-// NVTX ranges around the library's calls, recorded by a fake NVTX library.
+// Tests the NVTX ranges of the library's calls. A fake NVTX library records them.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,19 +11,20 @@
 namespace attend::test {
 namespace {
 
-/// Calls forward with one row and two keys of four columns, on the CPU.
+/// Calls forward on the CPU with one query row, two keys and head_dim 4.
 void call(std::int64_t columns_of_v = 4) {
   float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, o[4] = {};
   const Tensor q = Tensor::bhsd(x, DType::kF32, {1, 1, 1, 4}), k = Tensor::bhsd(x, DType::kF32, {1, 1, 2, 4});
   forward(q, k, Tensor::bhsd(x, DType::kF32, {1, 1, 2, columns_of_v}), Tensor::bhsd(o, DType::kF32, {1, 1, 1, 4}));
 }
 
-/// Returns whether the library is loaded in this process.
+/// Returns whether the fake NVTX library is loaded in this process.
 bool is_loaded() {
   return dlopen(ATTEND_FAKE_LIBNVTX, RTLD_NOW | RTLD_NOLOAD) != nullptr;
 }
 
-// Runs first, and each test in a separate process, because the library found at the first range is kept.
+// These tests run first, each in a separate process, because the library keeps the NVTX library that it finds at the
+// first range.
 TEST(NvtxDeathTest, WithoutAToolNothingIsLoaded) {
   EXPECT_EXIT(
       {

@@ -1,4 +1,4 @@
-// Which threads wait for which when many threads request compiled kernels.
+// Tests which threads wait for each other when many threads request compiled kernels.
 #include "cuda/jit/once_map.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(OnceMap, AThreadNeverWaitsForAnotherKey) {
       return std::make_shared<const int>(1);
     });
   });
-  started.wait();  // "slow" is in progress until the test releases it
+  started.wait();  // from now on, "slow" is being computed until the test releases it
   EXPECT_EQ(*map.get("other", [] { return std::make_shared<const int>(2); }), 2);
   EXPECT_EQ(*map.get("other", [] { return std::make_shared<const int>(3); }), 2);
   release.count_down();
@@ -61,7 +61,8 @@ TEST(OnceMap, AFailureReachesWhoWaitsAndIsNotKept) {
   started.wait();
   std::thread second([&] {
     try {
-      (void)map.get("k", [] { return std::make_shared<const int>(5); });  // waits, or starts after the failure
+      // Either waits for the computation that fails, or starts a new one after it.
+      (void)map.get("k", [] { return std::make_shared<const int>(5); });
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
       EXPECT_STREQ(error.what(), "no");

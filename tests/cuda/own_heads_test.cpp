@@ -1,4 +1,4 @@
-// Tests when blocks of the backward pass own their heads, on a made-up Hopper GPU.
+// Tests when each block of the backward pass computes complete heads. Uses the description of a Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Users' functions, printed as C++ for kernels and compiled by the kernels' compiler.
+// Prints score functions of users as C++ for kernels and compiles them with NVRTC.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using expr::Type;
 
 class PrintedScores : public NvrtcTest {};
 
-/// Compiles for devices with float and without warnings: operations of every kind, and derivatives.
+/// Compiles operations of every kind and their derivatives for GPUs in float32. Expects no warnings.
 TEST_F(PrintedScores, CompileForDevices) {
   const std::vector<expr::Capture> captures = {{"table", Type::kFloat, {4, 16}}, {"doc", Type::kInt, {32}}};
   std::string structs, calls;

@@ -1,5 +1,5 @@
-// The baseline's kernels compile without spills for every architecture, and unsupported calls are refused.
-// python/tests/test_cuda.py tests their results on a GPU.
+// Tests the baseline's kernels. They must compile without spills for every architecture, and unsupported calls must be
+// refused. python/tests/test_cuda.py tests their results on a GPU.
 #include "baseline/scaled_softmax.hpp"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ class ScaledSoftmax : public NvrtcTest {};
 
 TEST_F(ScaledSoftmax, CompilesWithoutSpills) {
   cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
-  alignas(16) static constexpr char somewhere[16] = {};  // only its address is checked
+  alignas(16) static constexpr char somewhere[16] = {};  // only the address of this memory is checked
   for (const char* target : {"sm_75", "sm_80", "sm_90a", "sm_120"}) {
     for (const std::int64_t seqlen_k : {8, 2048, 4096, 16384}) {
       for (const bool backward : {false, true}) {

@@ -1,6 +1,6 @@
-// The kernels of append and merge compile without spills for every architecture, and those of decode for each
-// architecture that supports them. tests/gpu/append_test.cpp, decode_test.cpp and merge_test.cpp test their results on
-// a GPU.
+// Tests that the kernels of append and merge compile without spills for every architecture, and the kernels of decode
+// for each architecture that supports them. tests/gpu/append_test.cpp, decode_test.cpp and merge_test.cpp test their
+// results on a GPU.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -47,8 +47,8 @@ TEST_F(ServingKernels, OfDecodeCompile) {
   EXPECT_EQ(jit.compile(specs.front())->resources.spill_store_bytes, 0);
 }
 
-/// Compiles half of the kernels, including each head_dim and each way of loading. ATTEND_TEST_ALL_KERNELS=1 compiles
-/// all.
+/// Compiles half of the kernels. These include each head_dim and each method of loading. ATTEND_TEST_ALL_KERNELS=1
+/// compiles all kernels.
 TEST_F(ServingKernels, OfLongRowsCompileWithoutSpills) {
   cuda::Jit jit({.cache_root = ATTEND_TEST_KERNEL_CACHE, .kernel_dir = {}, .log_compiles = false, .print = {}});
   EXPECT_TRUE(cuda::long_rows_specs(cuda::find_arch("sm_80")).empty());

@@ -1,4 +1,4 @@
-// The tiles that the two tensor-core families for Ampere and later GPUs choose, tested without a GPU.
+// Tests the tiles that sm80_forward and sm80_backward choose. Needs no GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,7 +92,7 @@ TEST(Sm80Forward, SumsThatTensorCoresWouldCutArePutAside) {
             "q: head_dim 512, compute 'sm80_forward' allows 1 to 256 where keys are very many");
 }
 
-/// Returns the Config constant from the first kernel of the chosen variant that has it.
+/// Returns a Config constant of the chosen variant, from the first of its kernels that has this constant.
 std::optional<std::int64_t> constant_of(const cuda::Family& family, const core::Problem& p, const cuda::DeviceInfo& d,
                                         const char* name) {
   for (const cuda::KernelSpec& spec : family.kernels(family.choose(p, d).variant, d.arch())) {

@@ -1,5 +1,5 @@
-// Tests when sm90_forward splits the keys of a row, and which tile it chooses for grids that would fill the GPU badly,
-// on a made-up Hopper GPU.
+// Tests when sm90_forward splits the keys of a row among blocks, and which tile it chooses for grids that would leave
+// many multiprocessors idle. Uses the description of a Hopper GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The program on a machine with a GPU that it cannot use: the CPU computes, and one line explains why.
+// Tests the program on a machine with a GPU that it cannot use. The CPU must compute the result, and one line must
+// explain why.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +18,8 @@ using testing::Not;
 
 class UnusableGpu : public testing::Test {
  protected:
-  /// Runs the program with a GPU of this compute capability and an NVRTC that compiles for `nvrtc_arch`. Both are 10 *
-  /// major + minor; 0 means absent.
+  /// Runs the program with a GPU of compute capability `capability` and an NVRTC that compiles only for `nvrtc_arch`.
+  /// Both are 10 * major + minor. The number 0 means that the GPU or NVRTC is missing.
   [[nodiscard]] static ProgramResult attend(const std::vector<std::string>& arguments, int capability, int nvrtc_arch) {
     return run_attend(arguments, [capability, nvrtc_arch] {
       ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_LIBCUDA, 1);
@@ -28,7 +29,7 @@ class UnusableGpu : public testing::Test {
     });
   }
 
-  /// Runs `run --compute auto`, as `make run` does.
+  /// Runs the command `attend run --compute auto`, as `make run` does.
   [[nodiscard]] ProgramResult run(int capability, int nvrtc_arch) const {
     const auto made = run_attend({"generate", "--batch_size", "1", "--num_heads", "2", "--seq_len", "32", "--head_dim",
                                   "16", "--output_dir", folder_.path().string()});
@@ -80,8 +81,8 @@ TEST_F(UnusableGpu, IsShownAsUnsupportedByInfo) {
   EXPECT_THAT(gpu["lack"].get<std::string>(), HasSubstr("6.1"));
 }
 
-// Checks the claims of docs/operations.md for the RTX 4090 (8.9), the B200 (10.0) and the RTX 5090 (12.0), and for
-// older and newer GPUs.
+// Checks the statements of docs/operations.md about the RTX 4090 (8.9), the B200 (10.0) and the RTX 5090 (12.0), and
+// about older and newer GPUs.
 TEST_F(UnusableGpu, ComputedByWhatItsGenerationHas) {
   const auto chosen = [](int capability, const std::string& problem, const std::string& dtype, bool softcap) {
     std::vector<std::string> line = {"info", "--explain", problem, "--dtype", dtype};
@@ -91,7 +92,7 @@ TEST_F(UnusableGpu, ComputedByWhatItsGenerationHas) {
     for (std::size_t at = text.find("\n* "); at != std::string::npos; at = text.find("\n* ", at + 1)) {
       names += (names.empty() ? "" : " ") + text.substr(at + 3, text.find(' ', at + 3) - at - 3);
     }
-    return names;  // forward backward
+    return names;  // the names of the forward family and of the backward family
   };
   for (const int capability : {80, 89, 100, 120}) {
     EXPECT_EQ(chosen(capability, "2,16,8192,128", "bf16", false), "mma_qreg_async sm80_backward") << capability;

@@ -1,4 +1,4 @@
-// Tests the translation of asm statements to calls.
+// Tests how the emulator translates asm statements to function calls.
 #include <gtest/gtest.h>
 
 #include <string>

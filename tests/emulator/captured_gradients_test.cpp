@@ -1,4 +1,4 @@
-// Gradients of tensors that score functions read, computed by GPU kernels on the CPU.
+// Runs GPU kernels on the CPU to test the gradients of tensors that score functions read.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,8 @@ cuda::DeviceInfo hopper() {
           .max_smem_per_block = arch.max_smem_per_block};
 }
 
-/// Returns the gradients that a family's kernels compute: one kernel prepares, the other adds up.
+/// Returns the captures' gradients from the family's kernels. One kernel prepares the inputs, and the other sums the
+/// gradients.
 std::map<std::string, std::vector<double>> emulated(const char* name, const ScoreCase& c, const Inputs& in) {
   const Outputs out = make_outputs(in);
   const ScoreFunction function = function_of(c);
@@ -106,7 +107,7 @@ std::vector<AttentionCase> cases() {
   return all;
 }
 
-/// @param budget allowed error relative to the largest magnitude
+/// Compares the gradients with the reference. @param budget allowed error relative to the largest magnitude
 void expect_reference(const char* family, const ScoreCase& c, double budget) {
   SCOPED_TRACE(family + (" " + describe(c.attention)));
   const Inputs in = make_inputs(c.attention);
@@ -129,7 +130,8 @@ TEST_P(EmulatedCaptures, AreTheReference) {
   if (!why_no_emulation().empty()) GTEST_SKIP() << why_no_emulation();
   const Function f = functions()[GetParam()];
   SCOPED_TRACE(f.text);
-  const bool has_steps = std::string(f.text).find("int(") != std::string::npos;  // it rounds positions, so it has steps
+  // The function converts to int, so it is not continuous.
+  const bool has_steps = std::string(f.text).find("int(") != std::string::npos;
   for (AttentionCase a : cases()) {
     if (a.softcap > 0 && has_steps) continue;
     expect_reference("simt", {a, f.text, f.captures}, 4e-5);

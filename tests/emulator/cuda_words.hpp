@@ -1,5 +1,5 @@
-// The CUDA C++ names that kernels use, for a host compiler. Each behaves as a thread of a block would see it. Included
-// before a kernel's text, in place of NVRTC's built-in declarations.
+// Defines the CUDA C++ names that kernels use, for a host compiler. Each name behaves as it does for a thread of a
+// block. This file is included before a kernel's text, in place of NVRTC's built-in declarations.
 #pragma once
 
 #include <bit>
@@ -39,7 +39,7 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
-/// Dynamic shared memory: one array for all kernels, which declare it in their namespace.
+/// Dynamic shared memory. All kernels share one array, and each declares it in its namespace.
 namespace attend {
 constexpr std::size_t kEmulatedSmem = 232448;
 alignas(1024) inline char smem[kEmulatedSmem];
@@ -69,15 +69,15 @@ inline float2 make_float2(float x, float y) {
 inline void __syncthreads() {
   emulated::block_barrier(emulated::Block::kNamedBarriers - 1, emulated::block->num_threads());
 }
-/// Returns whether the argument is true for all threads of the block.
+/// Returns whether `own` is true in every thread of the block.
 inline bool __syncthreads_and(bool own) {
-  static bool all = true;  // shared by all kernels, because blocks run one after another
+  static bool all = true;  // one variable for all blocks, because blocks run one after another
   all = all && own;
-  __syncthreads();  // waits until all threads have voted; `all` is then final
+  __syncthreads();  // waits until every thread has updated `all`, so that `all` is final
   const bool result = all;
-  __syncthreads();  // waits until all threads have read the result; `all` may then be reset
+  __syncthreads();  // waits until every thread has copied the result, so that `all` may be reset
   all = true;
-  __syncthreads();  // waits until `all` is true again; a new vote may then begin
+  __syncthreads();  // waits until `all` is true again, so that the next vote may begin
   return result;
 }
 inline bool __syncthreads_or(bool own) {
@@ -87,7 +87,7 @@ inline void __syncwarp(unsigned = 0xffffffffu) {
   emulated::warp_barrier();
 }
 
-/// Returns nanoseconds, each of which counts as one cycle.
+/// Returns the time in nanoseconds. The emulator counts one nanosecond as one clock cycle.
 inline long long clock64() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();

@@ -1,4 +1,5 @@
-// The decode kernels without a GPU: against float64, and with the same bits for any grid, batch and order of threads.
+// Tests the decode kernels without a GPU. Compares them with float64. Expects the same bits for any grid, batch and
+// order of threads.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +38,7 @@ DecodeValues values(const DecodeValues::Columns& columns) {
   };
 }
 
-/// Values that need three kernels, or five if rows cannot be copied in chunks.
+/// Returns values for cases that need only three kernels, or five if rows cannot be copied in 16-byte chunks.
 DecodeValues few_values(const DecodeValues::Columns& columns) {
   using enum DecodeValues::Rows::Kind;
   DecodeValues few = values(columns);
@@ -51,8 +52,8 @@ std::int64_t longest(const DecodeCase& c) {
   return *std::max_element(c.facts.lengths.begin(), c.facts.lengths.end());
 }
 
-/// Builds at least `least` cases. If there are more than `most`, checks about `most` of them, from the longest to the
-/// shortest.
+/// Builds at least `least` cases and sorts them by length. If there are more than `most` cases, checks about `most` of
+/// them, evenly spaced from the longest to the shortest.
 void check(const DecodeValues& of, int least, int most) {
   DecodeErrors errors;
   std::vector<DecodeCase> cases = decode_cases(of, least);
@@ -69,7 +70,7 @@ void check(const DecodeValues& of, int least, int most) {
   fmt::print("{}{} kernels\n", errors.text(), emulated_kernels());
 }
 
-/// Skips if no compiler can compile the kernels.
+/// Skips the test if the machine has no suitable compiler.
 class EmulatedTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -107,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LongEmulatedDecode,
 
 class EmulatedGrid : public EmulatedTest {
  protected:
-  /// Expects the same bits on GPUs with these numbers of multiprocessors as on a GPU with one.
+  /// Expects the same bits on GPUs with the given numbers of multiprocessors as on a GPU with one multiprocessor.
   static void check_grids(const CacheFacts& facts, std::initializer_list<int> multiprocessors) {
     CacheCase problem(facts, 7);
     const CacheCase::Result first = problem.run(emulated_decode({.multiprocessors = 1}));
@@ -126,21 +127,23 @@ class EmulatedGrid : public EmulatedTest {
   }
 };
 
-/// The same call on GPUs of many sizes, with many orders of threads.
+/// Runs the same call on GPUs of many sizes, with many orders of threads.
 TEST_F(EmulatedGrid, BitsAreThoseOfAnyGridAndOrder) {
   CacheFacts facts = long_facts(DType::kBF16);
   facts.lengths = {2500, 1, 70, 300};
   check_grids(facts, {2, 7, 26});
 }
 
-/// Keys of a causal tile end before those of the last tile, so the last nodes of a part may have no keys.
+/// In a causal tile, early rows see fewer keys than late rows. The last tree nodes of a range of keys may therefore
+/// have no keys.
 TEST_F(EmulatedGrid, BitsOfTilesThatEndEarly) {
   check_grids(
       {.dtype = DType::kBF16, .num_heads_k = 1, .group = 8, .packed = true, .rows = {1, 16}, .lengths = {1, 257}},
       {3, 7, 26});
 }
 
-/// Short sequences have the same bits as in a call without long ones. Nothing is written for the long ones.
+/// Short sequences must have the same bits as in a call without long sequences. The kernel must not write the rows of
+/// long sequences.
 TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   CacheFacts facts = invariance_facts(DType::kBF16);
   facts.head_dim = facts.head_dim_v = 64;
@@ -168,7 +171,7 @@ TEST_F(EmulatedGrid, LongSequencesAreLeftToAnotherKernel) {
   }
 }
 
-/// Blocks begin before the arrays have their final values. The bits must not depend on the earlier values.
+/// Blocks start before the index arrays have their final values. The results must not depend on the earlier values.
 class EmulatedLateArrays : public EmulatedTest {
  protected:
   static void check(const CacheFacts& facts, unsigned seed) {
@@ -206,7 +209,7 @@ TEST_F(EmulatedLateArrays, OfManyKinds) {
   }
 }
 
-/// The schedule from the earlier lengths ends behind the last sequence.
+/// The blocks make their schedule from the earlier lengths. That schedule ends after the last sequence.
 TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
   for (unsigned n = 0; n < 20; ++n) {
     CacheFacts facts = invariance_facts(DType::kBF16);
@@ -222,14 +225,15 @@ TEST_F(EmulatedLateArrays, SequencesThatBecomeEmpty) {
   }
 }
 
-/// Parts of a long work item leave only a few tree nodes, wherever they begin.
+/// Sums are combined in a tree over chunks of keys. A part of a long work item must leave only a few tree nodes,
+/// wherever the part begins.
 TEST_F(EmulatedGrid, NodesOfALongSequence) {
   CacheFacts facts = {.dtype = DType::kBF16, .num_heads_k = 1, .group = 1, .rows = {1}, .lengths = {8168 * 64}};
   facts.head_dim = facts.head_dim_v = 16;
   check_grids(facts, {2});
 }
 
-/// More sequences than a warp reads at once, and not a multiple of that number.
+/// There are more sequences than a warp reads at once, and their number is not a multiple of the warp size.
 TEST_F(EmulatedGrid, BitsOfManySequences) {
   constexpr int kSequences = 70;
   std::vector<std::int64_t> lengths;

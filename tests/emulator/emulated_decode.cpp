@@ -35,7 +35,7 @@ const EmulatedKernel& kernel_of(const cuda::KernelSpec& spec) {
   return *found;
 }
 
-/// Same layout as emulated::TensorMap of ptx.hpp, which the emulated copy engine reads.
+/// Has the layout of emulated::TensorMap in ptx.hpp, which the emulated copy engine reads.
 struct EmulatedMap {
   const void* data;
   std::int64_t stride[3];
@@ -59,7 +59,8 @@ TensorMapArg map_of(const Tensor& t, std::int64_t rows) {
 }
 
 DecodeArgs args_of(const core::DecodeProblem& p, cuda::DecodeVariant variant) {
-  const bool has_boxes = std::exchange(variant.has_boxes, 0) != 0;  // the emulator cannot read the driver's tensor maps
+  // The emulator cannot read the driver's tensor maps, so it makes its own below.
+  const bool has_boxes = std::exchange(variant.has_boxes, 0) != 0;
   DecodeArgs args = cuda::decode_args(p, variant, {});
   if (!has_boxes) return args;
   const std::int64_t rows = cuda::decode_box_rows(p);
@@ -69,7 +70,7 @@ DecodeArgs args_of(const core::DecodeProblem& p, cuda::DecodeVariant variant) {
   return args;
 }
 
-/// An int array that ends where accessible memory ends. A read behind it ends the program.
+/// An int array that ends at the last accessible address. A read after its end ends the program.
 class GuardedInts {
  public:
   explicit GuardedInts(std::size_t count) {
@@ -94,7 +95,7 @@ class GuardedInts {
   int* first_ = nullptr;
 };
 
-/// Copies of a call's arrays that get their final values while a kernel runs.
+/// Copies of a call's index arrays. They get their final values while a kernel runs.
 class LateInputs {
  public:
   void replace(const int*& array, std::int64_t count, unsigned seed) {

@@ -1,4 +1,4 @@
-// attend::decode with GPU kernels, run on the CPU.
+// Runs attend::decode with GPU kernels on the CPU.
 #pragma once
 
 #include "attend/serving.hpp"
@@ -6,23 +6,27 @@
 
 namespace attend::test {
 
-/// The properties of a GPU that a decode kernel depends on.
+/// The properties of a GPU that affect the choice or the results of a decode kernel.
 struct EmulatedGpu {
   int max_smem = 232448;
   int multiprocessors = 3;
-  unsigned seed = 1;             ///< seed for the order in which threads run
-  bool looks_large = true;       ///< the kernel is chosen as if there were few work items per multiprocessor
-  bool many_units = false;       ///< work items have 64-bit indices, however few there are
-  bool has_copy_engine = false;  ///< it loads boxes of keys
-  bool has_wgmma = false;        ///< needs the copy engine; used for tiles of 64 rows, which all calls of the test have
-  bool late_arrays = false;      ///< lengths, offsets and tables change when a block waits for the previous kernel
-  bool leaves_long_rows = false;  ///< leaves sequences of more than 64 rows to another kernel, which does not run here
+  unsigned seed = 1;              ///< seed that selects the order in which threads run
+  bool looks_large = true;        ///< selects the kernel as if there were few work items per multiprocessor
+  bool many_units = false;        ///< uses 64-bit indices for work items, even if there are few
+  bool has_copy_engine = false;   ///< the GPU can load boxes (rectangles of keys that one TMA copy loads)
+  bool has_wgmma = false;         ///< needs has_copy_engine; used for tiles of 64 rows, so all calls of the test must
+                                  ///< have such tiles
+  bool late_arrays = false;       ///< lengths, offsets and tables get their final values when a block waits for the
+                                  ///< previous kernel
+  bool leaves_long_rows = false;  ///< does not compute sequences with more than 64 rows; the kernel for them does not
+                                  ///< run here
 };
 
-/// Returns a decode that compiles each kernel on first use and keeps it.
+/// Returns a function that runs decode() on the emulated GPU. Each kernel is compiled when it is first used, and then
+/// kept.
 [[nodiscard]] Decode emulated_decode(const EmulatedGpu& gpu = {});
 
-/// Returns the number of compiled kernels.
+/// Returns the number of kernels that were compiled so far.
 [[nodiscard]] int emulated_kernels();
 
 }  // namespace attend::test

@@ -1,6 +1,7 @@
-// A libcuda and an NVRTC of a GPU in software, which run every kernel of the library on the host. The GPU tests run
-// with it, one kernel after another. Blocks may wait for each other (grid.hpp). NVRTC's output is the program for the
-// host's compiler (program_text.hpp). The machine code is the number of the library that was compiled from it.
+// A fake libcuda and a fake NVRTC for a software GPU that runs every kernel of the library on the host. The GPU tests
+// can run on it. Kernels run one after another. Blocks of a kernel may wait for each other (grid.hpp). The fake NVRTC
+// returns the program text for the host's compiler (program_text.hpp). The "machine code" is the index of the library
+// that was compiled from this text.
 //
 // ATTEND_LIBCUDA_PATH=libemulated_gpu.so ATTEND_NVRTC_PATH=libemulated_gpu.so attend_gpu_tests --gtest_filter=...
 //
@@ -38,7 +39,7 @@ int number_of(const char* variable, int otherwise) {
   return value != nullptr ? std::atoi(value) : otherwise;
 }
 
-/// Returns the code that runs the blocks of the program's kernel.
+/// Returns C++ code that runs all blocks of the program's kernel.
 std::string launcher(const std::string& entry, const std::string& args) {
   return fmt::format(
       "static const attend::{0}* args_of_launch;\n"
@@ -54,7 +55,7 @@ struct Program {
   std::string text;
   std::vector<std::pair<std::string, std::string>> headers;
   std::string log;
-  int number = -1;  // index in kernels()
+  int number = -1;  // index in kernels(); -1 if compilation failed
 };
 
 std::mutex& mutex() {
@@ -72,7 +73,7 @@ std::vector<Kernel>& kernels() {
   return all;
 }
 
-/// Kernels that the process has already compiled, by their texts.
+/// Maps the texts of the kernels that the process has compiled to their indices.
 std::map<std::string, int>& known() {
   static std::map<std::string, int> all;
   return all;
@@ -88,7 +89,7 @@ int compile(const Program& program) {
                          std::regex(R"((attend_\w+)\(const __grid_constant__ attend::(\w+) args\))"))) {
     throw std::runtime_error("no kernel in the text");
   }
-  // All threads share one copy, as on a GPU, because shared memory may hold addresses in it.
+  // All threads share one copy of the arguments, as on a GPU, because shared memory may hold addresses of arguments.
   const std::string text = std::regex_replace(program.text, std::regex(R"(const __grid_constant__ attend::(\w+) args)"),
                                               "const attend::$1& args");
   const attend::test::TemporaryFolder folder;
@@ -100,7 +101,7 @@ int compile(const Program& program) {
   return known()[all] = static_cast<int>(kernels().size()) - 1;
 }
 
-/// Same layout as emulated::TensorMap of ptx.hpp, which the emulated copy engine reads.
+/// Has the layout of emulated::TensorMap in ptx.hpp, which the emulated copy engine reads.
 struct EmulatedMap {
   const void* data;
   std::int64_t stride[3];
@@ -160,7 +161,7 @@ DriverResult cuTensorMapEncodeTiled(TensorMap* to, TensorMapType type, std::uint
                                     const std::uint32_t*, int, TensorMapSwizzle, TensorMapPromotion, int) {
   const int bytes = type == TensorMapType::kFloat32 ? 4 : type == TensorMapType::kUint8 ? 1 : 2;
   const bool has_panels =
-      rank == 5;  // dimensions (64, rows, panels, heads, batch) instead of (columns, rows, heads, batch)
+      rank == 5;  // five dimensions are (64, rows, panels, heads, batch); four are (columns, rows, heads, batch)
   const auto n = [](std::uint64_t x) { return static_cast<std::int64_t>(x); };
   const int heads = has_panels ? 3 : 2;
   const EmulatedMap map = {address,
@@ -176,7 +177,7 @@ DriverResult cuTensorMapEncodeTiled(TensorMap* to, TensorMapType type, std::uint
 }
 DriverResult cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
   *pointer = reinterpret_cast<DevicePointer>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
-  std::memset(memory<void>(*pointer), 0xFF, bytes);  // NaN
+  std::memset(memory<void>(*pointer), 0xFF, bytes);  // fills the memory with NaN
   return 0;
 }
 DriverResult cuMemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned) {

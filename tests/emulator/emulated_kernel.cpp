@@ -17,7 +17,7 @@ void* load(const TemporaryFolder& folder, const std::string& text) {
   return compiled(folder, text, {ATTEND_EMULATOR_DIR});
 }
 
-/// Tests for a compiler with C++20, float16 and fibers.
+/// Program that checks whether the compiler supports C++20, float16 and fibers.
 constexpr const char* kSmallestProgram =
     "#include <bit>\n#include <ucontext.h>\n"
     "void call() {}\n"
@@ -25,7 +25,7 @@ constexpr const char* kSmallestProgram =
     "  makecontext(context, &call, 0);\n"
     "  return static_cast<float>(std::bit_cast<_Float16>(bits)) > 1;\n}\n";
 
-/// Returns the code that runs the blocks of a kernel.
+/// Returns C++ code that runs the blocks of a kernel.
 std::string launcher(const cuda::KernelSpec& spec, const std::string& entry) {
   return fmt::format(
       "static const attend::{0}* args_of_launch;\n"

@@ -1,6 +1,6 @@
-// Runs the library's kernels on the CPU, for tests on machines without a GPU. A kernel's asm statements are rewritten
-// as calls (ptx.hpp). The host's compiler compiles the text, and one block runs after the other (threads.hpp). Bits
-// differ from a GPU's if the GPU's arithmetic is approximate.
+// Runs the library's kernels on the CPU, for tests on machines without a GPU. The emulator replaces a kernel's asm
+// statements by function calls (ptx.hpp). The host's compiler compiles the resulting text, and the blocks run one after
+// another (threads.hpp). Results differ from those of a GPU if the GPU's arithmetic is approximate.
 #pragma once
 
 #include <string>
@@ -11,18 +11,20 @@
 
 namespace attend::test {
 
-/// Returns why no kernel can run here (no suitable compiler), for GTEST_SKIP(). Empty if kernels can run.
+/// Returns the reason why no kernel can run here, for GTEST_SKIP(). Returns an empty string if the machine has a
+/// suitable compiler.
 [[nodiscard]] const std::string& why_no_emulation();
 
-/// A compiled kernel. It stays loaded. Its source is deleted unless ATTEND_TEST_KEEP_COMPILED is set.
+/// A compiled kernel. It stays loaded until the process ends. Its source is deleted unless ATTEND_TEST_KEEP_COMPILED is
+/// set.
 class EmulatedKernel {
  public:
-  /// @throws std::runtime_error with the compiler's messages if compilation fails.
+  /// Compiles the kernel. @throws std::runtime_error with the compiler's messages if compilation fails.
   explicit EmulatedKernel(const cuda::KernelSpec& spec);
 
-  /// Runs the blocks [0, blocks) in order. Shared memory is filled with NaN before each.
+  /// Runs the blocks [0, blocks) in order. Shared memory is filled with NaN before each block.
   /// @param seed  selects the order in which threads run
-  /// @throws std::runtime_error if a block wrote beyond the shared memory of the spec
+  /// @throws std::runtime_error if a block writes beyond the shared memory of the spec
   void launch(const void* args, unsigned blocks, unsigned seed,
               const std::vector<emulated::LateArray>& late = {}) const;
 

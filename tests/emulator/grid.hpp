@@ -1,5 +1,5 @@
-// The blocks of a launch run one after another. If all threads of a block wait, its shared memory is saved and other
-// blocks run.
+// Runs the blocks of a launch one after another. If all threads of a block wait, the block's shared memory is saved and
+// other blocks run.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace emulated {
 
-/// Returns false if a block wrote beyond its requested shared memory.
+/// Runs all blocks. Returns false if a block wrote beyond its requested shared memory.
 inline bool run_grid(void (*entry)(), unsigned blocks, unsigned threads, unsigned smem_bytes, unsigned seed) {
   struct Waiting {
     std::unique_ptr<Block> block;
@@ -33,7 +33,7 @@ inline bool run_grid(void (*entry)(), unsigned blocks, unsigned threads, unsigne
     if (!is_done) waiting.push_back({std::move(one), {attend::smem, attend::smem + smem_bytes}});
   }
   while (!waiting.empty()) {
-    bool has_happened = false;  // progress in any block
+    bool has_happened = false;  // whether any block made progress in this pass
     std::vector<Waiting> still;
     for (Waiting& w : waiting) {
       std::memcpy(attend::smem, w.smem.data(), smem_bytes);

@@ -1,11 +1,12 @@
-// Arrays that the kernel before an emulated one writes while the emulated one runs.
+// Arrays that the previous kernel in a stream still writes while the emulated kernel runs.
 #pragma once
 
 #include <cstddef>
 
 namespace emulated {
 
-/// Blocks find `early` at `at` until one of their threads waits for the previous kernel, and `late` afterwards.
+/// The memory at `at` holds `early` until a thread of the block waits for the previous kernel. From then on it holds
+/// `late`.
 struct LateArray {
   void* at;
   const void* early;

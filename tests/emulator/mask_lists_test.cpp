@@ -1,4 +1,5 @@
-// Compares the lists that sm90's kernels make of a boolean mask with those that the host makes of the same block mask.
+// Compares two sets of tile lists: those that sm90's kernels build from a boolean mask, and those that the host builds
+// from the same block mask.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -21,7 +22,8 @@ using Index = std::int64_t;
 
 constexpr Index kHeads = 4, kBatch = 2;
 
-/// Contents of a list: each entry's number, the words of each of its patterns, and, for lists by keys, its turn.
+/// One entry of a list: the tile's number, the words of each pattern, and the turn. Only lists by keys have turns,
+/// which order the sums of dq.
 using Entry = std::tuple<int, std::vector<std::vector<uint32>>, int>;
 using Lists = std::vector<std::vector<Entry>>;
 
@@ -60,7 +62,7 @@ Lists by_kernels(const BlockMaskArgs& args, std::size_t num_lists, bool by_keys)
   return all;
 }
 
-/// Compiles each kernel once.
+/// Returns the compiled kernel. Each kernel is compiled once.
 const EmulatedKernel& kernel_of(const cuda::KernelSpec& spec) {
   static std::map<std::string, EmulatedKernel> all;
   return all.try_emplace(cuda::identity(spec), spec).first->second;
@@ -73,7 +75,8 @@ struct Recipe {
   CaseLayout layout = CaseLayout::kBHSD;
 };
 
-/// Makes a forward call whose boolean mask equals the mask text, with a window that hides nothing more.
+/// Makes a forward call whose boolean mask equals the mask text. Its window does not hide any further key. Compares the
+/// kernels' lists with the host's.
 void expect_the_hosts(const Recipe& recipe, int rows, int keys, int heads_k) {
   AttentionCase c = {.dtype = DType::kBF16,
                      .batch = kBatch,
@@ -127,7 +130,8 @@ TEST(EmulatedMaskLists, AreThoseOfTheHost) {
       {"(q * 7 + k * 3 + b) % 5 < 2 && q // 64 != 1", 300, 1217, false, CaseLayout::kPadded},
       {"false", 65, 64},
       {"q // 128 == k // 128 || b == 1", 512, 512},
-      {"(q // 64 + k // 64 + h) % 3 == 0", 192, 2560},  // more elements than a warp has lanes, or more blocks
+      // More list elements than a warp has lanes, or more than a block handles.
+      {"(q // 64 + k // 64 + h) % 3 == 0", 192, 2560},
   };
   for (const Recipe& recipe : recipes) {
     SCOPED_TRACE(recipe.text);

@@ -14,14 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The parts of an asm statement: its text, its results and operands, and the position of its end.
+/// An asm statement: its text, the expressions of its results and operands, and the position of its end.
 struct Statement {
   std::string text;
   std::vector<std::string> values;
-  std::size_t end = 0;  ///< position behind the closing parenthesis
+  std::size_t end = 0;  ///< position after the closing parenthesis
 };
 
-/// Returns the text in the parentheses that begin at `at`, and moves `at` behind them.
+/// Returns the text inside the parentheses that begin at `at`, and moves `at` past the closing one.
 std::string in_parentheses(const std::string& source, std::size_t& at) {
   const std::size_t begin = ++at;
   for (int depth = 1; depth > 0; ++at) {
@@ -55,7 +55,7 @@ Statement parse(const std::string& source, std::size_t at) {
     } else if (source[at] == '(') {
       const std::string value = in_parentheses(source, at);
       if (section == 1 || section == 2) statement.values.push_back(value);
-    } else if (source[at] == '#') {  // a preprocessor line
+    } else if (source[at] == '#') {  // skips preprocessor lines
       while (source.at(at) != '\n') ++at;
     } else {
       if (source[at] == ':') ++section;
@@ -66,8 +66,8 @@ Statement parse(const std::string& source, std::size_t at) {
   return statement;
 }
 
-/// Returns a name for the first instruction that is neither a declaration nor a move. Dots and colons become
-/// underscores.
+/// Returns the function name for an asm statement. It comes from the first instruction that is neither a declaration
+/// nor a move. Dots and colons become underscores.
 std::string function_of(const std::string& text) {
   std::string first;
   std::istringstream lines(text);
@@ -111,8 +111,8 @@ std::string without_asm(const std::string& text, const std::string& known) {
 
 namespace {
 
-/// Makes dynamic shared memory of any name an alias of `smem`. Static shared variables become one variable for all
-/// threads.
+/// Replaces declarations of shared memory. Dynamic shared memory of any name becomes an alias of `smem`. A static
+/// shared variable becomes one variable for all threads.
 std::string with_shared_memory(std::string text) {
   constexpr std::string_view kWord = "__shared__", kExtern = "extern ", kOfBytes = "unsigned char ";
   for (std::size_t at = 0; (at = text.find(kWord, at)) != std::string::npos; ++at) {
@@ -138,7 +138,8 @@ void write_headers(const TemporaryFolder& folder, const std::vector<std::pair<st
   for (const auto& [name, text] : headers) {
     write_text(folder.path() / name, with_shared_memory(without_asm(text, known)));
   }
-  // Macros generate their instructions, so the rewriter would not find calls there.
+  // The original headers generate instructions in macros, where the rewriter cannot find them. Replacement headers are
+  // written instead.
   write_text(folder.path() / "isa/wgmma.cuh", read_text(emulator / "wgmma.hpp"));
   write_text(folder.path() / "isa/wgmma_widths.cuh", "#pragma once\n#include \"wgmma.cuh\"\n");
   write_text(folder.path() / "isa/wgmma_fresh.cuh", read_text(emulator / "wgmma_fresh.hpp"));

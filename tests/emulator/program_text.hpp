@@ -1,4 +1,4 @@
-// Rewrites the text of a kernel for the host's compiler.
+// Rewrites the text of a kernel so that the host's compiler accepts it.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace attend::test {
 
-/// Returns the text with calls in place of asm statements. Instructions that are not in `known` (the text of ptx.hpp)
-/// become calls that end the program.
+/// Returns the text with each asm statement replaced by a function call. `known` is the text of ptx.hpp. An instruction
+/// that it does not define becomes a call that ends the program.
 [[nodiscard]] std::string without_asm(const std::string& text, const std::string& known);
 
-/// Writes the kernels' headers, rewritten, under their names, and the emulator's replacement headers.
+/// Writes the rewritten headers of the kernels under their names, and the emulator's replacement headers.
 void write_headers(const TemporaryFolder& folder, const std::vector<std::pair<std::string, std::string>>& headers);
 
 }  // namespace attend::test

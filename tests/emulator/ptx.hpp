@@ -1,5 +1,5 @@
-// The PTX instructions of the kernels' asm statements, by name: ptx_<name>(results..., operands...). The text of a
-// kernel is rewritten to call them (emulated_kernel.cpp).
+// Emulates the PTX instructions in the kernels' asm statements. Each instruction is a function ptx_<name>(results...,
+// operands...). The text of a kernel is rewritten to call these functions (emulated_kernel.cpp).
 #pragma once
 
 #include "cuda_words.hpp"
@@ -55,7 +55,7 @@ inline float from_e4m3(unsigned byte) {
   return byte & 0x80 ? -x : x;
 }
 
-/// Multiplies 16 x 16 by 16 x 8. Each lane gets four elements of the product.
+/// Multiplies a 16 x 16 matrix by a 16 x 8 matrix. Each lane gets four elements of the product.
 template <float (*kToFloat)(unsigned short)>
 void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], const unsigned (&b)[2],
          const float (&c)[4]) {
@@ -65,7 +65,7 @@ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], con
   const Registers own = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   const auto* all = exchange(own);
   const int lane = block->lane();
-  // The lane needs two rows of A and two columns of B.
+  // Each lane needs two rows of A and two columns of B.
   float rows[2][16], columns[2][16];
   for (int i = 0; i < 4; ++i) {
     const auto of_row = words_of<Registers>(all, lane / 4 * 4 + i);
@@ -94,13 +94,14 @@ void mma(float& d0, float& d1, float& d2, float& d3, const unsigned (&a)[4], con
   std::abort();
 }
 
-// A map of a tensor (columns, rows, heads, batch). Boxes have 128 bytes of columns and several rows.
+// Describes a tensor (columns, rows, heads, batch). A box is the rectangle that one copy loads. It has several rows,
+// each with 128 bytes of columns.
 struct TensorMap {
   const char* data;
-  std::int64_t stride[3];  // in bytes: rows, heads, batch
+  std::int64_t stride[3];  // strides in bytes of rows, heads and batch entries
   std::int64_t size[3];
   std::int64_t element_bytes, row_bytes, box_rows;
-  std::int64_t panels;  // panels of 64 columns that a five-dimensional copy loads
+  std::int64_t panels;  // number of panels, each of 64 columns, that a five-dimensional copy loads
 };
 
 inline int box_bytes(const void* map) {
@@ -110,7 +111,7 @@ inline int panels_of(const void* map) {
   return static_cast<int>(load<TensorMap>(static_cast<const char*>(map)).panels);
 }
 
-// Copies a box back to the tensor. Elements outside the tensor are skipped.
+// Copies a box from shared memory to the tensor. Elements outside the tensor are skipped.
 inline void take_box(const void* map, int column, int row, int head, int batch, unsigned from) {
   constexpr int kChunk = 16, kRow = 128;
   const auto tensor = load<TensorMap>(static_cast<const char*>(map));
@@ -126,8 +127,8 @@ inline void take_box(const void* map, int column, int row, int head, int batch, 
   }
 }
 
-// Copies a box from the tensor. Rows and columns outside the tensor become zeros. Chunks of 16 bytes are placed by the
-// 128-byte swizzle.
+// Copies a box from the tensor to shared memory. Elements outside the tensor become zeros. Chunks of 16 bytes are
+// stored in the order of the 128-byte swizzle.
 inline void bring_box(unsigned to, const void* map, int column, int row, int head, int batch) {
   constexpr int kChunk = 16, kRow = 128;
   const auto tensor = load<TensorMap>(static_cast<const char*>(map));
@@ -186,7 +187,7 @@ inline void ptx_ex2_approx_ftz_f32(float& to, float x) {
 inline void ptx_lg2_approx_f32(float& to, float x) {
   to = std::log2(x);
 }
-// Reads tid.x, the only special register that kernels read this way.
+// Reads tid.x. Kernels read no other special register by this instruction.
 inline void ptx_mov_u32(unsigned& to) {
   to = threadIdx.x;
 }
@@ -266,7 +267,7 @@ inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& d0, f
   emulated::mma<emulated::from_bfloat>(d0, d1, d2, d3, {a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3});
 }
 
-// An empty statement, which hides a number from the compiler.
+// An empty asm statement, which kernels use to hide a number from the compiler.
 inline void ptx_(auto& /*number*/) {}
 
 inline void ptx_barrier_cta_sync_aligned(int number, int threads) {
@@ -316,7 +317,7 @@ inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(unsigned at) {
   block->thread().copies.push_back({emulated::PendingCopy::kArrival, emulated::at_smem(at), nullptr, 0, 0});
 }
 
-// The copy engine. Its maps are test::EmulatedMap. Boxes arrive at once.
+// The emulated copy engine. Its tensor maps have the layout of TensorMap above. Copies of boxes finish at once.
 inline std::uint64_t* barrier_at(unsigned at) {
   return reinterpret_cast<std::uint64_t*>(emulated::at_smem(at));
 }
@@ -436,7 +437,7 @@ inline void ptx_ld_acquire_gpu_global_u32(unsigned& to, const unsigned* from) {
   to = emulated::load<unsigned>(from);
 }
 
-/// Reads %globaltimer, the only 64-bit register that kernels read.
+/// Reads %globaltimer. Kernels read no other 64-bit register.
 template <class Int>
 void ptx_mov_u64(Int& nanoseconds) {
   nanoseconds = clock64();

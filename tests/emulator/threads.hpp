@@ -1,9 +1,9 @@
-// The threads of a block, as fibers of one CPU thread. Each fiber runs until it waits for another, in an order selected
-// by a seed. A warp may run far ahead of the others, and copies may land late. A kernel with a missing barrier
-// therefore gives other results for some seed. A kernel that waits forever is detected, because no thread makes
-// progress.
+// Runs the threads of a block as fibers of one CPU thread. Each fiber runs until it waits for another one. A seed
+// selects the order of the fibers. A warp may run far ahead of the others, and asynchronous copies may finish late.
+// Therefore a kernel with a missing barrier gives wrong results for some seed. A kernel that waits forever is detected
+// because no thread makes progress.
 //
-// This header includes few others, because the compilation of every kernel reads them.
+// This header includes few other headers, because every emulated kernel includes it and should compile fast.
 #pragma once
 
 #include <csetjmp>
@@ -25,24 +25,25 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-/// A copy that was started but has not landed, the end of a group of copies, or an arrival at a barrier.
+/// An entry in a thread's queue: a copy that has not finished, the end of a group of copies, or an arrival at a
+/// barrier.
 struct PendingCopy {
   enum Kind { kCopy, kGroupEnd, kArrival } kind;
   void* to;
   const void* from;
-  int bytes;      ///< bytes that are read
-  int all_bytes;  ///< bytes that are written; the rest is zeros
+  int bytes;      ///< bytes that the copy reads
+  int all_bytes;  ///< bytes that the copy writes; bytes beyond those read are zeros
 };
 
 struct Thread {
   Index index;
   std::jmp_buf place;
   ucontext_t start;
-  std::vector<PendingCopy> copies;  // in the order of their start
+  std::vector<PendingCopy> copies;  // in the order in which they were started
   bool done = false;
 };
 
-/// Words that the 32 lanes exchange in one operation. There are two buffers, because no lane is ever two operations
+/// Words that the 32 lanes exchange in one operation. Two buffers are enough, because no lane can be two operations
 /// ahead of another.
 struct Warp {
   int arrived = 0;
@@ -58,9 +59,9 @@ struct NamedBarrier {
 class Block {
  public:
   static constexpr std::size_t kStackBytes = 128 * 1024;
-  static constexpr int kNamedBarriers = 17;  // the last is for __syncthreads()
+  static constexpr int kNamedBarriers = 17;  // the last one implements __syncthreads()
 
-  /// The missing lanes of an incomplete warp count as done. Such a warp cannot use a warp barrier.
+  /// In an incomplete warp, the missing lanes count as done. An incomplete warp cannot use a warp barrier.
   Block(int threads, Index index, unsigned seed)
       : index_(index),
         random_(seed * 2654435761u + 1),
@@ -78,8 +79,8 @@ class Block {
 
   void run(void (*entry)());
 
-  /// start() and resume() are run() in parts, for blocks that wait for each other. resume() returns true when all
-  /// threads are done, and false if every thread waits, perhaps for another block.
+  /// start() and resume() are the two halves of run(), for blocks that wait for each other. resume() returns true when
+  /// all threads are done. It returns false if every thread waits, perhaps for another block.
   void start(void (*entry)());
   [[nodiscard]] bool resume();
 
@@ -90,19 +91,19 @@ class Block {
   [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()); }
   [[nodiscard]] NamedBarrier& barrier(int number) { return barriers_[number]; }
 
-  /// Records an event that other threads may wait for.
+  /// Records an event for which other threads may wait.
   void progress() {
     idle_ = 0;
     ++events_;
   }
-  /// Returns the number of events so far.
+  /// Returns the number of events recorded so far.
   [[nodiscard]] unsigned long events() const { return events_; }
 
-  /// Lets other threads run. If no event has happened for a long time, none can happen in this block, and resume()
+  /// Lets other threads run. If no event has happened for a long time, only another block can cause one, so resume()
   /// returns.
   void yield();
 
-  /// Lands the thread's copies until only `groups_left` groups are pending.
+  /// Finishes the thread's oldest copies until only `groups_left` groups are pending.
   static void land(Thread& thread, int groups_left);
 
  private:
@@ -114,14 +115,14 @@ class Block {
 
   Index index_;
   std::uint64_t random_;
-  unsigned laziness_;  // a pending copy lands with probability 1 / laziness_ per yield, or when it is waited for
+  unsigned laziness_;  // at each yield, the pending copies finish with probability 1 / laziness_
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   NamedBarrier barriers_[kNamedBarriers];
-  std::vector<int> order_;  // order of the warps
-  std::size_t at_ = 0;      // index in order_
-  int rounds_ = 0;          // rounds that the warp may continue while it makes progress
-  int turn_ = 0;            // position in the warp: lane turn_ ^ flips_ runs
+  std::vector<int> order_;  // order in which the warps run
+  std::size_t at_ = 0;      // index of the current warp in order_
+  int rounds_ = 0;          // number of rounds that the current warp may still run
+  int turn_ = 0;            // index of the current lane in the warp's order; lane turn_ ^ flips_ runs
   int flips_ = 0;
   int current_ = 0;
   long idle_ = 0;
@@ -179,13 +180,13 @@ inline int Block::next() {
     }
     current_ = order_[at_] * kLanes + (turn_ ^ flips_);
     if (!threads_[current_].done) return current_;
-    if (turn_ == 0) rounds_ = 0;  // the warp may be done
+    if (turn_ == 0) rounds_ = 0;  // ends the warp's rounds, because all of its lanes may be done
   }
   return -1;
 }
 
 inline void Block::switch_to_next() {
-  if (next() < 0) std::abort();  // a thread must be left, because enter() ends the last one
+  if (next() < 0) std::abort();  // some thread must be left, because enter() ends the block after the last one
   std::longjmp(threads_[current_].place, 1);
 }
 
@@ -197,7 +198,7 @@ inline void Block::yield() {
   }
   if (++idle_ > 2000L * num_threads()) {
     idle_ = 0;
-    if (setjmp(self.place) == 0) std::longjmp(caller_, 3);  // returns to resume()
+    if (setjmp(self.place) == 0) std::longjmp(caller_, 3);  // makes resume() return
     return;
   }
   if (setjmp(self.place) == 0) switch_to_next();
@@ -205,7 +206,7 @@ inline void Block::yield() {
 
 inline void Block::enter() {
   Block* self = block;
-  if (setjmp(self->thread().place) == 0) std::longjmp(self->caller_, 1);  // created; run() starts it later
+  if (setjmp(self->thread().place) == 0) std::longjmp(self->caller_, 1);  // the fiber now exists; run() starts it later
   block->entry_();
   Thread& thread = block->thread();
   land(thread, 0);
@@ -219,7 +220,8 @@ inline void Block::enter() {
 inline void Block::start(void (*entry)()) {
   block = this;
   entry_ = entry;
-  stacks_ = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));  // not zeroed: most is never used
+  // Not zeroed, because most of the memory is never used.
+  stacks_ = static_cast<char*>(std::malloc(threads_.size() * kStackBytes));
   if (stacks_ == nullptr) std::abort();
   for (int w = 0; w < num_threads() / kLanes; ++w) order_.push_back(w);
   for (int t = 0; t < num_threads(); ++t) {
@@ -232,7 +234,7 @@ inline void Block::start(void (*entry)()) {
     makecontext(&thread.start, &Block::enter, 0);
     if (setjmp(caller_) == 0) swapcontext(&caller_context_, &thread.start);
   }
-  turn_ = kLanes;  // next() then begins with the first warp of a new order
+  turn_ = kLanes;  // makes next() begin with the first warp of a new order
   at_ = order_.size();
   rounds_ = 0;
 }
@@ -252,7 +254,7 @@ inline void Block::run(void (*entry)()) {
   std::abort();
 }
 
-/// Waits until all lanes of the warp have arrived. Each lane's words may then be read.
+/// Waits until all lanes of the warp have arrived. Afterwards each lane may read the words of the others.
 inline void warp_barrier() {
   Warp& warp = block->warp();
   const std::uint64_t generation = warp.generation;
@@ -265,7 +267,7 @@ inline void warp_barrier() {
   while (warp.generation == generation) block->yield();
 }
 
-/// Publishes each lane's words and returns those of all lanes.
+/// Publishes the words of this lane, waits for the other lanes, and returns the words of all lanes.
 template <class Words>
 const std::uint64_t (*exchange(const Words& own))[8] {
   static_assert(sizeof(Words) <= sizeof(std::uint64_t[8]));
@@ -297,10 +299,11 @@ inline void block_barrier(int number, int threads) {
   while (barrier.generation == generation) block->yield();
 }
 
-/// An mbarrier in 64 bits: expected arrivals per phase, missing arrivals, pending bytes and the parity of the phase.
+/// The state of an mbarrier in 64 bits: expected arrivals per phase, missing arrivals, pending bytes and the parity of
+/// the phase.
 struct BarrierState {
   std::uint16_t expected, missing;
-  std::int32_t bytes : 31;  // bytes that pending copies must still deliver
+  std::int32_t bytes : 31;  // bytes that pending copies have yet to deliver
   std::uint32_t phase : 1;
 
   void end_phase_if_complete() {
@@ -309,7 +312,8 @@ struct BarrierState {
     phase ^= 1;
   }
 };
-/// @param bytes positive: announced; negative: delivered
+/// Adds to the barrier's pending bytes. @param bytes positive if the producer announces bytes that will arrive;
+/// negative if a copy has delivered bytes
 inline void add_bytes(std::uint64_t* barrier, int bytes) {
   BarrierState state;
   std::memcpy(&state, barrier, sizeof(state));

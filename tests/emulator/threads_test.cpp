@@ -1,4 +1,4 @@
-// The threads of a block: barriers order them, and a missing barrier is detected.
+// Tests that barriers order the threads of an emulated block, and that a missing barrier is detected.
 #include <gtest/gtest.h>
 
 #include "emulator/threads.hpp"
@@ -19,7 +19,7 @@ void barrier() {
   emulated::block_barrier(0, kThreads);
 }
 
-/// Returns how many threads, over this many seeds, do not see another thread's write.
+/// Runs the kernel with `seeds` different seeds. Returns how often a thread did not see another thread's write.
 int mistakes_of(void (*kernel)(), unsigned seeds = 20) {
   mistakes = 0;
   for (unsigned seed = 0; seed < seeds; ++seed) {

@@ -1,5 +1,5 @@
-// Replaces kernels/isa/wgmma.cuh and wgmma_widths.cuh for emulated kernels. A product is computed when it is issued,
-// from the same shared memory addresses, in the order of mma in ptx.hpp.
+// Replaces kernels/isa/wgmma.cuh and wgmma_widths.cuh for emulated kernels. A product is computed as soon as it is
+// issued. It reads the same shared memory addresses as on a GPU, and sums in the order of mma in ptx.hpp.
 #pragma once
 
 #include "../common/config_enums.cuh"
@@ -12,7 +12,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kWarpgroupRows = 64;
 constexpr int kWgmmaDepth = 16;
 
-// The fields are at the same bits as in the instruction's descriptor, because kernels compute with the bits.
+// The fields have the bit positions of the hardware descriptor, because kernels do arithmetic on these bits.
 struct MatrixDescriptor {
   uint64 bits;
 
@@ -25,7 +25,7 @@ struct MatrixDescriptor {
   MatrixDescriptor advance(uint32 bytes) const { return {bits + (bytes >> 4)}; }
   MatrixDescriptor advance_low(uint32 bytes) const { return advance(bytes); }
 
-  // Returns element (i, k) of an operand. k is the summed dimension.
+  // Returns element (i, k) of an operand. k is the index over which the product sums.
   unsigned short at(int i, int k) const {
     const uint32 address = static_cast<uint32>(bits & 0x3fff) << 4, leading = static_cast<uint32>(bits >> 16 & 0x3fff)
                                                                               << 4;

@@ -1,4 +1,4 @@
-// The decode kernels that multiply by wgmma, without a GPU.
+// Tests the decode kernels that multiply with wgmma, without a GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@
 namespace attend::test {
 namespace {
 
-/// Skips if no compiler can compile the kernels.
+/// Skips the test if the machine has no suitable compiler.
 class EmulatedWgmma : public testing::Test {
  protected:
   void SetUp() override {
@@ -26,7 +26,7 @@ class EmulatedWgmma : public testing::Test {
 };
 class LongEmulatedWgmma : public EmulatedWgmma {};
 
-/// Returns calls that wgmma computes, with every option, and with non-finite keys and values.
+/// Returns calls that use wgmma. Together they have every option, and non-finite keys and values.
 CacheFacts many_rows(std::mt19937& random, int n) {
   const auto one_of = [&](std::initializer_list<std::int64_t> all) { return all.begin()[random() % all.size()]; };
   CacheFacts f;
@@ -58,7 +58,8 @@ CacheFacts many_rows(std::mt19937& random, int n) {
 void set_strange(CacheCase& problem, std::mt19937& random) {
   for (int i = 0; i < 8; ++i) {
     const auto s = static_cast<std::int64_t>(2 + random() % 2);
-    const std::int64_t behind = i % 2 == 0 ? random() % 12 : random() % 600;  // some rows see the last keys, some not
+    // Either near the end, so that only some rows see the key, or far from it.
+    const std::int64_t behind = i % 2 == 0 ? random() % 12 : random() % 600;
     const auto at = problem.place(s, problem.facts().lengths[static_cast<std::size_t>(s)] - 1 - behind);
     if (!at) continue;
     const double value = i % 3 == 0 ? std::nan("") : i % 3 == 1 ? INFINITY : -INFINITY;
@@ -67,14 +68,14 @@ void set_strange(CacheCase& problem, std::mt19937& random) {
   }
 }
 
-/// Replaces NaN by one number, because the NaN payload differs between kernels.
+/// Replaces every NaN by one number, because the payload of a NaN differs between kernels.
 std::vector<double> comparable(std::vector<double> values) {
   std::replace_if(
       values.begin(), values.end(), [](double x) { return std::isnan(x); }, 12345.678);
   return values;
 }
 
-/// Tiles computed by wgmma have the same bits as other tiles, on any GPU.
+/// Tiles that use wgmma must have the same bits as tiles that do not, on any GPU.
 void check_bits(int first, int end) {
   for (int n = first; n < end; ++n) {
     std::mt19937 random(static_cast<unsigned>(n));
@@ -102,7 +103,8 @@ TEST_F(EmulatedWgmma, BitsOfTiles) {
 TEST_F(LongEmulatedWgmma, BitsOfTiles) {
   check_bits(4, 12);
 }
-/// Long rows of values and more than 16 heads per group, so each of two warpgroups computes half of the columns.
+/// Returns calls with long rows of values and more than 16 heads per group. Two warpgroups then each compute half of
+/// the columns.
 CacheFacts many_rows_of_long_values(std::mt19937& random, int n) {
   CacheFacts f = many_rows(random, n);
   f.num_heads_k = 1;
@@ -149,7 +151,7 @@ void check_bits_of_halves(int first, int end) {
   }
 }
 
-/// Non-finite values reach the rows that see their keys, as in other kernels.
+/// Non-finite values must reach the same rows as in kernels without wgmma.
 void check_nonfinite_values_of_halves(int first, int end) {
   for (int n = first; n < end; ++n) {
     std::mt19937 random(static_cast<unsigned>(n));
@@ -166,7 +168,8 @@ void check_nonfinite_values_of_halves(int first, int end) {
   }
 }
 
-/// A call with 20 heads. Only columns 300 and 301 of the keys count, because q is 0 in the others. All values are 1.
+/// Returns a call with 20 heads. Only columns 300 and 301 of the keys affect the scores, because q is 0 in the other
+/// columns. All values are 1.
 CacheFacts two_columns(DType dtype, std::int64_t length) {
   CacheFacts f;
   f.dtype = dtype;
@@ -186,7 +189,8 @@ void set_columns(CacheCase& problem, double q_300, double q_301, double (*k_300)
   }
 }
 
-/// Near 2^27, neighbouring float32 numbers are 16 apart, which exceeds the allowed lag of a row maximum.
+/// Near 2^27, neighbouring float32 numbers differ by 16. This exceeds the amount by which the stored row maximum may
+/// lag behind the true one.
 TEST_F(EmulatedWgmma, LargeScores) {
   CacheCase problem(two_columns(DType::kF16, 130), 5);
   set_columns(
@@ -196,7 +200,7 @@ TEST_F(EmulatedWgmma, LargeScores) {
                                            : -30000.0; });
   for (const double x : problem.run(emulated_decode(gpu_of(1, 1))).o) EXPECT_NEAR(x, 1.0, 0.01);
 }
-/// An infinite score is different from a hidden key.
+/// An infinite score must not be treated like the score of a hidden key.
 TEST_F(EmulatedWgmma, InfiniteScores) {
   CacheCase problem(two_columns(DType::kBF16, 70), 5);
   set_columns(
@@ -220,7 +224,7 @@ TEST_F(LongEmulatedWgmma, HalvesOfColumnsAgainstFloat64) {
 TEST_F(LongEmulatedWgmma, BitsOfHalvesOfColumns) {
   check_bits_of_halves(2, 8);
 }
-/// The sequences cover several levels of the tree.
+/// The sequences are long enough for several levels of the tree that combines chunks of keys.
 TEST_F(LongEmulatedWgmma, LongSequencesOfHalvesOfColumns) {
   CacheFacts facts = two_columns(DType::kBF16, 10300);
   facts.rows = {2, 2, 2}, facts.lengths = {10300, 8193, 4095};

@@ -1,4 +1,4 @@
-// Bounds of functions: they contain every value, and are narrow enough for masks.
+// Tests the bounds of functions. They must contain every value, and must be narrow enough to decide tiles of masks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using expr::Function;
 using expr::Interval;
 using expr::Type;
 
-/// Returns the bounds of a capture's elements by reading all of them.
+/// Returns the bounds of a capture's elements within the subscript ranges. Reads all of these elements.
 Interval bounds_of_capture(std::int32_t capture, std::span<const Interval> subscripts) {
   std::array<std::int64_t, expr::kMostSubscripts> at = {};
   Interval all = {1e9, -1e9};
@@ -41,7 +41,7 @@ Interval bounds_of_capture(std::int32_t capture, std::span<const Interval> subsc
   return all;
 }
 
-/// Returns the result if each float operation is rounded to float32, as in kernels.
+/// Returns the result of the function with each float operation rounded to float32, as in kernels.
 double in_float32(const Function& f, const expr::Point& point) {
   std::vector<double> values;
   for (expr::Id id = 0; id <= f.result; ++id) {
@@ -76,7 +76,7 @@ struct Counts {
   int decided = 0;
 };
 
-/// Compares the bounds over the ranges with values at points in them, corners first.
+/// Compares the bounds over the given ranges with values at points inside the ranges. The corners are tested first.
 void check_bounds(const std::string& text, bool is_mask, const expr::Ranges& ranges, std::mt19937_64& generator,
                   Counts& counts) {
   const Function f = expr::parse("score", text, some_captures(), is_mask ? Type::kBool : Type::kFloat);
@@ -118,7 +118,7 @@ TEST(Bounds, HoldEveryValue) {
   EXPECT_GT(counts.decided, 1000);
 }
 
-// Arbitrary integers up to the ends of their range, and arbitrary scores.
+// The variables have arbitrary integer ranges, up to the limits of the integer type, and arbitrary scores.
 TEST(Bounds, HoldValuesOfAnyRange) {
   std::mt19937_64 generator(11);
   const auto range_of_ints = [&] {
@@ -145,7 +145,8 @@ TEST(Bounds, HoldValuesOfAnyRange) {
   std::printf("%d values; %d of 3000 masks decided\n", counts.values, counts.decided);
 }
 
-/// Returns 0 if the mask hides the tile, 1 if it shows all of it, and 2 if unknown.
+/// Returns 0 if the bounds show that the mask hides the entire tile, 1 if the entire tile is visible, and 2 if the
+/// bounds decide neither.
 int tile_of(const std::string& mask, double q_begin, double q_end, double k_begin, double k_end) {
   const Function f = expr::parse("mask", mask, some_captures(), Type::kBool);
   const Interval bounds =
@@ -153,7 +154,7 @@ int tile_of(const std::string& mask, double q_begin, double q_end, double k_begi
   return bounds.is_one() ? static_cast<int>(bounds.low) : 2;
 }
 
-// Typical masks, tile by tile.
+// Tests typical masks on single tiles.
 TEST(Bounds, DecideTilesOfMasks) {
   EXPECT_EQ(tile_of("k <= q", 16, 24, 0, 17), 1);
   EXPECT_EQ(tile_of("k <= q", 0, 8, 8, 16), 0);

@@ -1,4 +1,4 @@
-// Derivatives of functions against dual numbers.
+// Compares the derivatives of functions with those of dual numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ bool agree(double a, double b) {
   return std::abs(a - b) <= 1e-8 * std::max({1.0, std::abs(a), std::abs(b)});
 }
 
-// Compares only values that are finite.
+// Only finite values are compared.
 TEST(Derivatives, AreThoseOfDualNumbers) {
   std::mt19937_64 generator(3);
   int compared = 0, not_zero = 0, by_captures = 0;
@@ -73,7 +73,7 @@ TEST(Derivatives, AreDefinedAtCorners) {
   EXPECT_EQ(derivative_at("7", 2), 0);
 }
 
-// In these cases torch's derivatives are NaN.
+// A branch that is not chosen must not affect the derivative. In these cases PyTorch's derivatives are NaN.
 TEST(Derivatives, KnowNothingOfWhatIsNotChosen) {
   EXPECT_EQ(derivative_at("score > 0 ? log(score) : 0", 0), 0);
   EXPECT_EQ(derivative_at("score > 1 ? 3 * sqrt(score - 1) / score : 2 * score", 1), 2);

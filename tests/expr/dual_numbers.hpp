@@ -1,4 +1,5 @@
-// Values with derivatives by dual numbers, x + x' e with e e = 0. The derivative rules are independent of the library.
+// Computes values with derivatives by dual numbers x + x' e, where e e = 0. The derivative rules are independent of the
+// library.
 #pragma once
 
 #include "expr/evaluate.hpp"
@@ -11,7 +12,7 @@ struct DualNumber {
   double slope = 0;
 };
 
-/// Returns the node `result` at a point, and its derivative by the earlier node `by`.
+/// Returns the value of the node `result` at a point, and its derivative with respect to the earlier node `by`.
 [[nodiscard]] DualNumber dual_of(const expr::Graph& graph, expr::Id result, const expr::Point& point, expr::Id by,
                                  const expr::Load& load);
 

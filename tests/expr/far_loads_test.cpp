@@ -1,4 +1,4 @@
-// Loads that read a single element far from the diagonal.
+// Tests far_loads_of(), which finds loads that read the same element for all keys far from the diagonal.
 #include "expr/far_loads.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ TEST(FarLoads, AreKnown) {
   constexpr std::int64_t kNo = FarEnds::kNowhere;
   const Case kCases[] = {
       {"score + table[h][clamp(q - k, -8, 7) + 8]", 1, 7, -8},
-      {"score + table[h][q - k + 8]", 0, kNo, -kNo},  // extents do not count
+      // The extent of the tensor is ignored, although it clamps the subscript.
+      {"score + table[h][q - k + 8]", 0, kNo, -kNo},
       {"score + table[h][max(k - q, -5)]", 1, 5, -kNo},
       {"score - bias[h] * abs(q - k)", 0, kNo, -kNo},
       {"score + table[h][q]", 0, kNo, -kNo},
@@ -36,7 +37,8 @@ TEST(FarLoads, AreKnown) {
       {"score + bias[min(abs(q - k), 5)] + bias[clamp(q - k, -7, 0) + 7]", 2, 5, -7},
       {"score + table[h][q - k < 4 ? max(q - k, 0) : min(4 + int(log(float(max(q - k, 1)) / 4) * 3), 15)]", 1, 157, 0},
       {"score + cap", 0, kNo, -kNo},
-      {"score + bias[doc[clamp(q - k, 0, 9)]]", 1, 9, 0},  // doc's only: no bound shows that bias's is constant too
+      // Only the load of doc is found: no bound shows that the subscript of bias is constant too.
+      {"score + bias[doc[clamp(q - k, 0, 9)]]", 1, 9, 0},
       {"score + bias[q > 100 ? clamp(q - k, 0, 4) : 0]", 0, kNo, -kNo}};
   for (const Case& c : kCases) {
     const expr::Function f = expr::parse("text", c.text, some_captures(), expr::Type::kFloat);
@@ -47,7 +49,8 @@ TEST(FarLoads, AreKnown) {
   }
 }
 
-/// Returns a load whose subscript is a function of q - k. It is constant far away for most texts, but not for all.
+/// Returns a function with a load whose subscript depends on q - k. In most texts the subscript is constant far from
+/// the diagonal, but not in all.
 std::string random_table(int n, std::mt19937_64& generator) {
   const auto number = [&](int most) { return std::to_string(static_cast<int>(generator() % (2 * most + 1)) - most); };
   const std::string distance = n % 2 == 0 ? "(q - k)" : "abs(k - q)";
@@ -67,7 +70,7 @@ std::string random_table(int n, std::mt19937_64& generator) {
   }
 }
 
-/// If far_loads_of() reports that a random subscript is constant, it must be.
+/// If far_loads_of() reports that the subscript of a random load is constant, it must be constant.
 TEST(FarLoads, AreOneElement) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 24;
   std::mt19937_64 generator(11);

@@ -16,17 +16,18 @@ using expr::Op;
 using expr::Type;
 
 constexpr double kLargest = std::numeric_limits<float>::max(), kLeastNormal = std::numeric_limits<float>::min();
-constexpr double kHalfUnit = 0x1p-24;  // half a unit in the last place, relative: the largest change by rounding
+// Half a unit in the last place, relative to the value; rounding changes a value by at most this much.
+constexpr double kHalfUnit = 0x1p-24;
 constexpr Bounds kUndecided = {0, 0, false};
 
-/// The difference between a function of floats and the exact one.
+/// Largest difference between a float32 function and the exact function.
 struct Error {
   double relative = 0, absolute = 0;
 };
 
-// CUDA's documentation promises 1 to 4 units in the last place for all of these. The header comments of score_math.cuh
-// promise 2^-20 of the result, and 2^-22 absolute for logarithms and tanh. The bounds are twice that, because arguments
-// are rounded.
+// CUDA's documentation promises 1 to 4 units in the last place for all of these functions. The header comments of
+// score_math.cuh promise 2^-20 of the result, and an absolute error of 2^-22 for logarithms and tanh. The bounds here
+// are twice as wide, because arguments are rounded too.
 Error error_of(Op op, ScoreMath math) {
   if (op == Op::kPow || op == Op::kTan) return {.relative = 0x1p-20};
   const bool is_long = op == Op::kSin || op == Op::kCos || op == Op::kErf;
@@ -52,8 +53,8 @@ Bounds hull(std::initializer_list<double> values) {
   return {low, high};
 }
 
-/// Widens the bounds by an error. Values below the least normal number may be flushed to 0. Values that may exceed
-/// float32 are undecided.
+/// Widens the bounds by an error. Also allows that values below the smallest normal number are flushed to 0. Values
+/// that may exceed the float32 range are undecided.
 Bounds widened(Bounds x, const Error& error) {
   if (!x.is_decided || std::isnan(x.low) || (x.is_point() && std::isinf(x.low))) return x;
   x.low -= error.relative * std::abs(x.low) + error.absolute + kLeastNormal;
@@ -61,18 +62,18 @@ Bounds widened(Bounds x, const Error& error) {
   return x.low < -kLargest || x.high > kLargest ? kUndecided : x;
 }
 
-/// Returns the bounds of an operation that IEEE rounds. A result that float32 can represent is exact.
+/// Returns the float32 bounds of an operation that rounds correctly. A result that float32 can represent stays exact.
 Bounds rounded(const Bounds& x) {
   return x.is_point() && is_float32(x.low) ? x : widened(x, {.relative = kHalfUnit});
 }
 
-/// Bounds of a monotonic function.
+/// Returns the bounds of a monotonic function over the bounds of its argument.
 template <class F>
 Bounds of_ends(const Bounds& x, const F& f) {
   return hull({f(x.low), f(x.high)});
 }
 
-/// Bounds of a step function: decided if both ends are on the same step.
+/// Returns the bounds of a step function. They are decided only if both ends are on the same step.
 template <class F>
 Bounds of_steps(const Bounds& x, const F& f) {
   const double low = f(x.low), high = f(x.high);
@@ -93,14 +94,14 @@ Bounds of_corners(const Bounds& a, const Bounds& b, const F& f) {
   return hull({f(a.low, b.low), f(a.low, b.high), f(a.high, b.low), f(a.high, b.high)});
 }
 
-/// Bounds of a function that is defined from `least` on, and NaN below.
+/// Returns the bounds of a monotonic function that is defined from `least` on and is NaN below.
 template <class F>
 Bounds of_ends_from(double least, const Bounds& x, const F& f) {
   if (x.high < least) return point(std::numeric_limits<double>::quiet_NaN());
   return x.low <= least ? kUndecided : of_ends(x, f);
 }
 
-/// Bounds of a function whose slope is at most 1.
+/// Returns the bounds of a function whose slope is at most 1 and whose values are between -1 and 1.
 template <class F>
 Bounds of_middle(const Bounds& x, const F& f) {
   const double middle = x.low + (x.high - x.low) / 2, around = (x.high - x.low) / 2;
@@ -113,7 +114,7 @@ Bounds tangent(const Bounds& x) {
   return branch(x.low) == branch(x.high) ? of_ends(x, [](double at) { return std::tan(at); }) : kUndecided;
 }
 
-/// Returns the bounds of the exact function over all numbers within the bounds, which are more than one number.
+/// Returns the bounds of the exact function over all numbers within the bounds, which contain more than one number.
 Bounds of_one(Op op, const Bounds& x) {
   const auto f = [op](double at) { return expr::apply(op, Type::kFloat, at, 0, 0); };
   if (has_steps(op)) return of_steps(x, f);
@@ -144,7 +145,7 @@ Bounds of_one(Op op, const Bounds& x) {
   }
 }
 
-/// Returns the bounds of a power with a base in bounds and an exponent that is one number.
+/// Returns the bounds of a power. The base lies within bounds, and the exponent is a single number.
 Bounds power_of(const Bounds& a, double exponent) {
   const auto f = [exponent](double base) { return std::pow(base, exponent); };
   if (a.low > 0) return of_ends(a, f);
@@ -168,7 +169,7 @@ Bounds quotient(const Bounds& a, const Bounds& b) {
   return of_corners(a, b, [](double x, double y) { return x / y; });
 }
 
-/// Returns a - n b, if all quotients have the same floor n.
+/// Returns the bounds of a - n b if every quotient a / b has the same floor n.
 Bounds modulo(const Bounds& a, const Bounds& b) {
   const Bounds whole = quotient(a, b);
   const double n = std::floor(whole.low);
@@ -178,7 +179,7 @@ Bounds modulo(const Bounds& a, const Bounds& b) {
   return {a.low - times.high - around, a.high - times.low + around};
 }
 
-/// Returns the bounds of the exact operation over all numbers within the bounds, which are finite.
+/// Returns the bounds of the exact operation over all operands within the given bounds, which are finite.
 Bounds of_two(Op op, const Bounds& a, const Bounds& b) {
   switch (op) {
     case Op::kAdd:
@@ -230,7 +231,7 @@ bool is_binary(Op op) {
   return is_comparison(op) || std::ranges::find(kOps, op) != kOps.end();
 }
 
-/// Widens the result by the operation's rounding.
+/// Widens the exact result by the rounding error of the operation.
 Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
   if (has_steps(op)) return exact;
   switch (op) {
@@ -249,10 +250,10 @@ Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
       if (math == ScoreMath::kExact || std::isnan(b.low) || std::isinf(b.low) || (b.low == 0 && b.high == 0)) {
         return rounded(exact);
       }
-      // Beyond these limits, the fast reciprocal is not a normal number.
+      // Beyond these limits, the reciprocal in the fast division is not a normal number.
       if (std::min(std::abs(b.low), std::abs(b.high)) < 0x1p-125) return kUndecided;
       if (std::max(std::abs(b.low), std::abs(b.high)) > 0x1p125) return kUndecided;
-      // Quotients that float32 can represent are exact.
+      // If float32 can represent the quotient, the division is exact.
       return exact.is_point() && is_float32(exact.low) ? exact : widened(exact, {.relative = 0x1p-20});
     case Op::kSqrt:
       if (math == ScoreMath::kExact) return rounded(exact);
@@ -263,9 +264,10 @@ Bounds with_error(Op op, const Bounds& exact, const Bounds& b, ScoreMath math) {
   return widened(exact, error_of(op, math));
 }
 
-/// If an operand is infinite or NaN, the result is decided if it is the same at all corners.
+/// Handles operands that may be infinite or NaN. The result is decided if it is the same at all corners of the bounds.
 Bounds of_infinities(Op op, const Bounds& a, const Bounds& b) {
-  if (op == Op::kPow && !b.is_point() && spans_zero(b)) return kUndecided;  // x^0 = 1
+  // x^0 is 1 even for NaN, so the corners do not show all results
+  if (op == Op::kPow && !b.is_point() && spans_zero(b)) return kUndecided;
   const auto f = [op](double x, double y) { return expr::apply(op, Type::kFloat, x, y, 0); };
   const double first = f(a.low, b.low);
   const bool are_same = have_same_bits(first, f(a.low, b.high)) && have_same_bits(first, f(a.high, b.low)) &&
@@ -277,7 +279,8 @@ Bounds of_floats(Op op, const Bounds& a, const Bounds& b, ScoreMath math) {
   const bool are_finite = std::isfinite(a.low) && std::isfinite(b.low);
   const bool are_points = a.is_point() && b.is_point();
   if (!are_finite && !are_points) return of_infinities(op, a, b);
-  const bool has_quotient = op == Op::kFloorDivide && are_finite && b.low != 0;  // rounded before its floor
+  // The quotient is rounded before its floor is taken.
+  const bool has_quotient = op == Op::kFloorDivide && are_finite && b.low != 0;
   if (are_points && !has_quotient) {
     const double exact = expr::apply(op, Type::kFloat, a.low, b.low, 0);
     return is_comparison(op) ? point(exact) : with_error(op, point(exact), b, math);
@@ -349,7 +352,7 @@ Bounds Float32Bounds::of_node(const Node& node, const expr::Point& at) const {
     case Op::kMultiply:
       if (node.type == Type::kFloat && node.args[0] == node.args[1] && arg(node, 0).is_decided &&
           !arg(node, 0).is_point()) {
-        return rounded(power_of(arg(node, 0), 2));  // of one number, so its sign is known
+        return rounded(power_of(arg(node, 0), 2));  // both operands are the same number, so the square is not negative
       }
       break;
     default:

@@ -1,10 +1,10 @@
-// Bounds of the nodes of a function when a kernel computes them in float32, point by point. Tests that compare kernels
-// with the float64 evaluator use them as the allowed error.
+// Bounds for the value of each node when a kernel computes a score function in float32 at one point. Tests that compare
+// kernels with the float64 evaluator use these bounds as the allowed error.
 //
-// The method is interval arithmetic: every operation widens its bounds by its rounding error. A comparison or step
-// function is undecided if the bounds of its operands allow more than one result, and so is every value that depends on
-// it. Numbers that float32 represents exactly stay single points, so a step that is met exactly is decided. Source:
-// Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
+// The method is interval arithmetic. Every operation widens its bounds by its rounding error. A comparison or step
+// function is undecided if the bounds of its operands allow more than one result. Every value that depends on it is
+// then undecided too. Numbers that float32 represents exactly stay single points, so a value that lies exactly on a
+// step is decided. Source: Moore, Kearfott & Cloud, Introduction to Interval Analysis (2009), chapters 2 and 5
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@
 
 namespace attend::test {
 
-/// The variants of kernels/attention/score_math.cuh, which a macro selects.
+/// The variants of the functions in kernels/attention/score_math.cuh.
 enum class ScoreMath : std::uint8_t {
-  kExact,  ///< a few units in the last place
-  kFast,   ///< ATTEND_FAST_SCORE_MATH
+  kExact,  ///< error of a few units in the last place
+  kFast,   ///< fast approximations, selected by the macro ATTEND_FAST_SCORE_MATH
 };
 
 struct Bounds {
-  double low = 0, high = 0;  ///< both NaN: the value is NaN
-  bool is_decided = true;    ///< false: the value may be anything
+  double low = 0, high = 0;  ///< smallest and largest possible value; both are NaN if the value is NaN
+  bool is_decided = true;    ///< if false, the value may be any number
 
   [[nodiscard]] bool is_point() const;
   [[nodiscard]] bool contains(double x) const;
 };
 
-/// The bounds of one graph, which must outlive this object.
+/// Computes the bounds of the nodes of one graph. The graph must outlive this object.
 class Float32Bounds {
  public:
-  /// @param load returns elements, as for expr::Evaluator
+  /// @param load returns the elements of captures, as for expr::Evaluator
   Float32Bounds(const expr::Graph& graph, std::vector<expr::Id> results, expr::Load load, ScoreMath math);
 
-  /// Returns the results' bounds, valid until the next call.
+  /// Returns the bounds of the results at a point. They are valid until the next call.
   [[nodiscard]] std::span<const Bounds> at(const expr::Point& point);
 
  private:
@@ -52,8 +52,8 @@ class Float32Bounds {
   std::vector<Bounds> bounds_, of_results_;
 };
 
-/// Returns the bounds of an operation's result for operands in these bounds. Does not support kConstant, kVariable,
-/// kLoad and kSelect.
+/// Returns the bounds of an operation's result if its operands lie within `a` and `b`. Does not support kConstant,
+/// kVariable, kLoad and kSelect.
 [[nodiscard]] Bounds bounds_of_operation(expr::Op op, expr::Type operand_type, const Bounds& a, const Bounds& b,
                                          ScoreMath math);
 

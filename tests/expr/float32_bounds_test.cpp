@@ -1,4 +1,5 @@
-// The float32 bounds that GPU tests use as allowed errors: they contain the exact values, are narrow, and handle steps.
+// Tests the float32 bounds that GPU tests use as allowed errors. They must contain the exact values, be narrow, and
+// handle steps.
 #include "expr/float32_bounds.hpp"
 
 #include <gtest/gtest.h>
@@ -65,14 +66,15 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
   } cases[] = {
       {"floor(score)", 2, true},
       {"floor(score + 0.5)", 1.5, true},
-      {"floor(score * 0.1 * 10)", 2, false},  // 0.1 is not a float32
+      // float32 cannot represent 0.1, so the product may lie on either side of the step.
+      {"floor(score * 0.1 * 10)", 2, false},
       {"floor(score * 0.1 * 10)", 2.1, true},
       {"score * 0.1 < 0.2 ? 1 : 2", 2, false},
       {"score * 0.1 < 0.2 ? 1 : 1", 2, true},  // both branches are 1
       {"score * 0.1 < 0.25 ? 1 : 2", 2, true},
       {"sign(exp(score) - exp(score + 0.0))", 1, false},
       {"sign(score - score)", 1.5, true},
-      {"1 / (score - 2)", 2, true},  // infinite, in float32 too
+      {"1 / (score - 2)", 2, true},  // the result is infinite in float32 too
       {"1 / (exp(score) - 1)", 0, false},
       {"log(sin(score + 0.1))", 3.041592653589793, false},
       {"log(-exp(score))", 1, true},
@@ -81,17 +83,19 @@ TEST(Float32Bounds, KnowWhereStepsAreDecided) {
       {"score // 0.1", 0.3, false},
       {"tan(score * 1.0)", 1.5707963267948966, false},
       {"pow(score * 0.1, 0.5)", -1, true},
-      {"exp(score)", 100, false},  // exceeds float32
-      {"exp(-score)", 100, true},  // 0, or nearly
+      {"exp(score)", 100, false},  // the result exceeds the float32 range
+      {"exp(-score)", 100, true},  // the result may be flushed to 0
       {"table[int(score * 0.1 * 10)][3]", 2, false},
       {"min(score * 0.1, 0.2)", 2, true},
       {"cap == cap && floor(score * 0.1 * 10) < 7 ? 1 : 2", 2, false},
-      {"q < k && floor(score * 0.1 * 10) < 7 ? 1 : 2", 2, true},  // the first condition is false
+      // The first condition is false, so the second one does not matter.
+      {"q < k && floor(score * 0.1 * 10) < 7 ? 1 : 2", 2, true},
   };
   for (const auto& [text, score, is_decided] : cases) EXPECT_EQ(bounds_of(text, score).is_decided, is_decided) << text;
 }
 
-/// Bounds much wider than a few roundings would accept a wrong function. Narrower bounds would reject right ones.
+/// If the bounds were much wider than a few roundings, they would accept wrong functions. If they were narrower, they
+/// would reject right ones.
 TEST(Float32Bounds, AreAsWideAsTheirRoundings) {
   const struct {
     const char* text;

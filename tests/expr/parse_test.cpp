@@ -1,5 +1,5 @@
-// Texts of functions: their meaning, compared with C++'s reading of the same text, and the error messages for invalid
-// texts.
+// Tests the parser of function texts. Compares the value of a text with the value that C++ gives the same text. Also
+// tests the error messages for invalid texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ double value_of(const std::string& text, const expr::Point& point, Type type = T
 
 constexpr expr::Point kPoint = {0.75, 2, 5, 23, 9, 40, 33};
 
-/// Evaluates the text as this compiler reads it.
+/// Expects the value that this C++ compiler computes for the same text.
 #define EXPECT_AS_IN_CPP(expression) \
   EXPECT_EQ(value_of(#expression, kPoint), static_cast<double>(expression)) << #expression
 

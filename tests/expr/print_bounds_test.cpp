@@ -1,4 +1,5 @@
-// Printed bounds, compiled for the host: no bound may wrongly report "all" or "none".
+// Compiles the printed code of mask bounds for the host. It must never report "all pairs visible" or "no pair visible"
+// wrongly.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ using expr::Id;
 using expr::Interval;
 using expr::Type;
 
-/// Returns low, high and whether there is NaN, for a capture's elements whose subscripts each run from low to high.
+/// Signature of load_bounds(), which the compiled code calls. It writes the smallest and the largest element of a
+/// capture to bounds[0] and bounds[1]. `ends` holds the range of each subscript.
 using Load = void (*)(int capture, const int* ends, int count, double* bounds);
 
 void load_bounds(int capture, const int* ends, int count, double* bounds) {
@@ -48,14 +50,14 @@ void load_bounds(int capture, const int* ends, int count, double* bounds) {
   bounds[0] = low, bounds[1] = high;
 }
 
-/// A condition of a text: the full text, or a condition within it.
+/// A condition to test. It is the entire text, or a condition inside the text.
 struct Condition {
   std::string text;
   Function function;
   Id root;
 };
 
-/// Adds the conditions that contain no inexact operation.
+/// Adds the conditions of a text in which every operation is exact.
 void add_conditions(const std::string& text, std::vector<Condition>& all) {
   const Function f = expr::parse("mask", text, some_captures(), Type::kBool);
   for (Id id = 0; id <= f.result; ++id) {
@@ -91,7 +93,7 @@ std::string program_of(const std::vector<Condition>& conditions) {
          calls + "  }\n  return (result.low ? 2 : 0) + (result.high ? 1 : 0);\n}\n";
 }
 
-/// Returns the result if each float operation is rounded to float32, as in kernels.
+/// Returns the result of a condition with each float operation rounded to float32, as in kernels.
 double in_float32(const Condition& c, const std::array<int, 6>& point) {
   std::vector<double> values;
   for (Id id = 0; id <= c.root; ++id) {
@@ -116,7 +118,8 @@ double in_float32(const Condition& c, const std::array<int, 6>& point) {
   return values.back();
 }
 
-/// Returns a random range for each variable: boxes like those of tiles, or arbitrary integers.
+/// Returns a random range for each variable. If `is_box` is set, the ranges are like those of a mask tile. Otherwise
+/// they are arbitrary integers.
 std::array<int, 12> draw_ranges(std::mt19937_64& generator, bool is_box) {
   const auto draw = [&](int count) { return static_cast<int>(generator() % static_cast<unsigned>(count)); };
   if (is_box) {

@@ -1,4 +1,5 @@
-// Printed functions against the evaluator, bit for bit. They are compiled for the host, with double for Float.
+// Compares printed functions with the evaluator, bit for bit. The printed code is compiled for the host with Float =
+// double.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,7 +29,8 @@ using expr::Graph;
 using expr::Id;
 using expr::Type;
 
-/// A function and the nodes that are printed: its value and, for a score, all derivatives.
+/// A function and the nodes that are printed as its results. These are the value and, for a score function, all
+/// derivatives.
 struct Printed {
   std::string text;
   Function function;
@@ -51,7 +53,7 @@ double element(int capture, const std::int64_t* subscripts, int count) {
   return element_of_capture(capture, {subscripts, static_cast<std::size_t>(count)});
 }
 
-/// @param are_long whether indices may be 2^21 or more
+/// Returns a C++ program with the printed functions. @param are_long whether indices may be 2^21 or more
 std::string program_of(const std::vector<Printed>& functions, bool are_long) {
   std::string extents;
   for (const expr::Capture& capture : some_captures()) {
@@ -95,7 +97,7 @@ std::string program_of(const std::vector<Printed>& functions, bool are_long) {
 
 class PrintedCode : public testing::Test {
  protected:
-  /// Compiles functions and compares their nodes' values at points with the evaluator's.
+  /// Compiles the functions and evaluates their nodes at the points. Expects the same bits as from the evaluator.
   static void check(const std::vector<Printed>& functions, const std::vector<expr::Point>& points, bool are_long) {
     const TemporaryFolder folder;
     void* library = nullptr;
@@ -148,7 +150,8 @@ TEST_F(PrintedCode, OfRandomTextsHasTheEvaluatorsBits) {
   check(functions, points, /*are_long=*/false);
 }
 
-/// Operations without an obvious result: the ends of integers, zeros, infinities, NaN, subscripts outside the tensor.
+/// Tests operations at their limits: the smallest and largest integers, zeros, infinities, NaN, and subscripts outside
+/// the tensor.
 TEST_F(PrintedCode, OfCornersHasTheEvaluatorsBits) {
   std::vector<Printed> functions;
   for (const char* text :
@@ -171,7 +174,7 @@ TEST_F(PrintedCode, OfCornersHasTheEvaluatorsBits) {
   check(functions, points, /*are_long=*/true);
 }
 
-/// A subscript that is certainly within the extent needs no clamp.
+/// The printed code clamps a subscript unless the subscript is certainly within the tensor.
 TEST(PrintedText, ClampsSubscriptsUnlessTheyAreCertainlyWithin) {
   const std::vector<expr::Capture> captures = {{"t", Type::kFloat, {8}}, {"f", Type::kFloat, {8}}};
   const auto clamps = [&](const char* text) {
@@ -180,7 +183,7 @@ TEST(PrintedText, ClampsSubscriptsUnlessTheyAreCertainlyWithin) {
   };
   EXPECT_FALSE(clamps("score + t[clamp(q - k, -4, 3) + 4]"));
   EXPECT_TRUE(clamps("score + t[clamp(q - k, -4, 4) + 4]"));
-  // NaN becomes 0, which is outside the tensor after the subtraction
+  // int() of NaN is 0. After the subtraction this subscript is outside the tensor.
   EXPECT_TRUE(clamps("score + t[int(clamp(score, 100001.5, 100005)) - 100000]"));
   EXPECT_TRUE(clamps("score + t[int(clamp(f[clamp(q, 0, 7)], 100001.5, 100005)) - 100000]"));
 }

@@ -18,9 +18,9 @@ double element_of_capture(std::int32_t capture, std::span<const std::int64_t> su
   std::uint64_t hash = static_cast<std::uint64_t>(capture) + 17;
   for (const std::int64_t at : subscripts) hash = (hash ^ static_cast<std::uint64_t>(at)) * 0x9e3779b97f4a7c15U;
   hash ^= hash >> 31;
-  if (capture == 3) return static_cast<double>(subscripts[0] / 7);  // documents of 7 tokens
+  if (capture == 3) return static_cast<double>(subscripts[0] / 7);  // document of a token; each document has 7 tokens
   if (capture == 4) return static_cast<double>(hash & 1);
-  return static_cast<double>(hash % 2049) / 512 - 2;  // exact in float32
+  return static_cast<double>(hash % 2049) / 512 - 2;  // float32 can represent this number
 }
 
 expr::Point random_point(std::mt19937_64& generator) {

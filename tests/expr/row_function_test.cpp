@@ -1,5 +1,5 @@
-// Functions on rows of float32, as the `cpu` backend computes them. Compared with the graph's operations in float64,
-// each rounded to float32.
+// Tests functions evaluated on rows of float32, as in the `cpu` backend. Compares them with the operations of the graph
+// in float64, each rounded to float32.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using expr::Node;
 using expr::Op;
 using expr::Type;
 
-/// Returns whether float32 rounds the operation correctly.
+/// Returns whether the operation must be rounded correctly. The other operations are approximations.
 bool is_exact(Op op) {
   switch (op) {
     case Op::kExp:
@@ -58,7 +58,7 @@ bool is_exact(const Graph& graph, Id root) {
   return true;
 }
 
-/// Returns the values of all nodes, with floats rounded after each operation.
+/// Returns the values of all nodes. Floats are rounded to float32 after each operation.
 std::vector<double> rounded_values(const Graph& graph, Id root, const expr::Point& point) {
   const std::vector<bool> needed = graph.needed_by(root);
   std::vector<double> values(graph.size());
@@ -89,7 +89,7 @@ std::vector<double> rounded_values(const Graph& graph, Id root, const expr::Poin
   return values;
 }
 
-/// The captures' elements in memory, with strides that differ from those of dense rows.
+/// The elements of all captures in memory. Their strides differ from those of dense tensors.
 class Captured {
  public:
   Captured() {
@@ -105,7 +105,7 @@ class Captured {
   void add(const expr::Capture& capture, std::size_t c) {
     cpu::CapturedView view;
     view.rank = static_cast<std::int32_t>(capture.shape.size());
-    std::int64_t count = 3;  // between neighbours
+    std::int64_t count = 3;  // elements between neighbours
     for (std::size_t d = capture.shape.size(); d-- > 0;) {
       view.extent[d] = capture.shape[d];
       view.stride[d] = count;
@@ -146,7 +146,8 @@ bool is_same(float a, double b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(static_cast<float>(b));
 }
 
-/// Expects exact results of a function's graph at rows of keys. Returns how many were compared.
+/// Evaluates the results at rows of keys. Expects the exact bits wherever all operations are exact. Returns the number
+/// of values compared.
 int check_rows(const Function& f, const std::vector<Id>& results, const std::string& text, const Captured& captured) {
   const expr::RowProgram program = expr::RowProgram::of(f.graph, results);
   constexpr int kMost = 37;
@@ -198,7 +199,7 @@ TEST(RowFunction, OfRandomTextsRoundsEveryOperation) {
   EXPECT_GT(exact, 500);
 }
 
-/// Tests every exact operation with NaN, infinities, zeros and the ends of integers among the keys.
+/// Tests every exact operation with NaN, infinities, zeros and the smallest and largest integers among the keys.
 TEST(RowFunction, CornersAreTheGraphs) {
   const Captured captured;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -225,7 +226,7 @@ TEST(RowFunction, CornersAreTheGraphs) {
   }
 }
 
-/// A value must not depend on its neighbours or on earlier contents of the buffers.
+/// The value at a key must not depend on the other keys or on earlier contents of the buffers.
 TEST(RowFunction, AValueDependsOnItsOwnKeyAlone) {
   const Function f = expr::parse(
       "text",
@@ -255,7 +256,8 @@ TEST(RowFunction, AValueDependsOnItsOwnKeyAlone) {
   }
 }
 
-/// Captures of every tensor type: integers wrap, floats become integers within their range.
+/// Reads captures of every tensor dtype. Integers wrap around. Floats that become integers are clamped to the integer
+/// range.
 TEST(RowFunction, CapturesAreReadAsTheirTypes) {
   const std::vector<std::int64_t> wide = {
       0, -1, INT64_MAX, INT64_MIN, (std::int64_t{1} << 53) + 1, std::int64_t{1} << 32, 7, 8};
@@ -282,7 +284,7 @@ TEST(RowFunction, CapturesAreReadAsTheirTypes) {
   EXPECT_THROW(cpu::RowFunction(program, flat, 8), std::logic_error);
 }
 
-/// Tests each inexact function over all of float32.
+/// Tests each approximated function over the entire float32 range.
 TEST(RowFunction, FunctionsStayWithinFourUnits) {
   std::vector<float> inputs = {0.0F,
                                -0.0F,
@@ -309,7 +311,8 @@ TEST(RowFunction, FunctionsStayWithinFourUnits) {
     for (std::size_t n = 0; n < inputs.size(); ++n) {
       const double wanted = rounded_values(f.graph, f.result, {inputs[n]})[static_cast<std::size_t>(f.result)];
       const float found = run.floats(0)[n];
-      constexpr double kSmallest = std::numeric_limits<float>::min();  // smaller results may be 0
+      // Results below the smallest normal number may be 0.
+      constexpr double kSmallest = std::numeric_limits<float>::min();
       if (is_same(found, wanted) || (std::abs(wanted) < kSmallest && std::abs(found) <= kSmallest)) continue;
       const auto rounded = static_cast<float>(wanted);
       const double unit =

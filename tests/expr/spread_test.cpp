@@ -1,4 +1,5 @@
-// Lines along which functions are constant.
+// Tests spread_of(), which finds out whether a function depends only on the distance q - k, only on the row, or only on
+// the key.
 #include "expr/spread.hpp"
 
 #include <gtest/gtest.h>
@@ -43,15 +44,16 @@ TEST(Spread, IsKnown) {
       {"doc[q] - doc[k]", Spread::kAny},
       {"int(score)", Spread::kAny}};
   for (const auto& [text, spread] : kInts) EXPECT_EQ(spread_of(text, expr::Type::kInt), spread) << text;
+  // In the last text, float32 rounds the sum. Its difference from k therefore does not depend on q - k alone.
   const std::pair<const char*, Spread> kFloats[] = {{"float(q) - float(k)", Spread::kDistance},
                                                     {"float(q - k) / 8", Spread::kDistance},
-                                                    {"float(q) + 0.1 - float(k)", Spread::kAny}};  // float32 rounds
+                                                    {"float(q) + 0.1 - float(k)", Spread::kAny}};
   for (const auto& [text, spread] : kFloats) EXPECT_EQ(spread_of(text, expr::Type::kFloat), spread) << text;
   const expr::Function f = expr::parse("text", "q - k", some_captures(), expr::Type::kInt);
   EXPECT_EQ(expr::spread_of(f.graph, std::span<const expr::Id>()), Spread::kUniform);
 }
 
-/// A random function must keep its value when it is moved along its lines.
+/// A random function must keep its value if only the variables change that it does not read according to spread_of().
 TEST(Spread, IsRight) {
   constexpr int kFunctions = 4000 / ATTEND_TEST_STRIDE, kPoints = 8;
   std::mt19937_64 generator(7);

@@ -1,5 +1,5 @@
-// The folder reader on arbitrary names and file lengths. It must accept a name only if the parsed problem has exactly
-// that name, and a file only if it has exactly the length given by the name.
+// Fuzzes the folder reader with arbitrary names and file lengths. The reader must accept a name only if the parsed
+// problem has exactly that name, and a file only if it has exactly the length that the name implies.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace {
 
 using namespace attend;
 
-constexpr std::int64_t kLargestFile = 1 << 16;  // bytes that are actually written
+constexpr std::int64_t kLargestFile = 1 << 16;  // largest length in bytes for which a file is really written
 
-/// Returns a valid name in which at most one byte is changed.
+/// Returns a valid name, or a valid name with one changed byte.
 std::string nearly_right_name(FuzzedDataProvider& input) {
   io::FolderSpec spec;
   const auto size = [&](std::int64_t largest) { return input.ConsumeIntegralInRange<std::int64_t>(1, largest); };
@@ -53,12 +53,13 @@ void read_file(const Shape& shape, DType dtype, FuzzedDataProvider& input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   FuzzedDataProvider input(data, size);
   std::string name = input.ConsumeBool() ? nearly_right_name(input) : input.ConsumeRandomLengthString(64);
-  std::erase(name, '\0');  // file names cannot contain it
+  std::erase(name, '\0');  // file names cannot contain this byte
   io::FolderSpec spec;
   try {
     spec = io::parse_folder_name(name);
   } catch (const Error& error) {
-    fuzz::require(error.what()[0] != '\0');  // the name itself may contain any byte
+    // The message quotes the name, which may contain line breaks, so it only must not be empty.
+    fuzz::require(error.what()[0] != '\0');
     return 0;
   }
   fuzz::require(io::folder_name(spec) == name);

@@ -13,18 +13,18 @@
 
 namespace attend::fuzz {
 
-/// Stops the fuzzer if a condition does not hold.
+/// Aborts, and so reports a finding to the fuzzer, if a condition does not hold.
 inline void require(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Requires that the refusal is a single, non-empty line.
+/// Requires that the error message is a single, non-empty line.
 inline void require_sound(const Error& error) {
   const std::string_view message = error.what();
   require(!message.empty() && message.find('\n') == std::string_view::npos);
 }
 
-/// A file in memory that has a path.
+/// A file that exists only in memory, but has a path.
 class MemoryFile {
  public:
   MemoryFile() : descriptor_(::memfd_create("fuzz", 0)) { require(descriptor_ >= 0); }

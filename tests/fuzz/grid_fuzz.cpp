@@ -1,4 +1,5 @@
-// The grid file's parser on arbitrary text: it returns problems whose sizes are in range, or throws an Error.
+// Fuzzes the parser of grid files with arbitrary text. The parser must return problems whose sizes are in range, or
+// throw an Error.
 #include <cstdint>
 
 #include "fuzz/fuzz_support.hpp"

@@ -1,5 +1,5 @@
-// The .npy reader on arbitrary bytes: it reads or refuses them. A header written again from the result must parse to
-// the same dtype and shape.
+// Fuzzes the .npy reader with arbitrary bytes. The reader must read or refuse them. If it reads them, a header written
+// from the result must parse to the same dtype and shape.
 #include <cstdint>
 #include <span>
 

@@ -1,5 +1,5 @@
-// The option parser on arbitrary argument lists, separated by new lines. It returns options or throws an Error, and the
-// options satisfy the conditions that the rest of the program relies on.
+// Fuzzes the option parser with arbitrary argument lists, separated by newlines. The parser must return options or
+// throw an Error. Returned options must satisfy the conditions that the rest of the program relies on.
 #include <cmath>
 #include <cstdint>
 
@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (data[i] == '\n') {
       arguments.push_back(std::move(argument));
       argument.clear();
-    } else if (data[i] != '\0') {  // arguments cannot contain it
+    } else if (data[i] != '\0') {  // arguments cannot contain this byte
       argument += static_cast<char>(data[i]);
     }
   }

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   LLVMFuzzerTestOneInput(nullptr, 0);
   int files = 0;
   for (int i = 1; i < argc; ++i) {
-    if (!std::filesystem::is_directory(argv[i])) continue;  // a target without seeds
+    if (!std::filesystem::is_directory(argv[i])) continue;  // this target has no seed inputs
     for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[i])) {
       if (!entry.is_regular_file()) continue;
       std::ifstream file(entry.path(), std::ios::binary);

@@ -1,5 +1,5 @@
-// attend::append on a GPU: every option against float64, all bytes that must not change, the same bits as a CPU, and
-// replayed graphs while lengths change.
+// Tests of attend::append on a GPU. Every option is compared with float64, and results must have the same bits as on a
+// CPU. Bytes that append does not own must not change. Captured graphs must follow lengths that change between replays.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@
 namespace attend::test {
 namespace {
 
-/// A case's call on GPU 0. Its tensors are in memory that host and GPU can both access. The cache and the arrays are
-/// copied there.
+/// The call of a case, run on GPU 0. The tensors of the case are in memory that host and GPU can both access. The cache
+/// and the index arrays are copied to the GPU.
 class GpuAppend {
  public:
   explicit GpuAppend(const AppendInputs& in) : call(in.call()) {
@@ -55,7 +55,7 @@ class GpuAppend {
     copy_array(call.positions, in.positions);
   }
 
-  /// Runs the call and copies the cache back to the case.
+  /// Runs the call and copies the cache back into the memory of the case.
   void run() {
     append(call);
     wait();
@@ -91,7 +91,7 @@ void append_on_gpu(const AppendInputs& in) {
   GpuAppend(in).run();
 }
 
-/// Expects the same bytes of the cache and of q_out as a CPU writes.
+/// Expects that the GPU writes the same bytes to the cache and to q_out as a CPU.
 void expect_bits_of_cpu(const AppendCase& c) {
   SCOPED_TRACE(describe(c));
   const AppendInputs in = make_append_inputs(c), on_cpu = make_append_inputs(c);
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(CoveringArray, GpuAppendCases, testing::ValuesIn(append
 
 class GpuAppendTest : public GpuTest {};
 
-// Covers several heads per warp, and more rows than the GPU has warps.
+// Each warp processes several heads, and there are more rows than the GPU has warps.
 TEST_F(GpuAppendTest, PrefillHasTheBitsOfACpu) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const bool packed : {false, true}) {
@@ -129,7 +129,8 @@ TEST_F(GpuAppendTest, PrefillHasTheBitsOfACpu) {
   }
 }
 
-// The search over offsets takes one round per factor of 32.
+// The kernel finds a row's sequence in the offsets with a 32-way search, so each factor of 32 sequences adds one search
+// step.
 TEST_F(GpuAppendTest, ThousandsOfPackedSequences) {
   for (const std::int64_t sequences : {1, 2, 31, 32, 33, 1023, 1024, 1025, 5000}) {
     AppendCase c = {.packed = true, .packed_q = true, .rotary = RotaryKind::kNeighbours};
@@ -139,14 +140,14 @@ TEST_F(GpuAppendTest, ThousandsOfPackedSequences) {
   }
 }
 
-// More heads than the second grid dimension can have blocks.
+// The number of heads exceeds the limit of the grid's y dimension.
 TEST_F(GpuAppendTest, VeryManyHeads) {
   AppendCase c = {.queries = QueryKind::kLikeKeys};
   c.heads = 2, c.heads_q = 200001, c.head_dim = c.head_dim_v = 1, c.num_sequences = 5, c.most_new = 1;
   expect_bits_of_cpu(c);
 }
 
-// Covers signalling NaN, payloads, signed zeros and subnormals.
+// The copied elements include signalling NaN, NaN payloads, signed zeros and subnormals.
 TEST_F(GpuAppendTest, CopiesKeepTheirBits) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const std::int64_t head_dim : {512, 509}) {
@@ -169,7 +170,7 @@ TEST_F(GpuAppendTest, CopiesKeepTheirBits) {
   }
 }
 
-// Quantizes floats of every kind, divided by descale factors of every kind.
+// Quantizes random float bit patterns with ordinary, huge, tiny, zero and non-finite descale factors.
 TEST_F(GpuAppendTest, EightBitsOfAnyFloat) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const DType cache_dtype : {DType::kF8E4M3, DType::kI8}) {
@@ -183,7 +184,7 @@ TEST_F(GpuAppendTest, EightBitsOfAnyFloat) {
           auto* x = static_cast<float*>(t->view().data);
           for (std::int64_t n = 0; n < t->view().numel(); ++n) {
             const auto bits = static_cast<std::uint32_t>(random());
-            // Every second float is near the range of the 8-bit type: exponents from -12 to 10.
+            // The exponent of every second float is set to -12 to 10, so that it is near the range of the 8-bit type.
             x[n] = std::bit_cast<float>(n % 2 == 0 ? bits : (bits & 0x807fffffU) + ((115U + bits / 8 % 23) << 23));
           }
         }
@@ -198,7 +199,7 @@ TEST_F(GpuAppendTest, EightBitsOfAnyFloat) {
 
 TEST_F(GpuAppendTest, AGraphReadsLengthsAndTablesWhenItRuns) {
   AppendCase c = {.page_size = 16, .rotary = RotaryKind::kHalves, .norm = true, .queries = QueryKind::kLikeKeys};
-  c.head_dim = 61;  // a kernel that may not be loaded yet
+  c.head_dim = 61;  // no other test uses this head_dim, so its kernel may not be loaded yet
   const AppendInputs in = make_append_inputs(c);
   AppendInputs on_cpu = make_append_inputs(c);
   GpuAppend on_gpu(in);
@@ -234,8 +235,8 @@ TEST_F(GpuAppendTest, OfNothingWritesNothing) {
   }
 }
 
-// The library reads the environment once, so run these with ATTEND_CHECK=1 attend_gpu_tests
-// --gtest_filter='GpuAppendCheck.*'.
+// The library reads ATTEND_CHECK only once. To run these tests, set it for the entire program: ATTEND_CHECK=1
+// attend_gpu_tests --gtest_filter='GpuAppendCheck.*'.
 class GpuAppendCheck : public GpuTest {
  protected:
   void SetUp() override {
@@ -244,7 +245,7 @@ class GpuAppendCheck : public GpuTest {
     if (check == nullptr || std::string_view(check) != "1") GTEST_SKIP() << "without ATTEND_CHECK=1";
   }
 
-  /// Returns the message that refuses a changed call, and checks that nothing was written.
+  /// Returns the error message of a call after `change`. Checks that the refused call wrote nothing.
   template <class Change>
   static std::string refusal(const AppendCase& c, const Change& change) {
     const AppendInputs in = make_append_inputs(c);

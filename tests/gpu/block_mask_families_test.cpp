@@ -1,5 +1,6 @@
-// Block masks in the families that read them as a map (simt, sm80_forward with sm80_backward), against the float64
-// reference: every mask of the cookbook, and masks combined with options. block_mask_test.cpp tests sm90.
+// Compares block masks with the float64 reference in the families that read them as a map (simt, and sm80_forward with
+// sm80_backward). The cases contain every mask of the cookbook and masks combined with options. block_mask_test.cpp
+// tests sm90.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,17 +25,17 @@ namespace {
 
 using Index = std::int64_t;
 
-/// The backends of forward and backward.
+/// Names of the backends that compute forward and backward.
 struct Pair {
   const char* name;
   const char* forward;
   const char* backward;
 };
 constexpr Pair kPairs[] = {{"simt", "simt", "simt"}, {"sm80", "sm80_forward", "sm80_backward"}};
-constexpr Pair kWide = {"sm80 and simt", "sm80_forward", "simt"};  // for head_dim above 256
+constexpr Pair kWide = {"sm80 and simt", "sm80_forward", "simt"};  // sm80_backward does not support head_dim above 256
 constexpr Pair kReference = {"reference", "reference", "reference"};
 
-/// The parameter is a pair of families, and the number of a mask or of a part of the cases.
+/// Each test has two parameters: a pair of backends, and a number. The number selects a mask or a part of the cases.
 class OfPairs : public GpuTest, public testing::WithParamInterface<std::tuple<std::size_t, std::size_t>> {
  protected:
   void SetUp() override {
@@ -56,7 +57,8 @@ struct MaskedCase {
   AttentionCase attention;
   const BlockMask* mask = nullptr;
   std::string score = {};
-  std::optional<CaptureBuffer> capture = {};  // captured by the score, floats; its gradient is computed
+  // float32 tensor that the score function reads; its gradient is also computed.
+  std::optional<CaptureBuffer> capture = {};
 };
 
 struct Results {
@@ -111,7 +113,8 @@ void expect_reference(const MaskedCase& c, const Pair& pair) {
   std::printf("\n");
 }
 
-/// Picks one of three sizes and one dtype by turns, so that every size and every dtype occurs.
+/// Returns two cases for the mask with the given number. Sizes and dtypes alternate with the number, so that all of
+/// them occur.
 std::vector<AttentionCase> cookbook_cases(bool is_simt, std::size_t number) {
   const DType types[] = {DType::kF32, DType::kBF16, DType::kF16};
   const auto type = [&](std::size_t n) { return is_simt ? types[(number + n) % 3] : types[1 + (number + n) % 2]; };
@@ -142,7 +145,7 @@ TEST_P(GpuBlockMaps, OfTheCookbookAreTheReference) {
   }
 }
 
-/// Options to combine with a mask, in one dtype.
+/// Returns cases of one dtype that each combine a mask with other options.
 std::vector<AttentionCase> option_cases(DType dtype) {
   std::vector<AttentionCase> all(14, base_case(dtype));
   all[0].causal = true, all[0].seqlen_q = 277;
@@ -162,7 +165,7 @@ std::vector<AttentionCase> option_cases(DType dtype) {
   return all;
 }
 
-/// Some rows and tiles see no key, heads differ, and no two patterns are alike.
+/// Mask text for which some rows and tiles see no key, heads differ, and all pattern tiles are different.
 constexpr const char* kRagged = "(q // 50 + k // 70 + h) % 3 != 0 && (q + 3 * k) % 5 < 3 && q // 64 != 1";
 
 constexpr std::size_t kParts = 4;
@@ -184,7 +187,8 @@ TEST_P(GpuBlockMapOptions, ComposeWithAMask) {
   }
 }
 
-/// Functions of slope 1 and of other slopes, a function that is NaN for hidden pairs, and rows of very large scores.
+/// The score functions include one with slope 1, some with other slopes, one that is NaN for hidden pairs, and one that
+/// gives some rows very large scores.
 TEST_P(GpuBlockMapOptions, ComposeWithAFunction) {
   const CaptureBuffer gain("gain", DType::kF32, {4}, {0.5, 1, 2, -1});
   const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1));
@@ -202,7 +206,7 @@ TEST_P(GpuBlockMapOptions, ComposeWithAFunction) {
   }
 }
 
-/// Tests that need neither a mask number nor a part of the cases.
+/// Tests that run once for each pair of backends.
 class GpuBlockMapPairs : public OfPairs {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuBlockMapPairs,
@@ -210,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuBlockMapPairs,
                                           testing::Values(std::size_t{0})),
                          [](const auto& test) { return std::string(kPairs[std::get<0>(test.param)].name); });
 
-/// Enough keys that partial sums are saved to memory, with a gap of hidden keys in the middle.
+/// There are so many keys that kernels save partial sums to memory. A range of keys in the middle is hidden.
 TEST_P(GpuBlockMapPairs, SumOverVeryManyKeys) {
   AttentionCase c = base_case(DType::kF16);
   c.batch = c.heads_q = c.heads_k = 1, c.seqlen_q = 32, c.seqlen_k = 70000, c.head_dim = c.head_dim_v = 16;
@@ -218,7 +222,7 @@ TEST_P(GpuBlockMapPairs, SumOverVeryManyKeys) {
   expect_reference({c, &mask}, pair());
 }
 
-/// Tiles that no row sees are not even loaded, so NaN in them has no effect.
+/// Tiles that no row sees must not be loaded. NaN in these tiles must therefore have no effect.
 TEST_P(GpuBlockMapPairs, LeaveEmptyTilesOut) {
   const BlockMask mask = make_block_mask(MaskFunction(UnseenNaN::kMask), {1, 1, 512, 768});
   for (const Index head_dim : {64, 128, 256}) {

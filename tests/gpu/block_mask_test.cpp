@@ -1,4 +1,4 @@
-// Block masks on the GPU against the float64 reference: every mask of the cookbook, forward and backward.
+// Compares block masks on the GPU with the float64 reference. Runs every mask of the cookbook, forward and backward.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -77,7 +77,7 @@ void expect_reference(const BlockMask& mask, const AttentionCase& c, const Score
   const Outputs got = run_masked(mask, in, "sm90_forward", "sm90_backward", score);
   const Outputs truth = run_masked(mask, as_f64(in), "reference", "reference", score);
   std::printf("%s:", describe(c).c_str());
-  // In 16-bit dtypes, tanh and log of a function use fast approximations.
+  // In 16-bit dtypes, score functions use fast approximations of tanh and log.
   expect_outputs_near(got, truth, results, score == nullptr ? 4e-6 : results);
 }
 
@@ -93,7 +93,8 @@ TEST_P(GpuBlockMasks, AreTheReference) {
   }
 }
 
-/// Functions of slope 1 and of other slopes. One is NaN behind the sequence and for hidden keys.
+/// The score functions include one with slope 1 and one with another slope. One function is NaN for keys after the end
+/// of the sequence and for hidden keys.
 TEST_F(GpuTest, BlockMasksBesideAFunction) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   for (const char* text : {"score - 0.01 * abs(q + k_len - q_len - k)", "8 * tanh(score / 8) - 0.01 * abs(q - k)",
@@ -110,8 +111,8 @@ TEST_F(GpuTest, BlockMasksBesideAFunction) {
   }
 }
 
-/// Additions to dq happen in a fixed order, so a repeat gives the same bits. This also holds with a causal mask, which
-/// changes the order of key blocks.
+/// In deterministic mode dq is summed in a fixed order, so a repeat gives the same bits. This must also hold with a
+/// causal mask, which changes the order of key blocks.
 TEST_F(GpuTest, BlockMasksWithAnOrderOfAdditions) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   for (AttentionCase c : cases(DType::kBF16)) {
@@ -130,7 +131,8 @@ TEST_F(GpuTest, BlockMasksWithAnOrderOfAdditions) {
   }
 }
 
-/// Scores so large that even float64 rounds a row to one number. Hidden keys must not be part of their sums.
+/// These scores are so large that even float64 rounds all scores of a row to the same number. Hidden keys must not
+/// enter the row sums.
 TEST_F(GpuTest, BlockMasksBesideHugeScores) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   const ScoreFunction score("q % 3 == 0 ? score - 1e30 : score");
@@ -143,7 +145,7 @@ TEST_F(GpuTest, BlockMasksBesideHugeScores) {
   }
 }
 
-/// Keys that no row sees may be NaN in tiles that are skipped, because those are not loaded.
+/// Tiles that no row sees must not be loaded. NaN in their keys must therefore have no effect.
 TEST_F(GpuTest, BlockMasksLeaveEmptyTilesOut) {
   if (!cuda::device_info(0).arch().wgmma) GTEST_SKIP() << "no instructions for sm90_forward";
   const auto in = UnseenNaN::of({.dtype = DType::kBF16, .head_dim = 128, .head_dim_v = 128});

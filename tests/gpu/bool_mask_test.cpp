@@ -1,4 +1,5 @@
-// Boolean masks on Hopper against the float64 reference, forward and backward. The lists of tiles are made on the GPU.
+// Compares boolean masks on Hopper with the float64 reference, forward and backward. The GPU builds the lists of key
+// tiles.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -26,7 +27,7 @@ struct Mask {
   std::function<bool(Index b, Index h, Index q, Index k)> sees;
 };
 
-/// Returns a hash of the position, from 0 to 99.
+/// Returns a pseudo-random number from 0 to 99 that depends only on the position.
 Index percent(Index b, Index h, Index q, Index k) {
   std::uint64_t x = static_cast<std::uint64_t>(((b * 31 + h) * 4099 + q) * 8191 + k) * 0x9E3779B97F4A7C15u;
   x = (x ^ x >> 29) * 0xBF58476D1CE4E5B9u;
@@ -122,7 +123,7 @@ TEST_F(BoolMasks, OfEachBroadcast) {
   }
 }
 
-/// Rows of a mask that begin at any address, with gaps between them.
+/// The rows of the mask may begin at any address and may have gaps between them.
 TEST_F(BoolMasks, OfAnyStrides) {
   const AttentionCase c = small(150, 1100, 64);
   for (const Layout layout : {Layout::kPadded, Layout::kBSHD, Layout::kSliced}) {
@@ -134,7 +135,7 @@ TEST_F(BoolMasks, OfAnyStrides) {
   }
 }
 
-/// Causal masks and windows shorten the lists.
+/// A causal mask or a window shortens the lists of key tiles.
 TEST_F(BoolMasks, BesideWindows) {
   AttentionCase c = small(300, 517, 128);
   c.causal = true;
@@ -153,7 +154,7 @@ TEST_F(BoolMasks, BesideOtherRules) {
   for (const AttentionCase& c : {softcap, dropout, sinks, wide}) expect_reference(c);
 }
 
-/// dk and dv of large groups are added up in memory.
+/// With many query heads per key head, dk and dv are summed in memory.
 TEST_F(BoolMasks, OfLargeGroups) {
   AttentionCase c = small(1050, 300, 64);
   c.batch = 1, c.heads_q = 8, c.heads_k = 1;
@@ -175,14 +176,14 @@ TEST_F(BoolMasks, WithAnOrderOfAdditions) {
   }
 }
 
-/// Each replay of a graph makes the lists again. The emulator has no graphs.
+/// Each replay of a graph must build the lists again from the current mask. The emulator does not support graphs.
 TEST_F(BoolMasks, OfAGraphMayChangeBetweenReplays) {
   AttentionCase c = small(300, 517, 128);
   c.deterministic = true;
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
   const Inputs in = with_mask(c, masks().front());
-  (void)run_on_hopper(in);  // loads the kernels
+  (void)run_on_hopper(in);  // loads the kernels before the capture
   const Outputs out = make_outputs(in);
   CapturedGraph graph(stream.get(), [&] {
     ForwardCall call = forward_of(in, out, "sm90_forward");
@@ -205,7 +206,7 @@ TEST_F(BoolMasks, OfAGraphMayChangeBetweenReplays) {
   }
 }
 
-/// Both kinds of mask in one call: a pair is visible if both masks let it through.
+/// One call has a boolean mask and a block mask. A key is visible only if both masks allow it.
 TEST_F(BoolMasks, BesideABlockMask) {
   for (AttentionCase c : {small(300, 517, 128), small(300, 259, 192)}) {
     for (const char* text : {"(q // 50 + k // 70 + h) % 3 != 0 && (q + k) % 5 < 3", "q // 128 == k // 128"}) {

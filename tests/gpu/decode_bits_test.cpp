@@ -1,5 +1,5 @@
-// Bitwise tests of decode() on a GPU: independence from the rest of the batch, graphs replayed while lengths and tables
-// change, concurrent streams and threads, and append() in the same call.
+// Bitwise tests of decode() on a GPU. Results must not depend on the rest of the batch. Graphs are replayed while
+// lengths and page tables change. Calls run on concurrent streams and threads, and together with append().
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeBits,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8),
                          kNameOfDType);
 
-/// Cache shapes that each use a different path through the kernels.
+/// Cache shapes. Each shape uses a different code path of the kernels.
 struct Shaped {
   const char* name;
   DType dtype;  // dtype of the cache
@@ -75,7 +75,7 @@ const std::array kShaped = {Shaped{"f32", DType::kF32, 64, 64, 2, 4, 1},
 
 class GpuDecodeShapes : public GpuTest, public testing::WithParamInterface<Shaped> {};
 
-/// Returns the lengths of `count` sequences: short, long, 0 and dead.
+/// Returns lengths for `count` sequences. They include short, long, empty and dead sequences.
 std::vector<std::int64_t> some_lengths(std::int64_t count) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t s = 0; s < count; ++s) lengths.push_back(s * s * 37 % 601);
@@ -85,7 +85,7 @@ std::vector<std::int64_t> some_lengths(std::int64_t count) {
   return lengths;
 }
 
-/// A sequence at the front or at the end of batches, with different neighbours.
+/// Decodes the same sequence at the start and at the end of batches with different other sequences.
 TEST_P(GpuDecodeShapes, ASequenceInBatchesOfAnySize) {
   constexpr std::int64_t kSequences = 64;
   CacheFacts facts = facts_of(GetParam());
@@ -117,7 +117,8 @@ TEST_P(GpuDecodeShapes, RowsInAnyChunks) {
   check_rows_in_any_chunks(facts_of(GetParam()), gpu_decode_by("decode"));
 }
 
-/// Changing the length of one sequence, or setting its keys to NaN, changes no other sequence.
+/// Changes the length of one sequence and sets a key of another one to NaN. The remaining sequences must keep their
+/// bits.
 TEST_P(GpuDecodeShapes, NeighboursThatChange) {
   CacheFacts facts = facts_of(GetParam());
   facts.rows.assign(4, GetParam().rows);
@@ -148,7 +149,7 @@ TEST_P(GpuDecodeShapes, ACapturedGraphFollowsLengthsAndTables) {
   const cuda::OwnStream stream;
   const auto longest = problem.seqlens;
   std::fill(problem.seqlens.begin(), problem.seqlens.end(), 1);
-  direct.submit(stream.get());  // warm-up call that compiles and loads
+  direct.submit(stream.get());  // compiles and loads the kernels before the capture
   cuda::synchronize(stream.get());
   CapturedGraph graph(stream.get(), [&] { replayed.submit(stream.get()); });
   const auto expect_same = [&](const char* what) {
@@ -177,7 +178,8 @@ TEST_P(GpuDecodeShapes, ACapturedGraphFollowsLengthsAndTables) {
   expect_same("another query");
 }
 
-/// No call waits for the previous one. Each workspace is reused at once, also by calls of other shapes.
+/// Submits calls without waiting in between. Each call reuses the workspace memory of earlier calls, which may have
+/// other shapes.
 TEST_P(GpuDecodeShapes, CallsOfOtherShapesInARow) {
   CacheFacts facts = facts_of(GetParam());
   facts.rows.assign(2, GetParam().rows);
@@ -195,7 +197,7 @@ TEST_P(GpuDecodeShapes, CallsOfOtherShapesInARow) {
   for (std::size_t n = 0; n < of_first.size(); ++n) {
     of_first[n].submit(stream.get());
     of_second[n].submit(stream.get());
-    if (n == 0) cuda::synchronize(stream.get());  // the results are compared with separate calls afterwards
+    if (n == 0) cuda::synchronize(stream.get());  // only the first round waits, for the kernels to load
   }
   cuda::synchronize(stream.get());
   const GpuDecode first_alone(first), second_alone(second);
@@ -214,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuDecodeShapes, testing::ValuesIn(kShaped),
 
 class GpuDecodeStreams : public GpuTest {
  protected:
-  /// Prepares problems of different shapes, and the result of each when run alone.
+  /// Builds problems of different shapes and computes the result of each one alone.
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
@@ -280,7 +282,8 @@ TEST_F(GpuAppendAndDecode, InOneCallIsOneAfterTheOther) {
   }
 }
 
-/// Each thread's call has separate rows of q between its two kernels.
+/// Both threads use the same stream. The rows of q that pass from append to decode must not be shared between the
+/// calls.
 TEST_F(GpuAppendAndDecode, OfTwoThreadsOnOneStream) {
   const auto run = [](std::uint64_t seed) {
     for (AppendCase c : append_and_decode_cases()) {

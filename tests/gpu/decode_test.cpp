@@ -1,6 +1,6 @@
-// decode() on a GPU against float64: every kind of cache, option and length, with NaN in all memory that must not be
-// read. The tests are split into eight parts for parallel processes. Each part has different columns and dtypes, and so
-// different kernels to compile.
+// Compares decode() on a GPU with float64. The cases cover every cache layout, option and length. All memory that must
+// not be read is NaN. The tests are divided into eight parts that can run in parallel processes. Each part has
+// different head_dims and dtypes, so no two parts compile the same kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 constexpr int kParts = 8;
 constexpr int kLeastCases = 800;
 
-/// Precision of the weights p in the kernels for f16 and bf16.
+/// Precision of p in the kernels for f16 and bf16.
 constexpr Products kHalfProducts = Products::kHalf;
 
 const DecodeValues& values() {
@@ -94,7 +94,8 @@ TEST_P(GpuDecodeCases, CoveringArrayAgainstFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(Parts, GpuDecodeCases, testing::Range(0, kParts), kIndexName);
 
-/// A subset for sanitizers: two small cases of each head_dim and dtype, with one query row and with more, and a tree.
+/// A subset of the cases for the sanitizers. Each head_dim and dtype has two small cases, one with a single query row
+/// and one with several rows. There is also a case with a tree mask.
 class SliceDecode : public GpuTest {};
 
 TEST_F(SliceDecode, StaysInBudget) {
@@ -116,8 +117,8 @@ TEST_F(SliceDecode, StaysInBudget) {
   fmt::print("{}", errors.text());
 }
 
-/// Two warpgroups that each compute half of the columns, with boxes and with rows that are copied one by one. Two
-/// blocks leave partial results for each other.
+/// Two warpgroups each compute half of the columns. Keys are loaded in boxes (rectangles of one TMA copy) or row by
+/// row. Two blocks exchange their partial results.
 TEST_F(SliceDecode, HalvesOfColumns) {
   DecodeErrors errors;
   for (const std::int64_t page_size : {64, 1}) {
@@ -175,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeNaN, testing::Values(DType::kF32, DTyp
 INSTANTIATE_TEST_SUITE_P(DTypes, GpuDecodeInfinity, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          kNameOfDType);
 
-/// Cache blocks that are more than 2^31 elements apart. The third begins beyond 2^32.
+/// The batch entries of the cache are more than 2^31 elements apart. The third entry begins beyond element 2^32.
 class GpuDecodeFar : public GpuTest, public testing::WithParamInterface<DType> {};
 
 TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
@@ -188,7 +189,7 @@ TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
   const CacheCase::Result wanted = near.run(gpu_decode_by("decode"));
   const std::int64_t bytes = dtype_bytes(facts.type_of_cache());
   const std::int64_t block = near.k.view().stride[0] * bytes;
-  // The operating system commits only the pages that are touched.
+  // The operating system commits only the pages that are accessed.
   const auto memory = allocate_tensor_memory(static_cast<std::size_t>((2 * kStride + 2 * kOfValues) * bytes));
   DecodeCall call = near.call();
   const auto spread = [&](ConstTensor& view, const TensorBuffer& from, std::int64_t first) {
@@ -203,7 +204,7 @@ TEST_P(GpuDecodeFar, OffsetsOf64Bits) {
   spread(call.k_cache, near.k, 0);
   spread(*call.v_cache, near.v, kOfValues);
   const TensorArray<std::int32_t> pages = {0, 1, 2};
-  for (const bool is_paged : {false, true}) {  // each cache row is then one page
+  for (const bool is_paged : {false, true}) {  // in the paged run, each cache row is one page
     if (is_paged) call.cache.page_table = PageTable{pages.data(), 3, 1, 1};
     const TensorBuffer o(facts.dtype, {3, near.q.shape()[1], 2, facts.head_dim_v});
     call.o = o.view();

@@ -1,5 +1,5 @@
-// Gradients under heavy dropout, where the terms of a row cancel. Runs the checks of tests/dropout_gradient_test.cpp on
-// every 16-bit kernel family.
+// Tests gradients under heavy dropout, where the terms of a row cancel. Runs the checks of
+// tests/dropout_gradient_test.cpp on every 16-bit kernel family.
 #include <cmath>
 #include <cstdio>
 
@@ -15,12 +15,12 @@ struct SoleKeyCase {
   DType dtype;
   std::int64_t head_dim;
   bool packed;
-  bool one_key;  ///< if true there is only one key, otherwise a window of one key
+  bool one_key;  ///< if set, the sequence has only one key; otherwise a window leaves one visible key
 };
 
 class SoleKey : public GpuTest, public testing::WithParamInterface<SoleKeyCase> {};
 
-/// Returns whether the library reports that this GPU can run the family's backward.
+/// Returns whether the family's backward supports the inputs on this GPU, according to the library.
 bool takes_gradients(std::string_view compute, const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p =
@@ -63,9 +63,9 @@ AttentionCase options_of(const SoleKeyCase& c) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SoleKey, testing::ValuesIn(sole_key_cases()), kIndexName);
 
-// If delta were computed from a rounded o, dq and dk would be 0.02 (float16) to 0.2 instead of 0.
+// The correct dq and dk are 0. If delta were computed from a rounded o, they would be between 0.02 (float16) and 0.2.
 TEST_P(SoleKey, RowsHaveNoGradient) {
-  constexpr double kAllowed = 1e-3;  // ten times the error from tensor cores truncating sums of 64 products
+  constexpr double kAllowed = 1e-3;  // ten times the error of tensor cores, which truncate sums of 64 products
   const Inputs in = make_inputs(options_of(GetParam()));
   if (!takes_gradients(GetParam().compute, in)) GTEST_SKIP() << GetParam().compute << " is not for this GPU";
   const Outputs out = run(in, GetParam().compute);
@@ -75,7 +75,7 @@ TEST_P(SoleKey, RowsHaveNoGradient) {
               static_cast<long long>(GetParam().head_dim), dq, dk, kAllowed, dv);
   EXPECT_LE(dq, kAllowed);
   EXPECT_LE(dk, kAllowed);
-  EXPECT_GT(dv, 1);  // dropout scales kept entries by ten
+  EXPECT_GT(dv, 1);  // kept entries are scaled by ten
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// decode(), append() and merge() start while the previous kernel in the stream still runs, and wait for its end before
-// they read or write (kernels/isa/grid_dependency.cuh). Here the previous kernel is slow: it lets them start at once
-// but writes their inputs only after 200 us (LateInputs). The tests compare bits with the same calls run one at a time,
-// each after the previous one has ended. Other tests compare results with float64.
+// decode(), append() and merge() may start while the previous kernel in the stream still runs. They must wait for its
+// end before they read or write (kernels/isa/grid_dependency.cuh). In these tests the previous kernel is slow. It lets
+// the call start at once but writes the call's inputs only after 200 us (LateInputs). Most tests compare the bits with
+// those of the same calls run one at a time. Other tests compare results with float64.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,11 +24,11 @@ namespace {
 
 constexpr std::int64_t kMaxPositions = 2048;
 
-/// A kind of cache, and the rows of q. If a test appends, there are as many new keys as rows of q.
+/// A cache layout and the rows of q. In tests that append, the number of new keys equals the number of rows of q.
 struct Kind {
   const char* name;
   DType dtype, cache_dtype;
-  std::int64_t page_size;  // 0 means contiguous
+  std::int64_t page_size;  // keys per page; 0 means contiguous
   bool packed, batch_idx, leftpad, sinks;
   std::array<std::int64_t, 4> rows;
   std::array<std::int64_t, 4> lengths;
@@ -55,7 +55,8 @@ CacheFacts facts_of(const Kind& kind) {
   facts.descales = dtype_bytes(kind.cache_dtype) == 1 ? Descales::kSequences : Descales::kNone;
   facts.group = 4;
   const bool has_long_ones = *std::max_element(kind.rows.begin(), kind.rows.end()) > 64;
-  if (has_long_ones) facts.num_heads_k = 4;  // with fewer key heads, only sequences with more query rows count as long
+  // With fewer key heads, sequences need more query rows to use the long-row kernel.
+  if (has_long_ones) facts.num_heads_k = 4;
   facts.page_size = kind.page_size;
   facts.packed = kind.packed;
   facts.batch_idx = kind.batch_idx;
@@ -71,7 +72,8 @@ std::vector<typename Array::value_type> vector_of(const Array& array) {
   return {array.begin(), array.end()};
 }
 
-/// Calls over one cache. All memory that they read or write is late memory.
+/// Decode and append calls on one cache. All memory that they read or write belongs to LateInputs, so it is written
+/// late.
 class LateCalls {
  public:
   LateCalls(LateInputs& memory, const CacheFacts& facts, std::uint64_t seed) : problem_(facts, seed) {
@@ -81,7 +83,7 @@ class LateCalls {
     memory.input("v_cache", *decode_.v_cache);
     place_index(memory);
     if (decode_.params.sinks) memory.input("sinks", *decode_.params.sinks);
-    if (facts.packed) {  // poison: offsets of the sequences in reverse order
+    if (facts.packed) {  // the poison is a valid array with the sequences in reverse order
       std::vector<std::int32_t> offsets = {0};
       for (std::size_t s = facts.rows.size(); s-- > 0;) {
         offsets.push_back(offsets.back() + static_cast<std::int32_t>(facts.rows[s]));
@@ -96,7 +98,7 @@ class LateCalls {
     decode_.lse = memory.output(DType::kF32, shape);
   }
 
-  /// Adds new keys, values, rotation and norm weights. The new keys are the last ones of each sequence.
+  /// Adds new keys and values, rotary tables and norm weights. The new keys become the last keys of each sequence.
   void add_new_keys(LateInputs& memory, std::uint64_t seed) {
     const CacheFacts& facts = problem_.facts();
     std::mt19937_64 random(seed);
@@ -139,7 +141,7 @@ class LateCalls {
     return [this](cuda::StreamHandle stream) { decode(on_gpu(decode_, stream)); };
   }
 
-  /// Returns a step that writes new keys, and q_out from q.
+  /// Returns a step that appends the new keys to the cache and writes q_out from q.
   [[nodiscard]] Step append_step() const {
     return [this](cuda::StreamHandle stream) {
       AppendCall call = append_;
@@ -151,7 +153,7 @@ class LateCalls {
     };
   }
 
-  /// Returns a step that decodes the rows that append_step() wrote.
+  /// Returns a step that decodes the query rows q_out, which append_step() wrote.
   [[nodiscard]] Step decode_of_q_out_step() const {
     return [this](cuda::StreamHandle stream) {
       DecodeCall call = decode_;
@@ -160,7 +162,7 @@ class LateCalls {
     };
   }
 
-  /// Returns a step that does both in one call.
+  /// Returns a step that appends and decodes in one call.
   [[nodiscard]] Step append_and_decode_step() const {
     return [this](cuda::StreamHandle stream) {
       DecodeCall call = decode_;
@@ -170,7 +172,8 @@ class LateCalls {
   }
 
  private:
-  /// Moves lengths, table and the other index arrays to late memory. Their poison is other valid entries.
+  /// Moves the lengths, the page table and the other index arrays to late memory. Their poison consists of other valid
+  /// entries.
   void place_index(LateInputs& memory) {
     CacheIndex& cache = decode_.cache;
     const std::size_t sequences = problem_.seqlens.size();
@@ -203,7 +206,7 @@ class LateCalls {
   Tensor q_out_;
 };
 
-/// Late memory on the GPU, with its context current.
+/// Provides LateInputs on the GPU and makes the GPU's context current.
 class EarlyStartTest : public GpuTest {
  protected:
   void SetUp() override {
@@ -252,7 +255,7 @@ TEST_P(GpuEarlyStart, AppendAndDecodeInOneCallWait) {
   expect_same_in_a_row(memory(), {late(), calls.append_and_decode_step()});
 }
 
-/// Half of the inputs is written on another stream. The call's stream waits for it through an event.
+/// Another stream writes half of the inputs. The call's stream waits for that half through an event.
 TEST_P(GpuEarlyStart, DecodeWaitsForTwoStreams) {
   const LateCalls calls(memory(), facts_of(GetParam()), 64);
   const cuda::OwnStream side;
@@ -268,7 +271,7 @@ TEST_P(GpuEarlyStart, DecodeWaitsForTwoStreams) {
   expect_same_in_a_row(memory(), {written, calls.decode_step()});
 }
 
-/// decode reads the cache and the query rows that append has just written.
+/// decode() reads the cache rows and the query rows that append() has just written.
 TEST_P(GpuEarlyStart, DecodeWaitsForAppend) {
   LateCalls calls(memory(), facts_of(GetParam()), 56);
   calls.add_new_keys(memory(), 57);
@@ -276,7 +279,8 @@ TEST_P(GpuEarlyStart, DecodeWaitsForAppend) {
   expect_same_in_a_row(memory(), {late(), calls.append_step(), calls.decode_of_q_out_step()});
 }
 
-/// An ordinary kernel launch runs after all earlier work on the stream, even after kernels that started early.
+/// An ordinary kernel launch must run after all earlier work in the stream, even if earlier kernels started early. It
+/// may therefore overwrite their inputs.
 TEST_P(GpuEarlyStart, WhatComesAfterMayOverwriteTheInputs) {
   LateCalls calls(memory(), facts_of(GetParam()), 58);
   calls.add_new_keys(memory(), 59);
@@ -286,7 +290,7 @@ TEST_P(GpuEarlyStart, WhatComesAfterMayOverwriteTheInputs) {
   expect_same_in_a_row(memory(), {late(), calls.append_step(), calls.decode_of_q_out_step(), overwrite()});
 }
 
-/// append writes cache rows that the decode before it reads.
+/// append() overwrites cache rows that the previous decode() reads.
 TEST_P(GpuEarlyStart, AppendWaitsForDecode) {
   LateCalls calls(memory(), facts_of(GetParam()), 60);
   calls.add_new_keys(memory(), 61);
@@ -294,8 +298,8 @@ TEST_P(GpuEarlyStart, AppendWaitsForDecode) {
   expect_same_in_a_row(memory(), {late(), calls.decode_step(), late(), calls.append_step(), overwrite()});
 }
 
-/// If all sequences are dead, a call has nothing to do. It must still end after the previous kernel, because the next
-/// kernel reads what that kernel wrote.
+/// If all sequences are dead, the call has nothing to do. It must still not end before the previous kernel, because the
+/// next kernel reads data that the previous kernel wrote.
 TEST_P(GpuEarlyStart, CallsWithNothingToDoWaitToo) {
   CacheFacts facts = facts_of(GetParam());
   facts.capacity = 64;
@@ -315,7 +319,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GpuEarlyStart, testing::ValuesIn(kKinds),
 
 class GpuEarlyMerge : public EarlyStartTest {};
 
-/// A launch passes 32 states as parameters. For more states, small kernels write the list first.
+/// A launch passes up to 32 states as kernel parameters. For more states, small kernels write the list of states first.
 TEST_F(GpuEarlyMerge, OfAnyNumberOfStatesWaitsForThem) {
   const TensorBuffer sinks(DType::kF32, {1, 4, 1, 1});
   sinks.fill(0.5);
@@ -342,7 +346,7 @@ TEST_F(GpuEarlyMerge, OfAnyNumberOfStatesWaitsForThem) {
   }
 }
 
-/// merge reads the results that two decode calls have just written.
+/// merge() reads the results that two decode() calls have just written.
 TEST_F(GpuEarlyMerge, WaitsForDecode) {
   for (const Kind& kind : {kKinds[0], kKinds[2], kKinds[3]}) {
     SCOPED_TRACE(kind.name);
@@ -361,8 +365,8 @@ TEST_F(GpuEarlyMerge, WaitsForDecode) {
   }
 }
 
-/// Verifies the tests themselves: a kernel that is launched like the library's but does not wait must read poison. If
-/// other processes use the GPU it may occasionally start late, but not every time.
+/// Verifies that these tests can fail. A kernel that starts early but does not wait must read poison. If other
+/// processes use the GPU, the kernel may sometimes start late, but not in every round.
 TEST_F(GpuEarlyMerge, AKernelThatDoesNotWaitReadsPoison) {
   if (!cuda::may_start_early(cuda::device_info(0))) GTEST_SKIP() << "no kernel starts early here";
   constexpr int kMostRounds = 50;

@@ -1,6 +1,6 @@
-// Edge cases of the softmax, on every family that `auto` picks: rows that see no key, rows whose first tiles are
-// masked, rows whose lse is far from 0, every mask of short sequences, and problems without rows, heads or batch
-// entries.
+// Edge cases of the softmax, on every family that `auto` picks. Some rows see no key. In other rows the first tiles are
+// masked or lse is far from 0. The tests also run every mask on short sequences, and problems without rows, heads or
+// batch entries.
 #include <array>
 #include <cmath>
 
@@ -22,7 +22,7 @@ class EdgeRowsOfBackward : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, EdgeRowsOfBackward, testing::ValuesIn(kBackwardFamilies), kFamilyName);
 
-/// Causal, with more rows than keys, so the first rows see no key.
+/// Returns a causal case with more rows than keys, so the first rows see no key.
 AttentionCase empty_rows_case() {
   AttentionCase c = plain(DType::kBF16, 4, 2, 700, 130, 64, true);
   c.dlse = true;
@@ -30,8 +30,8 @@ AttentionCase empty_rows_case() {
   return c;
 }
 
-/// Writes NaN and infinities into dout of rows whose complete row tile sees no key (in empty_rows_case()). Returns the
-/// number of rows.
+/// Writes NaN and infinities into dout of all rows in row tiles that see no key (for empty_rows_case()). Returns the
+/// number of these rows.
 std::int64_t spoil_dout(const Inputs& in) {
   constexpr std::int64_t kLargestTile = 256;
   const AttentionCase& c = in.options;
@@ -42,8 +42,8 @@ std::int64_t spoil_dout(const Inputs& in) {
   return rows;
 }
 
-/// In rows that see no key, o and dq are exactly 0. dout and dlse of a row tile that sees no key change no other
-/// result.
+/// In rows that see no key, o and dq must be exactly 0. In row tiles that see no key, dout and dlse must not change any
+/// other result.
 TEST_P(EdgeRows, ThatSeeNothingAreZeroAndHarmless) {
   const AttentionCase c = empty_rows_case();
   const std::int64_t num_empty = c.seqlen_q - c.seqlen_k;
@@ -68,7 +68,7 @@ TEST_P(EdgeRows, ThatSeeNothingAreZeroAndHarmless) {
   expect_same_bits(out, clean);
 }
 
-/// Without keys, no row sees a key and nothing is read.
+/// If there are no keys, all results are 0 and no key is read.
 TEST_P(EdgeRows, WithoutKeysAreZero) {
   for (const bool packed : {false, true}) {
     AttentionCase c = plain(DType::kBF16, 2, 1, 70, 0, 64, false);
@@ -83,7 +83,8 @@ TEST_P(EdgeRows, WithoutKeysAreZero) {
   }
 }
 
-/// Without keys, the sink is the only term of a row: lse equals the sink, and the sink's gradient is the sum of dlse.
+/// Without keys, the sink is the only term of a row. Then lse equals the sink, and the sink's gradient is the sum of
+/// dlse.
 TEST_P(EdgeRows, WithoutKeysHaveTheirSink) {
   for (const bool packed : {false, true}) {
     AttentionCase c = plain(DType::kBF16, 2, 1, 70, 0, 64, false);
@@ -105,7 +106,7 @@ TEST_P(EdgeRows, WithoutKeysHaveTheirSink) {
   }
 }
 
-/// In a row that sees no key, dout does not affect the sink's gradient.
+/// In a row that sees no key, dout must not affect the sink's gradient.
 TEST_P(EdgeRowsOfBackward, ThatSeeOnlyASinkTakeNothingOfDout) {
   AttentionCase c = empty_rows_case();
   c.sinks = true;
@@ -117,8 +118,8 @@ TEST_P(EdgeRowsOfBackward, ThatSeeOnlyASinkTakeNothingOfDout) {
   expect_same_bits(out, clean);
 }
 
-/// All scores are near -1000, and the tiles that are processed first are masked for some or all rows. A row maximum
-/// that wrongly starts at 0, or is reset to 0, would stay 0.
+/// All scores are near -1000, and the tiles that are processed first are masked for some or all rows. If a kernel
+/// wrongly started the row maximum at 0 or reset it to 0, the maximum would stay 0.
 std::vector<AttentionCase> negative_score_cases() {
   AttentionCase c = plain(DType::kBF16, 14, 2, 88, 448, 64, true);  // 7 query heads per key head
   std::vector<AttentionCase> cases = {c, c, c, c};
@@ -128,7 +129,8 @@ std::vector<AttentionCase> negative_score_cases() {
   return cases;
 }
 
-/// Adds scale * q * k to every score: one channel holds the constant q in every query row and k in every key.
+/// Adds scale * q * k to every score. For this, one channel is set to the constant `q` in every query row and to `k` in
+/// every key.
 Inputs shifted(const AttentionCase& c, double q, double k) {
   Inputs in = make_inputs(c);
   for (const auto& [t, number] : {std::pair{&in.q, q}, {&in.k, k}}) {
@@ -143,8 +145,8 @@ TEST_P(EdgeRows, OfNegativeScoresBehindMaskedTilesStayInBudget) {
   for (const AttentionCase& c : negative_score_cases()) check_backend(GetParam(), shifted(c, 80, -100));
 }
 
-/// Every number of keys up to 200, so that last tiles have every size, with few and many rows, and lse near a chosen
-/// value.
+/// Returns a case with every number of keys up to 200, so that last tiles have every size. The numbers of rows vary.
+/// shifted() then moves lse near a chosen value.
 AttentionCase remainder_case() {
   AttentionCase c = plain(DType::kBF16, 1, 1, 0, 0, 64, false);
   constexpr std::int64_t kRows[] = {1, 64, 5, 129};
@@ -159,7 +161,8 @@ class LseTargets : public GpuTest, public testing::WithParamInterface<std::tuple
 
 TEST_P(LseTargets, AtEachRemainderOfATileStayInBudget) {
   const auto& [compute, target] = GetParam();
-  const Inputs in = shifted(remainder_case(), 8, target);  // multiplied by the scale of 1/8
+  // Adds 8 * target * scale = target to every score, because the scale is 1/8.
+  const Inputs in = shifted(remainder_case(), 8, target);
   if (!lack_of(compute, in).empty()) GTEST_SKIP() << lack_of(compute, in);
   check_backend(compute, in);
 }
@@ -173,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Families, LseTargets,
                                   std::to_string(std::abs(target));
                          });
 
-/// Every mask of every pair of lengths up to 9.
+/// Runs every mask on every pair of lengths up to 9.
 TEST_P(EdgeRows, OfEveryMaskSeeWhatTheRuleSays) {
   check_every_mask(GetParam(), DType::kBF16, 8, 16);
 }
@@ -189,12 +192,12 @@ std::vector<AttentionCase> outlier_cases() {
   return cases;
 }
 
-/// Scores of 1e5, as an outlier channel of real models causes.
+/// The scores reach 1e5, as with an outlier channel in real models.
 TEST_P(EdgeRows, OfAnOutlierChannelStayInBudget) {
   for (const AttentionCase& c : outlier_cases()) check_backend(GetParam(), make_inputs(c));
 }
 
-/// Nothing is launched or nothing is written, and no call fails.
+/// Calls without any rows, heads or sequences must not fail, and must not write anything.
 TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
   AttentionCase c = plain(DType::kBF16, 2, 1, 70, 90, 64, true);
   c.sinks = true;
@@ -219,8 +222,8 @@ TEST_P(EdgeRows, OfNoEntriesNoHeadsAndNoSequencesAreNoError) {
   }
 }
 
-/// A bias shared by rows or batch entries has a gradient even if there are no rows or entries. Families that compute it
-/// write zeros.
+/// A bias that rows or batch entries share has a gradient even if there are no rows or batch entries. A family that
+/// computes this gradient must write zeros.
 TEST_P(EdgeRowsOfBackward, OfNoRowsAndNoSequencesGiveTheBiasAGradientOfZero) {
   AttentionCase no_rows = plain(DType::kF16, 2, 1, 0, 128, 64, false), no_sequences = no_rows;
   no_rows.bias = Broadcast{false, true, false};
@@ -240,7 +243,8 @@ TEST_P(EdgeRowsOfBackward, OfNoRowsAndNoSequencesGiveTheBiasAGradientOfZero) {
   }
 }
 
-/// A row that sees no key has the sink as its lse, however low the sink is. In other rows such a sink has no weight.
+/// The sink here is the lowest finite number. In a row that sees no key, lse must equal the sink. In other rows the
+/// sink must have no weight.
 TEST_P(EdgeRows, BesideTheLowestSinkAreAsWithoutOne) {
   for (const double softcap : {0.0, 30.0}) {
     AttentionCase c = empty_rows_case();

@@ -14,7 +14,7 @@
 namespace attend::test {
 namespace {
 
-/// The arguments of both calls, with all tensors on the GPU.
+/// Copies of the arguments of forward and backward in which all tensors are on the GPU.
 struct Arguments {
   Arguments(std::string_view compute, const Inputs& in, const Outputs& out, int device = 0)
       : q(on_gpu(in.q)),

@@ -22,8 +22,8 @@
 namespace attend::test {
 namespace {
 
-/// Allocates managed memory. Its pages move to the device that uses them, so checks on the host can read or poison it
-/// directly.
+/// Allocates managed memory. Its pages move to the device that accesses them, so checks on the host can read or poison
+/// the memory directly.
 std::shared_ptr<std::byte> allocate_managed(std::size_t bytes) {
   using AllocManaged = int (*)(cuda::DevicePointer*, std::size_t, unsigned);
   using Free = int (*)(cuda::DevicePointer);
@@ -42,8 +42,8 @@ std::shared_ptr<std::byte> allocate_managed(std::size_t bytes) {
           }};
 }
 
-/// Every comparison of the run with its error, for $ATTEND_GPU_REPORT. block_err and block_budget belong to the block
-/// of rows with the largest ratio of error to budget.
+/// Collects every comparison of the run and writes them to $ATTEND_GPU_REPORT. block_err and block_budget belong to the
+/// block of rows with the largest ratio of error to budget.
 class Report : public testing::Environment {
  public:
   void add(std::string_view compute, const AttentionCase& c, const std::vector<TensorCheck>& checks) {
@@ -172,7 +172,7 @@ CapturedGraph::CapturedGraph(cuda::StreamHandle stream, const std::function<void
   const auto begin = driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2");
   const auto end = driver_function<int (*)(void*, void**)>("cuStreamEndCapture");
   const auto instantiate = driver_function<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
-  constexpr int kGlobal = 0;  // CU_STREAM_CAPTURE_MODE_GLOBAL, the strictest: unsafe calls fail in every thread
+  constexpr int kGlobal = 0;  // CU_STREAM_CAPTURE_MODE_GLOBAL, the strictest mode: unsafe calls fail in every thread
   EXPECT_EQ(begin(stream_, kGlobal), 0);
   submit();
   EXPECT_EQ(end(stream_, &graph_), 0);

@@ -15,10 +15,10 @@
 
 namespace attend::test {
 
-/// Returns why there is no GPU to test on, or an empty string if there is one.
+/// Returns the reason why no GPU can be tested, or an empty string if there is a GPU.
 [[nodiscard]] const std::string& missing_gpu();
 
-/// Skips every test of the binary if there is no GPU. Gives TensorBuffers memory that host and GPU can both access.
+/// Skips each test if there is no GPU. Otherwise gives TensorBuffers memory that host and GPU can both access.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override;
@@ -36,27 +36,29 @@ class HopperTest : public GpuTest {
   void SetUp() override;
 };
 
-/// Names the instances of a suite by their numbers.
+/// Names the instances of a test suite by their index.
 inline const auto kIndexName = [](const auto& test) { return std::to_string(test.index); };
 
-/// Returns whether the library reports that the backend supports the forward of the case on this GPU.
+/// Returns whether the backend supports the forward of the case on this GPU, according to the library.
 [[nodiscard]] bool supports(std::string_view compute, const Inputs& in);
 
-/// Compares a backend with the reference (compare_with_reference), prints a line, and adds the result to the report.
+/// Compares a backend with the reference by compare_with_reference(), prints one line, and adds the comparison to the
+/// report.
 void check_backend(std::string_view compute, const Inputs& in);
 
-/// Compiles the kernels that the backend needs for the cases, on all cores. Processes that share the cases then load
-/// them from disk. @param max_smem_per_block bytes of shared memory per block to assume, or 0 for the GPU's own value
+/// Compiles the kernels that the backend needs for the cases, using all cores. Test processes that run parts of the
+/// cases then load the kernels from disk. @param max_smem_per_block bytes of shared memory per block to assume, or 0
+/// for the GPU's own value
 void compile_ahead(std::string_view compute, const std::vector<AttentionCase>& cases, int max_smem_per_block = 0);
 
-/// Returns a libcuda function that only the tests need.
+/// Returns a function of libcuda that the library itself does not load.
 template <class Function>
 Function driver_function(const char* name) {
   static const cuda::SharedLibrary library("libcuda", {cuda::driver().path}, "");
   return reinterpret_cast<Function>(library.require(name));
 }
 
-/// Captures the work that `submit` puts on the stream as a graph. The device's context must be current.
+/// Captures the work that `submit` puts on the stream into a graph. The device's context must be current.
 class CapturedGraph {
  public:
   CapturedGraph(cuda::StreamHandle stream, const std::function<void()>& submit);

@@ -40,8 +40,8 @@ const std::vector<int> kNumValues = {std::size(kDtypes),
                                      2,
                                      2};
 
-/// Bias and mask require contiguous sharding and unpacked sequences. ALiBi in rows far from their keys pushes p below
-/// the smallest normal number, for which there is no error bound.
+/// Bias and mask require contiguous sharding and unpacked sequences. ALiBi must not combine with rows that are far from
+/// all keys, because p would fall below the smallest normal number, for which there is no error bound.
 bool is_compatible(int f, int a, int g, int b) {
   const auto reads_scores = [](int options) { return options == kBias || options == kBoolMask; };
   if (f == kShardingKind && g == kOptions) return kShardings[a] != Sharding::kStriped || !reads_scores(b);
@@ -75,22 +75,23 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   c.seed = seed;
   if (v[kBatching] == 1) {
     c.varlen_q = {c.seqlen_q, 0, c.seqlen_q / 2, 3};
-    constexpr std::int64_t kNear = 8;  // distance to the three rows of the last sequence; see is_compatible()
+    // Distance of the last sequence's three rows from their keys; see is_compatible().
+    constexpr std::int64_t kNear = 8;
     c.varlen_k = {c.seqlen_k, 4, 0, c.alibi ? kNear : c.seqlen_k / 3 + 1};
   }
   const bool by_heads = algorithm == RingAlgorithm::kAllToAll || algorithm == RingAlgorithm::kTwoLevel;
   const int num_ranks = algorithm == RingAlgorithm::kTwoLevel ? 4 : kNumRanks[at(kRanks)];
-  if (by_heads) {  // gives every rank the same number of heads
+  if (by_heads) {  // these algorithms divide the heads, so every rank gets the same number of heads
     c.heads_k = num_ranks;
     c.heads_q = (v[kHeads] == 0 ? 1 : 2) * num_ranks;
-    c.bias.reset();  // the library refuses it
+    c.bias.reset();  // these algorithms do not support bias and mask
     c.mask.reset();
   }
   return {c, kShardings[at(kShardingKind)], num_ranks, algorithm};
 }
 
-/// Returns the choice with other numbers of ranks, heads and rows, which require almost no further kernels to be
-/// compiled.
+/// Returns the choice with other numbers of ranks, heads and rows. Almost all of the kernels for the new choice are
+/// already compiled.
 Choice shifted(Choice v, int by) {
   const auto shift = [&](Factor f) { v[f] = (v[f] + by) % kNumValues[f]; };
   for (const Factor f : {kRanks, kHeads, kDlse, kLayout, kLengths}) shift(f);
@@ -151,7 +152,7 @@ void check_ring(const Inputs& in, const Outputs& out, const RingCase& c) {
     line += text;
   }
   std::puts(line.c_str());
-  std::fflush(stdout);  // if the process hangs and is killed, the log shows the current case
+  std::fflush(stdout);  // if the process hangs and is killed, the log still shows the current case
 }
 
 int uncovered_gpu_ring_pairs() {

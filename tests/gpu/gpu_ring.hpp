@@ -1,4 +1,4 @@
-// Helpers shared by the tests of rings on GPUs: their cases, and ranks that are threads, each with a GPU.
+// Helpers shared by the tests of rings on GPUs. They provide the test cases and run each rank on a thread with a GPU.
 #pragma once
 
 #include <string_view>
@@ -13,27 +13,27 @@ namespace attend::test {
 constexpr RingAlgorithm kRingAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather,
                                              RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel};
 
-/// Returns cases that cover every pair of sharding, mask, option and number of ranks, for every algorithm.
+/// Returns cases for every algorithm. They cover every pair of values of sharding, mask, option and number of ranks.
 [[nodiscard]] std::vector<RingCase> gpu_ring_cases();
 
 /// Returns the number of compatible pairs that no case contains. Must be 0.
 [[nodiscard]] int uncovered_gpu_ring_pairs();
 
-/// A causal problem without other options: two heads of 128 columns and 1024 tokens.
+/// Returns a causal problem without other options. It has two heads, head_dim 128 and 1024 tokens.
 [[nodiscard]] RingCase long_ring_case(DType dtype, Sharding sharding, int num_ranks);
 
-/// Runs forward and backward of one rank and waits for them.
+/// Runs forward and backward of one rank and waits until both are done.
 void run_rank(const RingContext& context, const RankTensors& tensors, const RingCase& c, int device,
               std::string_view compute);
 
-/// Runs the ranks on threads, rank r on GPU devices[r]. An exception in any thread fails the test.
+/// Runs each rank on a thread. Rank r uses GPU devices[r]. An exception in any thread fails the test.
 [[nodiscard]] Outputs run_on_gpus(const std::vector<RingContext>& ranks, const std::vector<int>& devices,
                                   const Inputs& whole, const RingCase& c, std::string_view compute = "auto");
 
-/// Does the same on a new thread ring whose ranks share GPU 0.
+/// Runs the ranks of a new thread ring. All of them share GPU 0.
 [[nodiscard]] Outputs run_on_gpu(const Inputs& whole, const RingCase& c, std::string_view compute = "auto");
 
-/// Compares with float64 under the error budgets of one device, and prints a line.
+/// Compares the outputs with float64 under the error budgets of a single device, and prints one line.
 void check_ring(const Inputs& in, const Outputs& out, const RingCase& c);
 
 }  // namespace attend::test

@@ -1,4 +1,5 @@
-// Every rung of the ladder against float64, at sizes that exercise tile edges, masks and remainders.
+// Compares every rung of the ladder with float64. The ladder is a list of forward kernels from simple to fast, and each
+// kernel is one rung. The sizes exercise tile edges, masks and remainders.
 #include "cuda/launch/rung.hpp"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace attend::test {
 namespace {
 
-/// Returns the number of rungs for float32, or for half precision.
+/// Returns the number of rungs that support float32, or that support half precision.
 int num_rungs_of(DType dtype) {
   int count = 0;
   for (const cuda::Rung& rung : cuda::ladder()) {
@@ -20,8 +21,8 @@ int num_rungs_of(DType dtype) {
   return count;
 }
 
-/// Runs every rung that supports the case. At head_dim 64 and 128 all rungs of the dtype must support it, so that a
-/// rung that wrongly refuses does not pass. HeadDim covers other head_dims.
+/// Runs every rung that supports the case. At head_dim 64 and 128, all rungs of the dtype must support the case, so a
+/// rung that wrongly refuses fails the test. The HeadDim tests cover other head_dims.
 void check_all_rungs(const AttentionCase& c) {
   const Inputs in = make_inputs(c);
   int checked = 0;
@@ -79,8 +80,9 @@ std::vector<AttentionCase> square_cases() {
 std::vector<AttentionCase> unequal_cases() {
   std::vector<AttentionCase> shapes;
   for (const std::int64_t head_dim : {64, 128}) {
-    shapes.push_back(shape(1, 4, 2, 65, 300, head_dim));  // more keys than rows, two query heads per key head
-    shapes.push_back(shape(2, 3, 1, 300, 65, head_dim));  // if causal, the first 235 rows see no key
+    // More keys than query rows; each key head has two query heads.
+    shapes.push_back(shape(1, 4, 2, 65, 300, head_dim));
+    shapes.push_back(shape(2, 3, 1, 300, 65, head_dim));  // with a causal mask, the first 235 rows see no key
     shapes.push_back(shape(1, 2, 2, 1, 513, head_dim));   // one query row, as in decoding
     shapes.push_back(shape(1, 2, 1, 129, 0, head_dim));   // no keys
     shapes.push_back(shape(1, 1, 1, 0, 33, head_dim));    // no rows
@@ -123,7 +125,7 @@ std::vector<AttentionCase> layout_cases() {
   return cases;
 }
 
-/// Every head_dim, and strides and addresses without alignment. Only the float32 rungs support these.
+/// Every head_dim, with unaligned strides and addresses. Only the float32 rungs support these cases.
 std::vector<AttentionCase> head_dim_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t head_dim :
@@ -149,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(Long, Ladder, testing::ValuesIn(long_cases()));
 INSTANTIATE_TEST_SUITE_P(Layout, Ladder, testing::ValuesIn(layout_cases()));
 INSTANTIATE_TEST_SUITE_P(HeadDim, Ladder, testing::ValuesIn(head_dim_cases()));
 
-// A few small cases for each kernel, which the sanitizers run.
+// Returns a few small cases for each kernel. The sanitizers run only these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -166,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Slice, Ladder, testing::ValuesIn(slice_cases()));
 
 class ManyHeads : public GpuTest, public testing::WithParamInterface<DType> {};
 
-/// Batch or heads exceed the limit of the grid's y and z dimensions.
+/// The number of batch entries or heads exceeds the limit of the grid's y and z dimensions.
 TEST_P(ManyHeads, OneDimensionOf65537) {
   for (const bool in_batch : {true, false}) {
     AttentionCase c = shape(in_batch ? 65537 : 1, in_batch ? 1 : 65537, in_batch ? 1 : 65537, 1, 2, 64);

@@ -1,5 +1,6 @@
-// Index arithmetic beyond 2^31 and counts beyond 2^16 on a GPU: strides, dense tensors, scratch memory, grids, dropout.
-// Each test uses at most 12 GiB of GPU memory. It waits while other processes hold too much.
+// Tests index arithmetic beyond 2^31 and counts beyond 2^16 on a GPU. Covers strides, dense tensors, scratch memory,
+// grids and dropout. Each test uses at most 12 GiB of GPU memory. If other processes hold too much memory, the test
+// waits.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,11 +23,12 @@ class FarApart12GiB : public FamilyTest {};
 
 constexpr const char* kDimensionNames[] = {"batch", "heads", "rows"};
 
-/// One case per dimension. The last elements of 16-bit tensors are past offset 2^32, those of lse and dlse past 2^31.
+/// A case for one dimension. Its last elements lie past element offset 2^32 in 16-bit tensors, and past 2^31 in lse and
+/// dlse.
 struct FarCase {
   AttentionCase problem;
-  std::int64_t entries;  ///< size of the dimension
-  std::int64_t step;     ///< bytes between neighbours
+  std::int64_t entries;  ///< size of the dimension with the large stride
+  std::int64_t step;     ///< bytes between neighbouring entries of that dimension
 };
 
 FarCase far_case(std::size_t dimension) {
@@ -40,7 +42,7 @@ FarCase far_case(std::size_t dimension) {
   return {c, 160, 2 * kTwo32 / 149 / 4096 * 4096 + 4096};
 }
 
-/// The calls of a family with some of the tensors far apart. The results are copied to dense tensors.
+/// Runs a family on tensors with a very large stride in one dimension. Copies the results to dense tensors.
 class FarCalls {
  public:
   FarCalls(const char* compute, const Inputs& in, const Outputs& want, const LargeMemory& memory, std::size_t dimension,
@@ -66,7 +68,7 @@ class FarCalls {
     if (in_.mask) params_.mask = on_gpu(*in_.mask);
     const Tensor q = on_gpu(in_.q), k = on_gpu(in_.k), v = on_gpu(in_.v);
     if (has_forward(compute_)) {
-      const Tensor o = put(got.o), lse = put(got.lse);  // NaN before the call
+      const Tensor o = put(got.o), lse = put(got.lse);  // outputs are NaN before the call
       forward(q, k, v, o, &lse, params_, stream_.get());
       copy_rows(o, on_gpu(got.o), stream_.get());
       copy_rows(lse, on_gpu(got.lse), stream_.get());
@@ -111,7 +113,7 @@ void expect_same_of_its_passes(const char* compute, const Outputs& got, const Ou
   expect_same_bits("dv", got.dv, want.dv);
 }
 
-/// Returns the problem without options, and with the options' tensors that the family supports.
+/// Returns the problem without options, and once with each optional tensor that the family supports.
 std::vector<AttentionCase> with_options(const char* compute, const AttentionCase& c) {
   std::vector<AttentionCase> cases = {c, c, c};
   cases[1].bias = Broadcast{};
@@ -121,8 +123,8 @@ std::vector<AttentionCase> with_options(const char* compute, const AttentionCase
   return cases;
 }
 
-/// Strides exceed 2^31 elements in batch, heads or rows, for every input and every output. The bits must equal those of
-/// dense tensors.
+/// Strides exceed 2^31 elements in the batch, head or row dimension, for every input and every output. The bits of the
+/// results must equal those of dense tensors.
 TEST_P(FarApart12GiB, TensorsGiveTheBitsOfDenseOnes) {
   const char* const compute = GetParam();
   for (const std::size_t dimension : {0, 1, 2}) {
@@ -148,7 +150,7 @@ TEST_P(FarApart12GiB, TensorsGiveTheBitsOfDenseOnes) {
 
 INSTANTIATE_TEST_SUITE_P(Families, FarApart12GiB, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// More batch entries, heads or packed sequences than the grid's y or z dimension can hold.
+/// The number of batch entries, heads or packed sequences exceeds the limit of the grid's y and z dimensions.
 class ManyEntries : public FamilyTest {};
 
 constexpr std::int64_t kMany = 65537;
@@ -181,11 +183,13 @@ TEST_P(ManyEntries, Of65537AreEachAsIfAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ManyEntries, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// A batch whose float sums of dq, padded to full tiles of rows and columns, exceed 2^31 elements.
+/// In this batch, the float32 sums of dq have more than 2^31 elements. They are padded to full tiles of rows and
+/// columns.
 class ManySums12GiB : public FamilyTest {};
 
 TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
-  constexpr std::int64_t kRepeated = 7;  // different entries; no power of two, so a wrapped offset hits another
+  // Number of different entries; not a power of two, so a wrapped offset reads a different entry.
+  constexpr std::int64_t kRepeated = 7;
   const bool is_sm80 = std::string_view(GetParam()) == "sm80_backward";
   AttentionCase c = plain(DType::kBF16, is_sm80 ? 16 : 8, 1, 1, 4, is_sm80 ? 8 : 64, false);
   c.batch = kRepeated;
@@ -198,7 +202,8 @@ TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
   const auto repeated = [&](const TensorBuffer& t) { return Repeated(t, batch, stream.get()); };
   const Repeated q = repeated(in.q), k = repeated(in.k), v = repeated(in.v), dout = repeated(in.dout);
   const Repeated o = repeated(want.o), lse = repeated(want.lse);
-  const Repeated dq = repeated(got.dq), dk = repeated(got.dk), dv = repeated(got.dv);  // filled with NaN
+  // Outputs are NaN before the call.
+  const Repeated dq = repeated(got.dq), dk = repeated(got.dk), dv = repeated(got.dv);
   Params params = in.params(GetParam());
   const std::size_t bytes = backward_workspace_bytes(dout.view(), q.view(), k.view(), v.view(), o.view(), lse.view(),
                                                      dq.view(), dk.view(), dv.view(), params);
@@ -217,16 +222,16 @@ TEST_P(ManySums12GiB, OfDqAreEachTheirOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ManySums12GiB, testing::Values("sm80_backward", "sm90_backward"), kFamilyName);
 
-/// One tensor of more than 2^31 elements, used as keys and as values.
+/// A tensor with more than 2^31 elements is used as k and as v.
 class ManyKeys5GiB : public FamilyTest {};
 
 constexpr std::int64_t kHeads = 32, kHeadDim = 128;
 constexpr std::int64_t kNumKeys = kTwo31 / (kHeads * kHeadDim) + 160;
 
-/// Nonzero keys at both ends, where the byte offset passes 2^32, and where the element offset passes 2^31.
+/// Rows of k that are not zero. They lie at both ends of the tensor, at byte offset 2^32 and at element offset 2^31.
 struct Marked {
   std::int64_t first;
-  TensorBuffer rows;  // (1, kHeads, count, kHeadDim), with the strides of the full tensor
+  TensorBuffer rows;  // shape (1, kHeads, count, kHeadDim), with the strides of the full tensor
 };
 
 std::vector<Marked> marked_keys(cuda::StreamHandle stream, const Tensor& keys) {
@@ -248,7 +253,7 @@ std::vector<Marked> marked_keys(cuda::StreamHandle stream, const Tensor& keys) {
   return marked;
 }
 
-/// Expected result of a row. Each zero key adds 1 to the sum of exponentials and nothing to the values.
+/// Expected result of a row. Each zero key adds 1 to the sum of exponentials and 0 to o.
 struct Row {
   double lse;
   std::vector<double> o;
@@ -277,7 +282,8 @@ TEST_P(ManyKeys5GiB, OfOneTensorAreEachRead) {
   if (const std::string why = memory_is_short(bytes); !why.empty()) GTEST_SKIP() << why;
   constexpr std::int64_t kRows = 3;
   Inputs in = make_inputs(plain(DType::kBF16, kHeads, kHeads, kRows, 1, kHeadDim, false));
-  in.q.generate([&](auto... at) { return 8 * in.q.at(at...); });  // makes marked keys outweigh half a million others
+  // The nonzero keys then outweigh half a million zero keys.
+  in.q.generate([&](auto... at) { return 8 * in.q.at(at...); });
   const Outputs out = make_outputs(in);
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
@@ -305,7 +311,7 @@ TEST_P(ManyKeys5GiB, OfOneTensorAreEachRead) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ManyKeys5GiB, testing::ValuesIn(kForwardFamilies), kFamilyName);
 
-/// Dropout with row and key indices above 16 bits. Forward and backward must use the same mask.
+/// Dropout with row and key indices above 16 bits. Forward and backward must drop the same entries.
 class LongDropout : public FamilyTest {};
 
 std::vector<AttentionCase> long_dropout_cases() {
@@ -314,7 +320,7 @@ std::vector<AttentionCase> long_dropout_cases() {
   rows.dropout_p = 0.4;
   AttentionCase keys = plain(DType::kBF16, 2, 1, kFew, kLong, 8, true);
   keys.dropout_p = 0.4;
-  keys.window_left = 300;  // the visible keys are beyond 2^16
+  keys.window_left = 300;  // the visible keys have indices beyond 2^16
   return {rows, keys};
 }
 

@@ -1,4 +1,4 @@
-// Gigabytes of GPU memory for tensors without a host copy, to test indices beyond 2^31.
+// Provides gigabytes of GPU memory for tensors without a host copy. Used to test indices beyond 2^31.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace attend::test {
 
-/// Memory of GPU 0. If other test processes hold too much, the constructor waits at most a minute for them to free it.
+/// Memory on GPU 0. If other test processes hold too much memory, the constructor waits up to a minute for them to free
+/// it.
 class LargeMemory {
  public:
   explicit LargeMemory(std::size_t bytes);
@@ -22,24 +23,24 @@ class LargeMemory {
   cuda::DeviceMemory memory_;
 };
 
-/// Returns why GPU 0 is too small for `bytes` bytes, or an empty string if it is large enough.
+/// Returns the reason why GPU 0 is too small for `bytes` bytes, or an empty string if it is large enough.
 [[nodiscard]] std::string memory_is_short(std::size_t bytes);
 
-/// Copies row by row to a tensor of the same shape and dtype. The GPU must be able to access both tensors.
+/// Copies a tensor row by row to a tensor of the same shape and dtype. The GPU must be able to access both tensors.
 void copy_rows(const Tensor& from, const Tensor& to, cuda::StreamHandle stream);
 
-/// Tensors interleaved in one memory. In one dimension, entries of a tensor are `step` bytes apart; in the others the
-/// tensor is dense. Entries of several tensors alternate, so inputs of a call must not share this memory with its
-/// outputs.
+/// Tensors interleaved in one allocation. In one dimension, entries of a tensor are `step` bytes apart. In the other
+/// dimensions the tensor is dense. Entries of different tensors alternate in memory, so the inputs of a call must not
+/// share this allocation with its outputs.
 class FarTensors {
  public:
   FarTensors(const LargeMemory& memory, std::size_t dimension, std::int64_t step)
       : memory_(memory), dimension_(dimension), step_(step) {}
 
-  /// Reserves memory for a tensor of this shape and dtype, without copying its numbers.
+  /// Reserves memory for a tensor with the shape and dtype of `like`. Does not copy its elements.
   [[nodiscard]] Tensor place(const TensorBuffer& like);
 
-  /// Bytes available for one entry of all tensors together: (entries - 1) * step + kRoom bytes of memory are enough.
+  /// Bytes available for one entry of all tensors together. The allocation needs (entries - 1) * step + kRoom bytes.
   static constexpr std::int64_t kRoom = 16 << 20;
 
  private:
@@ -49,15 +50,16 @@ class FarTensors {
   std::int64_t used_ = 0;
 };
 
-/// A dense tensor that repeats the batch entries of a smaller one.
+/// A dense tensor in GPU memory that repeats the batch entries of a smaller tensor.
 class Repeated {
  public:
-  /// @param like   dense (batch, heads, seqlen, head_dim)
-  /// @param batch  number of entries of the result
+  /// @param like   dense tensor of shape (batch, heads, seqlen, head_dim)
+  /// @param batch  number of batch entries of the result
   Repeated(const TensorBuffer& like, std::int64_t batch, cuda::StreamHandle stream);
 
   [[nodiscard]] const Tensor& view() const { return view_; }
-  /// Copies the first repetition to `like` and returns the number of entries that differ from it.
+  /// Copies the first repetition to `like`. Returns how many later batch entries differ from their entry in the first
+  /// repetition.
   [[nodiscard]] std::int64_t fetch_first(const TensorBuffer& like, cuda::StreamHandle stream) const;
 
  private:

@@ -1,4 +1,4 @@
-// Large scores on GPUs: a bias common to all keys of a row, and large products.
+// Tests large scores on GPUs. They come from a bias that all keys of a row share, or from large products of q and k.
 #include <cmath>
 #include <cstdio>
 
@@ -10,7 +10,7 @@
 namespace attend::test {
 namespace {
 
-/// Checks that rows of p sum to 1 for any bias that all keys of a row share.
+/// Checks that each row of p sums to 1 for any bias that all keys of the row share.
 void check_sums(std::string_view compute, DType dtype) {
   for (const double bias : {-1e9, 1e9, -1e7, -65504.0, -2e4}) {
     if (dtype == DType::kF16 && std::abs(bias) > 65504) continue;
@@ -34,7 +34,7 @@ TEST_P(SliceLargeBias, OnAllKeysOfARowLeavesEveryRowOfPASumOfOne) {
   check_sums(GetParam(), DType::kF16);
 }
 
-/// Elements behind the end of a row must not enter a product.
+/// Elements after the end of a row must not enter any product.
 TEST_P(SliceLargeBias, OnSlicesOfLongerRowsLeavesEveryRowOfPASumOfOne) {
   for (const int head_dim : {20, 36}) {
     const AttentionCase c = {.head_dim = head_dim, .head_dim_v = head_dim, .layout = CaseLayout::kSliced};
@@ -44,7 +44,7 @@ TEST_P(SliceLargeBias, OnSlicesOfLongerRowsLeavesEveryRowOfPASumOfOne) {
   }
 }
 
-/// Runs under a causal mask, with dlse, and with dropout in the families that support it together with a bias.
+/// Runs with a causal mask and dlse. Also runs with dropout in families that support dropout together with a bias.
 TEST_P(SliceLargeBias, OnAllKeysOfARowKeepsEveryResultInBudget) {
   for (const double bias : {-1e9, -65504.0}) {
     for (const double dropout_p : {0.0, 0.25}) {
@@ -62,7 +62,8 @@ TEST_F(LargeScoresInFloat32, OfABiasOnAllKeysLeaveEveryRowOfPASumOfOne) {
   check_sums("simt", DType::kF32);
 }
 
-/// The parameters are a float32 kernel that `auto` picks, the standard deviation of the scores, and head_dim.
+/// The parameters are the name of a float32 kernel that `auto` picks, the standard deviation of the scores, and
+/// head_dim.
 class LargeProducts : public GpuTest, public testing::WithParamInterface<std::tuple<const char*, int, int>> {};
 
 INSTANTIATE_TEST_SUITE_P(Float32, LargeProducts,
@@ -91,7 +92,7 @@ TEST_P(LargeProducts, ErrNoMoreThanTheStandard) {
   }
 }
 
-/// In simt, a key has no effect on a row whose bias for it is -inf.
+/// In simt, a key has no effect on a row whose bias for that key is -inf.
 TEST_F(LargeScoresInFloat32, UnderABiasOfMinusInfinityMayBeNaN) {
   const Inputs in = make_inputs({.seqlen_q = 5, .seqlen_k = 9, .bias = Broadcast{}, .seed = 3});
   for (std::int64_t row = 0; row < 5; ++row) in.bias->set(0, 0, row, 4, -INFINITY);
@@ -106,7 +107,7 @@ TEST_F(LargeScoresInFloat32, UnderABiasOfMinusInfinityMayBeNaN) {
   for (std::int64_t col = 0; col < 8; ++col) EXPECT_EQ(out.dk.at(0, 0, 4, col), 0);
 }
 
-/// A softcap far above all scores has no effect.
+/// A soft cap far above all scores must not change the results.
 TEST_F(LargeScoresInFloat32, UnderAHugeSoftcapStayAsTheyAre) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const double softcap : {5e3, 1e8, 3e38}) {
@@ -121,7 +122,7 @@ TEST_F(LargeScoresInFloat32, UnderAHugeSoftcapStayAsTheyAre) {
   }
 }
 
-/// A product near the lowest float is an ordinary score, not a mask.
+/// A score near the lowest float is an ordinary score. It must not hide the key.
 TEST_F(LargeScoresInFloat32, NearTheLowestFloatHideNoKey) {
   for (const char* compute : {"simt", "fa2"}) {
     const Inputs in = make_inputs({.seqlen_q = 70, .seqlen_k = 90, .head_dim = 64, .head_dim_v = 64, .scale = 1});

@@ -16,15 +16,15 @@ namespace attend::test {
 namespace {
 
 constexpr std::size_t kMostInputs = 48U << 20, kMostOutputs = 16U << 20, kMost = kMostInputs + kMostOutputs;  // bytes
-constexpr std::size_t kAlignment = 256;  // of each input or output, in bytes
+constexpr std::size_t kAlignment = 256;  // alignment of each input and output, in bytes
 constexpr std::byte kPoison = std::byte{0xFF};
 constexpr std::int64_t kLateNs = 200'000;  // far longer than a launch takes
-constexpr unsigned kBlocks = 8;            // few blocks, so most multiprocessors are free for the next kernel
+constexpr unsigned kBlocks = 8;            // few blocks, so most SMs are free for the next kernel
 constexpr unsigned kThreads = 256;
 constexpr int kRounds = 8, kReplays = 8;
 
-// Copies pieces of 16 bytes, `late_ns` nanoseconds after the kernel's start. With lets_next_start, the next kernel may
-// start before that.
+// Copies the inputs in units of 16 bytes, `late_ns` nanoseconds after the kernel has started. If `lets_next_start` is
+// set, the next kernel may start before the copy.
 constexpr const char* kCopySource = R"(
 __device__ __forceinline__ long long now_ns() {
   long long ns;
@@ -44,7 +44,8 @@ extern "C" __global__ void copy(uint4* to, const uint4* from, long long count, l
 )";
 
 const cuda::Kernel& copy_kernel() {
-  static const auto* const kernel = [] {  // never destroyed, because the driver may already be unloaded at exit
+  // Never destroyed, because the driver may already be unloaded when the process exits.
+  static const auto* const kernel = [] {
     const std::string arch = cuda::device_info(0).arch().target;
     const cuda::CompileOutput code =
         cuda::Nvrtc::instance().compile("copy.cu", kCopySource, {}, {"--gpu-architecture=" + arch});
@@ -81,7 +82,7 @@ void upload(cuda::DevicePointer to, const void* from, std::size_t bytes) {
   cuda::synchronize(nullptr);
 }
 
-/// Appends `count` bytes from GPU memory to `bytes`.
+/// Copies `count` bytes from GPU memory and appends them to `bytes`.
 void download(cuda::DevicePointer from, std::size_t count, std::vector<std::byte>& bytes) {
   if (count == 0) return;
   const std::size_t before = bytes.size();
@@ -99,7 +100,7 @@ void* address(cuda::DevicePointer at) {
   return reinterpret_cast<void*>(at);  // NOLINT(performance-no-int-to-ptr)
 }
 
-/// Returns all bytes that the steps wrote.
+/// Returns all inputs and outputs, followed by the bytes of seen(), after the steps have run.
 std::vector<std::byte> left_by(const LateInputs& memory) {
   std::vector<std::byte> all = memory.bytes();
   const std::vector<std::byte> seen = memory.seen();
@@ -107,7 +108,7 @@ std::vector<std::byte> left_by(const LateInputs& memory) {
   return all;
 }
 
-/// Describes the first difference so that a reader can find the position.
+/// Describes the position of the first difference.
 std::string difference(const std::vector<std::byte>& found, const std::vector<std::byte>& wanted) {
   if (found.size() != wanted.size()) return "other sizes";
   const auto at = std::mismatch(found.begin(), found.end(), wanted.begin());

@@ -1,5 +1,6 @@
-// Memory layouts on every family that `auto` picks: a different layout for each tensor, rows of a fused projection,
-// heads that share memory. If the addresses allow the same kernels, the bits equal those of dense tensors.
+// Tests memory layouts on every family that `auto` picks. Each tensor may have a different layout, may be part of a
+// fused projection, or may share memory between heads. If the alignment permits the same kernels, the bits must equal
+// those of dense tensors.
 #include <array>
 #include <cmath>
 
@@ -16,8 +17,8 @@ class Layouts : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, Layouts, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// All layouts are aligned to 16 bytes, so every family accepts them and uses the same kernels as for dense tensors.
-/// The last two are the first and the last heads of a fused projection's rows.
+/// The memory layouts of a tensor. All are aligned to 16 bytes, so every family supports them with the kernels for
+/// dense tensors. kFirstOfRows and kLastOfRows are the first and the last heads in the rows of a fused projection.
 enum Lies { kHeadsApart, kRowsApart, kFirstOfRows, kLastOfRows };
 constexpr std::size_t kNumLies = 4;
 
@@ -50,7 +51,7 @@ TensorBuffer moved(const TensorBuffer& from, Lies lies) {
   return to;
 }
 
-/// Returns what a family computes. If it has no forward, it reads o and lse from `out`.
+/// Runs the passes of a family and returns `out`. If the family has no forward, it reads o and lse from `out`.
 Outputs outputs_of(const char* compute, const Inputs& in, const Outputs& out) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
@@ -59,14 +60,14 @@ Outputs outputs_of(const char* compute, const Inputs& in, const Outputs& out) {
   return out;
 }
 
-/// Returns new outputs. If the family has no forward, o and lse are the given ones.
+/// Returns new outputs. If the family has no forward, their o and lse are those of `given`.
 Outputs new_outputs(const char* compute, const Inputs& in, const Outputs& given) {
   Outputs out = make_outputs(in);
   if (!has_forward(compute)) out.o = given.o, out.lse = given.lse;
   return out;
 }
 
-/// Crosses every layout of q, k, v and dout. o and the gradients have some of the layouts.
+/// Tests every combination of layouts for q, k, v and dout. For o and the gradients it tests some combinations.
 TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
   const Inputs in = make_inputs(layout_case());
   const Outputs want = run(in, GetParam());
@@ -88,7 +89,7 @@ TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
     Inputs others = in;
     others.q = homes[0][next()], others.k = homes[1][next()], others.v = homes[2][next()];
     others.dout = homes[3][next()];
-    left = number * 7 + 3;  // another combination for the outputs
+    left = number * 7 + 3;  // selects another combination of layouts for the outputs
     Outputs out = new_outputs(GetParam(), in, want);
     const auto o_lies = static_cast<Lies>(next());
     out.o = has_forward(GetParam()) ? new_home(out.o, o_lies) : moved(want.o, o_lies);
@@ -100,7 +101,8 @@ TEST_P(Layouts, OfEachTensorItsOwnGiveTheSameBits) {
   }
 }
 
-/// q, k and v, and their gradients, are interleaved row by row in one memory each, as projections write them.
+/// q, k and v share one allocation in which their rows alternate, as a fused projection writes them. Their gradients
+/// share another one.
 TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
   AttentionCase c = layout_case();
   c.seqlen_k = c.seqlen_q = 131;
@@ -110,8 +112,9 @@ TEST_P(Layouts, OfAFusedProjectionGiveTheSameBits) {
   expect_same_bits(run(make_inputs(c), GetParam()), want);
 }
 
-/// One key head, one value or one query for many, through a stride of 0, gives the same result as a copy. A family that
-/// needs tensor maps reports that it does not support stride 0; `auto` then picks another (tests/cuda/auto_test.cpp).
+/// With stride 0, heads, keys or batch entries share one set of rows. The results must equal those of a copy without
+/// stride 0. A family that loads with tensor maps does not support stride 0. `auto` then picks another family
+/// (tests/cuda/auto_test.cpp).
 TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
   const Inputs in = make_inputs(layout_case());
   const auto one = [](const TensorBuffer& t, const Shape& shape) {
@@ -122,7 +125,8 @@ TEST_P(Layouts, WithStrideZeroAreAsTheirCopies) {
   broadcast.k = one(in.k, {1, 1, k[2], k[3]}).expanded(k);     // the same keys for all heads
   broadcast.v = one(in.v, {k[0], k[1], 1, k[3]}).expanded(k);  // one value for all keys
   broadcast.q = one(in.q, {1, q[1], q[2], q[3]}).expanded(q);  // the same queries for all batch entries
-  broadcast.dout = one(in.dout, {1, 1, 1, q[3]}).expanded(q);  // the gradient of a sum
+  // The same row for every query, as in the gradient of a sum.
+  broadcast.dout = one(in.dout, {1, 1, 1, q[3]}).expanded(q);
   Inputs copies = broadcast;
   for (TensorBuffer* t : {&copies.q, &copies.k, &copies.v, &copies.dout}) *t = copy_of(*t);
   const std::string lack = lack_of(GetParam(), broadcast);

@@ -1,5 +1,6 @@
-// decode() of sequences with many query rows on a GPU: against float64, bit for bit, and together with sequences that
-// have few rows. On Hopper a separate kernel computes them, on other GPUs the usual one.
+// Tests decode() on a GPU with sequences that have many query rows. Results are compared with float64 and bit for bit.
+// Some calls also contain sequences with few query rows. Hopper has a separate kernel for sequences with many query
+// rows. Other GPUs use the usual decode kernel.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Parts, GpuLongRows, testing::Range(0, kParts),
 CacheFacts mixed_facts() {
   CacheFacts f = invariance_facts(DType::kBF16);
   f.head_dim = f.head_dim_v = 128;
-  f.num_heads_k = 4;  // with fewer key heads, `auto` uses the kernel for long rows only from more rows on
+  f.num_heads_k = 4;  // with fewer key heads, `auto` needs more query rows before it picks the kernel for long rows
   f.group = 4;
   f.packed = true;
   f.rows = {1, 200, 0, 64, 65, 3, 90, 1};
@@ -73,7 +74,8 @@ CacheFacts mixed_facts() {
   return f;
 }
 
-/// A subset for sanitizers. It also checks that the tests below use the kernel they are named after.
+/// A subset of the cases for the sanitizers. It also checks that the tests below run the kernels that they are meant
+/// for.
 class SliceLongRows : public GpuTest {};
 
 TEST_F(SliceLongRows, FewAndManyInOneCall) {
@@ -90,7 +92,7 @@ TEST_F(SliceLongRows, FewAndManyInOneCall) {
 
 class GpuLongRowsBits : public GpuTest {
  protected:
-  /// Returns the output bytes of each sequence, computed alone.
+  /// Decodes each sequence alone and returns its output bytes.
   static std::vector<std::vector<std::byte>> alone(const CacheCase& problem, const Decode& decode) {
     std::vector<std::vector<std::byte>> bytes;
     for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
@@ -109,7 +111,7 @@ TEST_F(GpuLongRowsBits, HopperHasAKernelForThem) {
   EXPECT_EQ(cuda::long_rows_variant(core::make_decode_problem(call), arch, 64).has_value(), arch.wgmma);
 }
 
-/// `auto` uses the faster kernel: with one key head, the one for few rows up to 384 rows.
+/// `auto` must use the faster kernel. With one key head, the kernel for few rows is faster up to 384 rows.
 TEST_F(GpuLongRowsBits, AutoTakesThemWhereTheyAreManyOrHeadsAre) {
   CacheFacts facts = mixed_facts();
   facts.packed = false;
@@ -129,7 +131,7 @@ TEST_F(GpuLongRowsBits, AutoTakesThemWhereTheyAreManyOrHeadsAre) {
   }
 }
 
-/// In a batch with long sequences, short ones have the same bits as with "decode".
+/// In a batch with long sequences, the short sequences must have the same bits as with the backend "decode".
 TEST_F(GpuLongRowsBits, ShortOnesBesideLongOnes) {
   for (const std::int64_t page_size : {0, 1, 16, 64}) {
     CacheFacts facts = mixed_facts();
@@ -161,7 +163,7 @@ TEST_F(GpuLongRowsBits, ASequenceAloneAndInABatch) {
   }
 }
 
-/// Every tile shape of the kernel, with boxes of all sizes and without boxes.
+/// Covers every tile shape of the kernel, with boxes (rectangles of one TMA copy) of all sizes and without boxes.
 TEST_F(GpuLongRowsBits, PageSizes) {
   for (const std::int64_t head_dim : {64, 80, 96, 128, 192, 256}) {
     CacheFacts facts = long_facts(DType::kF16);
@@ -173,7 +175,8 @@ TEST_F(GpuLongRowsBits, PageSizes) {
   }
 }
 
-/// Packed rows whose sequences end within a warp's 16 rows, so that the next sequence's rows share the warp.
+/// Returns packed cases in which a sequence ends within the 16 rows of a warp, so the warp also contains rows of the
+/// next sequence.
 std::vector<CacheFacts> facts_of_neighbours() {
   std::vector<CacheFacts> all;
   for (const std::int64_t head_dim : {64, 128, 256}) {
@@ -191,7 +194,7 @@ std::vector<CacheFacts> facts_of_neighbours() {
   return all;
 }
 
-/// Neither the neighbouring rows in q nor the lengths of other sequences change any bit of a sequence.
+/// Neighbouring rows in q and the lengths of other sequences must not change any bit of a sequence.
 TEST_F(GpuLongRowsBits, NeighboursThatChange) {
   for (const CacheFacts& facts : facts_of_neighbours()) {
     CacheCase problem(facts, 32);
@@ -218,7 +221,7 @@ TEST_F(GpuLongRowsBits, NeighboursThatChange) {
   }
 }
 
-/// Computes the last rows of a sequence alone and compares them with one call that has all rows.
+/// Decodes only the last rows of a sequence and compares them with a call that decodes all rows.
 void check_last_rows(const CacheFacts& facts, std::initializer_list<std::int64_t> counts, const Decode& decode) {
   const CacheCase whole(facts, 9);
   const CacheCase::Result wanted = whole.run(decode);
@@ -256,12 +259,12 @@ TEST_F(GpuLongRowsBits, RowsInChunksOfMoreThan64) {
   }
 }
 
-/// With compute "decode", a row's bits do not depend on the number of rows in the call.
+/// With the backend "decode", the bits of a row must not depend on the number of rows in the call.
 TEST_F(GpuLongRowsBits, RowsInAnyChunksByOneKernel) {
   check_last_rows(one_sequence(facts_of_neighbours()[3], 150), {1, 30, 100}, gpu_decode_by("decode"));
 }
 
-/// Replays one graph while sequences become long and short.
+/// Replays one graph while the lengths of sequences change from long to short and back.
 TEST_F(GpuLongRowsBits, ACapturedGraphFollowsTheMixture) {
   CacheFacts facts = mixed_facts();
   facts.lengths = {900, 1000, 400, 640, 300, 700, 90, 1500};
@@ -269,7 +272,7 @@ TEST_F(GpuLongRowsBits, ACapturedGraphFollowsTheMixture) {
   const GpuDecode replayed(problem), direct(problem);
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
-  direct.submit(stream.get());  // warm-up call that compiles and loads
+  direct.submit(stream.get());  // compiles and loads the kernels before the capture
   cuda::synchronize(stream.get());
   CapturedGraph graph(stream.get(), [&] { replayed.submit(stream.get()); });
   const auto expect_same = [&](const char* what) {
@@ -300,7 +303,8 @@ TEST_F(GpuLongRowsBits, ACapturedGraphFollowsTheMixture) {
   expect_same("other lengths and pages");
 }
 
-/// Calls of both kinds in sequence and on two streams, so that counters and storage are reused at once.
+/// Submits calls with and without long sequences, one after the other and on two streams. Each call reuses the counters
+/// and workspaces of earlier calls.
 TEST_F(GpuLongRowsBits, CallsInARow) {
   CacheFacts facts = mixed_facts();
   const CacheCase mixed(facts, 34);

@@ -1,4 +1,4 @@
-// Block masks made on the GPU equal those made on the host bit for bit, and attention accepts them.
+// Block masks that the GPU builds must equal those that the host builds, bit for bit. Attention must accept them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ void expect_same(const core::BlockTiles& got, const core::BlockTiles& wanted) {
   }
 }
 
-/// Captures are checked in host memory as they are, and in memory that the GPU can access.
+/// Checks the mask twice: once with captures in host memory, and once with captures in memory that the GPU can access.
 void check(const std::string& text, const std::vector<CaptureBuffer>& captures, const BlockMaskShape& shape) {
   SCOPED_TRACE(text + " " + std::to_string(shape.batch) + " " + std::to_string(shape.num_heads) + " " +
                std::to_string(shape.seqlen_q) + " " + std::to_string(shape.seqlen_k));
@@ -71,15 +71,16 @@ TEST_P(MadeMasks, AreThoseOfTheHost) {
   const MaskRecipe& recipe = mask_cookbook()[GetParam()];
   constexpr BlockMaskShape kShapes[] = {{2, 3, 150, 277}, {1, 1, 1, 1},  {1, 2, 63, 65},     {3, 1, 65, 63},
                                         {1, 1, 0, 70},    {1, 1, 70, 0}, {2, 2, 1000, 1000}, {1, 1, 64, 1280},
-                                        {1, 1, 20, 18000}};  // more tiles per row than a block has threads
+                                        {1, 1, 20, 18000}};  // the row has more tiles than a block has threads
   for (const BlockMaskShape& shape : kShapes) {
-    if (shape.seqlen_k > 10000 && recipe.text.find("tree") != std::string::npos) continue;  // 300 MB
+    // The tree mask would need 300 MB
+    if (shape.seqlen_k > 10000 && recipe.text.find("tree") != std::string::npos) continue;
     const MaskSizes sizes = mask_sizes(shape);
     check(recipe.text, recipe.captures(sizes), shape);
   }
 }
 
-/// Captures of every rank and type, with bounded and unbounded subscripts.
+/// Captures of every rank and dtype, with subscripts that are known to be in range and subscripts that are not.
 TEST_F(GpuTest, MadeMasksReadEveryKindOfCapture) {
   const auto numbers = [](Index count, int modulus) {
     std::vector<double> all;
@@ -107,7 +108,7 @@ TEST_F(GpuTest, MadeMasksReadEveryKindOfCapture) {
   check("keep[k] || keep[q + 64] && !keep[h]", {{"keep", DType::kBool, {500}, bools}}, shape);
 }
 
-/// NaN, infinities, and int64 values that wrap.
+/// The captures contain NaN, infinities, and int64 values that overflow.
 TEST_F(GpuTest, MadeMasksReadEveryValue) {
   std::vector<double> floats(300, 1), wide(300, 5);
   for (Index n = 0; n < 300; ++n) {
@@ -123,7 +124,7 @@ TEST_F(GpuTest, MadeMasksReadEveryValue) {
   }
 }
 
-/// Integers that wrap, quotients and remainders of every sign, shifts and bit operations.
+/// The mask texts use integers that overflow, quotients and remainders of every sign, shifts and bit operations.
 TEST_F(GpuTest, MadeMasksCountAsTheHostDoes) {
   for (const char* text : {"(q - 100) // (k - 50) > 1", "(q - 100) % (k - 50) < 0", "(q * 40000) * (k * 30000) > 5",
                            "q * q * q * 1000 - k < 7", "(q << (k % 40)) > (k << 3)", "(q ^ k) < 40 || (q & k) == 64",
@@ -134,13 +135,14 @@ TEST_F(GpuTest, MadeMasksCountAsTheHostDoes) {
   }
 }
 
-/// More patterns than fit in the initial allocation, and more runs per row.
+/// The first mask has more distinct pattern tiles than the initial allocation can hold, and the second has more runs
+/// per row.
 TEST_F(GpuTest, MadeMasksHaveRoomForMorePatterns) {
   check("(q * q * 7919 + k * k * 104729 + q * k * k) % 1009 < 400", {}, {1, 1, 6400, 6400});
   check("(q // 64 + k // 64) % 2 == 0", {}, {1, 1, 19200, 38400});
 }
 
-/// Both shortcuts from bounds and cases without them must be right.
+/// The mask can be decided from bounds for entire tiles in some of these cases, but not in others. All must be correct.
 TEST_F(GpuTest, MadeMasksOfManyLengths) {
   for (const Index rows : {1, 63, 64, 65, 1000}) {
     for (const Index keys : {1, 63, 64, 65, 1000}) {
@@ -150,7 +152,7 @@ TEST_F(GpuTest, MadeMasksOfManyLengths) {
   }
 }
 
-/// Random mask texts that GPUs support.
+/// Builds masks from random texts that GPUs support.
 TEST_F(GpuTest, MadeMasksOfRandomTexts) {
   std::vector<CaptureBuffer> captures;
   const std::vector<expr::Capture> named = some_captures();
@@ -211,7 +213,7 @@ TEST_F(GpuTest, MadeMasksAreRefusedInALine) {
                  {{DeviceType::kCUDA, 99}});
 }
 
-/// Compares attention with masks that were never on the host with the reference.
+/// Runs attention with masks that were never copied to the host, and compares the results with the reference.
 TEST_F(GpuTest, MadeMasksInAttention) {
   const AttentionCase c = base_case(DType::kBF16);
   const BlockMask mask = make_block_mask(MaskFunction("(q // 50 + k // 70 + h) % 3 != 0 && (q + 3 * k) % 5 < 3"),

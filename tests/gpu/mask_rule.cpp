@@ -13,8 +13,8 @@
 namespace attend::test {
 namespace {
 
-/// Every pair of lengths up to 9, as the sequences of one call. Queries are 0, so all visible keys have the same
-/// weight. v[j] is the j-th unit vector and dout[i] the i-th, so the outputs show the weights.
+/// Returns one packed problem whose sequences have every pair of lengths up to 9. All queries are 0, so all visible
+/// keys have the same weight. v[j] is the j-th unit vector and dout[i] is the i-th, so the outputs show the weights.
 Inputs mask_probe(DType dtype, std::int64_t head_dim, std::int64_t head_dim_v) {
   AttentionCase c = {.dtype = dtype, .head_dim = head_dim, .head_dim_v = head_dim_v};
   for (std::int64_t q = 0; q <= kMostMaskKeys; ++q) {
@@ -35,7 +35,7 @@ Inputs mask_probe(DType dtype, std::int64_t head_dim, std::int64_t head_dim_v) {
   return in;
 }
 
-/// o[i] of a sequence shows which keys row i sees; dv[j] shows which rows see key j.
+/// Checks which keys each row sees. o[i] shows which keys row i sees, and dv[j] shows which rows see key j.
 void expect_rule(const Inputs& in, const Outputs& out, bool with_gradients) {
   const AttentionCase& c = in.options;
   const std::vector<double> o = out.o.values(), dv = out.dv.values(), lse = out.lse.values();
@@ -72,7 +72,7 @@ void check_every_mask(std::string_view compute, DType dtype, std::int64_t head_d
   for (std::int64_t left = -1; left <= kMostMaskKeys + 1; ++left) {
     for (std::int64_t right = -1; right <= kMostMaskKeys + 1; ++right) {
       for (const bool causal : {false, true}) {
-        if (testing::Test::HasFailure()) return;  // stops after the first failing mask
+        if (testing::Test::HasFailure()) return;  // stops after the first mask that fails
         in.options.window_left = left;
         in.options.window_right = right;
         in.options.causal = causal;

@@ -1,4 +1,5 @@
-// Exhaustive check of which keys a row sees: every pair of lengths up to kMostMaskKeys, every window, causal or not.
+// Checks exhaustively which keys a row sees. Covers every pair of lengths up to kMostMaskKeys and every window, with
+// and without a causal mask.
 #pragma once
 
 #include <string_view>
@@ -9,7 +10,7 @@ namespace attend::test {
 
 constexpr std::int64_t kMostMaskKeys = 9;
 
-/// Checks o, lse and, if the family has a backward, dv of each mask against the definition.
+/// Checks o, lse and, if the family has a backward, dv for each mask against the definition of the mask.
 /// @param head_dim_v  must exceed kMostMaskKeys
 void check_every_mask(std::string_view compute, DType dtype, std::int64_t head_dim, std::int64_t head_dim_v);
 

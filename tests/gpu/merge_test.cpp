@@ -1,4 +1,5 @@
-// attend::merge on a GPU against float64: any number of states, dtypes, sinks, both logarithms, the limits of float32.
+// Compares attend::merge on a GPU with float64. Covers any number of states, all dtypes, sinks, both logarithm bases
+// and the limits of float32.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr Device kGpu = {DeviceType::kCUDA, 0};
 
-/// Submits the call to GPU 0.
+/// Submits the merge to a stream of GPU 0.
 void submit(std::span<const PartialState> states, const Tensor& o, const Tensor* lse, const MergeParams& params,
             cuda::StreamHandle stream) {
   std::vector<PartialState> on_gpu(states.begin(), states.end());
@@ -81,7 +82,7 @@ TEST_F(GpuMerge, OfNoRowsDoesNothing) {
   check_merge(c, merge_on_gpu);
 }
 
-// Few states are kernel parameters. Many states are in memory that the graph owns.
+// A few states are passed as kernel parameters. More states are passed as a list in memory that the graph owns.
 TEST_F(GpuMerge, InAGraph) {
   for (const std::size_t count : {3, 100}) {
     const MergeCase c = {.states = std::vector<DType>(count, DType::kF32), .seed = count};

@@ -1,9 +1,9 @@
-// NaN and infinities in half precision, on every kernel family that `auto` may pick for it.
+// Tests NaN and infinities in half precision on every kernel family that `auto` may pick.
 //
-// include/attend/attention.hpp promises: keys beyond a length, keys of another head or sequence, and keys in tiles that
-// a row never loads do not reach the row's outputs. A NaN that a row sees always does. Tensor-core kernels may let a
-// NaN spread from a key that another row of the tile sees, so these tests allow it. simt must also pass the stricter
-// checks of support/nonfinite_checks.hpp.
+// include/attend/attention.hpp promises that some keys never affect a row's outputs: keys beyond the sequence length,
+// keys of another head or sequence, and keys in tiles that the row's tile does not load. A NaN in a key that the row
+// sees always reaches its outputs. Tensor-core kernels may also let a NaN spread from a key that another row of the
+// same tile sees, so these tests allow it. simt must also pass the stricter checks of support/nonfinite_checks.hpp.
 #include <cmath>
 #include <limits>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// No kernel's tile has more rows or more keys than this.
+/// Upper bound of the number of rows and of keys in any kernel's tile.
 constexpr std::int64_t kLargestTile = 256;
 
 constexpr DeviceType kDevice = DeviceType::kCUDA;
@@ -37,8 +37,8 @@ bool lacks_nothing(const core::Backend& backend, core::Problem problem) {
   return !dispatch::lack_of(backend, problem);
 }
 
-/// Returns the outputs if the family supports the case. If it supports only the forward, gradients are 0. If it has
-/// only a backward, o and lse are from the family that `auto` picks.
+/// Runs the family and returns its outputs, or nothing if it does not support the case. If the family supports only the
+/// forward, the gradients are 0. If it has only a backward, o and lse come from the family that `auto` picks.
 std::optional<Outputs> run_if_supported(const Inputs& in, const std::string& compute) {
   const core::Backend& backend = *dispatch::find_backend(compute);
   Outputs out = make_outputs(in);
@@ -61,7 +61,8 @@ std::optional<Outputs> run_if_supported(const Inputs& in, const std::string& com
 
 using Place = std::function<bool(std::int64_t batch, std::int64_t head, std::int64_t row)>;
 
-/// Expects the numbers of `clean` where may_change is false. Returns the number of non-finite values elsewhere.
+/// Expects the values of `clean` wherever may_change is false. Returns the number of non-finite values in all other
+/// places.
 std::int64_t expect_unchanged(const char* name, const TensorBuffer& got, const TensorBuffer& clean,
                               const Place& may_change) {
   const double allowed = property_tolerance(got.dtype()) * std::max(1.0, largest_magnitude(clean.values()));
@@ -86,14 +87,14 @@ std::int64_t expect_unchanged(const char* name, const TensorBuffer& got, const T
   return reached;
 }
 
-/// Non-finite inputs and the outputs that they may change.
+/// Places of non-finite inputs, and the outputs that they may change.
 struct Poisoned {
   const char* name;
   AttentionCase problem;
-  Place keys;                ///< poisoned rows of k and v, by key head
-  Place queries;             ///< poisoned rows of q and dout, by query head
-  Place may_change_queries;  ///< rows of o, lse and dq
-  Place may_change_keys;     ///< rows of dk and dv
+  Place keys;                ///< poisoned rows of k and v, indexed by key head
+  Place queries;             ///< poisoned rows of q and dout, indexed by query head
+  Place may_change_queries;  ///< rows of o, lse and dq that may change
+  Place may_change_keys;     ///< rows of dk and dv that may change
 };
 
 void poison(const TensorBuffer& t, const Place& where, double value) {
@@ -128,7 +129,7 @@ Place rows_between(std::int64_t begin, std::int64_t end) {
   return [=](auto, auto, std::int64_t row) { return begin <= row && row < end; };
 }
 
-/// Poisons one head in the middle. The last key of the previous head is in a partial tile, and the memory behind it is
+/// Poisons one head in the middle. The last key of the previous head is in a partial tile. The memory after it holds
 /// the first key of the poisoned head.
 Poisoned next_head(AttentionCase problem) {
   problem.batch = 2, problem.heads_q = 4, problem.heads_k = 2, problem.seqlen_q = 200, problem.seqlen_k = 131;
@@ -145,7 +146,7 @@ Poisoned next_sequence(AttentionCase problem) {
   return {"NextSequence", problem, its_keys, its_queries, its_queries, its_keys};
 }
 
-/// Poisons keys that only late rows see. An early row's tiles end less than two tiles behind the row.
+/// Poisons keys that only late rows see. For an early row, the last loaded tile ends less than two tiles after the row.
 Poisoned late_keys(AttentionCase problem) {
   constexpr std::int64_t kLength = 1536, kFirst = 1280;
   problem.seqlen_q = problem.seqlen_k = kLength, problem.causal = true;
@@ -154,7 +155,7 @@ Poisoned late_keys(AttentionCase problem) {
       kEverywhere};
 }
 
-/// Poisons keys before and behind the window.
+/// Poisons keys before and after the window.
 Poisoned outside_the_window(AttentionCase problem) {
   constexpr std::int64_t kLength = 1536, kBegin = 700, kEnd = 710, kWindow = 100;
   problem.seqlen_q = problem.seqlen_k = kLength, problem.window_left = kWindow, problem.window_right = 0;
@@ -168,7 +169,7 @@ Poisoned outside_the_window(AttentionCase problem) {
 
 class HalfNonFinite : public GpuTest, public testing::WithParamInterface<std::tuple<std::string, DType>> {
  protected:
-  /// Fails if a family supported no case and so was not checked. Families of other GPUs are exempt.
+  /// Fails if a family supported no case, because it was then not checked. Families for other GPUs are exempt.
   void expect_checked() const {
     if (was_checked_) return;
     AttentionCase plain = problem(64);
@@ -213,7 +214,7 @@ TEST_P(HalfNonFinite, KeysThatNoTileOfARowLoadsReachNothing) {
   expect_checked();
 }
 
-/// Returns whether a row sees key 150 of 261 under a causal mask with 200 rows.
+/// Returns whether a row sees key 150. The mask is causal with 200 rows and 261 keys.
 bool sees_the_key(std::int64_t row) {
   return 150 <= row + 61;
 }

@@ -1,4 +1,5 @@
-// Helpers shared by the tests of custom scores and masks: a problem of odd sizes, and a call with a block mask.
+// Helpers shared by the tests of custom score functions and masks: a problem whose sizes divide into no tiles, and a
+// call with a block mask.
 #pragma once
 
 #include "attend/block_mask.hpp"
@@ -19,7 +20,7 @@ namespace attend::test {
           .seed = 7};
 }
 
-/// Runs forward and backward with the given backends.
+/// Runs forward and backward with a block mask on the named backends.
 [[nodiscard]] inline Outputs run_with_block_mask(const Inputs& in, const BlockMask& mask, const char* forward_compute,
                                                  const char* backward_compute) {
   const Outputs out = make_outputs(in);

@@ -1,5 +1,5 @@
-// Random score functions as the GPU computes them in float32: values and all derivatives, against the float64
-// evaluator. The allowed difference is derived for each function at each point (expr/float32_bounds.hpp).
+// Compares random score functions, computed on the GPU in float32, with the float64 evaluator. Covers values and all
+// derivatives. The allowed difference is derived for each function at each point (expr/float32_bounds.hpp).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -26,14 +26,15 @@ namespace attend::test {
 namespace {
 
 constexpr int kParts = 16, kFunctionsOfPart = 64, kPoints = 96, kDepth = 3;
-// An error bound wider than this fraction of 1 + |value| would accept anything. Such points do not count as compared.
+// Points with an error bound wider than this fraction of 1 + |value| are not counted as compared, because the bound
+// would accept anything.
 constexpr double kWidest = 0x1p-8;
 
 struct RandomFunction {
   std::string text;
   expr::Function function;
-  std::vector<expr::Id> nodes;  ///< the value, and its derivatives by the score and by each loaded element
-  std::vector<expr::Id> by;     ///< for each derivative, the node that it is taken by
+  std::vector<expr::Id> nodes;  ///< the value, then its derivatives by the score and by each loaded capture element
+  std::vector<expr::Id> by;     ///< the node by which each derivative is taken
 };
 
 std::vector<RandomFunction> random_functions(int part) {
@@ -52,7 +53,7 @@ std::vector<RandomFunction> random_functions(int part) {
   return functions;
 }
 
-/// Returns points whose scores float32 can represent exactly.
+/// Returns random points. float32 can represent their scores exactly.
 std::vector<expr::Point> random_points(int part) {
   std::mt19937_64 generator(static_cast<std::uint64_t>(part) + 1000);
   std::vector<expr::Point> points;
@@ -63,7 +64,8 @@ std::vector<expr::Point> random_points(int part) {
   return points;
 }
 
-// Elements are computed from their positions, like element_of_capture(). Each thread handles one point.
+// Start of the generated kernel. Capture elements are computed from their positions, like in element_of_capture(). Each
+// thread evaluates one point.
 constexpr const char* kHead = R"(#include "attention/score_math.cuh"
 namespace attend {
 struct ExpressionArgs {
@@ -91,7 +93,7 @@ struct Captures {
 
 struct Program {
   std::string text;
-  std::size_t results = 0;  ///< per point
+  std::size_t results = 0;  ///< number of results per point
 };
 
 Program program_of(const std::vector<RandomFunction>& functions, ScoreMath math) {
@@ -124,7 +126,7 @@ Program program_of(const std::vector<RandomFunction>& functions, ScoreMath math)
   return program;
 }
 
-/// Runs the program and returns the nodes of all functions, point by point.
+/// Runs the program. Returns the values of all functions' nodes, ordered by point.
 std::vector<double> run(const Program& program, const std::vector<expr::Point>& points) {
   const cuda::ContextGuard guard(0);
   const cuda::CompileOutput code = cuda::Nvrtc::instance().compile(
@@ -145,7 +147,8 @@ std::vector<double> run(const Program& program, const std::vector<expr::Point>& 
   return results;
 }
 
-/// Computes the value independently: with dual numbers if the node is a derivative and they are finite.
+/// Returns the expected value of a node, computed in a second, independent way. Uses dual numbers if the node is a
+/// derivative and they are finite.
 double by_dual_numbers(const RandomFunction& f, std::size_t node, const expr::Point& point, double exact) {
   if (node == 0) return exact;
   const DualNumber dual = dual_of(f.function.graph, f.function.result, point, f.by[node - 1], element_of_capture);
@@ -182,7 +185,7 @@ class GpuRandomExpressions : public GpuTest, public testing::WithParamInterface<
 
 INSTANTIATE_TEST_SUITE_P(All, GpuRandomExpressions, testing::Range(0, kParts));
 
-/// Even parts use the exact math of float32 kernels, odd parts the fast math of 16-bit kernels.
+/// Even parts use the exact math of float32 kernels. Odd parts use the fast math of 16-bit kernels.
 TEST_P(GpuRandomExpressions, AreWithinTheirRounding) {
   const ScoreMath math = GetParam() % 2 == 0 ? ScoreMath::kExact : ScoreMath::kFast;
   const std::vector<RandomFunction> functions = random_functions(GetParam());

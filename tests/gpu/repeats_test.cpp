@@ -1,5 +1,6 @@
-// Every repeat gives the same bits, on every family that `auto` picks: with masks and packed sequences, and while other
-// work changes when blocks start. The rest of the batch does not change the numbers either.
+// Checks that every repeat gives the same bits, on every family that `auto` picks. Runs masks, packed sequences, and
+// calls on another stream that change when blocks start. Also checks that the rest of the batch does not change
+// results.
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -19,7 +20,8 @@ class Repeats : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, Repeats, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Packed sequences, a window, and the combination of the two, each with query heads that share keys.
+/// Returns cases with packed sequences, with a window, and with both. In each case several query heads share a key
+/// head.
 std::vector<AttentionCase> repeated_cases() {
   AttentionCase windowed = plain(DType::kBF16, 6, 2, 400, 500, 64, false);
   windowed.window_left = 150, windowed.window_right = 30;
@@ -34,7 +36,8 @@ std::vector<AttentionCase> repeated_cases() {
   return cases;
 }
 
-/// Runs `rounds` batches of calls without waiting in between and compares each call with the first.
+/// Runs `rounds` groups of calls. The calls of a group are submitted without waiting. Compares each call with the first
+/// one.
 void check_rounds(const char* compute, const Inputs& in, const Outputs& first, int rounds) {
   constexpr int kUnderWay = 10;
   expect_finite(compute, first);
@@ -65,8 +68,8 @@ TEST_P(Repeats, OfPackedSequencesAndWindowsAreBitEqual) {
   }
 }
 
-/// Runs calls of other sizes on another stream while it lives, so that blocks of the tested call start when those leave
-/// room.
+/// While this object lives, it runs calls of other sizes on another stream. Blocks of the tested call then start only
+/// when these calls leave multiprocessors free.
 class OtherWork {
  public:
   explicit OtherWork(const char* compute)
@@ -106,8 +109,8 @@ TEST_P(Repeats, BesideOtherWorkAreBitEqual) {
   EXPECT_GT(other.calls(), 0);
 }
 
-/// Compares the first and the last entry of a batch with a batch of that entry alone. The tile size depends on the
-/// number of blocks, so bits may differ, but numbers must agree.
+/// Compares the first and the last entry of a batch with a call on that entry alone. The tile size depends on the
+/// number of blocks, so bits may differ, but the results must agree within the tolerance.
 TEST_P(Repeats, OfAnEntryAloneGiveWhatItGivesInABatch) {
   AttentionCase c = plain(DType::kBF16, 1, 1, 200, 300, 64, true);
   c.batch = 300;

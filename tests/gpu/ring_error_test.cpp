@@ -1,4 +1,4 @@
-// The error of a long sequence on a ring of GPUs compared with that on one GPU, both against float64.
+// Compares the error of a long sequence on a ring of GPUs with the error on one GPU. Both are measured against float64.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,19 +15,19 @@ namespace attend::test {
 namespace {
 
 constexpr std::int64_t kSeqlen = 65536, kHeads = 2, kHeadDim = 128;
-constexpr std::int64_t kSamples = 512;  // sampled rows and keys per head, whose gradients are compared
+constexpr std::int64_t kSamples = 512;  // sampled rows and keys per head whose gradients are compared
 constexpr double kMostOfOneGpu = 1.05;
 
-/// The largest error among each rank's rows, and the root mean square over all rows.
+/// The largest error among the rows of each rank, and the root mean square error over all rows.
 struct RingError {
-  std::vector<double> largest;  // one per rank
+  std::vector<double> largest;  // one entry per rank
   double sum_of_squares = 0;
   std::int64_t count = 0;
 
   explicit RingError(int num_ranks) : largest(static_cast<std::size_t>(num_ranks)) {}
   void add(int rank, double error) {
     double& most = largest[static_cast<std::size_t>(rank)];
-    if (!(error <= most)) most = error;  // NaN counts too
+    if (!(error <= most)) most = error;  // this form also keeps a NaN error
     sum_of_squares += error * error;
     ++count;
   }
@@ -39,13 +39,13 @@ struct RingError {
   [[nodiscard]] double rms() const { return std::sqrt(sum_of_squares / static_cast<double>(count)); }
 };
 
-/// Zigzag sharding: rank r holds chunks r and 2N - 1 - r.
+/// Returns the rank that holds a token under zigzag sharding with N ranks. Rank r holds chunks r and 2N - 1 - r.
 int rank_of(std::int64_t token, int num_ranks) {
   const auto chunk = static_cast<int>(token * 2 * num_ranks / kSeqlen);
   return chunk < num_ranks ? chunk : 2 * num_ranks - 1 - chunk;
 }
 
-/// Returns rows spread evenly over the sequence, and the first rows, whose gradients are the largest.
+/// Returns rows spread evenly over the sequence, and its first rows, because these have the largest gradients.
 std::vector<std::int64_t> sampled_rows() {
   std::vector<std::int64_t> rows;
   for (std::int64_t n = 0; n < kSamples / 4; ++n) rows.push_back(n);
@@ -67,7 +67,7 @@ void add_rows(RingError& error, const TensorBuffer& got, const std::vector<doubl
 
 struct Truth {
   std::vector<double> o;
-  std::vector<HeadRows> dq, dk_dv;  // one per head
+  std::vector<HeadRows> dq, dk_dv;  // one entry per head
 };
 
 RingError error_of(const TensorBuffer Outputs::*tensor, const Outputs& got, const Truth& truth, int num_ranks) {
@@ -90,8 +90,8 @@ RingError error_of(const TensorBuffer Outputs::*tensor, const Outputs& got, cons
 
 class GpuRingError : public HopperTest {};
 
-/// Compares o of every row, and gradients of sampled rows and keys. Roundings to 16 bits inside the kernels are about
-/// as large as the final rounding. A ring must not add to them.
+/// Compares o of every row, and gradients of sampled rows and keys. Inside the kernels, rounding to 16 bits causes
+/// errors about as large as the final rounding does. A ring must not increase the error.
 TEST_F(GpuRingError, OfALongSequenceIsThatOfOneGpu) {
   const int num_ranks = std::min(4, cuda::device_count());
   if (num_ranks < 2) GTEST_SKIP() << "one GPU, wanted one for each of two ranks";
@@ -108,7 +108,7 @@ TEST_F(GpuRingError, OfALongSequenceIsThatOfOneGpu) {
   std::vector<int> devices;
   for (int rank = 0; rank < num_ranks; ++rank) devices.push_back(rank);
   const Outputs ring = run_on_gpus(make_thread_ring(num_ranks), devices, in, c);
-  const Outputs alone = run(in, "sm90_backward");  // also runs its forward
+  const Outputs alone = run(in, "sm90_backward");  // runs its forward too
   say("both have run");
   const LongTruth whole(in);
   Truth truth = {whole.o(), {}, {}};

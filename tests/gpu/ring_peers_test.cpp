@@ -1,5 +1,5 @@
-// Rings in which each rank has a GPU: threads, threads over NCCL, and processes over NCCL, with copy engines and with
-// NCCL's kernels.
+// Tests rings in which each rank has a GPU. Ranks are threads, threads connected by NCCL, or processes connected by
+// NCCL. NCCL transfers use copy engines or NCCL's kernels.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,15 +20,16 @@
 namespace attend::test {
 namespace {
 
-/// Assigns GPUs to ranks in turn. Every rank has a separate GPU if there are enough.
+/// Assigns GPUs to ranks in a cycle. Every rank has a separate GPU if there are enough GPUs.
 std::vector<int> gpus_of_ranks(int num_ranks) {
   std::vector<int> devices;
   for (int rank = 0; rank < num_ranks; ++rank) devices.push_back(rank % cuda::device_count());
   return devices;
 }
 
-/// Blocks of megabytes that are transferred while kernels run, in memory that grows from call to call. A ring whose
-/// ranks share one GPU gives the same bits; a copy that is too early or too late would change them.
+/// Returns cases with blocks of megabytes, which are transferred while kernels run. The memory of the ring grows from
+/// call to call. The results must have the same bits as on a ring whose ranks share one GPU. A copy that is too early
+/// or too late would change them.
 std::vector<RingCase> cases_of_long_blocks(int num_ranks) {
   std::vector<RingCase> all;
   for (const std::int64_t seqlen : {2048, 8192, 4096}) {
@@ -57,11 +58,12 @@ void expect_bits_of_one_gpu(const std::vector<RingContext>& ranks, int num_ranks
     const Outputs got = run_on_gpus(ranks, gpus_of_ranks(num_ranks), in, c);
     ASSERT_FALSE(testing::Test::HasFailure()) << "on GPUs of their own: " << describe(c);
     expect_same_bits(got, run_on_gpu(in, c), c);
-    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);  // after a fault the process is unreliable
+    // Stops at the first failure, because the process is unreliable after a fault.
+    ASSERT_FALSE(testing::Test::HasFailure()) << describe(c);
   }
 }
 
-/// Ranks that are threads, each with a GPU.
+/// Tests of rings whose ranks are threads. Each rank has a GPU.
 class GpuRingOfSeveral : public GpuTest {
  protected:
   void SetUp() override {
@@ -75,7 +77,7 @@ TEST_F(GpuRingOfSeveral, MovesLongBlocksWhileItComputes) {
   expect_bits_of_one_gpu(make_thread_ring(num_ranks), num_ranks);
 }
 
-/// Ranks with separate GPUs, over NCCL.
+/// Tests of rings over NCCL. Each rank has a separate GPU.
 class NcclRing : public GpuTest {
  protected:
   void SetUp() override {
@@ -101,8 +103,8 @@ class NcclRing : public GpuTest {
     return ranks;
   }
 
-  /// The first message of a communicator sets up its connections. That takes seconds if other processes use the host
-  /// too.
+  /// The first message of a communicator sets up its connections. The setup takes seconds if other processes also use
+  /// the host.
   static constexpr NcclRingOptions kOptions = {.timeout = std::chrono::minutes(1)};
 };
 
@@ -114,7 +116,7 @@ TEST_F(NcclRing, MovesLongBlocksWhileItComputes) {
   }
 }
 
-/// Transport between ranks.
+/// How data moves between ranks.
 enum class Way { kThreads, kNccl, kNcclWithoutCopyEngines };
 
 struct WayCase {
@@ -126,7 +128,7 @@ void PrintTo(const WayCase& c, std::ostream* out) {
   *out << static_cast<int>(c.way) << " " << describe(c.ring);
 }
 
-/// The complete covering array with threads. Several ranks may share a GPU.
+/// Returns the complete covering array for ranks that are threads. Several ranks may share a GPU.
 std::vector<WayCase> cases_of_threads() {
   std::vector<WayCase> all;
   for (const RingCase& c : gpu_ring_cases()) {
@@ -135,7 +137,7 @@ std::vector<WayCase> cases_of_threads() {
   return all;
 }
 
-/// Every fourth case of the array. The threads run all cases, and only the transport differs.
+/// Returns every fourth case of the array. The thread tests run all cases, and only the transport differs here.
 std::vector<WayCase> cases_over_nccl(int num_ranks) {
   std::vector<WayCase> all;
   for (const Way way : {Way::kNccl, Way::kNcclWithoutCopyEngines}) {
@@ -157,7 +159,7 @@ class EveryWayOfMessages : public NcclRing, public testing::WithParamInterface<W
 
   static void TearDownTestSuite() { rings().clear(); }
 
-  /// Returns one ring for all cases, because connecting takes longer than a case.
+  /// Returns the ring that all cases share, because connecting the ranks takes longer than running a case.
   static const std::vector<RingContext>& ring_of(Way way, int num_ranks) {
     std::vector<RingContext>& ring = rings()[{way, num_ranks}];
     if (!ring.empty()) return ring;
@@ -186,7 +188,8 @@ INSTANTIATE_TEST_SUITE_P(TwoGpus, EveryWayOfMessages, testing::ValuesIn(cases_ov
 INSTANTIATE_TEST_SUITE_P(ThreeGpus, EveryWayOfMessages, testing::ValuesIn(cases_over_nccl(3)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(FourGpus, EveryWayOfMessages, testing::ValuesIn(cases_over_nccl(4)), kIndexName);
 
-/// Returns the messages that two ranks throw when the second makes a different call.
+/// Returns the error messages of two ranks. The first rank makes the call `first`, and the second rank makes the call
+/// `second`.
 std::vector<std::string> thrown_where_ranks_differ(const std::vector<RingContext>& ranks,
                                                    const std::vector<RankTensors>& tensors, const RingCase& first,
                                                    const RingCase& second) {
@@ -196,7 +199,7 @@ std::vector<std::string> thrown_where_ranks_differ(const std::vector<RingContext
   });
 }
 
-/// Ranks with different algorithms would wait for each other's messages.
+/// Ranks with different algorithms must get an error. Otherwise they would wait for each other's messages.
 TEST_F(NcclRing, TellsRanksOfDifferentAlgorithms) {
   const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
   RingCase other = c;
@@ -216,7 +219,8 @@ TEST_F(NcclRing, TakesACommunicatorOfTheCallers) {
     ring::NcclComm comm = nullptr;
     ring::check_nccl(ring::nccl().comm_init_rank(&comm, 2, id, rank), "ncclCommInitRank");
     run_rank(make_nccl_ring(comm), tensors[static_cast<std::size_t>(rank)], c, rank, "auto");
-    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");  // the context has not destroyed it
+    // Succeeds, because the ring context must not destroy the caller's communicator.
+    ring::check_nccl(ring::nccl().comm_destroy(comm), "ncclCommDestroy");
   });
   for (const std::string& text : thrown) EXPECT_EQ(text, "");
   check_ring(in, put_together(tensors, in, c), c);
@@ -231,11 +235,11 @@ TEST_F(NcclRing, TellsRanksThatDiffer) {
   for (const std::string& text : thrown_where_ranks_differ(ranks, cut(in, c), c, other)) {
     EXPECT_EQ(text, "sharding: striped on rank 1, allowed zigzag as on rank 0");
   }
-  check_ring(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring works again
+  check_ring(in, run_on_gpus(ranks, {0, 1}, in, c), c);  // the ring must work again after the error
 }
 
-/// Runs alone in a separate process, because a fault here may hang. make_ring() has already set up the connections:
-/// without that, NCCL waits forever for a missing rank.
+/// Runs alone in a separate process, because a fault here may hang. make_ring() has already set up the connections.
+/// Otherwise NCCL would wait forever for a missing rank.
 class LastNcclRing : public NcclRing {};
 
 TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
@@ -248,7 +252,7 @@ TEST_F(LastNcclRing, DoesNotWaitForEverForARankThatIsGone) {
   EXPECT_EQ(thrown[0], "ring: rank 0 has waited 3000 ms for the others to begin the call");
 }
 
-/// Tests the same between two calls, when ranks of one machine wait in host memory.
+/// Tests a missing rank between two calls, when the ranks of one machine wait in host memory.
 TEST_F(LastNcclRing, SaysWhoHasNotComeToALaterCall) {
   const std::vector<RingContext> ranks = make_ring(2, {.timeout = std::chrono::milliseconds(20000)});
   const RingCase c = long_ring_case(DType::kBF16, Sharding::kZigzag, 2);
@@ -268,7 +272,7 @@ TEST_F(LastNcclRing, SaysWhoHasNotComeToALaterCall) {
 constexpr const char* kRankVariable = "ATTEND_TEST_RANK";
 constexpr const char* kIdFileVariable = "ATTEND_TEST_ID_FILE";
 
-/// RingProcesses starts this test once for each rank. It is disabled otherwise.
+/// RingProcesses starts this test once for each rank. An ordinary run skips it.
 TEST_F(NcclRing, DISABLED_IsARankOfRingProcesses) {
   const char* const rank_text = std::getenv(kRankVariable);
   ASSERT_NE(rank_text, nullptr);
@@ -299,7 +303,7 @@ TEST_F(NcclRing, DISABLED_IsARankOfRingProcesses) {
   std::ofstream(file.string() + rank_text) << "compared";  // proves that the process ran the test
 }
 
-/// Processes with a GPU each.
+/// Each rank is a process with a GPU.
 TEST(RingProcesses, MoveLongBlocksWhileTheyCompute) {
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / fmt::format("ring_{}", ::getpid());
   const int num_ranks = std::min(4, missing_gpu().empty() ? cuda::device_count() : 0);
@@ -307,7 +311,8 @@ TEST(RingProcesses, MoveLongBlocksWhileTheyCompute) {
   std::vector<int> statuses(static_cast<std::size_t>(num_ranks), -1);
   (void)on_threads(num_ranks, [&](int rank) {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    // This process may be one of several that split the tests, and it has its own report. Clear both for the children.
+    // This process may be one of several that share the tests, and it may write a report. The child processes must do
+    // neither, so these variables are removed.
     const std::string command = fmt::format(
         "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX -u ATTEND_GPU_REPORT {}={} {}='{}' '{}' "
         "--gtest_also_run_disabled_tests --gtest_filter=NcclRing.DISABLED_IsARankOfRingProcesses",

@@ -1,5 +1,5 @@
-// Rings of ranks that are threads and share GPU 0, against float64. A pairwise covering array combines shardings,
-// masks, options and numbers of ranks. The budgets are those of one device.
+// Compares rings whose ranks are threads that share GPU 0 with float64. A pairwise covering array combines shardings,
+// masks, options and numbers of ranks. The error budgets are those of a single device.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,8 @@ TEST_P(EveryGpuRingPair, StaysInBudget) {
 INSTANTIATE_TEST_SUITE_P(CoveringArray, EveryGpuRingPair, testing::ValuesIn(gpu_ring_cases()),
                          [](const auto& test) { return std::to_string(test.index); });
 
-/// Each algorithm once, with a bias or packed sequences. The sanitizers run these for the kernels of kernels/ring/.
+/// Returns one case for each algorithm, with a bias or packed sequences. The sanitizers run these cases to check the
+/// kernels in kernels/ring/.
 std::vector<RingCase> slice_cases() {
   AttentionCase c = plain(DType::kBF16, 2, 2, 130, 130, 64, true);
   c.seed = 51;
@@ -59,14 +60,15 @@ Errors errors_of(const std::vector<double>& result, const std::vector<double>& t
   return errors;
 }
 
-/// Partial results stay in float32, and only the final result is rounded to 16 bits. The test compares root mean
-/// squares, because the worst entry and its error change with each rounding inside the kernels, whose tiles differ from
-/// those of one device.
+/// Partial results stay in float32. Only the final result is rounded to 16 bits. The test compares root mean square
+/// errors, because the largest error depends on each rounding inside the kernels, and their tiles differ from those of
+/// a single device.
 TEST_F(GpuRing, ErrorDoesNotGrowWithRanks) {
   const RingCase eight = long_ring_case(DType::kBF16, Sharding::kZigzag, 8);
   const Inputs in = make_inputs(eight.problem);
   const Outputs truth = run(as_f64(in), "reference");
-  const Outputs alone = run(in, supports("sm90_forward", in) ? "sm90_backward" : "sm80_backward");  // and its forward
+  // sm90_backward and sm80_backward run a forward too.
+  const Outputs alone = run(in, supports("sm90_forward", in) ? "sm90_backward" : "sm80_backward");
   const Outputs ring = run_on_gpu(in, eight);
   RingCase gathered = eight;
   gathered.algorithm = RingAlgorithm::kAllGather;
@@ -103,10 +105,10 @@ TEST_F(GpuRing, IsRepeatableWhereItIsAskedToBe) {
   }
 }
 
-/// Hundreds of calls on one ring, alternately longer and shorter, without synchronization outside the calls. They must
-/// give the bits of the first call and use its memory.
+/// Makes hundreds of calls on one ring. The lengths alternate, and nothing outside the calls synchronizes. Each call
+/// must give the bits of the first one and reuse its memory.
 TEST_F(GpuRing, HundredsOfCallsOnOneRingGiveTheSameBitsInTheSameMemory) {
-  constexpr int kRounds = 60;  // of the three lengths
+  constexpr int kRounds = 60;  // each round runs all three lengths
   std::vector<RingCase> cases;
   for (const std::int64_t seqlen : {256, 1024, 128}) {
     cases.push_back(long_ring_case(DType::kBF16, Sharding::kZigzag, 2));
@@ -144,7 +146,7 @@ TEST_F(GpuRing, HundredsOfCallsOnOneRingGiveTheSameBitsInTheSameMemory) {
   }
 }
 
-/// The ring drops the same entries as one device. With v = identity, o shows the kept entries.
+/// The ring must drop the same entries as a single device. v is the identity matrix, so o shows the kept entries.
 TEST_F(GpuRing, DropsTheVeryEntriesOfOneDevice) {
   for (const Sharding sharding : {Sharding::kContiguous, Sharding::kZigzag, Sharding::kStriped}) {
     for (const std::int64_t seqlen : {64, 61}) {

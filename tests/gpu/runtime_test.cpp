@@ -1,4 +1,5 @@
-// The library on a GPU as programs use it: threads, streams, graphs, contexts, refusals, and the cost of a launch.
+// Tests the library on a GPU as programs use it: threads, streams, graphs, contexts, refused calls, and the cost of a
+// launch.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ AttentionCase small_case(DType dtype, std::uint64_t seed = 1) {
           .seed = seed};
 }
 
-/// Visits each rung with inputs of the first dtype that it supports.
+/// Calls `visit` for each rung of the ladder, with inputs of the first dtype that the rung supports.
 template <class Visit>
 void for_each_rung(const Visit& visit) {
   for (const cuda::Rung& rung : cuda::ladder()) {
@@ -112,7 +113,7 @@ TEST_F(Runtime, EightThreadsEachWithItsStream) {
 
 TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
   for_each_rung([&](const cuda::Rung& rung, const Inputs& in) {
-    (void)run(in, rung.name);  // warm-up call that compiles and loads
+    (void)run(in, rung.name);  // compiles and loads the kernels first
     const cuda::ContextGuard guard(0);
     const cuda::OwnStream stream;
     const Outputs out = make_outputs(in);
@@ -129,7 +130,7 @@ TEST_F(Runtime, ACapturedGraphFollowsChangedInputs) {
   });
 }
 
-/// A graph uses the dropout seed that is in memory when it runs.
+/// A graph must use the dropout seed that is in memory when the graph runs.
 TEST_F(Runtime, ACapturedGraphDropsWhatTheSeedInMemorySays) {
   for (const char* name : {"simt", "sm80_forward", "sm90_forward"}) {
     AttentionCase c = small_case(DType::kBF16);
@@ -138,7 +139,7 @@ TEST_F(Runtime, ACapturedGraphDropsWhatTheSeedInMemorySays) {
     ASSERT_NE(in.philox_state, nullptr);
     if (!supports(name, in)) continue;
     SCOPED_TRACE(name);
-    (void)run(in, name);  // warm-up call
+    (void)run(in, name);  // compiles and loads the kernels before the capture
     const cuda::ContextGuard guard(0);
     const cuda::OwnStream stream;
     const Outputs out = make_outputs(in);
@@ -178,13 +179,13 @@ TEST_F(Runtime, NanInOneQueryRowStaysInThatRow) {
 
 TEST_F(Runtime, HugeAndEqualScores) {
   for_each_rung([](const cuda::Rung& rung, const Inputs& in) {
-    for (const double size : {30.0, 120.0}) {  // q.k is 64 * size^2: 57600 and 921600, scaled by 1/8
+    for (const double size : {30.0, 120.0}) {  // q.k is 64 * size^2, which is 57600 or 921600; the scale is 1/8
       in.q.fill(size);
       in.k.fill(size);
       const Outputs out = run(in, rung.name);
       in.k.fill(-size);
       const Outputs negative = run(in, rung.name);
-      for (std::int64_t i = 0; i < 150; ++i) {  // all scores are equal, so o is the mean of the visible values
+      for (std::int64_t i = 0; i < 150; ++i) {  // all scores of a row are equal, so o is the mean of the visible values
         double mean = 0;
         const std::int64_t keys = i + 1 + 201 - 150;
         for (std::int64_t j = 0; j < keys; ++j) mean += in.v.at(1, 1, j, 7) / double(keys);
@@ -233,7 +234,8 @@ TEST_F(Runtime, WhatARungLacksIsRefusedByName) {
   });
 }
 
-/// Whatever cu_seqlens contains, memory outside the tensors is not touched. Sanitizers check this too.
+/// Offsets in cu_seqlens may have any value. Memory outside the tensors must not be accessed, which the sanitizers
+/// check too.
 class Slice : public GpuTest {};
 
 TEST_F(Slice, WrongOffsetsStayInsideTheTensors) {
@@ -267,8 +269,8 @@ class SeveralGpus : public FamilyTest {
 
 INSTANTIATE_TEST_SUITE_P(SeveralGpus, SeveralGpus, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Tensors are on GPU 1 while GPU 0 is current. The call computes on GPU 1, gives the bits of GPU 0 if both GPUs are
-/// the same model, and leaves GPU 0 current.
+/// Tensors are on GPU 1 while GPU 0 is current. The call must run on GPU 1 and leave GPU 0 current. If both GPUs are
+/// the same model, it must give the same bits as GPU 0.
 TEST_P(SeveralGpus, ACallOnOneThatIsNotCurrentComputesThere) {
   AttentionCase c = small_case(DType::kBF16);
   c.deterministic = true;
@@ -288,9 +290,10 @@ TEST_P(SeveralGpus, ACallOnOneThatIsNotCurrentComputesThere) {
   EXPECT_EQ(out.dk.bytes(), want.dk.bytes());
 }
 
-class Alone : public GpuTest {};  // needs the GPU and the host alone: tools/gpu_test.py runs it last
+// Measures time, so tools/gpu_test.py runs it last, without other tests on the GPU or the host.
+class Alone : public GpuTest {};
 
-/// Returns the host time of a call in us: the average of a batch that fits in the stream's queue.
+/// Returns the host time per call in microseconds, averaged over a batch that fits in the stream's queue.
 template <class Call>
 double batch_us(const Call& call, cuda::StreamHandle stream) {
   constexpr int kCalls = 50;
@@ -301,7 +304,7 @@ double batch_us(const Call& call, cuda::StreamHandle stream) {
   return std::chrono::duration<double, std::micro>(time).count() / kCalls;
 }
 
-/// A kernel of one thread that ends at once, launched directly through the driver.
+/// A kernel with one thread that ends at once. It is launched directly through the driver.
 struct BareLaunch {
   std::shared_ptr<const cuda::Kernel> kernel = cuda::Jit::instance().load({.name = "sm_clock",
                                                                            .source = "probe/sm_clock.cuh",
@@ -329,8 +332,8 @@ double median_of(std::vector<double>& samples) {
   return samples[samples.size() / 2];
 }
 
-/// A launch costs under 5 us, of which the library may use at most 1.5. If the driver alone is slow, the limit is its
-/// time plus 1.5 us.
+/// A launch must take less than 5 us of host time, of which the library may use at most 1.5 us. If the driver alone is
+/// slow, the limit is the driver's time plus 1.5 us.
 TEST_F(Alone, ALaunchCostsTheHostLittle) {
   constexpr std::size_t kRounds = 60;
   constexpr double kMostUs = 5.0, kMostOwnUs = 1.5;
@@ -342,7 +345,7 @@ TEST_F(Alone, ALaunchCostsTheHostLittle) {
   };
   std::vector<Measured> all;
   for (const cuda::Rung& rung : cuda::ladder()) {
-    if (rung.max_workspace != SIZE_MAX) continue;  // for teaching only: it allocates memory for scores
+    if (rung.max_workspace != SIZE_MAX) continue;  // skips a teaching rung, because it allocates memory for all scores
     AttentionCase c = small_case(rung.dtypes.front());
     c.batch = c.heads_q = c.heads_k = 1;
     c.seqlen_q = c.seqlen_k = 64;
@@ -355,7 +358,8 @@ TEST_F(Alone, ALaunchCostsTheHostLittle) {
   const cuda::OwnStream stream;
   const BareLaunch bare(stream.get());
   std::vector<double> bare_us;
-  for (std::size_t round = 0; round < kRounds; ++round) {  // interleaved, so that a busy host affects every rung
+  // The measurements alternate, so that a busy host affects every rung equally.
+  for (std::size_t round = 0; round < kRounds; ++round) {
     bare_us.push_back(batch_us([&] { bare(stream.get()); }, stream.get()));
     for (Measured& m : all)
       m.us.push_back(batch_us([&] { submit(m.rung->name, m.in, m.out, stream.get()); }, stream.get()));

@@ -1,4 +1,5 @@
-// Score functions on the GPU against the float64 reference: every family, every function of the cookbook.
+// Compares score functions on the GPU with the float64 reference, in every family and for every function of the
+// cookbook.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,13 +33,14 @@ struct Budget {
   double results, gradients;
 };
 
-/// For half types the budget is the rounding of o, p and ds.
+/// Returns the budget. For half types it is the rounding of o, p and ds.
 Budget budget_of(DType dtype) {
   if (dtype == DType::kF32) return {1e-5, 2e-5};
   return dtype == DType::kBF16 ? Budget{0x1p-7, 0x1p-5} : Budget{0x1p-10, 0x1p-8};
 }
 
-/// Returns whether the family supports the case's function, given that it supports the case's dtype and head_dim.
+/// Returns whether the family supports the case's score function. The family must already support the case's dtype and
+/// head_dim.
 bool takes_function(std::string_view family, const ScoreCase& score) {
   if (score.attention.dtype == DType::kF32) return family == "simt";
   const ScoreFunction function = function_of(score, {DeviceType::kCUDA, 0});
@@ -50,12 +52,11 @@ bool has_captured_gradients(std::string_view family) {
   return family == "simt" || family == "sm80_backward";
 }
 
-/// A test that runs each case in every family of this GPU that supports it, and compares all with one run of the
-/// reference.
+/// Runs each case in every family of this GPU that supports it. Compares all results with one run of the reference.
 class OfAllFamilies : public GpuTest {
  protected:
-  /// @param in_cpp the function in C++, used to check gradients of captures in the families that compute them for all
-  /// functions
+  /// @param in_cpp the score function in C++. It is used to check gradients of captures in the families that compute
+  /// them for all functions.
   void check(const ScoreCase& score, const Budget& budget, std::string_view left_out = "",
              const OracleFunction& in_cpp = nullptr) {
     const Inputs in = make_inputs(score.attention);
@@ -77,8 +78,8 @@ class OfAllFamilies : public GpuTest {
     }
   }
 
-  /// Checks that each family supported at least this many cases, or none if it does not support such functions or the
-  /// dtype.
+  /// Checks that each family supported at least this many cases. A family may support none if it does not support such
+  /// functions or the dtype.
   void expect_cases(int least_of_all, const std::map<std::string, int>& least_of = {}) const {
     EXPECT_GE(counts_.size(), 1);
     for (const auto& [family, count] : counts_) {
@@ -97,7 +98,7 @@ class OfAllFamilies : public GpuTest {
   std::map<std::string, Count> counts_;
 };
 
-/// The problems on which the cookbook's functions run.
+/// Returns the problems on which the functions of the cookbook run.
 std::vector<AttentionCase> cases(DType dtype) {
   std::vector<AttentionCase> all(6, base_case(dtype));
   all[1].head_dim = 128, all[1].head_dim_v = 128, all[1].causal = true, all[1].seqlen_q = 300;
@@ -113,7 +114,7 @@ const auto kDTypeAndNumber = [](const auto& test) {
   return std::string(dtype_name(std::get<0>(test.param))) + "_" + std::to_string(std::get<1>(test.param));
 };
 
-/// The number selects a function of the cookbook.
+/// The number selects one function of the cookbook.
 class GpuScores : public OfAllFamilies, public testing::WithParamInterface<DTypeAndNumber> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScores,
@@ -121,8 +122,9 @@ INSTANTIATE_TEST_SUITE_P(All, GpuScores,
                                           testing::Range<std::size_t>(0, cookbook().size())),
                          kDTypeAndNumber);
 
-/// Runs the first problem and one other by turns, because a family's code for a shape is the same for all functions.
-/// simt's code is the same for all dtypes and sizes, so it runs one problem of half types.
+/// Runs the first problem, and one other problem that changes with the number. This is enough because a family uses the
+/// same code for all functions of a shape. simt uses the same code for all dtypes and sizes, so in half types it runs
+/// only the first problem.
 TEST_P(GpuScores, OfTheCookbookIsTheReference) {
   const auto& [dtype, number] = GetParam();
   const std::vector<AttentionCase> all = cases(dtype);
@@ -135,13 +137,13 @@ TEST_P(GpuScores, OfTheCookbookIsTheReference) {
   expect_cases(1);
 }
 
-/// Functions with slopes of every kind, some hidden keys, and captures that many scores load.
+/// Score functions with varying slopes, with some hidden keys, and with capture elements that many scores load.
 constexpr const char* kTexts[] = {
     "let s = gain[h] * tanh(score / 2) + table[b, clamp(q - k, -2, 2) + 2];\n(q + 3 * k) % 7 == 2 ? -inf : s",
     "score + gain[h] * float((q * 5 + k) % 3)"};
-constexpr std::size_t kParts = 4;  // parts of the cases with options
+constexpr std::size_t kParts = 4;  // number of parts into which the cases with options are divided
 
-/// The number selects a text and a part of the cases.
+/// The number selects a function text and a part of the cases.
 class GpuScoreOptions : public OfAllFamilies, public testing::WithParamInterface<DTypeAndNumber> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreOptions,
@@ -163,7 +165,8 @@ TEST_P(GpuScoreOptions, ComposeWithAFunction) {
   expect_cases(2);
 }
 
-/// All scores of a row are nearly the lowest float, from a constant and from a capture. p is the same for all keys.
+/// All scores of a row are nearly the lowest float. This value comes from a constant or from a capture. p must be the
+/// same for all keys.
 class GpuScoreEdges : public OfAllFamilies, public testing::WithParamInterface<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreEdges, testing::Values(DType::kF32, DType::kBF16),
@@ -176,17 +179,17 @@ TEST_P(GpuScoreEdges, RowsOfHugeScoresHaveTheirGradients) {
                            "score + hidden[q % 2]"}) {
     check({c, text, {hidden}}, budget_of(GetParam()));
   }
-  for (const std::size_t n : {1, 4}) {  // causal, and a window: rows that see few keys
+  for (const std::size_t n : {1, 4}) {  // problem 1 is causal and problem 4 has a window, so some rows see few keys
     check({cases(GetParam())[n], "score + hidden[q % 2]", {hidden}}, budget_of(GetParam()));
   }
-  // In float32 a score of 3000 is itself rounded, which changes p by this much.
+  // In float32 a score of about 3000 is rounded to a multiple of 2^-12, which can change p by this much.
   const double rounding = GetParam() == DType::kF32 ? 3000 * 0x1p-23 : 0;
   const Budget budget = budget_of(GetParam());
   check({c, "score - 3000", {hidden}}, {budget.results + rounding, budget.gradients + rounding});
-  expect_cases(5, {{"sm90_backward", 2}});  // those of slope 1
+  expect_cases(5, {{"sm90_backward", 2}});  // sm90_backward supports only the two functions with slope 1
 }
 
-/// A function may be NaN for rows and keys behind the sequence, and for keys that a row does not see.
+/// A function may be NaN for rows and keys after the end of the sequence, and for keys that a row does not see.
 TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
   for (const AttentionCase& c : cases(GetParam())) {
     check({c, "score - log(float(q_len - q)) - log(float(k_len - k))", {}}, budget_of(GetParam()));
@@ -195,8 +198,8 @@ TEST_P(GpuScoreEdges, NaNOfWhatIsNotSeenIsNothing) {
   expect_cases(2);
 }
 
-/// Functions of slope 1. The gradients of their captures are constant along distances, keys or rows, along nothing, or
-/// everywhere.
+/// Returns functions of slope 1. The element that a function loads depends only on the distance q - k, only on the key,
+/// only on the row, on none of these, or on both row and key.
 std::vector<Recipe> functions_with_gradients() {
   using Captures = OracleCaptures;
   const CaptureBuffer table("table", DType::kF32, {4, 16}, normal_values(64, 1)),
@@ -244,7 +247,8 @@ std::vector<Recipe> functions_with_gradients() {
              return score + c.load("table", {at.h, bucket(at.q - at.k)}) +
                     c.load("table", {0, bucket(at.k - at.q)}) / Dual(2);
            }},
-          {"condition", "float(k) > float(q) + 500 * slope[h] ? -inf : score", of(slope),  // not part of the value
+          // The capture appears only in the condition, so its gradient is 0.
+          {"condition", "float(k) > float(q) + 500 * slope[h] ? -inf : score", of(slope),
            [](const Dual& score, const ScorePlace& at, const Captures& c) {
              return at.k > at.q + 500 * c.load("slope", {at.h}).value ? Dual(-INFINITY) : score;
            }}};
@@ -286,8 +290,8 @@ class GpuScoreFamilies : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(All, GpuScoreFamilies, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// If ds is 0 the derivative may be infinite: sqrt at 0, in a row whose dout is 0. NaN subscripts are clamped into
-/// range.
+/// A derivative may be infinite if ds is 0. An example is sqrt at 0 in a row whose dout is 0. Subscripts that are NaN
+/// are clamped into range.
 TEST_P(GpuScoreFamilies, InfiniteSlopesAndNaN) {
   AttentionCase c = cases(DType::kBF16)[1];
   c.seqlen_q = c.seqlen_k, c.dlse = false;
@@ -301,7 +305,7 @@ TEST_P(GpuScoreFamilies, InfiniteSlopesAndNaN) {
   ASSERT_EQ(lack_of(GetParam(), in, &function), "");
   const ScoreResults got = run_score(score, in, GetParam(), false);
   for (const double x : got.o) ASSERT_TRUE(std::isfinite(x));
-  for (std::size_t n = 0; n < got.dq.size(); ++n) {  // outputs of the first row
+  for (std::size_t n = 0; n < got.dq.size(); ++n) {  // dq of each head's first row is 0, because its dout is 0
     if (static_cast<std::int64_t>(n) / c.head_dim % c.seqlen_q == 0) {
       ASSERT_EQ(got.dq[n], 0) << n;
     }

@@ -1,5 +1,5 @@
-// Memory and graphs of calls on a GPU, on every family that `auto` picks: scratch memory with arbitrary contents,
-// graphs replayed after other calls, seeds in memory, threads that make the first call, and a forked process.
+// Tests memory and graphs of calls on every family that `auto` picks. Scratch memory may have any contents. Graphs are
+// replayed after other calls, with seeds in memory. Threads make the first call, and a forked process makes a call.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,11 +23,13 @@ class ScratchMemory : public FamilyTest {};
 
 INSTANTIATE_TEST_SUITE_P(Families, ScratchMemory, testing::ValuesIn(kFamilies), kFamilyName);
 
-/// Each option that the family supports, with lengths that cut tiles, and packed sequences.
+/// Returns one case for each option that the family supports. The lengths leave partial tiles. Also returns cases with
+/// packed sequences.
 std::vector<AttentionCase> scratch_cases(const char* compute) {
   std::vector<AttentionCase> cases;
   const auto add = [&](AttentionCase c) {
-    for (const bool is_deterministic : {true, false}) {  // the two use different kernels and different sums in memory
+    // The two modes use different kernels and different partial sums in memory.
+    for (const bool is_deterministic : {true, false}) {
       c.deterministic = is_deterministic;
       if (lack_of(compute, make_inputs(c)).empty()) cases.push_back(c);
     }
@@ -59,16 +61,18 @@ std::vector<AttentionCase> scratch_cases(const char* compute) {
     AttentionCase capped = plain(DType::kBF16, 2, 1, 150, 131, head_dim, true);
     capped.softcap = 3;
     add(capped);
-    AttentionCase grouped = plain(DType::kBF16, 8, 1, 1030, 70, head_dim, false);  // may add up dk and dv in memory
+    // Kernels may sum dk and dv in memory.
+    AttentionCase grouped = plain(DType::kBF16, 8, 1, 1030, 70, head_dim, false);
     add(grouped);
-    packed.sinks = packed.sinks_per_sequence = grouped.sinks = true;  // their gradient has partial sums in memory
+    // The gradient of the sinks has partial sums in memory.
+    packed.sinks = packed.sinks_per_sequence = grouped.sinks = true;
     add(packed);
     add(grouped);
   }
   return cases;
 }
 
-/// Runs both calls in a workspace whose bytes are all `value` when each call begins.
+/// Runs both passes in a workspace. Before each call, all bytes of the workspace are set to `value`.
 Outputs run_in_workspace(const char* compute, const Inputs& in, unsigned char value, cuda::StreamHandle stream) {
   const Outputs out = make_outputs(in);
   if (!has_forward(compute)) run_forward(in, out, compute);
@@ -87,8 +91,9 @@ Outputs run_in_workspace(const char* compute, const Inputs& in, unsigned char va
   return out;
 }
 
-/// The contents of scratch memory at the start of a call do not affect the result. With NaN and numbers in it, the
-/// results equal those with memory that the library allocates, bit for bit if sums have a fixed order.
+/// The contents of scratch memory before a call must not affect the result. The memory is filled with NaN or with
+/// numbers. The results must equal those with memory that the library allocates. If sums have a fixed order, the bits
+/// must be equal.
 TEST_P(ScratchMemory, MayHoldAnythingWhenACallBegins) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream stream;
@@ -118,7 +123,7 @@ AttentionCase graph_case(std::int64_t seqlen) {
   return c;
 }
 
-/// A captured call and its memory.
+/// A captured call with its inputs, its outputs and the expected results.
 struct CapturedCall {
   CapturedCall(const char* compute, const AttentionCase& c, cuda::StreamHandle stream)
       : in(make_inputs(c)), want(run(in, compute)), out(make_outputs(in)) {
@@ -141,8 +146,8 @@ struct CapturedCall {
   std::optional<CapturedGraph> graph;
 };
 
-/// Replays two graphs alternately on another stream than the one they were captured on. Larger calls in between
-/// allocate and free more memory than either graph holds.
+/// Captures two graphs on one stream and replays them alternately on another. Larger calls in between allocate and free
+/// more memory than either graph holds.
 TEST_P(ScratchMemory, OfAGraphIsItsOwn) {
   const cuda::ContextGuard guard(0);
   const cuda::OwnStream captured, replayed;
@@ -160,7 +165,7 @@ TEST_P(ScratchMemory, OfAGraphIsItsOwn) {
   }
 }
 
-/// Forward and backward of a graph drop the same entries, given by the seed in memory at replay.
+/// In a graph, forward and backward must drop the same entries. The seed in memory at replay selects the entries.
 TEST_P(ScratchMemory, AGraphsGradientsDropWhatItsForwardDrops) {
   AttentionCase c = graph_case(100);
   c.dropout_p = 0.4;
@@ -172,7 +177,7 @@ TEST_P(ScratchMemory, AGraphsGradientsDropWhatItsForwardDrops) {
   for (const std::uint64_t seed : {std::uint64_t{3}, ~std::uint64_t{0}, std::uint64_t{3} << 32}) {
     call.in.philox_state.get()[0] = seed;
     const Outputs want = run(call.in, GetParam());
-    if (!has_forward(GetParam())) {  // the forward is not in the graph
+    if (!has_forward(GetParam())) {  // this family's forward is not in the graph
       for (const auto& [to, from] : {std::pair{&call.out.o, &want.o}, {&call.out.lse, &want.lse}}) {
         to->generate([from = from](auto... at) { return from->at(at...); });
       }
@@ -185,9 +190,9 @@ TEST_P(ScratchMemory, AGraphsGradientsDropWhatItsForwardDrops) {
   }
 }
 
-/// Makes the first call of a variant from a thread that has never had a context.
+/// A thread that has never had a CUDA context makes the first call of a kernel variant.
 TEST_P(ScratchMemory, AFreshThreadMayCompileAndLoad) {
-  AttentionCase c = plain(DType::kF16, 2, 1, 90, 110, 104, true);  // a head_dim and dtype that no other test uses
+  AttentionCase c = plain(DType::kF16, 2, 1, 90, 110, 104, true);  // no other test uses this head_dim with this dtype
   c.window_left = 60;
   c.dropout_p = 0.1;
   const Inputs in = make_inputs(c);
@@ -200,7 +205,7 @@ TEST_P(ScratchMemory, AFreshThreadMayCompileAndLoad) {
   check_backend(GetParam(), in);
 }
 
-/// Threads alternately launch kernels with little and with much shared memory, each on a separate stream.
+/// Eight threads alternately launch kernels with little and with much shared memory. Each thread has a separate stream.
 TEST_P(ScratchMemory, EightThreadsOfSmallAndLargeTilesGiveTheSameBits) {
   constexpr int kThreads = 8, kRounds = 6;
   std::vector<Inputs> ins;
@@ -243,8 +248,8 @@ TEST_P(ScratchMemory, EightThreadsOfSmallAndLargeTilesGiveTheSameBits) {
   }
 }
 
-/// The driver cannot be used in a process forked after it was initialized. A call there must fail with a one-line
-/// message.
+/// The driver does not work in a process that was forked after the driver was initialized. A call in the child process
+/// must fail with a one-line error message.
 TEST_P(ScratchMemory, AChildForkedAfterTheFirstCallIsToldInOneLine) {
   const Inputs in = make_inputs(graph_case(100));
   const Outputs out = run(in, GetParam());
@@ -259,13 +264,13 @@ TEST_P(ScratchMemory, AChildForkedAfterTheFirstCallIsToldInOneLine) {
     } catch (...) {
       _exit(2);
     }
-    _exit(1);  // no error was thrown
+    _exit(1);  // status 1: no error was thrown
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0) << "1: no error; 2: no attend::Error; 3: of several lines";
-  expect_same_bits(run(in, GetParam()), out);  // the parent can continue
+  expect_same_bits(run(in, GetParam()), out);  // the parent process must still work
 }
 
 class AheadScratch : public FamilyTest {};

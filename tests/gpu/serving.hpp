@@ -9,25 +9,25 @@
 
 namespace attend::test {
 
-/// Returns the call with all tensors on GPU 0. compute becomes "auto" unless it names a GPU kernel.
+/// Return the call with all tensors on GPU 0. The field `compute` becomes "auto" unless it names a GPU kernel.
 [[nodiscard]] DecodeCall on_gpu(DecodeCall call, cuda::StreamHandle stream = nullptr);
 [[nodiscard]] AppendCall on_gpu(AppendCall call, cuda::StreamHandle stream = nullptr);
 
-/// Returns functions that each wait for the GPU.
+/// Returns functions that make the serving calls on the GPU and wait for it.
 [[nodiscard]] ServingCalls gpu_calls();
 
-/// Returns a decode that waits for the GPU and uses "decode" (one kernel for all rows) or "sm90_forward" (on Hopper,
-/// another kernel for sequences with many query rows).
+/// Returns a function that runs decode() with the given backend and waits for the GPU. "decode" uses one kernel for all
+/// rows. "sm90_forward" uses another kernel for sequences with many query rows, on Hopper.
 [[nodiscard]] Decode gpu_decode_by(std::string_view compute);
 
-/// A decode call with outputs that live as long as the object, for graphs and for calls that are not waited for.
+/// A decode call and its outputs. The outputs live as long as this object, so graphs and pending calls can use them.
 class GpuDecode {
  public:
   explicit GpuDecode(const CacheCase& problem);
 
   void submit(cuda::StreamHandle stream) const { decode(on_gpu(call_, stream)); }
 
-  /// Returns the bytes of o, then of lse, as they are now.
+  /// Returns the current bytes of o, followed by those of lse.
   [[nodiscard]] std::vector<std::byte> bytes() const;
   /// Fills both outputs with NaN.
   void poison() const;

@@ -1,4 +1,5 @@
-// simt, which claims every option: each pair of options, every head_dim, every small mask, NaN, determinism, graphs.
+// Tests simt, which claims to support every option. Covers each pair of options, every head_dim, every mask of short
+// sequences, NaN, determinism and graphs.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -38,7 +39,8 @@ INSTANTIATE_TEST_SUITE_P(OneOptionF32, Simt, testing::ValuesIn(option_cases(DTyp
 INSTANTIATE_TEST_SUITE_P(OneOptionF16, Simt, testing::ValuesIn(option_cases(DType::kF16)), kIndexName);
 INSTANTIATE_TEST_SUITE_P(OneOptionBF16, Simt, testing::ValuesIn(option_cases(DType::kBF16)), kIndexName);
 
-/// Every head_dim at which tiles, vectors or parts of columns change, with a separate head_dim_v.
+/// Returns every head_dim at which the tile, the vector width or the division of columns changes, each combined with a
+/// separate head_dim_v.
 std::vector<AttentionCase> head_dim_cases() {
   std::vector<std::int64_t> head_dims;
   for (std::int64_t d = 1; d <= 32; ++d) head_dims.push_back(d);
@@ -105,7 +107,7 @@ std::vector<AttentionCase> long_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Long, Simt, testing::ValuesIn(long_cases()), kIndexName);
 
-/// Enough rows that every multiprocessor gets some of the larger tiles.
+/// The cases have enough rows that every multiprocessor computes some of the larger tiles.
 std::vector<AttentionCase> many_row_cases() {
   std::vector<AttentionCase> cases;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -134,7 +136,7 @@ std::vector<AttentionCase> many_row_cases() {
 
 INSTANTIATE_TEST_SUITE_P(ManyRows, Simt, testing::ValuesIn(many_row_cases()), kIndexName);
 
-/// Each option once, in small problems that still have more than one tile. The sanitizers run these.
+/// Returns small cases that use each option once and have more than one tile. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   const AttentionCase base = plain(DType::kF32, 65, 100, 40);
   std::vector<AttentionCase> cases = {base, with_all_options(base)};
@@ -157,7 +159,8 @@ std::vector<AttentionCase> slice_cases() {
   with([](AttentionCase& c) { c.head_dim = 17, c.head_dim_v = 300, c.layout = CaseLayout::kPadded; });
   with([](AttentionCase& c) { c.head_dim = c.head_dim_v = 128, c.dlse = true, c.broadcast_dout = true; });
   with([](AttentionCase& c) { c.head_dim = 200, c.head_dim_v = 7, c.base_offset = 1; });
-  with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.dropout_p = 0.2; });  // uses the larger tiles
+  // This problem has enough work for the larger tiles.
+  with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.dropout_p = 0.2; });
   with([](AttentionCase& c) { c.batch = 9, c.heads_q = c.heads_k = 8, c.head_dim = c.head_dim_v = 72; });
   return cases;
 }
@@ -187,7 +190,7 @@ TEST_P(SimtProperty, MasksAreTheRuleForEveryLengthAndWindow) {
   check_every_mask(kCompute, GetParam(), 1, kMostMaskKeys + 1);
 }
 
-/// With uniform attention and unit vectors as values, o shows which entries are kept.
+/// All scores are equal and the values are unit vectors, so o shows which entries dropout keeps.
 TEST_P(SimtProperty, DropsWhatPhiloxSays) {
   constexpr std::int64_t kLength = 150, kHeads = 3;
   AttentionCase c = plain(GetParam(), kLength, kLength, 8);
@@ -196,7 +199,7 @@ TEST_P(SimtProperty, DropsWhatPhiloxSays) {
   c.head_dim_v = kLength;
   c.dropout_p = 0.4;
   Inputs in = make_inputs(c);
-  in.philox_state.reset();  // the test passes seed and offset by value
+  in.philox_state.reset();  // the test passes seed and offset by value instead
   in.q.fill(0);
   for (const TensorBuffer* t : {&in.v, &in.dout}) {
     t->generate([](auto, auto, auto row, auto col) { return row == col ? 1.0 : 0.0; });
@@ -241,7 +244,7 @@ TEST_P(SimtProperty, EmptyRowsAreZero) {
   const Inputs in = make_inputs(c);
   for (std::int64_t i = 0; i < c.seqlen_q; i += 3) {
     for (std::int64_t j = 0; j < c.seqlen_k; ++j) in.mask->set(0, 0, i, j, 0);
-    in.dout.set(0, 1, i, 5, NAN);  // of a row that sees no key
+    in.dout.set(0, 1, i, 5, NAN);  // this row sees no key
     in.dlse->set(0, 1, i, 0, NAN);
   }
   const Outputs out = run(in, kCompute);
@@ -260,7 +263,8 @@ TEST_P(SimtProperty, EmptyRowsAreZero) {
 }
 
 TEST_P(SimtProperty, AutoFallsToItInFloat32) {
-  constexpr std::int64_t kHeadDim = 57;  // rows for which no tensor map exists
+  // Rows of 57 elements have no valid tensor map, so the tensor-core families refuse them.
+  constexpr std::int64_t kHeadDim = 57;
   const Inputs in = make_inputs(with_all_options(plain(GetParam(), 33, 40, kHeadDim)));
   const Outputs out = make_outputs(in);
   core::Problem p =
@@ -304,11 +308,11 @@ TEST_P(SimtProperty, StridesMayExceed32Bits) {
   expect_same_bits(out, want);
 }
 
-/// Captures forward and backward, then replays them with other numbers in the same memory.
+/// Captures forward and backward in a graph. Replays the graph with other numbers in the same memory.
 TEST_P(SimtProperty, AGraphReplaysForwardAndBackward) {
   const AttentionCase c = [&] {
     AttentionCase made = with_all_options(plain(GetParam(), 100, 90, 64));
-    made.bias->rows = false;  // uses both kernels of the bias gradient
+    made.bias->rows = false;  // a bias that rows share uses both kernels of the bias gradient
     return made;
   }();
   const Inputs in = make_inputs(c);

@@ -1,6 +1,6 @@
-// sm80_backward against float64: each pair of options, layouts, offsets and head_dims; the tiles of smaller GPUs;
-// lengths that exercise tile edges, masks and remainders; dbias of every shape; repeats, neighbours that hold NaN,
-// large scores. o and lse come from the forward that `auto` picks.
+// Compares sm80_backward with float64. Covers each pair of options, layouts, offsets and head_dims, the tiles of
+// smaller GPUs, lengths that exercise tile edges and masks, dbias of every shape, repeats, neighbours that hold NaN,
+// and large scores. o and lse come from the forward that `auto` picks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,8 +31,8 @@ TEST_P(Sm80Backward, StaysInBudget) {
   check_backend(kCompute, make_inputs(GetParam()));
 }
 
-/// The cases of every option, in half precision and up to the largest supported head_dim. Float32 cases are converted
-/// to the two half types alternately, and head_dims above 256 are replaced by those of kWide.
+/// Returns the cases of the option covering array, converted to half precision. Float32 cases become the two half types
+/// alternately. Each head_dim above 256 is replaced by one of kWide.
 std::vector<AttentionCase> option_pairs() {
   constexpr std::int64_t kWide[] = {256, 200, 129};
   std::vector<AttentionCase> cases = option_pair_cases();
@@ -49,8 +49,9 @@ std::vector<AttentionCase> option_pairs() {
 
 INSTANTIATE_TEST_SUITE_P(OptionPairs, Sm80Backward, testing::ValuesIn(option_pairs()), kIndexName);
 
-/// Lengths on both sides of every tile edge, 0, and more rows than keys. head_dims on both sides of the padding steps,
-/// and of the size from which dk and dv have separate kernels. Unaligned addresses and rows. Every shape of a bias.
+/// Returns cases with lengths on both sides of every tile edge, with length 0 and with more rows than keys. The
+/// head_dims lie on both sides of each padding step, and of the size from which dk and dv have separate kernels. Some
+/// addresses and rows are unaligned. The bias has every shape.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 257};
   std::vector<AttentionCase> cases;
@@ -93,15 +94,16 @@ std::vector<AttentionCase> edge_cases() {
     }
   }
   add(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per multiprocessor
-  add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));   // one row
+  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per SM
+  add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));   // one query row
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm80Backward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Only masks, one pass (sm80_backward_unmodified.cuh): each kind of mask and of tile, grouped heads, packed sequences
-/// that begin within a group of 16 rows, and negated, large and equal scores. Neighbouring cases use different kernels.
+/// Returns cases without options other than masks, which use sm80_backward_unmodified.cuh. They cover each mask and
+/// tile, grouped heads, packed sequences that begin within a group of 16 rows, and negated, large and equal scores.
+/// Neighbouring cases use different kernels.
 std::vector<AttentionCase> unmodified_cases() {
   struct Shape {
     std::int64_t head_dim, head_dim_v;
@@ -160,7 +162,7 @@ AttentionCase with_all_options(AttentionCase c) {
   return c;
 }
 
-/// One small case of each kind. The sanitizers run these.
+/// Returns one small case for each kernel variant. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(DType::kBF16, 2, 1, 200, 300, 128, true),
                                       plain(DType::kF16, 2, 2, 193, 257, 64, false),
@@ -170,7 +172,7 @@ std::vector<AttentionCase> slice_cases() {
                                       with_all_options(plain(DType::kBF16, 2, 1, 140, 150, 72, true)),
                                       with_all_options(plain(DType::kF16, 2, 1, 140, 150, 129, false)),
                                       with_all_options(plain(DType::kF16, 4, 2, 140, 150, 60, false))};
-  cases.back().bias = Broadcast{true, false, false};  // its gradient is a sum over rows
+  cases.back().bias = Broadcast{true, false, false};  // the bias gradient is a sum over rows
   AttentionCase packed = plain(DType::kBF16, 2, 1, 0, 0, 128, true);
   packed.varlen_q = {130, 0, 3};
   packed.varlen_k = {65, 4, 200};
@@ -186,13 +188,13 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm80Backward, testing::ValuesIn(slice_cases()), kIndexName);
 
-constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // whose blocks have less shared memory than Hopper's
+constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // their blocks have less shared memory than Hopper's
 
 int max_smem_of(const char* arch) {
   return cuda::find_arch(arch).max_smem_per_block;
 }
 
-/// One case for each tile that smaller GPUs may use.
+/// Returns one case for each tile that smaller GPUs may use.
 std::vector<AttentionCase> tile_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t head_dim : {64, 128, 192, 256}) {
@@ -217,7 +219,7 @@ TEST_F(AheadBackward80, CompilesWhatTheBackwardCasesNeed) {
 class Sm80BackwardTiles : public Sm80Gradients,
                           public testing::WithParamInterface<std::tuple<const char*, AttentionCase>> {};
 
-/// Runs, on this GPU, the tiles chosen for GPUs with less shared memory per block.
+/// Runs the tiles that are chosen for GPUs with less shared memory per block on this GPU.
 TEST_P(Sm80BackwardTiles, OfSmallerGpusComputeTheSame) {
   const auto& [arch, c] = GetParam();
   const cuda::Family& family = *cuda::find_family(kCompute);
@@ -276,7 +278,7 @@ TEST_F(Sm80Gradients, RepeatsAreBitEqual) {
   }
 }
 
-/// Gradients do not depend on the contents of the rest of the batch.
+/// The gradients of a batch entry must not depend on the contents of the other entries.
 TEST_F(Sm80Gradients, NeighboursThatHoldNaNReachNothing) {
   for (const std::int64_t head_dim : {57, 128, 256}) {
     for (const bool packed : {false, true}) {
@@ -311,7 +313,8 @@ TEST_F(Sm80Gradients, NeighboursThatHoldNaNReachNothing) {
   }
 }
 
-/// Scores up to 1e30, whose differences exceed the rounding of lse. The key with the largest score has all the weight.
+/// Scores reach 1e30. The differences between them exceed the rounding of lse. The key with the largest score must have
+/// all the weight.
 TEST_F(Sm80Gradients, LargeScoresStayFinite) {
   constexpr std::int64_t kLargest = 70;
   for (const double magnitude : {1e3, 1e9, 1e12, 1e15}) {

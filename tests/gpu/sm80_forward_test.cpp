@@ -1,5 +1,5 @@
-// sm80_forward against float64: each pair of options, layouts, offsets and head_dims; the tiles of smaller GPUs; shapes
-// that exercise tile edges, masks and remainders; repeats, neighbours that hold NaN, large scores.
+// Compares sm80_forward with float64. Covers each pair of options, layouts, offsets and head_dims, the tiles of smaller
+// GPUs, shapes that exercise tile edges and masks, repeats, neighbours that hold NaN, and large scores.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ TEST_P(Sm80Forward, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-/// The cases of every option in half precision. Float32 cases are converted to the two half types alternately.
+/// Returns the cases of the option covering array in half precision. Float32 cases are converted to the two half types
+/// alternately.
 std::vector<AttentionCase> option_pairs() {
   std::vector<AttentionCase> cases = option_pair_cases();
   for (std::size_t n = 0; n < cases.size(); ++n) {
@@ -46,8 +47,9 @@ TEST(Sm80ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_option_pairs(), 0);
 }
 
-/// Lengths on both sides of every tile edge, 0, and more rows than keys. head_dims on both sides of the steps at which
-/// columns are padded or divided. Unaligned addresses and rows.
+/// Returns cases with lengths on both sides of every tile edge, with length 0 and with more rows than keys. The
+/// head_dims lie on both sides of each step at which columns are padded or divided. Some addresses and rows are
+/// unaligned.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 257};
   std::vector<AttentionCase> cases;
@@ -77,9 +79,9 @@ std::vector<AttentionCase> edge_cases() {
     add(c);
   }
   add(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per multiprocessor
+  add(plain(DType::kF16, 12, 4, 1500, 1700, 128, true));  // several blocks per SM
   add(plain(DType::kBF16, 24, 8, 1500, 1700, 64, true));
-  add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));  // one row: low tiles
+  add(plain(DType::kBF16, 16, 4, 1, 3000, 128, false));  // one query row, which uses tiles with few rows
   return cases;
 }
 
@@ -96,7 +98,7 @@ AttentionCase with_all_options(AttentionCase c) {
   return c;
 }
 
-/// One small case of each kind. The sanitizers run these.
+/// Returns one small case for each kernel variant. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(DType::kBF16, 2, 1, 200, 300, 128, true),
                                       plain(DType::kF16, 2, 2, 193, 257, 64, false),
@@ -118,13 +120,13 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm80Forward, testing::ValuesIn(slice_cases()), kIndexName);
 
-constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // whose blocks have less shared memory than Hopper's
+constexpr const char* kSmallerGpus[] = {"sm_80", "sm_86"};  // their blocks have less shared memory than Hopper's
 
 int max_smem_of(const char* arch) {
   return cuda::find_arch(arch).max_smem_per_block;
 }
 
-/// One case for each tile that smaller GPUs may use.
+/// Returns one case for each tile that smaller GPUs may use.
 std::vector<AttentionCase> tile_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t head_dim : {64, 128, 192, 256, 512}) {
@@ -143,7 +145,8 @@ TEST_F(AheadForward80, CompilesWhatTheForwardCasesNeed) {
   for (const char* arch : kSmallerGpus) compile_ahead(kCompute, tile_cases(), max_smem_of(arch));
 }
 
-/// Runs, on this GPU, the variant that would be chosen for `device`, and expects the result of the default choice.
+/// Runs the kernel variant that would be chosen for `device` on this GPU. Expects the result of the variant that this
+/// GPU uses.
 void expect_the_same(const AttentionCase& c, const cuda::DeviceInfo& device) {
   const cuda::Family& family = *cuda::find_family(kCompute);
   const Inputs in = make_inputs(c);
@@ -160,8 +163,9 @@ void expect_the_same(const AttentionCase& c, const cuda::DeviceInfo& device) {
   expect_near("lse", out.lse.values(), want.lse.values(), property_tolerance(DType::kF32));
 }
 
-/// Runs the tiles of large problems on small ones, which have many remainders and masks. Large scores test tiles whose
-/// previous row maximum cannot be kept. 520 keys are a short causal problem, which has separate tiles.
+/// Runs the tiles of large problems on small problems, which have many remainders and masks. Large scores test the
+/// tiles that cannot keep the previous row maximum. The problem with 520 keys is short and causal, which selects
+/// separate tiles.
 TEST_F(Sm80, TilesOfLargeProblemsComputeTheSame) {
   cuda::DeviceInfo device = cuda::device_info(0);
   device.num_multiprocessors = 1;
@@ -181,7 +185,7 @@ TEST_F(Sm80, TilesOfLargeProblemsComputeTheSame) {
   }
 }
 
-/// Runs, on this GPU, the tiles chosen for GPUs with less shared memory per block.
+/// Runs the tiles that are chosen for GPUs with less shared memory per block on this GPU.
 TEST_F(Sm80, TilesOfSmallerGpusComputeTheSame) {
   for (const char* arch : kSmallerGpus) {
     cuda::DeviceInfo smaller = cuda::device_info(0);
@@ -193,7 +197,7 @@ TEST_F(Sm80, TilesOfSmallerGpusComputeTheSame) {
   }
 }
 
-/// Rows with increasingly many visible keys: truncation in tensor cores must not accumulate.
+/// The rows see more and more keys. Truncation in tensor cores must not accumulate with the number of keys.
 TEST_F(Sm80, LongRowsKeepTheirAccuracy) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const std::int64_t seqlen_k : {65536, 262144}) {
@@ -226,7 +230,7 @@ TEST_F(Sm80, LargeScoresStayFinite) {
   for (const std::int64_t head_dim : {64, 128, 256}) check_large_scores(kCompute, head_dim);
 }
 
-/// The stride of a single row has no meaning; it may even be unaligned.
+/// If a tensor has a single row, its row stride has no meaning and may even be unaligned.
 TEST_F(Sm80, ASingleRowMayHaveAnyStride) {
   const Inputs in = make_inputs(plain(DType::kBF16, 3, 3, 1, 1, 64, false));
   const Outputs want = run(in, kCompute), out = make_outputs(in);

@@ -1,5 +1,5 @@
-// sm90_backward against float64: each pair of supported options, lengths that exercise tile edges, masks and
-// remainders, repeats, and neighbours that hold NaN. o and lse come from the forward that `auto` picks.
+// Compares sm90_backward with float64. Covers each pair of supported options, lengths that exercise tile edges and
+// masks, repeats, and neighbours that hold NaN. o and lse come from the forward that `auto` picks.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,14 +29,14 @@ enum Rules { kPlain, kAlibi, kDropout, kBoth, kSoftcap, kSoftcapDropout, kBias, 
 struct Shape {
   std::int64_t batch, heads_q, heads_k, q, k;
 };
-/// Sizes that are crossed with the options: for the kernels up to 128 columns, for those above, and for softcap and
-/// bias.
+/// Sizes that are combined with the options. There is one set for kernels up to 128 columns, one for more columns, one
+/// for softcap and others for bias.
 struct Sizes {
   std::vector<std::int64_t> head_dims;
-  std::vector<std::int64_t> head_dims_v;  ///< 0: same as q
+  std::vector<std::int64_t> head_dims_v;  ///< 0 means the same head_dim as q
   std::vector<Shape> shapes;              ///< lengths near tile edges
   std::vector<Rules> rules = {kPlain, kAlibi, kDropout, kBoth};
-  bool dbias = false;  ///< computes the bias gradient
+  bool dbias = false;  ///< whether the bias gradient is computed
 };
 const Sizes kNarrow = {{64, 128, 8, 40, 72, 80, 96, 112},
                        {0, 64, 128, 24},
@@ -75,7 +75,7 @@ const Sizes kCapped = {{64, 128, 256, 40, 96, 192},
                         {1, 6, 2, 385, 260},
                         {2, 2, 2, 256, 192}},
                        {kSoftcap, kSoftcapDropout}};
-/// Rows of a bias are multiples of 16 bytes apart.
+/// The rows of a bias must be a multiple of 16 bytes apart.
 const Sizes kBiased = {{64, 128, 192, 40, 72},
                        {0, 64, 192},
                        {{1, 1, 1, 1, 8},
@@ -86,7 +86,7 @@ const Sizes kBiased = {{64, 128, 192, 40, 72},
                         {1, 6, 2, 385, 264},
                         {3, 2, 2, 256, 192}},
                        {kBias, kBiasDropout}};
-/// If batch entries share the bias, a cluster with one block per entry adds up its gradient.
+/// If batch entries share the bias, the blocks of a cluster, one per entry, sum its gradient.
 const Sizes kBiasGradients = {{64, 128, 192, 40, 72},
                               {0, 64, 192},
                               {{1, 1, 1, 1, 8},
@@ -105,10 +105,11 @@ struct Mask {
 };
 constexpr Mask kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 100, 30}, {true, 65, -1}, {false, -1, 70}};
 
-/// Excludes cases that the family refuses: ALiBi with a window that includes keys behind the row's position, and ALiBi
-/// with dropout if a head_dim is above 64 and none is above 128.
+/// Excludes combinations that the family refuses. One is ALiBi with a window that includes keys after the row's
+/// position. The other is ALiBi with dropout if a head_dim is above 64 and none is above 128.
 bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
-  if (f == kPacked && a == 1) return &sizes != &kBiased && !sizes.dbias;  // the public call refuses it
+  // The library refuses packed sequences with a bias.
+  if (f == kPacked && a == 1) return &sizes != &kBiased && !sizes.dbias;
   if (g != kRules) return true;
   const Rules rules = sizes.rules[static_cast<std::size_t>(b)];
   const bool has_alibi = rules == kAlibi || rules == kBoth;
@@ -119,8 +120,8 @@ bool is_compatible(const Sizes& sizes, int f, int a, int g, int b) {
   return true;
 }
 
-/// `number` is the index of the case. It varies the bias's broadcast and selects which cases have sinks, most with
-/// their gradient.
+/// Sets the options of a case. `number` is the index of the case. It selects the broadcast of the bias and whether the
+/// case has sinks. Most cases with sinks also compute their gradient.
 void set_rules(AttentionCase& c, Rules rules, std::size_t number, bool dbias) {
   c.alibi = rules == kAlibi || rules == kBoth;
   if (rules == kSoftcap || rules == kSoftcapDropout) c.softcap = number % 2 == 0 ? 20 : 1.5;
@@ -134,7 +135,7 @@ void set_rules(AttentionCase& c, Rules rules, std::size_t number, bool dbias) {
   c.dsinks = number % 5 != 0;
 }
 
-/// Each pair of values, in problems of each shape.
+/// Returns cases that contain each pair of values, with problems of each shape.
 std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
   const std::vector<int> num_values = {2,
                                        static_cast<int>(sizes.head_dims.size()),
@@ -171,7 +172,7 @@ std::vector<AttentionCase> option_pairs(const Sizes& sizes) {
       }
       c.deterministic = v[kDeterministic] == 1;
       c.dlse = v[kDlse] == 1;
-      // Every combination of options meets every shape, because the two sequences have different periods.
+      // Shapes and options advance with different periods, so every combination of options meets every shape.
       const std::size_t number = cases.size() + (sizes.dbias ? cases.size() / sizes.shapes.size() : 0);
       set_rules(c, sizes.rules[at(kRules)], number, sizes.dbias);
       c.layout = cases.size() % 2 == 0 ? CaseLayout::kBHSD : CaseLayout::kBSHD;
@@ -202,8 +203,8 @@ AttentionCase plain(std::int64_t heads_q, std::int64_t heads_k, std::int64_t seq
   return test::plain(DType::kBF16, heads_q, heads_k, seqlen, seqlen, head_dim, causal);
 }
 
-/// Groups of query heads whose dk and dv are added up in memory. There are more key blocks than multiprocessors, so the
-/// last waves are split.
+/// Returns cases with groups of query heads, whose dk and dv are summed in memory. There are more key blocks than
+/// multiprocessors, so the work of the last wave is split.
 std::vector<AttentionCase> grouped_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](DType dtype, std::int64_t heads_q, std::int64_t heads_k, std::int64_t q, std::int64_t k,
@@ -231,7 +232,8 @@ std::vector<AttentionCase> grouped_cases() {
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false);
   add(DType::kBF16, 34, 34, 150, 600, 128, 128, false).deterministic = true;
   add(DType::kBF16, 68, 34, 70, 600, 80, 80, true);
-  for (const std::int64_t head_dim : {128, 64}) {  // over 16 key blocks: the order of additions has two parts
+  // More than 16 key blocks, so the fixed order of the sums consists of two parts.
+  for (const std::int64_t head_dim : {128, 64}) {
     for (const bool causal : {true, false})
       add(DType::kBF16, 2, 1, 2300, 2500, head_dim, 128, causal).deterministic = true;
     AttentionCase& windowed = add(DType::kBF16, 2, 2, 2500, 2500, head_dim, head_dim, false);
@@ -248,8 +250,8 @@ std::vector<AttentionCase> grouped_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Groups, Sm90Backward, testing::ValuesIn(grouped_cases()), kIndexName);
 
-/// As many heads as an H200 has multiprocessors, or twice as many. Each block then owns its heads, unless a row tile
-/// sees no key.
+/// Returns cases with one or two heads per multiprocessor of an H200. Each block then computes complete heads, unless a
+/// row tile sees no key.
 std::vector<AttentionCase> own_head_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](std::int64_t q, std::int64_t k, std::int64_t head_dim, std::int64_t head_dim_v,
@@ -269,8 +271,8 @@ std::vector<AttentionCase> own_head_cases() {
     add(257, 257, head_dim, head_dim, true);
     add(64, 300, head_dim, head_dim, true);
     add(129, 127, head_dim, head_dim, false);
-    add(200, 190, head_dim, head_dim, true);  // in the first tile only some rows see keys
-    add(200, 120, head_dim, head_dim, true);  // in the first tile no row sees a key
+    add(200, 190, head_dim, head_dim, true);  // only some rows of the first tile see keys
+    add(200, 120, head_dim, head_dim, true);  // no row of the first tile sees a key
     add(1, 1, head_dim, head_dim, false);
     add(5, 260, head_dim, head_dim, false).deterministic = true;
     AttentionCase& windowed = add(300, 260, head_dim, head_dim, false);
@@ -292,7 +294,7 @@ std::vector<AttentionCase> own_head_cases() {
 
 INSTANTIATE_TEST_SUITE_P(OwnHeads, Sm90Backward, testing::ValuesIn(own_head_cases()), kIndexName);
 
-/// One small case of each kind. The sanitizers run these.
+/// Returns one small case for each kernel variant. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {plain(2, 1, 200, 128, true), plain(2, 2, 200, 64, false),
                                       plain(1, 1, 130, 128, false)};
@@ -309,7 +311,7 @@ std::vector<AttentionCase> slice_cases() {
     cases.back().alibi = true;
     cases.push_back(plain(2, 1, 200, head_dim, false));
     cases.back().dropout_p = 0.2;
-    cases.push_back(plain(8, 1, 1030, head_dim, false));  // dk and dv are added up in memory
+    cases.push_back(plain(8, 1, 1030, head_dim, false));  // kernels sum dk and dv in memory
     cases.back().seqlen_k = 70;
     cases.push_back(plain(2, 1, 200, head_dim, true));
     cases.back().softcap = 10;
@@ -334,7 +336,8 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm90Backward, testing::ValuesIn(slice_cases()), kIndexName);
 
-/// Numbers of keys that are not a multiple of a 16-byte piece. The rows of the bias are padded to full pieces.
+/// Returns cases whose number of keys is not a multiple of 16 bytes of bias. The rows of the bias are padded to 16
+/// bytes.
 std::vector<AttentionCase> odd_bias_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t seqlen_k : {5, 61, 69, 133, 269}) {
@@ -374,15 +377,16 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
   struct Case {
     std::int64_t head_dim, seqlen;
     bool causal;
-    std::int64_t heads_q = 6, heads_k = 2;  // 132 heads: each block owns its heads
+    std::int64_t heads_q = 6, heads_k = 2;  // with 132 heads, each block computes complete heads
   };
   for (const auto& [head_dim, seqlen, causal, heads_q, heads_k] :
        {Case{64, 1000, true}, Case{128, 1000, false}, Case{256, 1000, false}, Case{96, 1000, false},
         Case{40, 1000, false}, Case{128, 2500, true}, Case{64, 400, true, 132, 132}, Case{128, 300, false, 132, 132}}) {
-    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);  // 2500: the order has two parts
+    // With seqlen 2500, the fixed order of the sums consists of two parts.
+    AttentionCase c = plain(heads_q, heads_k, seqlen, head_dim, causal);
     c.deterministic = true;
     if (head_dim == 96) c.softcap = 20;
-    if (head_dim == 40) c.head_dim_v = 128;  // one pass, two buffers
+    if (head_dim == 40) c.head_dim_v = 128;  // selects the kernel with one pass and two buffers
     const Inputs in = make_inputs(c);
     const Outputs first = run(in, kCompute);
     for (int round = 0; round < 100; ++round) {
@@ -396,7 +400,7 @@ TEST_F(Sm90Gradients, DeterministicRepeatsAreBitEqual) {
   }
 }
 
-/// Gradients do not depend on the contents of the rest of the batch.
+/// The gradients of a batch entry must not depend on the contents of the other entries.
 TEST_F(Sm90Gradients, NeighboursThatHoldNaNReachNothing) {
   for (const int round : {0, 1, 2, 3, 4}) {
     const bool packed = round % 2 != 0;

@@ -1,6 +1,6 @@
-// The gradient of a bias that batch entries share. sm90_backward adds it up over the blocks of a cluster. The tests
-// check for the same bits in each repeat and for no write behind the last key. sm90_backward_test.cpp compares
-// gradients with float64.
+// Tests the gradient of a bias that batch entries share. sm90_backward sums it over the blocks of a cluster. The tests
+// expect the same bits in each repeat and no write after the last key. sm90_backward_test.cpp compares the gradient
+// with float64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ constexpr const char* kCompute = "sm90_backward";
 
 class Sm90BiasGradients : public HopperTest {};
 
-/// Two heads, each with a bias that all sequences share.
+/// Returns a case with two heads. All batch entries share the bias of a head.
 AttentionCase shared(std::int64_t batch, std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t head_dim,
                      bool causal) {
   AttentionCase c = plain(DType::kBF16, 2, 1, seqlen_q, seqlen_k, head_dim, causal);
@@ -26,10 +26,10 @@ AttentionCase shared(std::int64_t batch, std::int64_t seqlen_q, std::int64_t seq
   return c;
 }
 
-/// Sums have the same order, whichever block of a cluster arrives first.
+/// The order of the sums must not depend on which block of a cluster arrives first.
 TEST_F(Sm90BiasGradients, RepeatsOfTheBiassGradientAreBitEqual) {
-  // In the last two sizes the bias has one buffer and v two. The second warpgroup of a block's rows sees fewer tiles
-  // than the first.
+  // In the last two sizes the kernel has one buffer for the bias and two for v. The second warpgroup of a block sees
+  // fewer tiles than the first.
   constexpr struct {
     std::int64_t batch, head_dim, head_dim_v;
   } kSizes[] = {{1, 128, 128}, {2, 128, 128}, {5, 192, 192}, {8, 64, 64}, {3, 128, 192}, {5, 192, 128}};
@@ -48,8 +48,8 @@ TEST_F(Sm90BiasGradients, RepeatsOfTheBiassGradientAreBitEqual) {
   }
 }
 
-/// Padding columns behind an odd number of keys stay unchanged. A shared gradient ends at the last key, like one that
-/// is not shared.
+/// With an odd number of keys, the padding columns after the last key must stay unchanged. This holds for a shared bias
+/// gradient as for one that is not shared.
 TEST_F(Sm90BiasGradients, ASharedBiassGradientEndsWithTheKeys) {
   static constexpr std::int64_t kKeys = 133, kPaddedKeys = 136;
   for (const std::int64_t batch : {2, 4, 5}) {

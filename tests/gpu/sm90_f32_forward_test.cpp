@@ -1,5 +1,5 @@
-// sm90_f32_forward against float64: each pair of options and head_dims, shapes that exercise tile edges, masks and
-// remainders, numbers of every magnitude, NaN and infinities, repeats.
+// Compares sm90_f32_forward with float64. Covers each pair of options and head_dims, shapes that exercise tile edges
+// and masks, numbers of every magnitude, NaN and infinities, and repeats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ TEST_P(Sm90F32Forward, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-// Compile-time parameters of a kernel. Each pair of their values occurs in some variant.
+// Compile-time parameters of a kernel. Each pair of their values occurs in some kernel variant.
 enum Factor {
   kHeadDim,
   kHeadDimV,
@@ -47,7 +47,7 @@ enum Factor {
   kFactors
 };
 constexpr std::int64_t kHeadDims[] = {64, 128, 8, 40, 59, 72, 96, 112};
-constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 33};  // 0: same as q
+constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 33};  // 0 means the same head_dim as q
 struct Mask {
   bool causal;
   std::int64_t left, right;
@@ -60,7 +60,8 @@ const std::vector<int> kNumValues = {
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
   if (has_matrix && g == kPacked && b == 1) return false;
-  return !(f == kAlibi && a > 0 && g == kBoolMask && b > 0);  // not supported above head_dim 64
+  // Above head_dim 64, ALiBi with a boolean mask is not supported.
+  return !(f == kAlibi && a > 0 && g == kBoolMask && b > 0);
 }
 
 AttentionCase variant_case(const Choice& v) {
@@ -79,11 +80,12 @@ AttentionCase variant_case(const Choice& v) {
   c.sinks = v[kSinks] > 0;
   c.sinks_per_sequence = v[kSinks] > 1;
   c.layout = kLayouts[at(kLayout)];
-  if (v[kPacked] == 1) c.varlen_q = {0};  // add_shapes() fills it in
+  if (v[kPacked] == 1) c.varlen_q = {0};  // marks the case as packed; add_shapes() sets the lengths
   return c;
 }
 
-/// Adds problems of one variant: lengths near tile edges, few and many heads, different magnitudes.
+/// Adds problems for one kernel variant. They have lengths near tile edges, few and many heads, and different
+/// magnitudes.
 void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant) {
   struct Shape {
     std::int64_t batch, heads_q, heads_k, q, k;
@@ -123,7 +125,8 @@ TEST(Sm90F32ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261130)), 0);
 }
 
-/// Lengths on both sides of every tile edge, 0, more rows than keys, and several tiles per multiprocessor.
+/// Returns cases with lengths on both sides of every tile edge, length 0, more rows than keys, and several tiles per
+/// SM.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0, 1, 2, 63, 64, 65, 95, 96, 97, 127, 128, 129, 191, 192, 193, 289};
   std::vector<AttentionCase> cases;
@@ -146,7 +149,7 @@ std::vector<AttentionCase> edge_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm90F32Forward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// One small case of each kind. The sanitizers run these.
+/// Returns one small case for each kernel variant. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {
       plain(DType::kF32, 2, 1, 200, 300, 128, true), plain(DType::kF32, 2, 2, 193, 257, 64, false),
@@ -169,7 +172,7 @@ std::vector<AttentionCase> slice_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Slice, Sm90F32Forward, testing::ValuesIn(slice_cases()), kIndexName);
 
-/// Enough rows that every multiprocessor gets some of the larger tiles.
+/// The cases have enough rows that every multiprocessor computes some of the larger tiles.
 std::vector<AttentionCase> tall_cases() {
   std::vector<AttentionCase> cases;
   for (const std::int64_t head_dim : {64, 128}) {
@@ -193,7 +196,7 @@ TEST_F(AheadF32Forward, CompilesWhatTheForwardCasesNeed) {
   compile_ahead(kCompute, cases);
 }
 
-/// Rows with increasingly many keys: truncation in tensor cores must not accumulate.
+/// The rows have more and more keys. Truncation in tensor cores must not accumulate with the number of keys.
 TEST_F(Sm90F32, LongRowsKeepTheirAccuracy) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const std::int64_t seqlen_k : {16384, 131072}) {
@@ -205,7 +208,7 @@ TEST_F(Sm90F32, LongRowsKeepTheirAccuracy) {
   }
 }
 
-/// With positive values, every truncated product makes o smaller. Prints the loss in units of 2^-24 of o.
+/// All values are positive, so every truncated product makes o smaller. Prints the error in units of 2^-24 of o.
 TEST_F(Sm90F32, SumsOfOneSignAreAsGoodAsPlainFloat32) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const bool is_flat : {true, false}) {
@@ -226,12 +229,14 @@ TEST_F(Sm90F32, SumsOfOneSignAreAsGoodAsPlainFloat32) {
       const double mean = sum / static_cast<double>(got.size()) / unit_roundoff(DType::kF32);
       std::printf("head_dim %d, %s weights: o is off by %.2f 2^-24 in the mean; error %.3g, plain float32's %.3g\n",
                   static_cast<int>(head_dim), is_flat ? "equal" : "different", mean, largest, of_standard);
-      EXPECT_LE(largest, kForwardFactor * of_standard + unit_roundoff(DType::kF32) * 2);  // o is below 2
+      // All elements of o are below 2.
+      EXPECT_LE(largest, kForwardFactor * of_standard + unit_roundoff(DType::kF32) * 2);
     }
   }
 }
 
-/// Every row has numbers of a different magnitude. Some heads span more than two pieces can represent.
+/// Every row has numbers of a different magnitude. A float32 is split into 16-bit parts, and some heads have a wider
+/// range than two parts can represent.
 TEST_F(Sm90F32, NumbersOfEverySizeStayInBudget) {
   for (const double spread : {4.0, 12.0, 40.0, 200.0}) {
     for (const char* which : {"q", "k", "v"}) {
@@ -248,7 +253,7 @@ TEST_F(Sm90F32, NumbersOfEverySizeStayInBudget) {
   }
 }
 
-/// Tensors of one magnitude, from far below to far above 1.
+/// All numbers of a tensor have one magnitude, which ranges from far below to far above 1.
 TEST_F(Sm90F32, TensorsOfEverySizeStayInBudget) {
   for (const double size : {1e-30, 1e-16, 1e-3, 1e3, 1e12, 1e30}) {
     for (const char* which : {"q", "k", "v"}) {
@@ -272,7 +277,8 @@ TEST_F(Sm90F32, RowsOfZerosAreLikeOthers) {
   check_backend(kCompute, in);
 }
 
-/// Also if one row of a tile sees the value and another does not.
+/// NaN and infinities must reach exactly the results that depend on them, even if only some rows of a tile see the
+/// value.
 TEST_F(Sm90F32, NaNAndInfinitiesReachExactlyWhatDependsOnThem) {
   for (const double value : {double(NAN), double(INFINITY), -double(INFINITY)}) {
     for (const char* which : {"q", "k", "v"}) {
@@ -308,7 +314,7 @@ TEST_F(Sm90F32, AFiniteBiasIsNotMinusInfinity) {
   for (const std::int64_t head_dim : {64, 128}) check_finite_bias(kCompute, head_dim, DType::kF32);
 }
 
-/// Compares with simt: with and without a block mask, a score function, and the combination of the two.
+/// Compares with simt. Runs with a block mask, with a score function, and with both.
 TEST_F(Sm90F32, BlockMasksAndFunctionsOfScoresAreThoseOfSimt) {
   const BlockMask mask = make_block_mask(MaskFunction("k <= q || k % 7 == 0"), {1, 1, 150, 300});
   const ScoreFunction score("0.5 * score - 0.01 * abs(q - k)");

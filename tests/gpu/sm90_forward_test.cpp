@@ -1,5 +1,5 @@
-// sm90_forward against float64: each pair of options and head_dims, shapes that exercise tile edges, masks and
-// remainders, repeats, neighbours that hold NaN, long rows, graphs.
+// Compares sm90_forward with float64. Covers each pair of options and head_dims, shapes that exercise tile edges and
+// masks, repeats, neighbours that hold NaN, long rows and graphs.
 #include <gtest/gtest.h>
 
 #include "cuda/driver/device.hpp"
@@ -23,7 +23,7 @@ TEST_P(Sm90Forward, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-// Compile-time parameters of a kernel. Each pair of their values occurs in some variant.
+// Compile-time parameters of a kernel. Each pair of their values occurs in some kernel variant.
 enum Factor {
   kDtype,
   kHeadDim,
@@ -40,7 +40,7 @@ enum Factor {
   kFactors
 };
 constexpr std::int64_t kHeadDims[] = {64, 128, 256, 8, 40, 72, 80, 96, 104, 112, 136, 160, 176, 192, 248};
-constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 200};  // 0: same as q
+constexpr std::int64_t kHeadDimsV[] = {0, 64, 128, 24, 200};  // 0 means the same head_dim as q
 struct Mask {
   bool causal;
   std::int64_t left, right;
@@ -52,8 +52,8 @@ const std::vector<int> kNumValues = {
 bool compatible(int f, int a, int g, int b) {
   const bool has_matrix = (f == kBias || f == kBoolMask) && a > 0;
   if (has_matrix && g == kPacked && b == 1) return false;
-  // Above 192 columns the family supports no bias. edge_cases() has boolean masks alone, and BoolMasks combines them
-  // with other options.
+  // Above 192 columns the family does not support a bias. edge_cases() tests boolean masks without options, and the
+  // BoolMasks tests combine them with other options.
   const bool is_wide = (f == kHeadDim && kHeadDims[a] > 192) || (f == kHeadDimV && kHeadDimsV[a] > 192);
   return !(is_wide && (g == kBias || g == kBoolMask) && b > 0);
 }
@@ -74,11 +74,12 @@ AttentionCase variant_case(const Choice& v) {
   if (v[kScale] > 0) c.scale = v[kScale] == 1 ? -0.2 : 0.35;
   c.sinks = v[kSinks] > 0;
   c.sinks_per_sequence = v[kSinks] > 1;
-  if (v[kPacked] == 1) c.varlen_q = {0};  // add_shapes() fills it in
+  if (v[kPacked] == 1) c.varlen_q = {0};  // marks the case as packed; add_shapes() sets the lengths
   return c;
 }
 
-/// Adds problems of one variant: lengths near tile edges, few and many heads, layouts, magnitudes.
+/// Adds problems for one kernel variant. They have lengths near tile edges, few and many heads, several layouts and
+/// magnitudes.
 void add_shapes(std::vector<AttentionCase>& cases, const AttentionCase& variant) {
   struct Shape {
     std::int64_t batch, heads_q, heads_k, q, k;
@@ -119,7 +120,8 @@ TEST(Sm90ForwardCases, AreEnough) {
   EXPECT_EQ(uncovered_pairs(kNumValues, compatible, covering_array(kNumValues, compatible, 20261121)), 0);
 }
 
-/// Lengths on both sides of every tile edge, 0, and more rows than keys, for the usual head_dims without options.
+/// Returns cases with lengths on both sides of every tile edge, length 0, and more rows than keys. They use the usual
+/// head_dims without options.
 std::vector<AttentionCase> edge_cases() {
   constexpr std::int64_t kLengths[] = {0,   1,   2,   63,  64,  65,  79,  80,  81,  112,
                                        127, 128, 129, 176, 177, 191, 192, 193, 256, 353};
@@ -140,16 +142,17 @@ std::vector<AttentionCase> edge_cases() {
     cases.back().mask = Broadcast{false, true, true};
   }
   cases.push_back(plain(DType::kBF16, 2, 2, 300, 0, 128, false));
-  cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // wide key tiles
-  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles per multiprocessor
+  cases.push_back(plain(DType::kBF16, 1, 1, 700, 5000, 128, false));  // selects wide key tiles
+  cases.push_back(plain(DType::kF16, 12, 4, 2500, 2500, 128, true));  // several tiles per SM
   cases.push_back(plain(DType::kBF16, 24, 8, 1500, 1700, 64, true));
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Edges, Sm90Forward, testing::ValuesIn(edge_cases()), kIndexName);
 
-/// Dropout, whose decisions some warps make for others: both sides of every tile edge, rows that skip a tile's keys at
-/// either end or see none, several tiles per multiprocessor, few rows.
+/// Returns cases with dropout, where some warps compute the dropout decisions for other warps. The lengths lie on both
+/// sides of every tile edge. Some rows skip keys at either end of a tile or see no key. Some cases have several tiles
+/// per multiprocessor, others few rows.
 std::vector<AttentionCase> dropout_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](AttentionCase c, double p) {
@@ -179,7 +182,7 @@ std::vector<AttentionCase> dropout_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Dropout, Sm90Forward, testing::ValuesIn(dropout_cases()), kIndexName);
 
-/// One small case of each kind. The sanitizers run these.
+/// Returns one small case for each kernel variant. The sanitizers run these.
 std::vector<AttentionCase> slice_cases() {
   std::vector<AttentionCase> cases = {
       plain(DType::kBF16, 2, 1, 200, 300, 128, true), plain(DType::kF16, 2, 2, 193, 257, 64, false),
@@ -220,7 +223,7 @@ TEST_F(AheadForward, CompilesWhatTheForwardCasesNeed) {
   compile_ahead(kCompute, cases);
 }
 
-/// Rows with increasingly many visible keys: truncation in tensor cores must not accumulate.
+/// The rows see more and more keys. Truncation in tensor cores must not accumulate with the number of keys.
 TEST_F(Sm90, LongRowsKeepTheirAccuracy) {
   for (const std::int64_t seqlen_k : {65536, 262144}) {
     AttentionCase c = plain(DType::kBF16, 1, 1, 3, seqlen_k, 64, false);
@@ -235,7 +238,7 @@ TEST_F(Sm90, AThousandRepeatsAreBitEqual) {
   c.dropout_p = 0.1;
   check_repeats(kCompute, plain(DType::kBF16, 6, 2, 1000, 1100, 64, true), 1000);
   check_repeats(kCompute, c, 1000);
-  c.head_dim = c.head_dim_v = 256;  // uses other tiles
+  c.head_dim = c.head_dim_v = 256;  // selects other tiles
   check_repeats(kCompute, c, 300);
 }
 
@@ -251,7 +254,7 @@ TEST_F(Sm90, LargeScoresStayFinite) {
   for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) check_large_scores(kCompute, head_dim);
 }
 
-/// One key whose score is 64 * 133120^2 / 8. The row equals its value.
+/// The only key has the score 64 * 133120^2 / 8. Each row of o must equal the value of this key.
 TEST_F(Sm90, OneKeyOfALargeScoreGivesItsValue) {
   const Inputs in = make_inputs(plain(DType::kBF16, 1, 1, 1, 1, 64, false));
   for (const TensorBuffer* t : {&in.q, &in.k, &in.v}) t->fill(133120);
@@ -275,7 +278,7 @@ TEST_F(Sm90, AColdVariantMayBeCaptured) {
   EXPECT_EQ(out.lse.bytes(), want.lse.bytes());
 }
 
-/// The library uses a workspace of the caller, and refuses one that is too small.
+/// The library must use a caller-provided workspace, and must refuse one that is too small.
 TEST_F(Sm90, AWorkspaceMayBeGiven) {
   const Inputs in = make_inputs(plain(DType::kBF16, 4, 2, 300, 300, 128, true));
   const Outputs want = run(in, kCompute), out = make_outputs(in);

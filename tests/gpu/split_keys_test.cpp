@@ -1,4 +1,4 @@
-// sm90_forward when several blocks share the keys of a row, against float64.
+// Compares sm90_forward with float64 when several blocks share the keys of a row.
 #include <gtest/gtest.h>
 
 #include "cuda/driver/device.hpp"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kCompute = "sm90_forward";
 
-/// Returns whether the family's default choice splits the keys.
+/// Returns whether the variant that the family chooses by default splits the keys of a row among blocks.
 bool splits_keys(const Inputs& in) {
   const Outputs out = make_outputs(in);
   core::Problem p = core::make_forward_problem(in.q.view(), in.k.view(), in.v.view(), out.o.view(), &out.lse.view(),
@@ -32,8 +32,8 @@ TEST_P(SplitKeys, StaysInBudget) {
   check_backend(kCompute, in);
 }
 
-/// Few rows with many keys: each kind of mask and score, parts that see no key, numbers of keys that no tile size
-/// divides.
+/// Returns cases with few rows and many keys. They cover each mask and score option, key ranges that no row sees, and
+/// numbers of keys that no tile size divides.
 std::vector<AttentionCase> cases() {
   std::vector<AttentionCase> found;
   const auto add = [&](std::int64_t q, std::int64_t k, std::int64_t head_dim, bool causal = false) -> AttentionCase& {
@@ -47,7 +47,7 @@ std::vector<AttentionCase> cases() {
     add(65, 4097, head_dim).batch = 2;
     add(130, 5001, head_dim, true);
     add(64, 8192, head_dim, true).fill = Fill::kLarge;
-    add(2048, 2048, head_dim, true).heads_q = 2;             // the first rows see keys of the first part only
+    add(2048, 2048, head_dim, true).heads_q = 2;             // the first rows only see keys of the first block's range
     AttentionCase& blind = add(1300, 1100, head_dim, true);  // the first rows see no key
     blind.heads_q = blind.heads_k = 1;
     AttentionCase& windowed = add(200, 6000, head_dim);
@@ -73,7 +73,8 @@ TEST_F(SplitKeysAlone, AHundredRepeatsAreBitEqual) {
   check_repeats(kCompute, plain(DType::kF16, 2, 1, 200, 4096, 64, false), 100);
 }
 
-/// Lists, packed lengths, biases and sinks need another kind of merge, so these problems do not split keys.
+/// Block masks, packed lengths, biases and sinks would need another merge kernel, so the library must not split the
+/// keys of these problems.
 TEST_F(SplitKeysAlone, AreNotThoseOfListsLengthsOrSinks) {
   const AttentionCase c = plain(DType::kBF16, 2, 1, 64, 4096, 128, false);
   EXPECT_TRUE(splits_keys(make_inputs(c)));

@@ -13,7 +13,7 @@
 namespace attend::test {
 namespace {
 
-/// Reads until all writers have closed the pipe, then closes the read end.
+/// Reads from the pipe until all writers have closed it. Then closes the read end.
 std::string read_all(int pipe) {
   std::string text;
   char piece[4096];
@@ -25,7 +25,7 @@ std::string read_all(int pipe) {
 
 ProgramResult start_and_wait(const std::string& program, const std::vector<std::string>& arguments,
                              const std::function<void()>& prepare, const std::function<void(int, int)>& meanwhile) {
-  // Uses pipes instead of files, because a test may limit the size of files.
+  // Uses pipes instead of files, because some tests limit the size of files.
   int out[2] = {};
   int err[2] = {};
   if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) throw std::runtime_error("cannot make a pipe");
@@ -33,7 +33,7 @@ ProgramResult start_and_wait(const std::string& program, const std::vector<std::
   if (child == 0) {
     ::dup2(out[1], STDOUT_FILENO);
     ::dup2(err[1], STDERR_FILENO);
-    ::setenv("ATTEND_LIBCUDA_PATH", "/nonexistent", 0);  // so results are the same with and without a GPU
+    ::setenv("ATTEND_LIBCUDA_PATH", "/nonexistent", 0);  // hides any GPU, so results are the same on every machine
     if (prepare) prepare();
     std::vector<char*> argv = {const_cast<char*>(program.c_str())};
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -43,7 +43,8 @@ ProgramResult start_and_wait(const std::string& program, const std::vector<std::
   }
   ::close(out[1]);
   ::close(err[1]);
-  auto err_text = std::async(std::launch::async, read_all, err[0]);  // reads both pipes at once, so neither can fill up
+  // Both pipes are read at the same time, so neither can fill up.
+  auto err_text = std::async(std::launch::async, read_all, err[0]);
   if (meanwhile) meanwhile(child, out[0]);
   ProgramResult result = {.out = read_all(out[0]), .err = err_text.get()};
   int status = 0;

@@ -1,4 +1,4 @@
-// The comparison behind --check: planted faults must fail, and NaN must never pass by accident.
+// Tests the comparison behind --check. Planted faults must fail, and NaN must never pass.
 #include "check/check.hpp"
 
 #include <gtest/gtest.h>
@@ -98,7 +98,8 @@ TEST_P(CheckEveryType, OneWrongElementFails) {
       core::store(t.data, t.dtype, t.numel() / 2, wrong);
       const cli::CheckReport report = cli::check(w, Mode::kBoth);
       const bool passed = all_pass(report.forward) && all_pass(report.backward);
-      // Zero may happen to be near the right value of a half-precision gradient. The other wrong values never are.
+      // In half precision, zero may be close to the right value of a gradient by chance. The other wrong values never
+      // are.
       EXPECT_TRUE(!passed || wrong == 0.0) << wrong;
     }
   }
@@ -120,7 +121,7 @@ TEST_P(CheckEveryType, NonFiniteInputsAreData) {
   EXPECT_TRUE(all_pass(cli::check(w, Mode::kForward).forward));
 }
 
-/// Returns a solved float32 problem whose scores have this standard deviation.
+/// Returns a float32 problem and its correct results. The scores have standard deviation `deviation`.
 Workload solved_with_scores(double deviation, std::int64_t rows) {
   Workload w;
   const Shape shape = {1, 2, rows, 16};
@@ -140,8 +141,8 @@ void scale_by(const Tensor& t, double factor) {
   for (std::int64_t i = 0; i < t.numel(); ++i) core::store(t.data, t.dtype, i, factor * core::load(t.data, t.dtype, i));
 }
 
-/// The rounding of the products is a hundred times that of the results. Which implementation has the larger error is a
-/// matter of chance.
+/// The scores are so large that the rounding of the products is a hundred times that of the results. Whether the tested
+/// or the standard implementation has the larger error is then a matter of chance.
 TEST(CheckOfLargeScores, RightResultsPass) {
   for (const double deviation : {50.0, 300.0, 1000.0}) {
     for (const std::int64_t rows : {40, 41, 43, 48, 64, 77, 130}) {
@@ -170,8 +171,8 @@ TEST(CheckOfLargeScores, OnePercentOffFails) {
   }
 }
 
-/// One query row's scores are a million times larger than the others. Its rounding must not excuse errors in other
-/// rows.
+/// The scores of one query row are a million times larger than those of the other rows. Its rounding error must not
+/// excuse errors in other rows.
 TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   Workload w = solved_with_scores(1, 160);
   const Tensor q = w.q.view();
@@ -180,7 +181,7 @@ TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   w.backward("cpu");
   const cli::CheckReport report = cli::check(w, Mode::kBoth);
   EXPECT_TRUE(all_pass(report.forward) && all_pass(report.backward));
-  for (const auto tensor : {&Workload::o, &Workload::dv}) {  // zeros in head 1
+  for (const auto tensor : {&Workload::o, &Workload::dv}) {  // sets the values of head 1 to zero
     io::HostTensor kept = (w.*tensor).converted(DType::kF32);
     const Tensor t = (w.*tensor).view();
     std::fill_n(static_cast<float*>(t.data) + t.numel() / 2, t.numel() / 2, 0.0F);
@@ -190,7 +191,7 @@ TEST(CheckOfLargeScores, OneRowOfThemExcusesNoOther) {
   }
 }
 
-/// Returns a solved problem with the same sink for both heads.
+/// Returns a problem in which both heads have the same sink, and its correct results.
 Workload solved_with_sinks(DType dtype, double sink) {
   Workload w;
   const Shape shape = {1, 2, 60, 16};
@@ -208,7 +209,7 @@ Workload solved_with_sinks(DType dtype, double sink) {
   return w;
 }
 
-/// If a sink takes nearly all of a row's weight, o and its gradient are as small as their rounding errors.
+/// If a sink gets nearly all the probability of a row, o and its gradient are as small as their rounding errors.
 TEST(CheckOfSinks, RightResultsPass) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const double sink : {-30.0, 0.0, 20.0, 100.0, 200.0}) {
@@ -232,8 +233,8 @@ TEST(CheckOfSinks, WrongGradientsFail) {
   }
 }
 
-// A row that sees one key has p = 1, so the gradients of q and k are exactly 0. The computed values are rounding errors
-// of a difference of two equal sums.
+// If a row sees only one key, p is 1, so the gradients of q and k are exactly 0. The computed values are the rounding
+// errors of a difference of two equal sums.
 TEST_P(CheckEveryType, OneKeyARowPasses) {
   for (const char* compute : {"cpu", "reference"}) {
     if (GetParam() == DType::kF64 && std::string_view(compute) == "cpu") continue;
@@ -252,7 +253,7 @@ TEST_P(CheckEveryType, OneKeyARowPasses) {
       EXPECT_TRUE(tensor.passed) << compute << ' ' << tensor.name << ": " << tensor.max_abs << " > " << tensor.tolerance
                                  << " or " << tensor.mse << " > " << tensor.mse_tolerance;
     }
-    // A gradient that is not 0 must still fail.
+    // A gradient that is clearly not 0 must still fail.
     core::store(w.dq.view().data, w.dq.dtype(), 77, 0.05);
     EXPECT_FALSE(all_pass(cli::check(w, Mode::kBoth).backward)) << compute;
   }
@@ -272,7 +273,7 @@ Workload random_problem(DType dtype, const Shape& q, std::int64_t keys, std::int
   return w;
 }
 
-// In tensors of few entries, the largest error of the textbook algorithm may be small by chance.
+// In small tensors, the largest error of the standard implementation may be small by chance.
 TEST_P(CheckEveryType, FewEntriesPass) {
   for (const std::int64_t rows : {1, 2, 3, 5}) {
     for (const std::int64_t keys : {1, 2, 3, 16}) {
@@ -297,7 +298,8 @@ class PlantedFault : public testing::TestWithParam<std::tuple<DType, bool>> {
     ASSERT_TRUE(all_pass(report.forward) && all_pass(report.backward));
   }
 
-  /// Expects the check to fail for this tensor and no other after `plant` has changed its values.
+  /// Applies `plant` to the values of one tensor after the other. Expects that the check fails for the changed tensor
+  /// and for no other.
   void finds(const char* fault, const std::function<void(std::vector<double>& values, const Shape& shape)>& plant) {
     for (io::HostTensor Workload::*member : {&Workload::o, &Workload::dq, &Workload::dk, &Workload::dv}) {
       const Tensor& t = (w.*member).view();
@@ -351,7 +353,8 @@ TEST_P(PlantedFault, OneRowThatIsAnothersFails) {
   for (const std::int64_t row : {0, 64, 157, 158}) {
     finds(("row " + std::to_string(row) + " is the next one").c_str(),
           [row](std::vector<double>& values, const Shape& shape) {
-            const auto from = values.begin() + (shape[2] + row) * shape[3];  // in the second head
+            // This row belongs to the second head.
+            const auto from = values.begin() + (shape[2] + row) * shape[3];
             std::copy_n(from + shape[3], shape[3], from);
           });
   }

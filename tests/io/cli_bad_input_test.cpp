@@ -1,5 +1,5 @@
-// Bad input to the real program: exit status 2; one line that names the file or flag, the value and the allowed values;
-// and every existing file unchanged.
+// Tests bad input to the real program. The exit status must be 2. One line must name the file or flag, the value and
+// the allowed values. No existing file may change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 constexpr std::size_t kQBytes = 1 * 2 * 8 * 4 * 4;
 
-/// A folder with a solved problem, whose files must never change.
+/// A folder with a problem and its results. The files in it must never change.
 class BadInput : public testing::Test {
  protected:
   BadInput() {
@@ -46,7 +46,7 @@ class BadInput : public testing::Test {
     return run_attend(arguments(line), prepare);
   }
 
-  /// Expects that the line is refused, that the message contains `found` and `allowed`, and that nothing changed.
+  /// Expects that the program refuses the line. The message must contain `found` and `allowed`, and no file may change.
   void refuses(const std::string& line, const std::string& found, const std::string& allowed = "allowed",
                const std::function<void()>& prepare = {}) const {
     const auto before = snapshot(folder_.path());
@@ -115,10 +115,10 @@ TEST_F(BadInput, MoreThanTheMemory) {
   for (const char* file : {"Q.bin", "K.bin", "V.bin"}) {
     write_file(huge / file, "");
     std::error_code error;
-    fs::resize_file(huge / file, 1024LL * 1048576 * 512 * 4, error);  // a sparse file, which takes no space
+    fs::resize_file(huge / file, 1024LL * 1048576 * 512 * 4, error);  // a sparse file, which needs no disk space
     if (error) GTEST_SKIP() << "no sparse files here: " << error.message();
   }
-  // refuses() would read the huge files.
+  // refuses() cannot be used here, because it would read the huge files.
   const ProgramResult result = attend("run --data @/B1_H1024_S1048576_D512");
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("Q.bin"), HasSubstr("2048.0 GiB"), HasSubstr("of this machine")));
@@ -154,7 +154,8 @@ TEST_F(BadInput, BackwardWithoutForward) {
           "--mode forward");
 }
 
-// O and logsumexp of a forward with other options would silently give wrong gradients.
+// If O and logsumexp come from a forward with other options, backward would silently compute wrong gradients. The
+// program must refuse them.
 TEST_F(BadInput, BackwardAfterAForwardWithOtherOptions) {
   for (const char* other : {"--causal", "--scale 0.1", "--softcap 0.5", "--window_left 2", "--dropout_p 0.5"}) {
     refuses(std::string("run --data @/B1_H2_S8_D4 --mode backward ") + other, "O.bin: row ", "--mode forward");
@@ -270,7 +271,7 @@ TEST_F(BadInput, PlacesThatCannotBeWritten) {
     refuses(std::string("bench ") + flag + " @/file/r", "file/r", "Not a directory");
   }
   refuses("run --data @/B1_H2_S8_D4 --json @/same --csv @/same", "same", "two outputs");
-  // A folder has the name of a result. The program must find out before it replaces any file.
+  // A folder has the name of a result file. The program must detect this before it replaces any file.
   fs::remove(data_ / "dV.bin");
   fs::create_directory(data_ / "dV.bin");
   refuses("run --data @/B1_H2_S8_D4 --mode both --causal", "dV.bin", "allowed a file");
@@ -284,7 +285,7 @@ TEST_F(BadInput, GridFiles) {
   refuses("bench --grid @/g.json", "B2147483647", "of this machine");
 }
 
-/// Makes writes beyond this many bytes of a file fail, as on a disk that fills up.
+/// Makes writes fail once a file has this many bytes, as on a full disk.
 void limit_file_size(rlim_t bytes) {
   ::signal(SIGXFSZ, SIG_IGN);
   const rlimit limit = {bytes, bytes};
@@ -295,14 +296,14 @@ TEST_F(BadInput, WritesThatFailMidway) {
   refuses("generate --batch_size 1 --num_heads 2 --seq_len 8 --head_dim 4 --seed 1 --output_dir @", "Q.bin",
           "File too large", [] { limit_file_size(100); });
   refuses("run --data @/B1_H2_S8_D4 --mode both --causal", "O.bin", "File too large", [] { limit_file_size(100); });
-#if !defined(__clang__)  // LLVM's OpenMP runtime writes a 1 KiB file to /dev/shm at start, which the limit forbids
-  // O.bin fits in the limit. The JSON file, whose length is not known in advance, does not.
+#if !defined(__clang__)  // LLVM's OpenMP runtime writes a 1 KiB file to /dev/shm at start, which the limit would forbid
+  // O.bin is smaller than the limit. The JSON file, whose length is not known in advance, is larger.
   refuses("run --data @/B1_H2_S8_D4 --mode both --causal --json @/r.json", "r.json", "File too large",
           [] { limit_file_size(kQBytes); });
 #endif
 }
 
-/// A small memory disk, mounted on a folder for this process only. Needs root.
+/// A small memory disk that is mounted on a folder, only for this process. Needs root.
 class SmallDisk {
  public:
   SmallDisk(const fs::path& folder, const char* options) : folder_(folder) {
@@ -327,7 +328,7 @@ TEST_F(BadInput, FullDisk) {
   write_file(folder_ / "disk" / "kept", "kept");
   refuses("generate --batch_size 1 --num_heads 8 --seq_len 512 --head_dim 64 --output_dir @/disk",
           "disk/B1_H8_S512_D64: needs 3145728 bytes", "which are free there");
-  // There is room for one tensor, but not for all three.
+  // The disk has space for one tensor, but not for all three.
   refuses("generate --batch_size 1 --num_heads 1 --seq_len 160 --head_dim 64 --output_dir @/disk",
           "needs 122880 bytes, allowed 61440", "which are free there");
   write_npy("q.npy", DType::kF32, {1, 2, 64, 64});

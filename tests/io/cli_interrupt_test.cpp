@@ -1,4 +1,4 @@
-// Signals to the real program: it ends soon, reports the signal, and leaves only the files that existed before.
+// Tests signals to the real program. It must end soon, report the signal, and leave only the files that existed before.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,7 +29,8 @@ class Interrupted : public testing::Test {
     return {std::istream_iterator<std::string>(stream), {}};
   }
 
-  /// Sends the signal after this many milliseconds, waits for the end of the program and checks it.
+  /// Runs the line, sends the signal after `milliseconds`, waits until the program ends and checks its exit status and
+  /// output.
   ProgramResult interrupt(const std::string& line, int signal_number, int milliseconds) const {
     steady_clock::time_point sent;
     const ProgramResult result = run_attend_meanwhile(words(line), [&](int process, int) {
@@ -57,7 +58,7 @@ TEST_F(Interrupted, GenerateLeavesNothing) {
   }
 }
 
-// float64 and NaN use the reference, which is one task of many seconds.
+// Inputs in float64 or with NaN use the reference, which computes for many seconds without a break between tasks.
 TEST_F(Interrupted, EveryBackendOfTheCpuEndsARunWithinASecond) {
   ASSERT_EQ(
       run_attend(words("generate --batch_size 1 --num_heads 1 --seq_len 12288 --head_dim 64 --output_dir @")).status,

@@ -1,5 +1,5 @@
-// The outputs of one run are a set. No link can make one overwrite another or an input, and a killed run leaves either
-// all earlier files or all new ones.
+// Tests that the outputs of one run form a set. No link may make one output overwrite another or an input. A killed run
+// must leave either all earlier files or all new ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -104,10 +104,11 @@ TEST_F(Outputs, AKilledRunLeavesOneSet) {
     });
     const bool was_killed = result.status == 128 + SIGKILL;
     killed += was_killed ? 1 : 0;
-    seconds *= was_killed ? 1.03 : 0.9;  // the duration of a run varies with the machine's load
+    // The next process is killed later or earlier, because the duration of a run varies with the machine's load.
+    seconds *= was_killed ? 1.03 : 0.9;
     const auto found = results();
     ASSERT_TRUE(found == sets[0] || found == sets[1]) << "a mixture after " << wait << " s";
-    // The program can read the files that it finds: O and logsumexp belong to the same forward.
+    // The program must accept the files that are left: O and logsumexp must belong to the same forward.
     if (round % 10 == 9) {
       const bool is_causal = found == sets[1];
       const std::string again =

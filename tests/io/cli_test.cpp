@@ -1,4 +1,4 @@
-// The program as its users see it: input files, output files, tables, JSON, CSV and exit status.
+// Tests the program as its users see it: input files, output files, tables, JSON, CSV and exit status.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 class Cli : public testing::Test {
  protected:
-  /// Runs the program. "@" in the line is replaced by the test's folder.
+  /// Runs the program with the words of `line`, in which "@" is replaced by the test's folder.
   ProgramResult attend(std::string line) const {
     for (std::size_t at = line.find('@'); at != std::string::npos; at = line.find('@')) {
       line.replace(at, 1, folder_.path().string());
@@ -157,7 +157,7 @@ TEST_F(Cli, EveryBackendPassesEveryOption) {
   succeed(data + "cpu_naive --causal");
 }
 
-// Each result is checked by its own dtype: dK and dV are float32 here, in a float64 problem.
+// Each result is checked with the tolerance of its dtype. Here dK and dV are float32 in a float64 problem.
 TEST_F(Cli, MixedTypesPassTheirCheck) {
   generate();
   const std::vector<std::int64_t> shape = {2, 4, 48, 16};
@@ -183,8 +183,10 @@ TEST_F(Cli, WrongResultsFailTheCheck) {
   generate();
   succeed("run --data @/B2_H4_S48_D16");
   std::string o = read_file(plain_ / "O.bin");
-  const std::size_t head = 48 * 16 * 4;  // bytes. Damages head 2, because `run` recomputes rows of head 1
-  for (std::size_t i = head + 3; i < 2 * head; i += 4) o[i] = static_cast<char>(o[i] ^ 0x80);  // flips signs
+  // Bytes of one head; the damage is in head 2, because `run` recomputes rows of head 1.
+  const std::size_t head = 48 * 16 * 4;
+  // The loop flips the sign of each element.
+  for (std::size_t i = head + 3; i < 2 * head; i += 4) o[i] = static_cast<char>(o[i] ^ 0x80);
   write_file(plain_ / "O.bin", o);
   const ProgramResult result = attend("run --data @/B2_H4_S48_D16 --mode backward --check --json @/r.json");
   EXPECT_EQ(result.status, 1);
@@ -278,7 +280,7 @@ TEST_F(Cli, Bench) {
     EXPECT_FALSE(row.contains("passed"));
     EXPECT_EQ(row["dtype"], "bf16");
   }
-  EXPECT_EQ(rows[1]["compute"], "reference");  // the backends alternate
+  EXPECT_EQ(rows[1]["compute"], "reference");  // the backends alternate in the rows
   EXPECT_EQ(rows[7]["Hkv"], 2);
 }
 

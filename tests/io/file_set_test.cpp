@@ -1,5 +1,5 @@
-// Several files change at one moment. A process is killed before each of its system calls, and every reader finds
-// either all old files or all new ones.
+// Tests that several files change at the same moment. A process is killed before each of its system calls. Every reader
+// must find either all old files or all new ones.
 #include "io/file_set.hpp"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ namespace fs = std::filesystem;
 using io::FileTransaction;
 
 constexpr std::size_t kFiles = 4;
-using Contents = std::array<std::string, kFiles>;  // "" means that the file does not exist
+using Contents = std::array<std::string, kFiles>;  // contents of each file; "" means that the file does not exist
 
-/// Returns a folder in memory if there is one, because the test creates thousands of files.
+/// Returns a folder in memory if the machine has one, because the test creates thousands of files.
 fs::path fast_folder() {
   return ::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path();
 }
@@ -60,8 +60,8 @@ struct KilledCommit : testing::Test {
     files.commit();
   }
 
-  /// Runs commit() in a process that is killed before it has made `calls` system calls (entries and exits count).
-  /// Returns true if commit() finished.
+  /// Runs commit() in a process that is killed after `calls` stops. The process stops at the entry and the exit of each
+  /// system call. Returns true if commit() finished before.
   [[nodiscard]] bool commit_and_kill(const Contents& contents, int calls) const {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -86,19 +86,21 @@ struct KilledCommit : testing::Test {
     return false;
   }
 
-  /// Kills the process at every call. Checks the files that exist then, and after the next commit.
+  /// Kills the process at each system call. Checks the files that are then left, and the files after the next commit.
   void kill_everywhere(const Contents& old_files) const {
     const Contents new_files = {"new O", "new dQ", "new dV", "new r"};
     const Contents next_files = {"next O", "next dQ", "next dV", "next r"};
     int old_ones = 0;
     int new_ones = 0;
-    for (int calls = 0;; calls += 2) {  // at entries only: an exit leaves the same state
+    // Stops only at entries, because an exit leaves the same state as the next entry.
+    for (int calls = 0;; calls += 2) {
       put(old_files);
       const bool ended = commit_and_kill(new_files, calls);
       const Contents left = found();
       ASSERT_TRUE(left == old_files || left == new_files) << "killed after " << calls << " stops: a mixture";
       (left == old_files ? old_ones : new_ones) += 1;
-      // Opening a transaction changes nothing for readers, and removes everything that the killed process left.
+      // Opening a new transaction must not change what readers find. It must remove everything that the killed process
+      // left behind.
       (void)FileTransaction().create(paths[0]);
       EXPECT_EQ(found(), left) << calls;
       std::size_t wanted = 0;
@@ -138,11 +140,11 @@ TEST_F(KilledCommit, IsFinishedThroughAnyOfItsTargets) {
   if (!can_trace()) GTEST_SKIP() << "no ptrace here";
   const Contents old_files = {"old O", "", "old dV", "old r"};
   const Contents new_files = {"new O", "new dQ", "new dV", "new r"};
-  for (int calls = 0;; calls += 2) {  // at entries only: an exit leaves the same state
+  for (int calls = 0;; calls += 2) {  // stops only at entries, because an exit leaves the same state as the next entry
     put(old_files);
     if (commit_and_kill(new_files, calls)) break;
     const Contents left = found();
-    // From the other folder, and by another path than the killed process used.
+    // The cleanup starts in the other folder, by a path that the killed process did not use.
     const fs::path detour = folder / "more" / ".." / "more" / "r";
     {
       FileTransaction files;
@@ -164,7 +166,7 @@ TEST(FileSet, AFolderThatIsMovedAfterAKillStaysWhole) {
   for (const fs::path& target : targets) write_file(target, "old");
   const pid_t child = ::fork();
   if (child == 0) {
-    auto* set = new io::FileSet(targets);  // like a killed process: its destructor never runs
+    auto* set = new io::FileSet(targets);  // never deleted, so its destructor does not run, as in a killed process
     for (std::size_t i = 0; i < targets.size(); ++i) write_file(set->fresh(i), "new");
     set->switch_over();
     ::_exit(0);

@@ -1,4 +1,4 @@
-// Files that appear all together or not at all, and tensors that cannot be allocated.
+// Tests files that appear all together or not at all, and tensors that cannot be allocated.
 #include "io/file.hpp"
 
 #include <gmock/gmock.h>
@@ -209,7 +209,8 @@ TEST(TensorBytes, FindsOverflow) {
   EXPECT_EQ(io::tensor_bytes(DType::kF32, {kHuge, kHuge, kHuge, kHuge}), std::nullopt);
   EXPECT_EQ(io::tensor_bytes(DType::kF32, {kHuge, kHuge, kHuge, 0}), 0);
   EXPECT_EQ(io::tensor_bytes(DType::kF32, {-1, 0, 1, 1}), std::nullopt);
-  EXPECT_THROW(io::HostTensor(DType::kF32, {kHuge, kHuge, 1, 1}), Error);    // 2^64 bytes
+  // 2^64 bytes, which overflows the size
+  EXPECT_THROW(io::HostTensor(DType::kF32, {kHuge, kHuge, 1, 1}), Error);
   EXPECT_THROW(io::HostTensor(DType::kF32, {kHuge, 1 << 20, 1, 1}), Error);  // more memory than any machine has
 }
 

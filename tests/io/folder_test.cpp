@@ -1,4 +1,5 @@
-// The raw folder format: one name per problem, and files that have exactly the length given by the name.
+// Tests the raw folder format. The folder's name describes the problem, and each file must have exactly the length that
+// follows from the name.
 #include "io/folder.hpp"
 
 #include <gmock/gmock.h>
@@ -77,7 +78,7 @@ TEST(FolderName, RefusesSizesOutOfRange) {
   EXPECT_THAT(refusal("B99999999999999999999_H8_S512_D64"), HasSubstr("B is 99999999999999999999"));
   EXPECT_THAT(refusal("B2_H8_Hkv3_S512_D64"), AllOf(HasSubstr("Hkv is 3"), HasSubstr("divisor of H 8")));
   EXPECT_THAT(refusal("B2147483647_H2147483647_S2147483647_D512"), HasSubstr("2^62 bytes"));
-  // Every bf16 tensor is just below the size limit, but the f32 logsumexp is above it.
+  // Every bf16 tensor is just below the size limit, but the f32 logsumexp exceeds the limit.
   EXPECT_THAT(refusal("B1073741824_H1073741824_S2_D1_bf16"), HasSubstr("logsumexp of shape"));
 }
 
@@ -89,9 +90,11 @@ TEST(FolderPath, TheLastPartCounts) {
   EXPECT_EQ(io::parse_folder_path(problem), spec);
   EXPECT_EQ(io::parse_folder_path(problem.string() + "/"), spec);
   EXPECT_EQ(io::parse_folder_path(problem / "."), spec);
-  EXPECT_THROW((void)io::parse_folder_path(folder / "B1_H1_S2_D8"), Error);  // no such folder
+  // The folder does not exist.
+  EXPECT_THROW((void)io::parse_folder_path(folder / "B1_H1_S2_D8"), Error);
   write_file(folder / "B1_H1_S2_D16", "");
-  EXPECT_THROW((void)io::parse_folder_path(folder / "B1_H1_S2_D16"), Error);  // not a folder
+  // This path is a file, not a folder.
+  EXPECT_THROW((void)io::parse_folder_path(folder / "B1_H1_S2_D16"), Error);
 }
 
 TEST(ReadBin, WantsTheExactSize) {

@@ -1,4 +1,4 @@
-// The steps of the ladder for architectures other than this machine's.
+// Tests the steps of the ladder for other architectures than that of this machine.
 #include "ladder/steps.hpp"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Not;
 
-/// Returns the steps behind the rungs, as in "19 sm90_forward".
+/// Returns the steps that follow the rungs of the ladder, for example "19 sm90_forward".
 std::vector<std::string> products_on(const char* target) {
   const std::vector<cli::LadderStep> steps = cli::ladder_steps(cuda::find_arch(target));
   std::vector<std::string> found;
@@ -52,7 +52,7 @@ TEST(LadderSteps, AreAskedForByName) {
   const std::vector<std::string_view> names = cli::ladder_names();
   EXPECT_THAT(names, Contains("standard"));
   EXPECT_THAT(names, Contains("sm90_backward"));
-  EXPECT_THAT(names, Contains("sm80_forward"));  // also on a GPU whose default kernel is another
+  EXPECT_THAT(names, Contains("sm80_forward"));  // also listed if it is not the default kernel of this GPU
   EXPECT_THAT(names, Not(Contains("simt")));
   EXPECT_THAT(names, Not(Contains("cpu")));
 }

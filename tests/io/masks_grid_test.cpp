@@ -1,4 +1,4 @@
-// attend bench --grid masks: each mask compared with the same rule in C++, and the program's output.
+// Tests `attend bench --grid masks`. Compares each mask with the same rule in C++, and checks the program's output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 using Rule = std::function<bool(std::int64_t q, std::int64_t k)>;
 
-/// Returns line and column of each pixel. Pixels are ordered by squares of 8 x 8.
+/// Returns the line and the column of each pixel. The pixels are ordered in squares of 8 x 8.
 std::vector<std::pair<std::int64_t, std::int64_t>> pixels(std::int64_t squares_in_a_row, std::int64_t count) {
   std::vector<std::pair<std::int64_t, std::int64_t>> places;
   for (std::int64_t top = 0;; top += 8) {
@@ -37,8 +37,8 @@ std::vector<std::pair<std::int64_t, std::int64_t>> pixels(std::int64_t squares_i
   }
 }
 
-/// Returns the rule for an image of `lines` x `columns`: a window of reach x reach around a pixel, moved so that it
-/// lies in the image.
+/// Returns the neighbourhood rule for an image of `lines` x `columns` pixels. A pixel sees a window of reach x reach
+/// pixels around it. At the border the window is moved into the image.
 Rule neighbours(std::int64_t lines, std::int64_t columns, std::int64_t reach, std::int64_t count) {
   const auto first = [reach](std::int64_t at, std::int64_t size) {
     return at < reach / 2 ? 0 : std::min(at - reach / 2, size - reach);
@@ -51,7 +51,7 @@ Rule neighbours(std::int64_t lines, std::int64_t columns, std::int64_t reach, st
   };
 }
 
-/// Rules for 256 query rows and keys, which are 16 x 16 pixels.
+/// Returns the expected rules for 256 query rows and keys, which are 16 x 16 pixels.
 std::map<std::string, Rule> rules() {
   return {{"causal-text", [](auto q, auto k) { return k <= q; }},
           {"window", [](auto q, auto k) { return k <= q && k > q - 32; }},
@@ -86,7 +86,7 @@ TEST(MasksGrid, EachMaskIsItsRule) {
   }
 }
 
-/// The image is as nearly square as its number of pixels allows. The last squares may be incomplete.
+/// The image is as nearly square as its number of pixels permits. The last squares of pixels may be incomplete.
 TEST(MasksGrid, NeighboursOfOtherImages) {
   struct Image {
     std::int64_t pixels, lines, columns;
@@ -144,7 +144,7 @@ TEST(MasksGrid, TheProgramTimesEachInTurns) {
     EXPECT_EQ(row["dtype"], "bf16");
   }
   EXPECT_EQ(passes.size(), 12U);
-  for (const auto& [name, count] : passes) EXPECT_EQ(count, 4) << name;  // two backends, two passes
+  for (const auto& [name, count] : passes) EXPECT_EQ(count, 4) << name;  // two backends with two passes each
   EXPECT_EQ(rows[0]["compute"], "cpu");
   EXPECT_EQ(rows[1]["compute"], "reference");
   EXPECT_THAT(read_file(csv_path), HasSubstr(",function,seen\n"));

@@ -1,4 +1,4 @@
-// The option parser: which options it accepts, and that every refusal names the flag, the value and the allowed values.
+// Tests which options the parser accepts. Every refusal must name the flag, the value and the allowed values.
 #include "parser/parse.hpp"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ using cli::Mode;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Splits at blanks.
+/// Splits a line at blanks.
 std::vector<std::string> words(const std::string& line) {
   std::vector<std::string> out;
   std::istringstream stream(line);
@@ -142,7 +142,7 @@ TEST(Options, Bench) {
 TEST(Options, BenchTakesOneProblemInsteadOfAGrid) {
   const auto plain = parsed<cli::BenchOptions>("bench --problem 2,16,128,64");
   ASSERT_TRUE(plain.problem.has_value());
-  EXPECT_EQ(io::folder_name(*plain.problem), "B2_H16_S128_D64");  // f32, as with a grid
+  EXPECT_EQ(io::folder_name(*plain.problem), "B2_H16_S128_D64");  // the default dtype is f32, as with a grid
   EXPECT_EQ(plain.dtype, DType::kF32);
   const auto full = parsed<cli::BenchOptions>(
       "bench --problem 1,8,3,64 --num_heads_kv 2 --seq_len_k 9 --head_dim_v 32 --dtype bf16 --causal --softcap 5");

@@ -1,4 +1,4 @@
-// The generated data: the same bits everywhere, and normally distributed.
+// Tests the generated data. It must have the same bits on every machine and must be normally distributed.
 #include "io/random_normal.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,8 @@ TEST(FillNormal, IsTheDocumentedFormula) {
 }
 
 TEST(FillNormal, BitsNeverChange) {
-  // FNV-1a over the bits of the first 100000 values. A change of these bits would invalidate every stored data set.
+  // The hash is FNV-1a over the bits of the first 100000 values. If these bits changed, every stored data set would be
+  // invalid.
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const float x : values(100000, 42, NormalStream::kQ)) {
     hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 0x100000001b3;
@@ -60,7 +61,7 @@ TEST(FillNormal, SeedsAndStreamsDiffer) {
   EXPECT_NE(base, values(64, 2, NormalStream::kQ));
   EXPECT_NE(base, values(64, 1ULL << 32 | 1, NormalStream::kQ));
   EXPECT_NE(base, values(64, 1, NormalStream::kK));
-  EXPECT_NE(base, values(64, 1, NormalStream::kQ, 1ULL << 34));  // the high word of the counter matters
+  EXPECT_NE(base, values(64, 1, NormalStream::kQ, 1ULL << 34));  // seeds above 32 bits use the high word of the counter
 }
 
 TEST(FillNormal, MomentsAreThoseOfANormal) {

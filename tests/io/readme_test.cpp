@@ -1,4 +1,4 @@
-// The program accepts the commands that the README and the pages of docs/ show.
+// Tests that the program accepts the commands that the README and the pages in docs/ show.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 const fs::path kRoot = ATTEND_SOURCE_DIR;
 
 /// Returns the arguments after the program's name in a shell line, or nothing if the line does not call the program.
-/// Skips what comes before the name (mpirun, variables), comments, and the rest after a pipe. Single quotes make one
-/// argument.
+/// Ignores the words before the name (mpirun, variables), comments, and everything after a pipe. Words in single quotes
+/// form one argument.
 std::optional<std::vector<std::string>> call_in(const std::string& line) {
   std::istringstream stream(line);
   std::vector<std::string> words;
@@ -40,7 +40,7 @@ std::optional<std::vector<std::string>> call_in(const std::string& line) {
   return is_call ? std::optional(words) : std::nullopt;
 }
 
-/// Returns the lines that call the program: in code blocks of Markdown, or anywhere in other text.
+/// Returns the lines that call the program. In Markdown only code blocks are searched.
 std::vector<std::string> calls(const std::string& text, bool is_markdown) {
   std::vector<std::string> found;
   bool in_code = !is_markdown;
@@ -88,8 +88,8 @@ TEST(Readme, EveryExampleOfTheHelpIsUnderstood) {
   }
 }
 
-// The output matches the page word for word, except for the program's path, on any machine, for any user and any number
-// of cores.
+// The output must match the page word for word, except for the program's path. This must hold on any machine, for any
+// user and any number of cores.
 TEST(Readme, ItsRingRunsAsShown) {
   const TempFolder folder;
   std::size_t ran = 0;

@@ -1,4 +1,5 @@
-// attend run --ring: threads, and the processes of an mpirun, write the same results as one rank.
+// Tests `attend run --ring`. Ranks that are threads, or processes under mpirun, must write the same results as one
+// rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +44,7 @@ class RingCli : public testing::Test {
       ASSERT_EQ(want.size(), got.size()) << name;
       double error = 0, largest = 0;
       for (std::size_t i = 0; i < want.size(); ++i) {
-        if (want[i] == got[i]) continue;  // both may be -inf
+        if (want[i] == got[i]) continue;  // for example, both are -inf
         const double e = std::abs(want[i] - got[i]);
         if (std::isnan(e)) FAIL() << name << " has NaN at " << i;
         error = std::max(error, e);
@@ -115,7 +116,8 @@ TEST_F(RingCli, WritesTheFilesOfOneProcess) {
     const ProgramResult ring =
         on_ranks(num_ranks, "run --json " + json.string() + " --ring " + sharding + line + data("ring"));
     ASSERT_EQ(ring.status, 0) << ring.out << ring.err;
-    EXPECT_EQ(count(ring.out, "wrote O.bin, logsumexp.bin, dQ.bin, dK.bin, dV.bin"), 1) << ring.out;  // only one prints
+    // Only one rank prints.
+    EXPECT_EQ(count(ring.out, "wrote O.bin, logsumexp.bin, dQ.bin, dK.bin, dV.bin"), 1) << ring.out;
     EXPECT_THAT(ring.out, HasSubstr(std::string(", ") + sharding));
     expect_same_files({"O.bin", "logsumexp.bin", "dQ.bin", "dK.bin", "dV.bin"});
     const auto rows = nlohmann::json::parse(read_file(json));
@@ -141,7 +143,7 @@ TEST_F(RingCli, OneRankSaysWhatAllRefuse) {
   const ProgramResult missing = on_ranks(3, "run --ring zigzag --data " + (folder_ / "B1_H1_S8_D8").string());
   EXPECT_EQ(missing.status, 2);
   EXPECT_EQ(count(missing.err, "no such folder, allowed a folder such as"), 1) << missing.err;
-  // Only rank 0 opens the output files. If that fails, the other ranks must not wait for it.
+  // Only rank 0 opens the output files. If it cannot open them, the other ranks must not wait for it.
   const ProgramResult blocked = on_ranks(2, "run --ring zigzag --json /nonexistent/a/b.json --data " + data("ring"));
   EXPECT_EQ(blocked.status, 2);
   EXPECT_EQ(count(blocked.err, "/nonexistent/a/b.json"), 1) << blocked.err;

@@ -1,4 +1,5 @@
-// attend ring: what it prints and writes, on threads and under mpirun, and how times become steps and bars.
+// Tests what `attend ring` prints and writes, on threads and under mpirun, and how measured times become steps and
+// bars.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +22,9 @@ using testing::HasSubstr;
 TEST(RingTimeline, ExposedIsWhatNoComputationHides) {
   const std::vector<ring::Span> spans = {{Activity::kExchange, 0, 0, 5},
                                          {Activity::kCompute, 0, 1, 3},
-                                         {Activity::kExchange, 0, 2, 6},  // overlapping activities of a step count once
+                                         // Overlaps with the previous activity of the same step, so the shared time
+                                         // counts once.
+                                         {Activity::kExchange, 0, 2, 6},
                                          {Activity::kCompute, 1, 6, 8},
                                          {Activity::kExchange, 1, 7, 9}};
   const std::vector<cli::StepTimes> steps = cli::step_times(spans);
@@ -51,8 +54,8 @@ TEST(RingTimeline, DrawsTwoBarsARank) {
   EXPECT_EQ(cli::timeline_text({{}, {}}, 10), "");
 }
 
-/// Checks the JSON objects that attend ring wrote for `num_ranks` ranks: every mode is there, and the times are
-/// plausible.
+/// Checks the JSON objects that `attend ring` wrote for `num_ranks` ranks. Every mode must be there, and the times must
+/// be plausible.
 void expect_results(const std::filesystem::path& path, int num_ranks, const std::string& over,
                     const std::string& algorithm, const std::string& sharding) {
   const auto rows = nlohmann::json::parse(read_file(path));
@@ -137,7 +140,7 @@ TEST(RingCommand, ExplainsWithoutRanks) {
   const ProgramResult done =
       run_attend_line("ring --explain --ranks 64 --device cuda --problem 1,32,262144,128 --num_heads_kv 8 --causal");
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_EQ(count(done.out, "* "), 2) << done.out;  // one choice for each pass
+  EXPECT_EQ(count(done.out, "* "), 2) << done.out;  // marks the chosen algorithm of each pass
   EXPECT_THAT(done.out, HasSubstr("all_to_all  no: q: 32 heads, allowed a multiple of the 64 ranks"));
 }
 

@@ -1,5 +1,5 @@
-// A rank's share of the work without a ring: its pieces see the same pairs as the rank's rows in the full problem, each
-// pair once.
+// Tests the work of one rank, measured without a ring. Its pieces must contain the same visible pairs of row and key as
+// the rank's rows in the full problem, each pair once.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -14,7 +14,8 @@ namespace {
 
 using Pairs = std::multiset<std::pair<std::int64_t, std::int64_t>>;
 
-/// Adds the visible pairs of `rows` and keys, numbered as in `rows` and from `first_key` on.
+/// Adds the visible pairs to `pairs`. Row i of the mask is rows[first_row + i] of the full problem, and key j is
+/// first_key + j.
 void add_pairs(const WindowMask& mask, const std::vector<std::int64_t>& rows, std::int64_t first_row,
                std::int64_t first_key, Pairs& pairs) {
   for (std::int64_t row = 0; row < mask.seqlen_q; ++row) {

@@ -1,5 +1,5 @@
-// attend run --score TEXT --tensor NAME=FILE: a user's function, checked against float64, with its gradients written to
-// files.
+// Tests `attend run --score TEXT --tensor NAME=FILE`. The user's score function is checked against float64, and its
+// gradients are written to files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-/// Writes a .npy file of numbers.
+/// Writes numbers to a .npy file.
 template <class T>
 void write_npy(const fs::path& path, DType dtype, std::vector<std::int64_t> shape, const std::vector<T>& values) {
   std::string bytes = io::npy_header(dtype, shape);
@@ -42,7 +42,7 @@ class Score : public testing::Test {
     write_npy(folder_ / "rate.npy", DType::kF32, {}, std::vector<float>{0.25F});
   }
 
-  /// Runs the words of a line, in which '@' is the folder, followed by --score with this text.
+  /// Runs the words of `line`, in which '@' is replaced by the folder, followed by --score and `text`.
   [[nodiscard]] ProgramResult attend(std::string line, const std::string& text) const {
     for (std::size_t at = line.find('@'); at != std::string::npos; at = line.find('@')) {
       line.replace(at, 1, folder_.path().string());
@@ -81,7 +81,7 @@ TEST_F(Score, IsCheckedAgainstFloat64) {
   EXPECT_EQ(naive.status, 0) << naive.out << naive.err;
 }
 
-/// `score + bias of the head`: the terms of the gradient cancel completely.
+/// The function adds a bias per head, whose gradient is 0 because its terms cancel.
 TEST_F(Score, AGradientOfWhichNothingIsLeftPasses) {
   for (const char* data : {"@/B2_H4_Hkv2_S70_D32", "@/B2_H4_Hkv2_S70_D32_bf16", "@/B2_H4_Hkv2_S70_D32_f64"}) {
     const ProgramResult result =
@@ -102,7 +102,7 @@ TEST_F(Score, ItsGradientsAreFilesLikeItsTensors) {
 }
 
 #if defined(ATTEND_EMULATED_GPU)
-/// Runs on a GPU in software.
+/// Runs on the emulated GPU.
 TEST_F(Score, OnAGpuItsGradientsAreFilesToo) {
   ASSERT_EQ(attend("generate --batch_size 1 --num_heads 4 --seq_len 40 --head_dim 16 --output_dir @", {}).status, 0);
   const std::string folder = (folder_ / "B1_H4_S40_D16").string();

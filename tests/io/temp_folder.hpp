@@ -1,4 +1,4 @@
-// A temporary folder for a test, and reading complete files as strings.
+// Provides a temporary folder for a test, and functions that read complete files as strings.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace attend::test {
 
-/// A new folder that is removed with its contents at the end of the test.
+/// A new folder. The destructor removes it with its contents.
 class TempFolder {
  public:
   TempFolder() : TempFolder(std::filesystem::temp_directory_path()) {}
@@ -46,8 +46,8 @@ inline void write_file(const std::filesystem::path& path, const std::string& byt
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// Returns every file below `folder` with its bytes, and every folder with an empty string, to check that nothing
-/// changed.
+/// Returns the contents of every file below `folder`, and an empty string for every folder. Tests use it to check that
+/// nothing changed.
 inline std::map<std::string, std::string> snapshot(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

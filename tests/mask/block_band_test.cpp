@@ -1,4 +1,4 @@
-// Block masks that equal windows are recognised.
+// Tests that a block mask that equals a causal mask or window is recognised.
 #include "mask/block_band.hpp"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(BlockBands, AreNothingElse) {
   }
 }
 
-/// A mask with one pair more or less than a window is not a window.
+/// A mask that differs from a window in a single pair of row and key is not a window.
 TEST(BlockBands, HaveNoHole) {
   std::mt19937_64 generator(5);
   for (int n = 0; n < 60; ++n) {

@@ -1,4 +1,4 @@
-// Block masks: threads, lengths, skipped tiles, refusals, lifetimes.
+// Tests edge cases of block masks: threads, lengths, skipped tiles, refused calls, and lifetimes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,8 +36,8 @@ TEST(BlockMasks, AreTheSameWithAnyNumberOfThreads) {
   EXPECT_EQ(std::memcmp(seen[0].data(), seen[1].data(), seen[0].size() * sizeof(core::SeenTiles)), 0);
 }
 
-/// Blocks of 128 keys that no row sees are not read: a NaN there would make the backend recompute the rows with the
-/// reference.
+/// Blocks of 128 keys that no row sees must not be read. If a NaN in them were read, the backend would recompute the
+/// rows with the reference.
 TEST(BlockMasks, EmptyTilesAreLeftOut) {
   const AttentionCase c = {
       .batch = 1, .heads_q = 2, .heads_k = 1, .seqlen_q = 512, .seqlen_k = 640, .head_dim = 16, .head_dim_v = 16};
@@ -57,7 +57,8 @@ TEST(BlockMasks, EmptyTilesAreLeftOut) {
   EXPECT_GT(cpu::parts_redone(), before);
 }
 
-/// Tiles that bounds decide are not evaluated, so time and memory of long masks grow only with their borders.
+/// Tiles that the bounds of the mask function decide are not evaluated pair by pair. The time and memory of long masks
+/// therefore grow only with the borders of the visible regions.
 TEST(BlockMasks, OfLongSequencesCostTheirBorders) {
   constexpr Index kTokens = 1 << 20;
   std::vector<std::int32_t> doc;
@@ -124,7 +125,7 @@ TEST(BlockMasks, RefusalsNameTheArgument) {
   EXPECT_THAT(call_with(make_block_mask(causal, {1, 1, 4, 6}), packed, "cpu"), HasSubstr("given with varlen"));
 }
 
-/// Checks the texts in the page's code blocks that begin with ```mask.
+/// Compares the mask texts of the page, in code blocks that begin with ```mask, with the tested texts.
 TEST(BlockMasks, OfThePageAreTested) {
   std::ifstream file(ATTEND_TEST_SOURCE_ROOT "/docs/custom_scores.md");
   std::vector<std::string> of_page, tested;

@@ -1,4 +1,4 @@
-// Masks as tiles: which pairs they see, and attention with them, against a boolean formula.
+// Tests block masks. Compares the pairs that each tile sees, and attention with the mask, with a boolean formula.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ class EveryMask : public testing::TestWithParam<std::size_t> {
 
 INSTANTIATE_TEST_SUITE_P(Cookbook, EveryMask, testing::Range<std::size_t>(0, mask_cookbook().size()));
 
-/// Returns how many pairs of a tile are visible by the formula.
+/// Returns the number of pairs in a tile that the formula makes visible.
 Index pairs_of_tile(const MaskSizes& s, const MaskRecipe& recipe, Index b, Index h, Index row, Index key) {
   Index pairs = 0;
   for (Index q = row; q < std::min(row + BlockMask::kTile, s.shape.seqlen_q); ++q) {
@@ -83,7 +83,7 @@ TEST_P(EveryMask, SeesWhatTheRuleSays) {
   }
 }
 
-/// Returns the case with the mask given as a boolean tensor, one bool per score.
+/// Returns the inputs of the case with the mask as a boolean tensor, with one bool per score.
 Inputs with_bools(const AttentionCase& c, const MaskSizes& sizes, const MaskRecipe& recipe) {
   AttentionCase masked = c;
   masked.mask = Broadcast{};
@@ -114,7 +114,7 @@ void expect_near(const Named& n) {
   ASSERT_EQ(a.size(), b.size());
   double largest = 1e-3;
   for (const double x : b) largest = std::max(largest, std::isfinite(x) ? std::abs(x) : 0.0);
-  const double error = largest_difference(a, b);  // NaN is not less than the limit
+  const double error = largest_difference(a, b);  // if the error is NaN, the next check fails
   EXPECT_LE(error, n.budget * largest) << n.name;
   std::printf(" %s %.1e/%.1e", n.name, error, n.budget * largest);
 }
@@ -209,7 +209,7 @@ TEST(BlockMasks, ComposeWithAScoreFunction) {
   for (std::size_t n = 0; n < gradients[0].size(); ++n) ASSERT_NEAR(gradients[0][n], gradients[1][n], 2e-5) << n;
 }
 
-/// Keys that some rows do not see may be NaN. The outputs of those rows must not change.
+/// Some keys are NaN, and some rows do not see them. The outputs of these rows must not change.
 TEST(BlockMasks, NaNReachesOnlyTheRowsThatSeeIt) {
   const AttentionCase c = {
       .batch = 1, .heads_q = 1, .heads_k = 1, .seqlen_q = 200, .seqlen_k = 200, .head_dim = 16, .head_dim_v = 16};
@@ -231,7 +231,7 @@ TEST(BlockMasks, NaNReachesOnlyTheRowsThatSeeIt) {
   }
 }
 
-/// Keys that no row sees may be NaN. It reaches no output, not even their gradients.
+/// The keys that no row sees are NaN. No output may change, not even the gradients of these keys.
 TEST(BlockMasks, NaNThatNoRowSeesReachesNothing) {
   const AttentionCase c = {
       .batch = 1, .heads_q = 2, .heads_k = 2, .seqlen_q = 150, .seqlen_k = 277, .head_dim = 16, .head_dim_v = 16};

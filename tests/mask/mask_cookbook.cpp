@@ -27,7 +27,7 @@ Index valid_tokens(Index b) {
   return 70 + 50 * b;
 }
 
-/// Returns whether k is an ancestor of q in a tree of drafts: the parent of token n is (n - 1) / 2.
+/// Returns whether token k is an ancestor of token q in a tree of draft tokens. The parent of token n is (n - 1) / 2.
 bool is_ancestor(Index k, Index q) {
   while (q > k) q = (q - 1) / 2;
   return q == k;
@@ -90,7 +90,7 @@ std::vector<MaskRecipe> of_captures() {
        [](const MaskSizes& s) {
          std::vector<double> seen = as_doubles(s.doc), media = seen;
          for (double& x : seen) x = x * 0.5 + 0.25;
-         media.front() = NAN;  // no row sees it
+         media.front() = NAN;  // no row reads this element
          const Index n = static_cast<Index>(s.doc.size());
          return Buffers{{"media", DType::kF32, {n}, media, CaptureStrides::kNegative},
                         {"seen", DType::kF64, {n}, seen}};

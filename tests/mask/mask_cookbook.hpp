@@ -1,4 +1,4 @@
-// The masks of docs/custom_scores.md, each with a C++ version of it.
+// The masks of docs/custom_scores.md. Each has a C++ version that computes the same mask.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace attend::test {
 
 struct MaskSizes {
   BlockMaskShape shape;
-  std::vector<std::int64_t> doc;  ///< one per token of the longer length, sorted
+  std::vector<std::int64_t> doc;  ///< document of each token, sorted; has as many entries as the longer sequence
 };
 
 struct MaskRecipe {
@@ -24,7 +24,7 @@ struct MaskRecipe {
 
 [[nodiscard]] MaskSizes mask_sizes(const BlockMaskShape& shape);
 
-/// Returns the masks in the order of the page.
+/// Returns the masks in the order in which the page lists them.
 [[nodiscard]] const std::vector<MaskRecipe>& mask_cookbook();
 
 [[nodiscard]] MaskFunction function_of(const MaskRecipe& recipe, const std::vector<CaptureBuffer>& captures);

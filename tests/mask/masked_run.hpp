@@ -1,4 +1,4 @@
-// Attention with a block mask, for tests.
+// Runs attention with a block mask.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace attend::test {
 
-/// Returns the outputs of both passes with a block mask, or without one if it is null.
+/// Runs forward and backward and returns the outputs. `mask` may be null.
 inline Outputs run_with(const BlockMask* mask, const Inputs& in, std::string_view compute) {
   Outputs out = make_outputs(in);
   ForwardCall call = forward_of(in, out, compute);

@@ -1,5 +1,5 @@
 # cmake -DBUILD=... -DPAGE=docs/c.md ... -P c_page.cmake: installs the built project below SCRATCH. Then builds and runs
-# the page's program as the page describes, with its CMakeLists.txt and with pkg-config.
+# the program on the page as the page describes: with its CMakeLists.txt, and with pkg-config.
 include(${CMAKE_CURRENT_LIST_DIR}/page.cmake)
 
 file(REMOVE_RECURSE ${SCRATCH})
@@ -26,7 +26,7 @@ endif()
 file(GLOB_RECURSE pc "${prefix}/*/attend_c.pc")
 get_filename_component(pc_dir "${pc}" DIRECTORY)
 get_filename_component(lib_dir "${pc_dir}" DIRECTORY)
-file(REMOVE "${lib_dir}/libattend.a")  # the program needs only the shared library of the C interface
+file(REMOVE "${lib_dir}/libattend.a")  # the program must need only the shared library of the C interface
 file(GLOB others "${lib_dir}/libattend.so*")
 file(REMOVE ${others})
 set(ENV{PKG_CONFIG_LIBDIR} "${pc_dir}")

@@ -1,5 +1,5 @@
 # cmake -DBUILD=... -DPAGE=docs/guide/cpp.md ... -P cpp_page.cmake: installs the built project below SCRATCH. Then
-# builds and runs the page's program with its CMakeLists.txt.
+# builds and runs the program on the page with the page's CMakeLists.txt.
 include(${CMAKE_CURRENT_LIST_DIR}/page.cmake)
 
 file(REMOVE_RECURSE ${SCRATCH})

@@ -1,6 +1,6 @@
 # cmake -DBUILD=... -DSOURCE=... -DSCRATCH=... -DCXX=... -DCPACK=... -DVERSION=... -P debian_and_use.cmake
 # Makes the Debian packages of the built project and unpacks them below SCRATCH. Then builds and runs SOURCE
-# (examples/cpp) against their contents.
+# (examples/cpp) with the unpacked library.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()

@@ -1,6 +1,6 @@
 # cmake -DSOURCE=... -DSCRATCH=... -DCXX=... -DCCACHE=... -P fetch_and_use.cmake
-# Builds and runs examples/fetch_content, which compiles the library as part of itself. ccache has the objects from the
-# build to which the test belongs.
+# Builds and runs examples/fetch_content, which compiles the library as part of its own build. ccache already holds the
+# objects, because the build that runs this test has compiled them.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()

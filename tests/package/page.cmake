@@ -1,9 +1,9 @@
-# Shared by c_page.cmake and cpp_page.cmake: extracts the programs that pages of docs/ show.
+# Shared by c_page.cmake and cpp_page.cmake. Extracts the programs that pages of docs/ show.
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# Returns the text of the page's only code block in a language.
+# Sets `result` to the text of the only code block in `language` on the page.
 function(text_of_block language result)
   file(READ ${PAGE} text)
   string(FIND "${text}" "\n```${language}\n" begin)

@@ -1,4 +1,5 @@
-// Ranks that disagree, refuse a call or fail: every rank gets the same clear line, and no rank waits forever.
+// Tests ranks that disagree, refuse a call or fail. Every rank must get the same clear error message, and no rank may
+// wait forever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,8 @@ const AttentionCase kProblem = {.batch = 2,
                                 .dlse = true,
                                 .seed = 5};
 
-/// Runs forward and backward with one rank's tensors or options changed. Returns the line that every rank must throw.
+/// Runs forward and backward after `change` was applied to one rank's tensors or options. Returns the error message
+/// that every rank must throw.
 std::string line_of_all(const std::function<void(RankTensors&, RingCase&)>& change, int changed_rank,
                         AttentionCase problem = kProblem, std::string_view compute = "auto") {
   const RingCase same = {problem, Sharding::kZigzag, kRanks};
@@ -56,7 +58,7 @@ std::string line_of_all(const std::function<void(RankTensors&, RingCase&)>& chan
     ring_backward_of(ranks[r], tensors[r], cases[r], compute);
   });
   for (const std::string& text : backward) EXPECT_FALSE(text.empty());
-  // The ring works again after a refusal.
+  // The ring must work again after a refused call.
   const Outputs out = run_on_ring(ranks, make_inputs(kProblem), {kProblem, Sharding::kStriped, kRanks});
   EXPECT_TRUE(std::isfinite(out.o.at(0, 0, 0, 0)));
   return thrown[0];
@@ -152,7 +154,7 @@ TEST(Agreement, RefusesOtherBackends) {
             "compute: 'cpu_naive', allowed auto, cpu, reference with ring_forward (rank 0)");
 }
 
-/// Returns the line that every rank throws if all pass the same arguments.
+/// Makes the same invalid call on all ranks. Returns the error message that every rank must throw.
 std::string line_of(const std::function<void(const RingContext&, RankTensors&)>& call) {
   const RingCase c = {kProblem, Sharding::kContiguous, kRanks};
   const Inputs whole = make_inputs(kProblem);
@@ -206,7 +208,7 @@ TEST(Refusals, AreOneLine) {
   }
 }
 
-// A rank gives up during a call. The interrupt check of this test applies only to that rank's thread.
+// One rank is interrupted during a call. The interrupt check of this test returns true only in that rank's thread.
 TEST(Failure, OfOneRankEndsTheOthersCalls) {
   static std::atomic<bool> interrupt = false;
   static thread_local bool is_rank_one = false;
@@ -238,7 +240,7 @@ TEST(Failure, OfOneRankEndsTheOthersCalls) {
   }
 }
 
-// If a rank never calls, the ranks reach no agreement, so each other rank reports a separate error.
+// If one rank never calls, the ranks cannot agree on one error. Each other rank then reports a separate error.
 TEST(Failure, OfARankThatNeverCallsIsTold) {
   const RingCase c = {kProblem, Sharding::kZigzag, kRanks};
   const std::vector<RingContext> ranks = make_thread_ring(kRanks, {.timeout = std::chrono::milliseconds(200)});

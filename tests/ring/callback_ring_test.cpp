@@ -1,4 +1,5 @@
-// A ring whose messages are functions of the caller, here mailboxes between threads.
+// Tests a ring whose messages are sent and received by functions of the caller. Here these functions use mailboxes
+// between threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// Messages by sender, receiver and channel, in the order of sending.
+/// Stores messages by sender, receiver and channel, in the order in which they were sent.
 class Mailboxes {
  public:
   explicit Mailboxes(int num_ranks) : num_ranks_(num_ranks) {}
@@ -163,7 +164,7 @@ TEST(CallbackRing, ARankThatFailsEndsTheOthersAndEveryLaterCall) {
   };
   const auto thrown = on_threads(3, call);
   EXPECT_EQ(thrown[1], "the cable is out");
-  EXPECT_THAT(thrown[2], HasSubstr("the cable is out"));  // rank 0 may already have everything it needs
+  EXPECT_THAT(thrown[2], HasSubstr("the cable is out"));  // rank 0 may already have received all data that it needs
   const auto again = on_threads(3, [&](int rank) {
     if (rank != 0) call(rank);
   });

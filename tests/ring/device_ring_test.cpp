@@ -1,5 +1,6 @@
-// The ring's passes with tensors on a GPU, tested without one: a fake driver runs simt's kernels on the host when they
-// are put on a stream (tests/cuda/fake_gpu.cpp). tests/gpu/ring_test.cpp tests the order that streams impose.
+// Tests the ring's passes with GPU tensors on a machine without a GPU. A fake driver runs simt's kernels on the host as
+// soon as they are submitted to a stream (tests/cuda/fake_gpu.cpp). tests/gpu/ring_test.cpp tests that work on several
+// streams is ordered correctly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr RankPlace kGpu = {{DeviceType::kCUDA, 0}, nullptr};
 
-/// Must run before the first use of the driver, because a loaded driver stays loaded.
+/// Must run before the first use of the driver, because the library keeps the driver that it has loaded.
 const bool kHasFakes = [] {
   ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_GPU, 1);
   ::setenv("ATTEND_NVRTC_PATH", ATTEND_FAKE_GPU, 1);
@@ -29,7 +30,7 @@ std::vector<std::string> run_ranks(const std::vector<RingContext>& ranks, const 
                                    const RingCase& c) {
   return on_threads(c.num_ranks, [&](int rank) {
     const auto at = static_cast<std::size_t>(rank);
-    // all_to_all calls the kernels of one device, and the fake driver runs only simt's.
+    // all_to_all calls the kernels for a single device. The fake driver only supports those of simt.
     const char* const compute = c.algorithm == RingAlgorithm::kAllToAll ? "simt" : "auto";
     ring_forward_of(ranks[at], tensors[at], c, compute, kGpu);
     ring_backward_of(ranks[at], tensors[at], c, compute, kGpu);
@@ -73,7 +74,8 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
     c.varlen_k = {c.seqlen_k, 4, 0, c.seqlen_k / 3 + 1};
   }
   c.seed = seed;
-  if (algorithm == RingAlgorithm::kAllToAll) {  // gives every rank the same number of heads
+  // This algorithm divides the heads, so every rank gets the same number of heads.
+  if (algorithm == RingAlgorithm::kAllToAll) {
     c.heads_k = v[1] + 1;
     c.heads_q = (v[3] == 0 ? 1 : 2) * c.heads_k;
   }
@@ -147,7 +149,7 @@ TEST(DeviceRing, RefusesTheSameOnEveryRank) {
 TEST(DeviceRing, KeepsItsMemoryFromCallToCall) {
   const RingCase c = {{.seqlen_q = 40, .seqlen_k = 40, .causal = true}, Sharding::kZigzag, 2};
   const std::vector<RingContext> ranks = make_thread_ring(2);
-  for (const std::int64_t seqlen : {40, 20, 80}) {  // less, then more than before
+  for (const std::int64_t seqlen : {40, 20, 80}) {  // each call needs less memory or more memory than the previous one
     RingCase next = c;
     next.algorithm = seqlen == 20 ? RingAlgorithm::kAllGather : RingAlgorithm::kAllToAll;
     next.problem.heads_q = next.problem.heads_k = 2;

@@ -1,5 +1,5 @@
-// Information that ranks exchange besides their arguments: refusals of a front end, call numbers, and seeds that one
-// rank has drawn.
+// Tests the information that ranks exchange in addition to their arguments: calls that a front end has refused, call
+// numbers, and seeds that rank 0 has drawn.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ const RingCase kCase = {{.heads_q = 2,
                         Sharding::kZigzag,
                         kRanks};
 
-/// Calls forward on every rank, after `before(rank)`. If that throws, the rank makes no call.
+/// On every rank, runs `before(rank)` and then forward. If `before` throws, the rank makes no call.
 std::vector<std::string> forward_after(const std::vector<RingContext>& ranks, const std::vector<RankTensors>& tensors,
                                        const std::function<void(int)>& before) {
   return on_threads(kRanks, [&](int rank) {
@@ -41,7 +41,7 @@ TEST(FrontEnd, ItsRefusalOnOneRankIsThrownToAll) {
     if (rank == 2) ring::refuse(ranks[2].transport(), Error(ErrorCode::kUnsupported, "window: 3 values\nin vain"));
   });
   for (const std::string& text : thrown) EXPECT_EQ(text, "window: 3 values in vain (rank 2)");
-  // The refusal counted as a call, so the next call works on all ranks.
+  // The refused call was counted on all ranks, so the next call works.
   for (const std::string& text : forward_after(ranks, tensors, [](int) {})) EXPECT_EQ(text, "");
 }
 
@@ -55,7 +55,7 @@ TEST(FrontEnd, ACallThatOneRankLeftOutIsFoundByItsNumber) {
            " as on rank 0: one of them has left out a call of the ring";
   };
   for (const std::string& text : forward_after(ranks, tensors, [](int) {})) EXPECT_EQ(text, numbers(3, 2));
-  // After that the call numbers never match again, even if a rank refuses a call.
+  // From now on the call numbers of the ranks never match again, even if a rank refuses a call.
   const auto refusing = forward_after(ranks, tensors, [&](int rank) {
     if (rank == 0) ring::refuse(ranks[0].transport(), Error(ErrorCode::kInternal, "no"));
   });
@@ -81,7 +81,7 @@ TEST(FrontEnd, AnInterruptWhileRanksAgreeIsTold) {
   }
 }
 
-/// Runs forward and backward with a separate seed on each rank.
+/// Runs forward and backward. Each rank passes the seed at its index in `seeds`.
 Outputs with_seeds(const std::vector<std::uint64_t>& seeds, bool seed_of_rank_0) {
   const Inputs whole = make_inputs(kCase.problem);
   const std::vector<RingContext> ranks = make_thread_ring(kRanks);

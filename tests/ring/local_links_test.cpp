@@ -1,5 +1,6 @@
-// Links between the ranks of one machine: threads of this process, and a separate process. The driver is software
-// (tests/cuda/fake_gpu.cpp), whose copies finish when they are put on a stream.
+// Tests the links that connect ranks of one machine. The ranks are threads of this process, or one is a separate
+// process. The driver is a software GPU (tests/cuda/fake_gpu.cpp), whose copies finish as soon as they are submitted to
+// a stream.
 #include "ring/transport/local_links.hpp"
 
 #include <gmock/gmock.h>
@@ -28,7 +29,7 @@ using ring::LocalLinks;
 
 const bool kHasFake = ::setenv("ATTEND_LIBCUDA_PATH", ATTEND_FAKE_GPU, 1) == 0;
 
-/// An all_gather between threads, for connect().
+/// Provides the all_gather between threads that connect() needs.
 class Table {
  public:
   explicit Table(int num_ranks) : num_ranks_(num_ranks), barrier_(num_ranks) {}
@@ -65,7 +66,7 @@ DeviceMessage message(int peer, std::span<std::byte> memory) {
   return {peer, reinterpret_cast<cuda::DevicePointer>(memory.data()), memory.size()};
 }
 
-/// Runs work(rank, its part) on one thread per rank, with the ranks linked.
+/// Runs work(number, rank) on one thread per rank. `rank` holds the links to all other ranks.
 std::vector<std::string> on_linked_threads(int num_ranks, const std::function<void(int, Rank&)>& work,
                                            std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   Table table(num_ranks);
@@ -93,7 +94,7 @@ TEST(LocalLinks, GatherMessagesOfAnyLength) {
   EXPECT_THAT(thrown, testing::Each(""));
 }
 
-/// Several rounds in growing memory. Each rank's block holds a different number.
+/// Sends blocks in several rounds. Each rank's block holds a different number, and the memory grows between rounds.
 TEST(LocalLinks, PassOnWhatIsInMemoryAtThatTime) {
   const std::vector<std::string> thrown = on_linked_threads(3, [](int number, Rank& rank) {
     for (int round = 0; round < 60; ++round) {
@@ -132,7 +133,8 @@ TEST(LocalLinks, EndTheWaitForARankThatHasFailed) {
 }
 
 TEST(LocalLinks, EndTheWaitOfARankThatIsInterrupted) {
-  static thread_local bool is_waiting = false;  // only this thread's check returns true
+  // True only in the thread of the waiting rank, so only this thread is interrupted.
+  static thread_local bool is_waiting = false;
   cpu::set_interrupt_check([] { return is_waiting; });
   bool is_interrupted = false;
   const std::vector<std::string> thrown = on_linked_threads(2, [&](int number, Rank& rank) {
@@ -181,7 +183,7 @@ TEST(LocalLinks, RefuseAMessageOfAnotherSize) {
                                            "ring: 32 bytes from rank 0 where 64 were expected"));
 }
 
-/// The name of a block is gone, but its memory still exists, also for another process.
+/// Once the name of a shared block is removed, no other process can open the block, but its memory still exists.
 TEST(SharedBlock, IsTheSameMemoryInTwoProcesses) {
   const std::string name = "/attend-test-" + std::to_string(::getpid());
   ring::SharedBlock made = ring::SharedBlock::make(name, 4096);

@@ -9,10 +9,11 @@
 namespace attend::test {
 namespace {
 
-constexpr std::int64_t kRows = 64, kKeys = 64;  // rows and keys of a tile
-constexpr std::int64_t kPatch = 4;              // rows and columns whose sums stay in registers
+constexpr std::int64_t kRows = 64, kKeys = 64;  // rows and keys of one tile of the score matrix
+constexpr std::int64_t kPatch = 4;              // rows and columns of the product whose sums stay in registers
 
-/// Computes c += a b with row-major dense matrices: a (kRows x depth), b (depth x columns), c (kRows x columns).
+/// Computes c += a b for row-major dense matrices. a is (kRows x depth), b is (depth x columns), and c is (kRows x
+/// columns).
 void multiply(const double* a, std::int64_t depth, const double* b, std::int64_t columns, double* c) {
   for (std::int64_t row = 0; row < kRows; row += kPatch) {
     for (std::int64_t col = 0; col < columns; col += kPatch) {
@@ -64,7 +65,7 @@ LongTruth::LongTruth(const Inputs& in)
       o_(q_.size()),
       sum_(static_cast<std::size_t>(heads_ * seqlen_)),
       delta_(sum_.size()) {
-  const std::int64_t blocks = seqlen_ / kRows;  // kKeys is the same
+  const std::int64_t blocks = seqlen_ / kRows;  // kKeys equals kRows, so this is also the number of key tiles
   on_all_cores(heads_ / group_ * blocks, [&](std::int64_t n) {
     const double* from = k_.data() + n * kKeys * head_dim_;
     double* to = keys_by_column_.data() + n * kKeys * head_dim_;
@@ -72,7 +73,7 @@ LongTruth::LongTruth(const Inputs& in)
       for (std::int64_t col = 0; col < head_dim_; ++col) to[col * kKeys + key] = from[key * head_dim_ + col];
     }
   });
-  on_all_cores(heads_ * blocks, [&](std::int64_t n) {  // blocks with the most keys first
+  on_all_cores(heads_ * blocks, [&](std::int64_t n) {  // starts with the rows that see the most keys
     compute_rows(n % heads_, (blocks - 1 - n / heads_) * kRows);
   });
 }

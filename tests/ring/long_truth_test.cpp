@@ -30,7 +30,7 @@ TEST(LongTruth, IsTheReference) {
   const Inputs in = make_inputs(c);
   const LongTruth truth(in);
   const Outputs want = run(as_f64(in), "reference");
-  constexpr double kBudget = 1e-12;  // sums of 192 terms of about 1
+  constexpr double kBudget = 1e-12;  // for sums of 192 terms of magnitude 1
   EXPECT_LE(worst_error(truth.o(), want.o.values(), 0), kBudget);
   std::vector<std::int64_t> all(static_cast<std::size_t>(c.seqlen_q));
   std::iota(all.begin(), all.end(), 0);

@@ -1,6 +1,6 @@
-// mpirun -n N mpi_fault_program killed|stopped|late: a ring whose last rank dies during a call, stops answering, or
-// never calls. The other ranks must end with a message, for which tests/ring/CMakeLists.txt looks. A rank that reaches
-// the end of this program prints "nothing happened".
+// mpirun -n N mpi_fault_program killed|stopped|late: runs a ring whose last rank dies during a call, stops answering,
+// or never calls. The other ranks must end with an error message. tests/ring/CMakeLists.txt checks this message. A rank
+// that reaches the end of this program prints "nothing happened".
 #include <unistd.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   const bool is_faulty = context.rank() == context.size() - 1;
   if (is_faulty && fault == "late") ::pause();
   const auto start = std::chrono::steady_clock::now();
-  std::thread([&] {  // during a call: the calls below take longer
+  std::thread([&] {  // the delay is shorter than the calls below, so the fault happens during a call
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     if (is_faulty && fault == "killed") ::raise(SIGKILL);
     if (is_faulty && fault == "stopped") ::raise(SIGSTOP);

@@ -1,5 +1,5 @@
-// mpirun -n N mpi_program: each process is a rank and compares its rows with the result of one device. Exits with 0 if
-// every rank's results are right.
+// mpirun -n N mpi_program: each process is a rank. It compares its rows with the result of a single device. Exits with
+// 0 if the results of every rank are right.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -11,8 +11,8 @@
 namespace attend::test {
 namespace {
 
-/// Returns the largest difference between a rank's rows and those of the full tensor, divided by the largest magnitude
-/// of the full tensor.
+/// Returns the largest difference between a rank's rows and those of the full tensor, relative to the largest magnitude
+/// in the full tensor.
 double distance(const TensorBuffer& local, const TensorBuffer& whole, const RingCase& c, int rank) {
   const auto rows = shard_positions(c.sharding, whole.shape()[2], rank, c.num_ranks);
   double error = 0, scale = 1e-30;
@@ -23,9 +23,9 @@ double distance(const TensorBuffer& local, const TensorBuffer& whole, const Ring
         for (std::int64_t col = 0; col < local.shape()[3]; ++col) {
           const double got = local.at(b, h, static_cast<std::int64_t>(row), col);
           const double want = whole.at(b, h, rows[row], col);
-          if (got == want) continue;  // both may be -inf
+          if (got == want) continue;  // for example, both are -inf
           const double e = std::abs(got - want);
-          if (std::isnan(e)) return e;  // the next difference would replace NaN
+          if (std::isnan(e)) return e;  // std::max() would drop the NaN
           error = std::max(error, e);
         }
       }
@@ -58,7 +58,7 @@ bool has_groups(int num_ranks) {
   return num_ranks % 2 == 0 && num_ranks > 2;
 }
 
-/// A prime number of ranks cannot be split into groups.
+/// Returns whether the library refuses to divide a prime number of ranks into groups.
 bool refuses_groups(const RingContext& context) {
   const RingCase c = {{.heads_q = 4 * context.size(), .heads_k = context.size(), .seqlen_q = 40, .seqlen_k = 40},
                       Sharding::kZigzag,
@@ -72,7 +72,7 @@ bool refuses_groups(const RingContext& context) {
   return false;
 }
 
-/// Returns whether every rank throws the same line if one rank's option differs.
+/// Passes a different option on one rank. Returns whether every rank throws the same error message.
 bool refuses(const RingContext& context) {
   const RingCase c = {{.seqlen_q = 40, .seqlen_k = 40}, Sharding::kZigzag, context.size()};
   RankTensors t = rank_tensors(make_inputs(c.problem), c, context.rank());

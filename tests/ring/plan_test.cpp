@@ -1,5 +1,5 @@
-// The arithmetic of the ring: positions of parts in the full problem, which rows see which keys in each step, and the
-// merge.
+// Tests the arithmetic of the ring: the position of each rank's rows and keys in the full problem, which rows see which
+// keys in each step, and the merge of partial results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -59,14 +59,16 @@ TEST(Plan, KeysTravelAsFarAsSomebodySeesThem) {
   }
 }
 
-// On GPUs a piece is masked as a separate problem, with bottom-right alignment.
+// A piece is a pair of row and key ranges that one kernel launch computes. On GPUs, each piece is masked like a
+// separate problem with bottom-right alignment.
 TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   std::mt19937 engine(4);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
   int num_pieces = 0;
   for (int repeat = 0; repeat < 2000; ++repeat) {
     core::Problem p;
-    const bool is_causal = repeat % 4 == 0;  // the rank's own pieces merge to one
+    // Under a causal mask, the pieces of a rank with its own keys merge into one.
+    const bool is_causal = repeat % 4 == 0;
     p.window_left = is_causal ? -1 : from(-1, 12);
     p.window_right = is_causal ? 0 : from(-1, 12);
     const auto sharding = static_cast<Sharding>(from(0, 2));
@@ -94,7 +96,7 @@ TEST(Plan, PiecesHaveAWindowOfTheirOwn) {
   EXPECT_GT(num_pieces, 5000);
 }
 
-/// Returns the position in the sequence of each row or key that a rank holds.
+/// Returns the sequence position of every row or key in the runs. A run is a range of positions with a constant step.
 std::vector<std::int64_t> positions_of(const std::vector<ring::Run>& runs) {
   std::vector<std::int64_t> positions;
   for (const ring::Run& run : runs) {
@@ -103,7 +105,8 @@ std::vector<std::int64_t> positions_of(const std::vector<ring::Run>& runs) {
   return positions;
 }
 
-// The pieces of all ranks together contain every visible entry of the score matrix exactly once.
+// A piece is a pair of row and key ranges. The pieces of all ranks together must contain every visible entry of the
+// score matrix exactly once.
 TEST(Plan, PiecesHoldWhatIsSeen) {
   std::mt19937 engine(2);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
@@ -111,7 +114,8 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
     const auto sharding = static_cast<Sharding>(from(0, 2));
     const int num_ranks = static_cast<int>(from(1, 5));
     core::Problem p;
-    const bool is_causal = repeat % 4 == 0;  // the rank's own pieces merge to one
+    // Under a causal mask, the pieces of a rank with its own keys merge into one.
+    const bool is_causal = repeat % 4 == 0;
     p.window_left = is_causal ? -1 : from(-1, 9);
     p.window_right = is_causal ? 0 : from(-1, 9);
     core::WholeLengths lengths = {from(0, 25), from(0, 25)};
@@ -125,7 +129,7 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
       for (int owner = 0; owner < num_ranks; ++owner) {
         const std::vector<std::int64_t> keys = positions_of(of_rank.keys(owner));
         std::vector<ring::Piece> pieces = of_rank.pieces(owner);
-        if (owner == rank && repeat % 2 == 0) {  // as the GPU's backward pass splits them
+        if (owner == rank && repeat % 2 == 0) {  // the GPU backward pass divides these pieces into two groups
           const ring::OwnPieces own = of_rank.own_pieces(rank);
           pieces = own.first;
           pieces.insert(pieces.end(), own.last.begin(), own.last.end());
@@ -153,7 +157,8 @@ TEST(Plan, PiecesHoldWhatIsSeen) {
   }
 }
 
-// Each piece is a launch on a GPU, which reads and writes the sums of its rows.
+// On a GPU each piece needs a launch, which reads and writes the partial sums of its rows. Pieces that are adjacent in
+// memory must therefore be joined.
 TEST(Plan, NeighboursInMemoryAreOnePiece) {
   constexpr int kRanks = 4;
   for (const std::int64_t window_right : {-1, 0}) {
@@ -169,7 +174,7 @@ TEST(Plan, NeighboursInMemoryAreOnePiece) {
       for (int owner = 0; owner < kRanks; ++owner) {
         const bool is_own = owner == rank && window_right == 0 && rank != kRanks - 1;
         EXPECT_EQ(joined.pieces(owner).size(), 1U) << rank << " " << owner;
-        if (std::max(rank, owner) == kRanks - 1) continue;  // its chunks are adjacent
+        if (std::max(rank, owner) == kRanks - 1) continue;  // the two chunks of the last rank are adjacent
         EXPECT_EQ(apart.pieces(owner).size(), window_right < 0 ? 4U : is_own ? 3U : 2U) << rank << " " << owner;
       }
     }
@@ -185,8 +190,8 @@ TEST(Plan, OneRankIsOnePiece) {
   }
 }
 
-// On the last rank, both chunks are adjacent and form one run. Its first part must still have as many visible pairs as
-// on the other ranks.
+// The pieces of a rank with its own keys are divided into two groups. On the last rank, both chunks are adjacent and
+// form one run. The first group must still have the same number of visible pairs as on the other ranks.
 TEST(Plan, OwnPiecesAreInTwo) {
   constexpr int kRanks = 4;
   constexpr std::int64_t kChunk = 32;
@@ -245,7 +250,7 @@ TEST(Plan, ZigzagAndStripedBalanceACausalMask) {
   EXPECT_LT(striped, 1.05);
 }
 
-// On GPUs the first result of a row is stored, not added, because the memory is undefined before.
+// On GPUs the first partial result of a row is stored, not added, because the output memory is uninitialized.
 TEST(WrittenRows, AreFreshOnce) {
   std::mt19937 engine(6);
   const auto from = [&](int low, int high) { return std::uniform_int_distribution<std::int64_t>(low, high)(engine); };
@@ -303,7 +308,7 @@ TEST(Merge, HoldsTheTableOfCases) {
   }
 }
 
-// Merges in float32, as GPUs do.
+// Merges partial results in float32, as GPUs do.
 TEST(Merge, InFloatsIsWithinRoundingAndItsWeightsAddUpToOne) {
   std::mt19937 engine(5);
   std::normal_distribution<float> normal(0, 6);
@@ -330,7 +335,7 @@ TEST(Merge, InFloatsIsWithinRoundingAndItsWeightsAddUpToOne) {
 
 TEST(Merge, LeavesARowThatSawNothingAtZero) {
   ring::MergedRows merged({1, 1, 2, 3});
-  const TensorBuffer o(DType::kF32, {1, 1, 2, 3});  // NaN everywhere: a part without keys is not read
+  const TensorBuffer o(DType::kF32, {1, 1, 2, 3});  // NaN everywhere, because o must not be read if no key is visible
   const TensorBuffer lse = made(DType::kF64, {1, 1, 2, 1}, [](auto...) { return -kInfinity; });
   merged.add(0, o.view(), lse.view());
   const TensorBuffer part = made(DType::kF32, {1, 1, 1, 3}, [](auto...) { return 2.5; });

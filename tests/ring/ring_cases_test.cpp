@@ -1,5 +1,6 @@
-// Ring attention against the float64 reference. A pairwise covering array combines options, shardings and numbers of
-// ranks, for every algorithm. The budgets are those of one device. $ATTEND_TEST_SEED changes the random numbers.
+// Compares ring attention with the float64 reference. For every algorithm, a pairwise covering array combines options,
+// shardings and numbers of ranks. The error budgets are those of a single device. $ATTEND_TEST_SEED changes the random
+// numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +42,7 @@ constexpr int kNumRanks[] = {1, 2, 3, 4, 7};
 struct Pair {
   std::int64_t q, k;
 };
-// There are not many more keys than rows: in rows far from their keys, ALiBi pushes p below the smallest normal number,
+// No case has many more keys than rows. In rows far from their keys, ALiBi pushes p below the smallest normal number,
 // for which there is no error bound.
 constexpr Pair kLengthPairs[] = {{0, 5},   {5, 0},    {1, 1},    {2, 3},     {1, 90},  {17, 5},
                                  {64, 64}, {97, 130}, {130, 97}, {255, 200}, {56, 56}, {300, 330}};
@@ -54,8 +55,9 @@ struct MaskKind {
 constexpr MaskKind kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 9, -1}, {false, -1, 40},
                                {false, 30, 4},  {true, 65, -1}, {false, 0, 0},  {true, 3, -1}};
 constexpr double kSoftcaps[] = {0, 0.7, 20};
-constexpr int kAlibiKinds = 3;  // none, one for all sequences, one per sequence
-constexpr int kBroadcasts = 9;  // 0: none. n > 0: the bits of n - 1 select the full dimensions (batch, heads, rows)
+constexpr int kAlibiKinds = 3;  // no ALiBi, one set of slopes for all sequences, one set per sequence
+// 0 means no tensor; for n > 0, the bits of n - 1 select which of batch, heads and rows have full size.
+constexpr int kBroadcasts = 9;
 constexpr double kDropouts[] = {0, 0.2};
 constexpr double kDefaultScale = INFINITY;
 constexpr double kScales[] = {kDefaultScale, -0.2, 0.0};
@@ -81,7 +83,8 @@ const std::vector<int> kNumValues = {std::size(kDtypes),
                                      2,
                                      std::size(kFills)};
 
-/// Excludes combinations that attention does not define, and one-hot attention with flattened scores.
+/// Returns false for combinations that attention does not define, and for one-hot attention with scores that an option
+/// flattens.
 bool compatible(int f, int a, int g, int b) {
   constexpr int kFused = 3, kPacked = 1, kOneHot = 2, kZeroScale = 2, kSmallCap = 1;
   if (f == kHeadDims && g == kLayout && kHeadDimPairs[a].q != kHeadDimPairs[a].k && b == kFused) return false;
@@ -92,7 +95,8 @@ bool compatible(int f, int a, int g, int b) {
 
 constexpr RingAlgorithm kAlgorithms[] = {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll,
                                          RingAlgorithm::kTwoLevel};
-constexpr int kRanksInGroups[] = {4, 6, 8, 9, 4};  // replaces kNumRanks: groups of 2, 2 or 3, 2 or 4, 3
+// Replaces kNumRanks for kTwoLevel; groups have 2, 2 or 3, 2 or 4, 3, and 2 ranks.
+constexpr int kRanksInGroups[] = {4, 6, 8, 9, 4};
 
 RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   AttentionCase c;
@@ -102,7 +106,8 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   c.seqlen_k = kLengthPairs[v[kLengths]].k;
   c.heads_q = kHeadPairs[v[kHeads]].q;
   c.heads_k = kHeadPairs[v[kHeads]].k;
-  if (algorithm == RingAlgorithm::kAllToAll) {  // gives every rank the same number of heads
+  // This algorithm divides the heads, so every rank gets the same number of heads.
+  if (algorithm == RingAlgorithm::kAllToAll) {
     c.heads_k = kNumRanks[v[kRanks]];
     c.heads_q = (v[kHeads] == 0 ? 1 : 2) * c.heads_k;
   }
@@ -128,7 +133,7 @@ RingCase to_case(const Choice& v, RingAlgorithm algorithm, std::uint64_t seed) {
   c.broadcast_dout = v[kDout] == 1;
   c.dlse = v[kDlse] == 1;
   c.fill = kFills[v[kFill]];
-  // With outliers and few rows, even one device may have a larger error than the standard implementation allows.
+  // With outliers and few rows, even a single device may exceed the error budget.
   const bool by_heads = algorithm == RingAlgorithm::kAllToAll || algorithm == RingAlgorithm::kTwoLevel;
   if (by_heads && c.fill == Fill::kOutlier && c.seqlen_q < 8) c.fill = Fill::kNormal;
   c.seed = seed;
@@ -153,7 +158,8 @@ std::vector<RingCase> cases() {
   for (std::size_t n = 0; n < choices().size(); n += ATTEND_TEST_STRIDE) {
     for (const RingAlgorithm algorithm : kAlgorithms) {
       const std::uint64_t numbers =
-          seed * 500 + n + (algorithm == RingAlgorithm::kAllToAll ? 250 : 0);  // for more heads
+          // all_to_all changes the number of heads, so it uses other seeds.
+          seed * 500 + n + (algorithm == RingAlgorithm::kAllToAll ? 250 : 0);
       all.push_back(to_case(choices()[n], algorithm, numbers));
     }
   }

@@ -15,7 +15,7 @@ std::span<const std::int32_t> offsets_of(const Inputs& in, const std::shared_ptr
   return {cu_seqlens.get(), static_cast<std::size_t>(in.options.num_sequences()) + 1};
 }
 
-/// Returns null if there are no offsets.
+/// Copies the offsets to memory that the device can access. Returns null if there are none.
 std::shared_ptr<std::int32_t> copy_of(std::span<const std::int32_t> cu_seqlens) {
   if (cu_seqlens.empty()) return nullptr;
   const std::shared_ptr<std::byte> memory = allocate_tensor_memory(cu_seqlens.size_bytes());
@@ -38,7 +38,7 @@ Params params_on(RankPlace place, const Inputs& in, std::string_view compute) {
   return params;
 }
 
-/// Returns a rank's rows of a tensor, in the layout of the full tensor.
+/// Returns the rows of `whole` that belong to one rank, in the layout of `whole`.
 TensorBuffer share_of(const TensorBuffer& whole, const RingCase& c, int rank,
                       std::span<const std::int32_t> cu_seqlens) {
   Shape shape = whole.shape();

@@ -1,5 +1,5 @@
-// Promises of ring attention beyond its error budgets: one rank equals one device, runs are repeatable, no unneeded
-// data is sent, and non-finite values reach only the results that depend on them.
+// Tests guarantees of ring attention other than its error budgets. One rank gives the result of one device. Runs are
+// repeatable. No unneeded data is sent. Non-finite values reach only the results that depend on them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,8 @@ const AttentionCase kEverything = {.dtype = DType::kBF16,
                                    .dlse = true,
                                    .seed = 71};
 
-// Holds if every row sees a key and every key is seen. Otherwise rows or keys are skipped, which shifts the tiles.
+// The bits are equal only if every row sees a key and every key is seen. Otherwise the ring skips rows or keys, which
+// shifts the tiles.
 TEST(Ring, OfOneRankGivesTheForwardOfOneDeviceBitByBit) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AttentionCase c = kEverything;
@@ -45,13 +46,14 @@ TEST(Ring, OfOneRankGivesTheForwardOfOneDeviceBitByBit) {
     for (const Sharding sharding : kShardings) {
       const Outputs got = run_on_ring(in, {c, sharding, 1});
       expect_same_bits("o", got.o, one.o);
-      expect_near("lse", got.lse.values(), one.lse.values(), 0x1p-23);  // rounded from float64, not added up in float32
+      // The ring rounds lse from float64, while a single device sums it in float32.
+      expect_near("lse", got.lse.values(), one.lse.values(), 0x1p-23);
     }
   }
 }
 
-// A rank that has all rows and keys of some heads calls the backend like one device. With dropout it calls the backend
-// once per sequence.
+// In this algorithm a rank has all rows and keys of some heads, so it calls the backend as a single device does. With
+// dropout it makes one call per sequence.
 TEST(Ring, OfHeadsGivesTheForwardOfOneDeviceBitByBit) {
   AttentionCase c = kEverything;
   c.heads_q = 8;
@@ -72,7 +74,7 @@ TEST(Ring, OfHeadsGivesTheForwardOfOneDeviceBitByBit) {
   }
 }
 
-// With v = identity, o shows the kept entries.
+// v is the identity matrix, so o shows the kept entries.
 TEST(Ring, DropsTheVeryEntriesOfOneDevice) {
   AttentionCase c = {.batch = 2, .heads_q = 8, .heads_k = 4, .seqlen_q = 45, .seqlen_k = 45};
   c.head_dim = 16;
@@ -114,8 +116,8 @@ TEST(Ring, IsRepeatable) {
   }
 }
 
-// With the reference on every rank, only the order of float64 sums differs. Every option gives the result of one
-// device, including each dropped entry.
+// Each rank uses the float64 reference, so only the order of sums differs from a single device. Every option must give
+// the result of a single device, including each dropped entry.
 TEST(Ring, InFloat64IsOneDevice) {
   AttentionCase c = kEverything;
   c.dtype = DType::kF64;
@@ -146,7 +148,7 @@ TEST(Ring, InFloat64IsOneDevice) {
   }
 }
 
-// A key or value that is not finite reaches the rows that see it, on any rank, and no others.
+// A key or value that is not finite must reach the rows that see it, on any rank, and no other rows.
 TEST(Ring, SendsNaNAndInfinityWhereTheyBelong) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   AttentionCase c = {.heads_q = 2, .heads_k = 1, .seqlen_q = 60, .seqlen_k = 60, .head_dim = 8, .head_dim_v = 8};
@@ -164,7 +166,8 @@ TEST(Ring, SendsNaNAndInfinityWhereTheyBelong) {
   }
 }
 
-// If partial results were 16-bit, the error would grow. With 16 ranks the bf16 error must stay that of one rounding.
+// If partial results were rounded to 16 bits, the error would grow with the number of ranks. With 16 ranks the bf16
+// error must stay that of a single rounding.
 TEST(Ring, RoundsOnceHoweverManyRanks) {
   AttentionCase c = {.dtype = DType::kBF16, .heads_q = 2, .heads_k = 2, .seqlen_q = 96, .seqlen_k = 256};
   c.head_dim = c.head_dim_v = 32;
@@ -178,7 +181,8 @@ TEST(Ring, RoundsOnceHoweverManyRanks) {
   }
 }
 
-// In rows that keep one key, dq and dk are 0, but only if <dout, o> uses an o that was not rounded to 16 bits.
+// If dropout keeps one key of a row, the row's dq and dk are exactly 0. This holds only if <dout, o> uses o before it
+// is rounded to 16 bits.
 TEST(Ring, GradientsCancelUnderHeavyDropout) {
   AttentionCase c = {.heads_q = 4, .heads_k = 2, .seqlen_q = 200, .seqlen_k = 200, .head_dim = 32, .head_dim_v = 64};
   c.window_left = c.window_right = 0;

@@ -1,4 +1,4 @@
-// Which rows a rank holds, and the conversion to shards and back.
+// Tests which rows a rank holds, and the conversion of tensors to shards and back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

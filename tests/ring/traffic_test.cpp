@@ -1,5 +1,5 @@
-// The bytes that ranks send: no data that the receiver does not need, and for every algorithm the amount that
-// explain_ring() reports. Also tests the rest of that report.
+// Tests which bytes ranks send. They must not send data that the receiver does not need. For every algorithm, the
+// amount must equal the amount that explain_ring() reports. Also tests the other fields of that report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kChannels = 4;
 using Traffic = std::array<std::atomic<std::int64_t>, kChannels>;
 
-/// Counts the bytes that a rank sends, by channel.
+/// Transport that counts the bytes that a rank sends on each channel.
 class CountingTransport : public ring::Transport {
  public:
   CountingTransport(RingContext context, Traffic& bytes) : context_(std::move(context)), bytes_(bytes) {}
@@ -40,7 +40,7 @@ class CountingTransport : public ring::Transport {
   Traffic& bytes_;
 };
 
-/// Returns the bytes of each rank, by channel.
+/// Runs the case and returns, for each rank, the bytes that it sent on each channel.
 std::vector<Traffic> traffic_of(const RingCase& c, bool forward_only = false) {
   std::vector<Traffic> bytes(static_cast<std::size_t>(c.num_ranks));
   std::vector<RingContext> ranks;
@@ -85,13 +85,14 @@ struct Wanted {
   Sharding sharding;
   bool causal;
   std::int64_t window_left;
-  std::int64_t hops;           // transfers of key blocks per pass
-  std::int64_t gradient_hops;  // transfers of gradient blocks, including the last one to their owner
+  std::int64_t hops;  // number of transfers of key blocks per pass
+  // Number of transfers of gradient blocks, including the last one to the rank that owns the keys.
+  std::int64_t gradient_hops;
 };
 
 void expect_traffic(const Wanted& w, RingAlgorithm algorithm) {
-  constexpr std::int64_t kBlockBytes = kKeysOfRank * 2 * kHeadDim * 2;     // k and v in bf16
-  constexpr std::int64_t kGradientBytes = kKeysOfRank * 2 * kHeadDim * 4;  // dk and dv in float32
+  constexpr std::int64_t kBlockBytes = kKeysOfRank * 2 * kHeadDim * 2;     // k and v of one rank in bf16
+  constexpr std::int64_t kGradientBytes = kKeysOfRank * 2 * kHeadDim * 4;  // dk and dv of one rank in float32
   const RingCase c = {problem_of(w.causal, w.window_left), w.sharding, kRanks, algorithm};
   const std::vector<Traffic> bytes = traffic_of(c);
   EXPECT_EQ(total(bytes, ring::Channel::kKeysValues), 2 * w.hops * kBlockBytes) << describe(c);
@@ -99,7 +100,7 @@ void expect_traffic(const Wanted& w, RingAlgorithm algorithm) {
   EXPECT_EQ(total(bytes, ring::Channel::kHeads), 0) << describe(c);
 }
 
-// docs/ring.md states these counts.
+// docs/ring.md states these numbers of transfers.
 TEST(Traffic, SendsKeysToNobodyWhoSeesNone) {
   for (const Wanted& w : {Wanted{Sharding::kContiguous, false, -1, 12, 16},
                           Wanted{Sharding::kContiguous, true, -1, 6, 9}, Wanted{Sharding::kContiguous, true, 10, 3, 6},
@@ -115,9 +116,10 @@ TEST(Traffic, SendsKeysToNobodyWhoSeesNone) {
 
 TEST(Traffic, OfHeadsIsAShareOfEachTensor) {
   const RingCase c = {problem_of(true, -1, 4), Sharding::kZigzag, kRanks, RingAlgorithm::kAllToAll};
-  const std::int64_t rows = kRanks * kKeysOfRank * 4;  // for all ranks and heads
+  const std::int64_t rows = kRanks * kKeysOfRank * 4;  // rows of all heads of all ranks
   const std::int64_t sent = rows * (kRanks - 1) / kRanks;
-  const std::int64_t q = kHeadDim * 2, lse = 8, o = kHeadDim * 4;  // q, k, v in bf16; o in float32, lse in float64
+  // Bytes per row: q, k and v are bf16, o is float32, and lse is float64.
+  const std::int64_t q = kHeadDim * 2, lse = 8, o = kHeadDim * 4;
   EXPECT_EQ(total(traffic_of(c, true), ring::Channel::kHeads), sent * (3 * q + o + lse));
 }
 
@@ -141,13 +143,15 @@ const RingCandidate& of(const std::vector<RingCandidate>& all, RingAlgorithm alg
   throw std::runtime_error("an algorithm is missing");
 }
 
-// Every rank sends the same amount here, so the sum over steps of the largest message is each rank's total.
+// In these problems every rank sends the same amount. Therefore the largest message of each step, summed over the
+// steps, is the total of each rank.
 TEST(ExplainRing, CountsTheBytesThatTravel) {
   for (const RingAlgorithm algorithm :
        {RingAlgorithm::kExchange, RingAlgorithm::kAllGather, RingAlgorithm::kAllToAll, RingAlgorithm::kTwoLevel}) {
     for (const auto& [sharding, causal] : {std::pair{Sharding::kContiguous, false}, {Sharding::kZigzag, true}}) {
       RingCase c = {problem_of(causal, -1, kRanks), sharding, kRanks, algorithm};
-      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;  // each tensor of a message is aligned to 256 bytes
+      // Each tensor of a message then has a multiple of 256 bytes, so no padding is sent.
+      c.problem.seqlen_q = c.problem.seqlen_k = kRanks * 64;
       Params params = {.causal = causal};
       const auto forward = explain_ring(explained(c.problem, kRanks, false), params, c.ring_params());
       const auto backward = explain_ring(explained(c.problem, kRanks, true), params, c.ring_params());
@@ -198,9 +202,11 @@ TEST(ExplainRing, PrefersWhatTheSizesAsk) {
   };
   RingProblem problem = {
       .num_ranks = 4, .num_heads_q = 16, .num_heads_k = 16, .seqlen_q = 1 << 17, .seqlen_k = 1 << 17};
-  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);  // the products hide the transfers
+  // The computation of a step takes longer than its transfer.
+  EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kExchange);
   problem.seqlen_q = problem.seqlen_k = 2048;
-  problem.num_heads_k = 1;  // four ranks do not divide it, and a step ends before its keys arrive
+  // Four ranks cannot divide one key head, and the transfer takes longer than the computation of a step.
+  problem.num_heads_k = 1;
   EXPECT_EQ(choice(problem, {.causal = true}), RingAlgorithm::kAllGather);
 }
 

@@ -1,4 +1,4 @@
-// A function that equals the option alibi_slopes is recognised, and no other function is.
+// Tests that a score function that equals the option alibi_slopes is recognised, and that no other function is.
 #include <gtest/gtest.h>
 
 #include "attend/score_function.hpp"

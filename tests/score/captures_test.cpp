@@ -1,5 +1,5 @@
-// Data that a problem gets from a score function: views of its captures, and the keys by which kernels are chosen and
-// cached.
+// Tests the data that a problem gets from a score function: views of its captures, and the keys by which kernels are
+// chosen and cached. A capture is a tensor that the function reads.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ ScoreFunction with_capture(const char* text, std::vector<std::int64_t> shape, DT
   return ScoreFunction(text, {{"t", {.data = numbers, .dtype = dtype, .shape = std::move(shape)}}});
 }
 
-/// No memory is read. These captures have more elements than 31, 32 or 33 bits can count.
+/// The number of elements exceeds 2^33, so it does not fit in 31, 32 or 33 bits. No element is read.
 TEST(ScoreCaptures, AreDenseWithoutStrides) {
   const ScoreFunction function = with_capture("score + t[b][h][q][k]", {3, 5, 65536, 70000});
   EXPECT_EQ(custom(function).captured.front().shape, (Shape{3, 5, 65536, 70000}));
@@ -54,7 +54,7 @@ TEST(ScoreFunctions, HaveTraits) {
   EXPECT_TRUE(custom(with_capture("score + t[h]", {4})).traits.adds_from_memory);
 }
 
-/// Each `let` doubles the previous value, but the printed text must grow only linearly.
+/// Each `let` uses the previous value twice. Nevertheless, the printed text must grow only linearly.
 TEST(ScoreFunctions, OfLetsThatDoubleAreShort) {
   constexpr int kLets = 60;
   const auto length = [](const std::string& first, const auto& next, const std::string& last) {

@@ -23,14 +23,14 @@ Buffers none(const AttentionCase& /*c*/) {
   return {};
 }
 
-/// Returns N(0, 1) values with different strides for each tensor.
+/// Returns a tensor with values from N(0, 1). The memory layout depends on the seed.
 CaptureBuffer normal(const char* name, DType dtype, std::vector<std::int64_t> shape, std::uint64_t seed) {
   std::int64_t n = 1;
   for (const std::int64_t extent : shape) n *= extent;
   return {name, dtype, std::move(shape), normal_values(n, seed), static_cast<CaptureStrides>(seed % 4)};
 }
 
-/// Returns a value for each token.
+/// Returns a tensor with one value for each token.
 CaptureBuffer of_tokens(const char* name, DType dtype, const AttentionCase& c, std::int64_t (*value)(std::int64_t)) {
   std::vector<double> values;
   for (std::int64_t n = 0; n < longest(c); ++n) values.push_back(static_cast<double>(value(n)));
@@ -68,7 +68,8 @@ std::vector<Recipe> positions() {
        },
        [](const Dual& score, const ScorePlace& at, const Captures& c) {
          const std::int64_t n = std::max<std::int64_t>(at.q + at.k_len - at.q_len - at.k, 0);
-         std::int64_t bucket = n;  // 8 * 2^(1/2), 8 * 2, ...: two buckets for each power of 2
+         // From distance 8 on, there are two buckets for each power of 2. They begin at 8, 8 * 2^(1/2), 8 * 2, ...
+         std::int64_t bucket = n;
          if (n >= 8) {
            bucket = 8;
            while (bucket < 15 && n * n >= 64 * (std::int64_t{1} << (bucket - 7))) ++bucket;

@@ -1,5 +1,5 @@
-// The functions of docs/custom_scores.md: compares the float64 reference with the same function in C++, and the other
-// backends with the reference.
+// Tests the score functions of docs/custom_scores.md. Compares the float64 reference with the same function in C++, and
+// the other backends with the reference.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -33,7 +33,8 @@ AttentionCase base_case(DType dtype) {
           .seed = 7};
 }
 
-/// Returns the base case, a case with GQA and partial tiles, and packed sequences, some of them empty.
+/// Returns four cases: a base case, a case in which query heads share key heads and tiles are partial, and cases with
+/// packed sequences, some of them empty.
 std::vector<AttentionCase> cases(DType dtype) {
   std::vector<AttentionCase> all(4, base_case(dtype));
   all[1].batch = 1, all[1].heads_k = 1, all[1].seqlen_q = 141, all[1].seqlen_k = 267, all[1].head_dim = 40;
@@ -53,7 +54,7 @@ TEST_P(Cookbook, TheReferenceIsTheSameFunctionInCpp) {
 }
 
 TEST_P(Cookbook, TheOtherBackendsAreTheReference) {
-  // For half types the budget is the rounding of o, p and ds, relative to the largest magnitude.
+  // For half types the budget is the rounding error of o, p and ds, relative to the largest magnitude.
   const std::vector<std::pair<DType, std::pair<double, double>>> budgets = {
       {DType::kF32, {1e-5, 2e-5}}, {DType::kBF16, {0x1p-7, 0x1p-5}}, {DType::kF16, {0x1p-10, 0x1p-8}}};
   for (const auto& [dtype, budget] : budgets) {
@@ -72,7 +73,7 @@ TEST_P(Cookbook, TheOtherBackendsAreTheReference) {
   }
 }
 
-/// Returns the texts in the page's code blocks that begin with ```score.
+/// Returns the function texts of the page: the contents of code blocks that begin with ```score.
 std::set<std::string> texts_of_page() {
   std::ifstream file(ATTEND_TEST_SOURCE_ROOT "/docs/custom_scores.md");
   std::set<std::string> texts;

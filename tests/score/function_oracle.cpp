@@ -9,7 +9,7 @@ namespace {
 
 constexpr long double kHidden = -INFINITY;
 
-/// One head of one sequence: its scores and their gradients.
+/// The scores of one head of one sequence, and their gradients.
 class Head {
  public:
   Head(const Inputs& in, std::int64_t sequence, std::int64_t head, const OracleFunction& function)
@@ -71,7 +71,7 @@ class Head {
   std::vector<long double> lse_;
 };
 
-/// Adds to elements of a tensor that is stored as a row-major vector.
+/// A tensor of sums, stored as a row-major vector.
 class Sums {
  public:
   explicit Sums(const Shape& shape)
@@ -79,7 +79,7 @@ class Sums {
   long double& at(std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t col) {
     return values_[static_cast<std::size_t>(((b * shape_[1] + h) * shape_[2] + row) * shape_[3] + col)];
   }
-  /// Dimensions of extent 1 are broadcast.
+  /// Returns the sum for a position. Dimensions of size 1 are broadcast.
   long double& broadcast(std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t col) {
     return at(shape_[0] == 1 ? 0 : b, shape_[1] == 1 ? 0 : h, shape_[2] == 1 ? 0 : row, col);
   }
@@ -95,7 +95,8 @@ struct AllSums {
   std::map<std::string, std::vector<long double>> captures, squares;
 };
 
-/// The terms of a row share the errors of its o and its lse. Errors of different rows are independent.
+/// Adds the squared error of each row. The terms of a row share the errors of its o and its lse, so they are added
+/// before squaring. Errors of different rows are independent.
 void add_squares(const std::map<std::pair<std::string, std::int64_t>, long double>& of_row, AllSums& sums) {
   for (const auto& [at, terms] : of_row) {
     sums.squares[at.first][static_cast<std::size_t>(at.second)] += terms * terms;

@@ -1,6 +1,6 @@
-// Attention with a score function, from the mathematics: full matrices in long double, and functions written in C++
-// that match their texts. Derivatives come from dual numbers. The result is independent of the expression language and
-// of the library's derivatives.
+// Computes attention with a score function from the mathematics. Uses full matrices in long double, and C++ versions of
+// the function texts. Derivatives come from dual numbers. The result does not depend on the parser of the expression
+// language or on the library's derivatives.
 #pragma once
 
 #include <functional>
@@ -13,15 +13,15 @@
 
 namespace attend::test {
 
-/// The arguments at which a function is evaluated.
+/// The position at which a score function is evaluated.
 struct ScorePlace {
   std::int64_t b, h, q, k, q_len, k_len;
 };
 
-/// Derivative of the score by an element of a capture.
+/// The derivative of the score with respect to one element of a capture.
 struct ByElement {
   std::string capture;
-  std::int64_t element;  // row-major index
+  std::int64_t element;  // row-major index of the element
   long double derivative;
 };
 
@@ -32,14 +32,14 @@ struct FunctionValue {
 
 using OracleFunction = std::function<FunctionValue(long double score, const ScorePlace& at)>;
 
-/// The captures of a case as a function in C++ reads them.
+/// The captures of a case, for the C++ version of the score function.
 class OracleCaptures {
  public:
   explicit OracleCaptures(const ScoreCase& c);
 
-  /// Returns an element. Subscripts are clamped.
+  /// Returns an element of a float capture. Subscripts outside the tensor are clamped.
   [[nodiscard]] Dual load(const std::string& name, const std::vector<std::int64_t>& subscripts) const;
-  /// Returns an element of integers or bools.
+  /// Returns an element of an integer or bool capture.
   [[nodiscard]] std::int64_t load_int(const std::string& name, const std::vector<std::int64_t>& subscripts) const;
 
  private:
@@ -55,12 +55,12 @@ class OracleCaptures {
   std::pair<std::string, std::int64_t> growing_ = {"", -1};
 };
 
-/// Returns the oracle of a function written in C++.
+/// Returns an oracle that evaluates the C++ version of a score function.
 [[nodiscard]] OracleFunction oracle_function(
     const ScoreCase& c,
     std::function<Dual(const Dual& score, const ScorePlace& at, const OracleCaptures& captures)> function);
 
-/// Returns the expected results for every backend.
+/// Returns the results that every backend is expected to give.
 [[nodiscard]] ScoreResults oracle_results(const ScoreCase& c, const Inputs& in, const OracleFunction& function);
 
 }  // namespace attend::test

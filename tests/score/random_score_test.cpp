@@ -1,4 +1,4 @@
-// Random functions, and every option of a call combined with a function, against full matrices in long double.
+// Compares random score functions, and every option combined with a function, with full matrices in long double.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@
 namespace attend::test {
 namespace {
 
-/// Returns the tensors that random texts name.
+/// Returns the tensors that the random function texts read.
 std::vector<CaptureBuffer> buffers_of_texts() {
   std::vector<CaptureBuffer> buffers;
   const std::vector<expr::Capture> captures = some_captures();
@@ -35,7 +35,7 @@ std::vector<CaptureBuffer> buffers_of_texts() {
   return buffers;
 }
 
-/// A text's function in float64, evaluated by its graph.
+/// Evaluates a function text in float64 through its expression graph.
 class Evaluated {
  public:
   explicit Evaluated(const std::string& text)
@@ -63,7 +63,8 @@ class Evaluated {
 
   [[nodiscard]] const expr::ScoreProgram& program() const { return program_; }
 
-  /// Returns the result, its derivative by the score, and the derivative and subscripts of each load.
+  /// Returns the nodes of the result, of its derivative by the score, and of the derivative and subscripts of each
+  /// load.
   [[nodiscard]] std::vector<expr::Id> nodes() const {
     std::vector<expr::Id> all = {program_.result, program_.by_score};
     for (const expr::Id id : expr::ScoreProgram::results_of(program_.loads)) all.push_back(id);
@@ -75,8 +76,8 @@ class Evaluated {
   expr::Evaluator evaluator_;
 };
 
-/// Returns whether the function's value and derivatives are small and float32 is close to float64, at every score of
-/// the problem. If a function has a step or is steep, rounding decides the result.
+/// Returns whether float32 can compute the function at every score of the problem. The value and the derivatives must
+/// be small and close to their float64 values. At a step or a steep slope, rounding would decide the result.
 bool is_smooth(Evaluated& function, const Inputs& in, const std::vector<CaptureBuffer>& buffers) {
   std::vector<cpu::CapturedView> views;
   for (const CaptureBuffer& b : buffers) {
@@ -93,7 +94,7 @@ bool is_smooth(Evaluated& function, const Inputs& in, const std::vector<CaptureB
   const expr::RowProgram all = expr::RowProgram::of(program.graph, function.nodes());
   cpu::RowFunction row(all, views, 1);
   const AttentionCase& c = in.options;
-  // An o rounded to 16 bits leaves an error in each ds, even if the ds cancel. Slopes multiply that error.
+  // If o is rounded to 16 bits, each ds has an error, even if the ds of a row cancel. Steep slopes multiply this error.
   const double steepest = c.dtype == DType::kF32 ? 100 : 4;
   const auto number = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
   for (std::int64_t b = 0; b < c.batch; ++b) {
@@ -127,7 +128,7 @@ bool is_smooth(Evaluated& function, const Inputs& in, const std::vector<CaptureB
   return true;
 }
 
-/// Returns q and k whose products are the same in every dtype.
+/// Returns inputs whose products <q, k> are exact, so they are the same in every dtype.
 Inputs exact_inputs(const AttentionCase& c) {
   Inputs in = make_inputs(c);
   for (const TensorBuffer* t : {&in.q, &in.k}) {
@@ -169,10 +170,11 @@ TEST(RandomScores, AreTheirGraphs) {
     if (is_f32) (void)expect_close(run_score(score, in, "cpu_naive", false), wanted, 1e-5, 1e-4);
   }
   std::printf("%d of %d functions compared\n", compared, count);
-  EXPECT_GT(compared, count / 2);  // functions that float32 cannot compute are skipped; most functions are not
+  EXPECT_GT(compared, count / 2);  // functions that float32 cannot compute are skipped, but most must be compared
 }
 
-/// A function with slopes of every kind, some hidden keys, and captures that many scores load.
+/// Returns a case whose score function has varying slopes, some hidden keys, and capture elements that many scores
+/// load.
 ScoreCase function_beside(const AttentionCase& c) {
   return {c,
           "let s = gain[h] * tanh(score / 2) + table[b, clamp(q - k, -2, 2) + 2];\n"

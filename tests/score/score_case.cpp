@@ -13,7 +13,7 @@
 namespace attend::test {
 namespace {
 
-constexpr std::int64_t kGap = 3;  // elements between neighbours in layouts that are not dense
+constexpr std::int64_t kGap = 3;  // unused elements between neighbours in layouts that are not dense
 
 }  // namespace
 
@@ -121,7 +121,8 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
                          double gradient_tolerance) {
   std::string line;
   const auto expect = [&](const std::string& name, const std::vector<double>& a, const std::vector<double>& b,
-                          double allowed, double magnitude = 1e-3) {  // below this the last bits are noise
+                          // Smaller values are compared on this scale, because their last bits are noise.
+                          double allowed, double magnitude = 1e-3) {
     for (const double x : b) magnitude = std::max(magnitude, std::isfinite(x) ? std::abs(x) : 0.0);
     const double error = largest_difference(a, b), budget = allowed * magnitude;
     EXPECT_TRUE(error <= budget) << name << ": error " << error << ", budget " << budget;
@@ -130,7 +131,7 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
     line += text;
   };
   expect("o", got.o, truth.o, tolerance);
-  expect("lse", got.lse, truth.lse, std::min(tolerance, 4e-6));  // float32, or float64
+  expect("lse", got.lse, truth.lse, std::min(tolerance, 4e-6));  // lse is float32, or float64
   if (got.dq.empty()) return line;                               // the backend has no backward
   expect("dq", got.dq, truth.dq, gradient_tolerance);
   expect("dk", got.dk, truth.dk, gradient_tolerance);
@@ -141,7 +142,7 @@ std::string expect_close(const ScoreResults& got, const ScoreResults& truth, dou
     const auto found = truth.captures.find(name);
     EXPECT_TRUE(found != truth.captures.end()) << name;
     if (found != truth.captures.end()) {
-      // Allows for the rows' shared errors: delta's error, from the rounding of o, is common to all terms of a row.
+      // The rows' errors are shared: the rounding of o gives delta an error, which is common to all terms of a row.
       const auto of_terms = truth.magnitudes.find(name);
       const double of_rows = of_terms == truth.magnitudes.end() ? 0 : tolerance / 2 * of_terms->second;
       expect("d" + name, values, found->second, gradient_tolerance, 1e-3 + of_rows / gradient_tolerance);

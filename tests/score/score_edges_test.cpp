@@ -1,5 +1,5 @@
-// Edge cases of score functions: moved function objects, gradients that share memory, strides of single elements, and
-// scores so large that the logarithm of a sum vanishes next to them.
+// Tests edge cases of score functions: moved function objects, gradients that share memory, strides of dimensions of
+// size 1, and scores so large that the logarithm of the row sum is lost next to them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,12 +27,12 @@ AttentionCase small_case() {
   return {.batch = 1, .heads_q = 2, .heads_k = 2, .seqlen_q = 5, .seqlen_k = 6, .head_dim = 4, .head_dim_v = 4};
 }
 
-/// A call with gradients of captures `a` and `c`, each (4, 4).
+/// A backward call that computes the gradients of the captures `a` and `c`, each of shape (4, 4).
 class GradientCall {
  public:
   std::vector<float> memory = std::vector<float>(200, 7.0F);
 
-  /// Returns backward's error message, or "". A refused call must write nothing.
+  /// Returns the error message of backward, or "" if the call succeeds. A refused call must not write anything.
   std::string refusal(std::vector<CaptureGradient> gradients) {
     const ScoreFunction function("score + a[q][k] + c[q][k]", {capture("a"), capture("c")});
     const Params params = {.score = &function};
@@ -95,7 +95,7 @@ TEST(ScoreFunctionEdges, GradientsThatShareMemoryAreRefused) {
   EXPECT_EQ(call.refusal({call.gradient("a", 0, {8, 1}), call.gradient("c", 4, {8, 1})}), "") << "beside each other";
 }
 
-/// If the extent is 1, the stride is not used, however large it is.
+/// If a dimension has size 1, its stride must not be used, however large it is.
 TEST(ScoreFunctionEdges, TheStrideOfASingleElementIsNotRead) {
   const std::vector<float> numbers = {1, 2, 3};
   for (const std::int64_t stride : {std::numeric_limits<std::int64_t>::min(), std::int64_t{-1}, std::int64_t{0},
@@ -113,7 +113,8 @@ TEST(ScoreFunctionEdges, TheStrideOfASingleElementIsNotRead) {
   }
 }
 
-/// -1e38 is not a float32. Its rounding error in the score is far larger than the logarithm of the number of keys.
+/// float32 cannot represent -1e38. The rounding error of the score is far larger than the logarithm of the number of
+/// keys.
 TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
   AttentionCase c = small_case();
   c.seqlen_q = 40, c.seqlen_k = 70, c.seed = 8;
@@ -122,7 +123,7 @@ TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
     SCOPED_TRACE(text);
     const ScoreResults reference = run_score({c, text}, in, "reference");
     (void)expect_close(run_score({c, text}, in, "cpu"), reference, 1e-5, 1e-4);
-    double sum = 0;  // each row of p sums to 1, so the sum of dv equals the sum of dout
+    double sum = 0;  // each row of p sums to 1, so the sum of dv over keys equals the sum of dout over rows
     for (const double x : reference.dv) sum += x;
     double of_dout = 0;
     for (const double x : in.dout.values()) of_dout += x;
@@ -130,7 +131,7 @@ TEST(ScoreFunctionEdges, RowsOfOneHugeScoreHaveGradients) {
   }
 }
 
-/// Differences of large integers that depend on row and key. None of the integers is a float32.
+/// The score is a difference of large integers that depend on row and key. float32 can represent none of the integers.
 TEST(ScoreFunctionEdges, LargeIntegersAreExact) {
   const AttentionCase c = {.batch = 1,
                            .heads_q = 2,

@@ -1,5 +1,5 @@
-// Score functions as callers use them: refusals, tensors of every type and layout, values that change, plans, threads,
-// rows that see no key, and non-finite numbers.
+// Tests score functions as callers use them: refused calls, tensors of every type and layout, values that change,
+// plans, threads, rows that see no key, and non-finite numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ TEST(ScoreFunction, IsRefusedInOneLine) {
   EXPECT_EQ(refusal_of("score", nine), "score: 9 captures, allowed at most 8");
 }
 
-/// A valid call with a function of two captures, which tests make invalid.
+/// A valid call whose score function reads two captures. Tests make it invalid.
 struct FunctionCall {
   AttentionCase options = {
       .batch = 2, .heads_q = 2, .heads_k = 1, .seqlen_q = 5, .seqlen_k = 6, .head_dim = 4, .head_dim_v = 4, .seed = 3};
@@ -121,7 +121,8 @@ TEST(ScoreFunction, ItsGradientsAreRefusedInOneLine) {
             "captures: 'table': on cuda 0, allowed the device of q, cpu 0");
 }
 
-/// A broadcast capture may have more elements than there is memory for. Its gradient may not.
+/// A broadcast capture may have more elements than the memory can hold. Its gradient may not, because the gradient is
+/// dense.
 TEST(ScoreFunction, AGradientOfTooManyElementsIsRefused) {
   FunctionCall f;
   const std::vector<std::int64_t> shape(4, (std::int64_t{1} << 31) - 1);
@@ -183,7 +184,8 @@ AttentionCase some_case(DType dtype = DType::kF32) {
           .seed = 21};
 }
 
-/// The same numbers in every numeric type that can represent them, and in every layout, give the same bits.
+/// The same numbers are stored in every numeric type that can represent them, and in every layout. All must give the
+/// same bits.
 TEST(ScoreFunction, ReadsTensorsOfEveryTypeAndLayout) {
   const AttentionCase c = some_case();
   const Inputs in = make_inputs(c);
@@ -265,7 +267,7 @@ TEST(ScoreFunction, WithOtherTensorsIsTheSameText) {
   EXPECT_NE(refusal([&] { (void)f.function.with({}); }), "");
 }
 
-/// Includes the gradient of a table that every score adds to.
+/// The gradients include that of a table to whose elements many scores add.
 TEST(ScoreFunction, BitsDoNotDependOnThreads) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const AttentionCase c = some_case(dtype);
@@ -325,7 +327,7 @@ TEST(ScoreFunction, ProblemsWithoutKeysRowsOrSequences) {
   }
 }
 
-/// NaN at a hidden key, and infinite slopes that no result depends on, have no effect.
+/// A NaN at a hidden key must have no effect. An infinite slope on which no result depends must have no effect either.
 TEST(ScoreFunction, WhatIsHiddenReachesNothing) {
   const AttentionCase c = some_case();
   Inputs in = make_inputs(c);
@@ -356,7 +358,7 @@ TEST(ScoreFunction, NaNReachesItsOwnRow) {
   }
 }
 
-/// The lse is so large that the number of keys is lost in its rounding.
+/// All scores are shifted by a number so large that lse loses the logarithm of the number of keys by rounding.
 TEST(ScoreFunction, ALargeShiftOfAllScoresChangesNoGradient) {
   const AttentionCase c = some_case();
   const Inputs in = make_inputs(c);

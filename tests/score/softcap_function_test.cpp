@@ -1,4 +1,5 @@
-// A function that equals the option softcap is computed as the option, and no other function is.
+// Tests that a score function that equals the option softcap is computed like the option, and that no other function
+// is.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +32,7 @@ TEST(SoftcapFunction, IsKnownByItsText) {
 
 class SoftcapCalls : public testing::Test {
  protected:
-  /// Returns the results of a function, or of the option if `softcap` is not 0.
+  /// Returns the results with the score function `score`, or with the option if `softcap` is not 0.
   [[nodiscard]] static Outputs run(const Inputs& in, const ScoreFunction* score, double softcap) {
     const Outputs out = make_outputs(in);
     ForwardCall call = forward_of(in, out, "cpu");
@@ -67,7 +68,8 @@ TEST_F(SoftcapCalls, HaveTheBitsOfTheOption) {
   expect_equal(run(in, &function, 0), run(in, nullptr, 0), false);
 }
 
-/// With an option that changes scores, the function stays after the soft cap and before the bias.
+/// If another option changes scores, the function is evaluated after the soft cap and before the bias. It must then not
+/// be replaced by the option.
 TEST_F(SoftcapCalls, BesideABiasAreTheFunction) {
   options.bias = Broadcast{};
   const Inputs in = make_inputs(options);
@@ -77,7 +79,7 @@ TEST_F(SoftcapCalls, BesideABiasAreTheFunction) {
   (void)expect_close(got, truth, 1e-5, 2e-5);
 }
 
-/// Applies two caps, one after the other.
+/// The call has the option softcap and a function that applies a second soft cap.
 TEST_F(SoftcapCalls, BesideASoftcapAreTheFunction) {
   const Inputs in = make_inputs(options);
   expect_equal(run(in, &function, 0.5), run(in, nullptr, 0.5), false);

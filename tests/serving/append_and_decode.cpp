@@ -9,7 +9,7 @@
 namespace attend::test {
 namespace {
 
-/// Outputs of decode() for the case's query rows, q or q_out.
+/// Output tensors of decode() for the query rows of the case.
 struct Decoded {
   TensorBuffer o, lse;
 
@@ -65,7 +65,7 @@ std::vector<AppendCase> append_and_decode_cases() {
 void check_one_call_is_two(const AppendCase& c, const ServingCalls& calls) {
   SCOPED_TRACE(describe(c));
   const AppendInputs in = make_append_inputs(c), other = make_append_inputs(c);
-  // Two calls, one after the other. seqlens_k grows by the new rows in between.
+  // First make two separate calls. Between the calls, seqlens_k grows by the number of new rows.
   calls.append(in.call());
   TensorArray<std::int32_t> lengths = in.seqlens_k;
   const std::int64_t block = in.k_cache.shape[2];
@@ -79,7 +79,7 @@ void check_one_call_is_two(const AppendCase& c, const ServingCalls& calls) {
   DecodeCall decoded = two.call(in, computes_q ? in.q_out : in.q);
   decoded.cache.seqlens_k = lengths.data();
   calls.decode(decoded);
-  // The same in one call.
+  // Then do the same work in one call.
   const Decoded one(other);
   AppendCall call = other.call();
   const auto q_before = other.q.memory(), q_out_before = other.q_out.memory();

@@ -1,4 +1,4 @@
-// Compares append() with decode() in one call against two separate calls, on any device.
+// Checks, on any device, that append() with decode() in one call gives the results of two separate calls.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace attend::test {
 
-/// The calls as the tested device runs them. Each returns when it is done.
+/// Functions that make the calls on the tested device. Each returns when the device has finished.
 struct ServingCalls {
   std::function<void(const AppendCall&)> append;
   Decode decode;
@@ -19,10 +19,10 @@ struct ServingCalls {
 
 [[nodiscard]] ServingCalls cpu_calls();
 
-/// Returns cases with every kind of cache, rotation and row. The caches have the dtype of q.
+/// Returns cases that cover every cache layout, rotation and row layout. The caches have the dtype of q.
 [[nodiscard]] std::vector<AppendCase> append_and_decode_cases();
 
-/// Expects the same bytes in the cache, o and lse, and no other byte written.
+/// Expects that one call and two calls give the same bytes in the cache, o and lse, and that no other byte is written.
 void check_one_call_is_two(const AppendCase& c, const ServingCalls& calls);
 
 }  // namespace attend::test

@@ -1,5 +1,6 @@
-// Bitwise tests of attend::append: results equal the formula in float32, whatever the neighbours, threads and SIMD
-// target. Copies keep their bits. append with decode in one call equals two calls.
+// Bitwise tests of attend::append. The result of a row equals the formula in float32. It does not depend on the other
+// rows, the number of threads or the SIMD target. Copied elements keep their bits. A single call for append and decode
+// gives the same bits as two calls.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,13 +16,14 @@
 namespace attend::test {
 namespace {
 
-/// Rounds to float32, even if the compiler would fuse operations.
+/// Rounds to float32, even if the compiler would otherwise fuse operations.
 float rounded(float x) {
   volatile float y = x;
   return y;
 }
 
-/// Repeats append's computation of a row: 16 sums of squares, added up pairwise, then the products of the formula.
+/// Repeats the computation that append does for one row. Sums the squares in 16 partial sums, adds these pairwise and
+/// applies the normalization and the rotation in the order of the formula.
 std::vector<float> row_in_float(const std::vector<float>& row, const std::vector<float>& weight, float eps,
                                 const std::vector<float>& cos, const std::vector<float>& sin, bool interleaved) {
   std::vector<float> x = row;
@@ -74,7 +76,7 @@ TEST(AppendBits, AreThoseOfTheFormula) {
   }
 }
 
-// Compares the rows of a prefill that many threads share with each row alone.
+// Compares a prefill whose rows many threads share with separate calls for each row.
 TEST(AppendBits, DependOnNoNeighbourOrThread) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AppendCase c = {.dtype = dtype, .cache_dtype = dtype, .page_size = 16, .rotary = RotaryKind::kHalves, .norm = true};
@@ -104,7 +106,7 @@ TEST(AppendBits, DependOnNoNeighbourOrThread) {
   }
 }
 
-// Covers signalling NaN, payloads, signed zeros and subnormals.
+// The copied elements include signalling NaN, NaN payloads, signed zeros and subnormals.
 TEST(AppendBits, OfCopiesStay) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     AppendCase c = {.dtype = dtype, .cache_dtype = dtype, .queries = QueryKind::kLikeKeys};
@@ -129,7 +131,7 @@ TEST(Append, OfNothingWritesNothing) {
     AppendCase c = {.packed = packed, .packed_q = packed, .rotary = RotaryKind::kHalves, .norm = true};
     c.queries = QueryKind::kLikeKeys;
     for (const auto& [sequences, rows, heads] : {std::array{0, 3, 2}, {3, 0, 2}, {3, 3, 0}}) {
-      if (packed && (rows == 0 || sequences == 0)) continue;  // built by hand below
+      if (packed && (rows == 0 || sequences == 0)) continue;  // these calls are built separately below
       c.num_sequences = sequences, c.most_new = rows, c.heads = c.heads_q = heads;
       const AppendInputs in = make_append_inputs({c});
       const auto before = in.pool;

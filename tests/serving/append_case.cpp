@@ -28,7 +28,7 @@ TensorBuffer normal(Random& random, DType dtype, const Shape& shape, Placement p
   return t;
 }
 
-/// Returns the lengths of `count` sequences, each up to `most`. One is 0.
+/// Returns the lengths of `count` sequences. One length is 0, the others are random and at most `most`.
 std::vector<std::int64_t> some_lengths(Random& random, std::int64_t count, std::int64_t most) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t s = 0; s < count; ++s) lengths.push_back(s == 1 ? 0 : draw(random, 1, most));
@@ -85,7 +85,7 @@ RotaryShape rotary_shape(const AppendCase& c) {
   return {0, 0};
 }
 
-/// Builds one AppendInputs.
+/// Builds the inputs of one append case.
 class Maker {
  public:
   explicit Maker(const AppendCase& c) : random_(c.seed * 7919 + 11) { in_.options = c; }
@@ -109,7 +109,7 @@ class Maker {
     for (const std::int64_t rows : new_rows) q_rows.push_back(query_rows(c.queries, rows));
     if (c.packed) in_.cu_seqlens_new = offsets_of(new_rows);
     if (c.packed_q) in_.cu_seqlens_q = offsets_of(q_rows);
-    constexpr std::int64_t kUnowned = 2;  // packed rows behind the last sequence
+    constexpr std::int64_t kUnowned = 2;  // packed rows after the last sequence
     const auto shape = [&](const TensorArray<std::int32_t>& offsets, std::int64_t rows, std::int64_t heads) {
       if (!offsets.empty()) return Shape{1, heads, offsets.back() + kUnowned, c.head_dim};
       return Shape{c.num_sequences, heads, rows, c.head_dim};
@@ -131,7 +131,7 @@ class Maker {
     in_.q_out = c.queries == QueryKind::kInPlace ? in_.q : TensorBuffer(c.dtype, q, {c.layout, 7});
   }
 
-  /// Makes the pool, and views of it.
+  /// Allocates the pool of cache pages and makes k_cache and v_cache views of it.
   void make_cache() {
     const AppendCase& c = in_.options;
     const std::int64_t block = c.page_size == 0 ? kContiguousCapacity : c.page_size;
@@ -141,7 +141,8 @@ class Maker {
     const std::int64_t bytes = dtype_bytes(c.cache_dtype);
     const std::int64_t k_page = c.heads * block * c.head_dim, v_page = c.heads * block * c.head_dim_v;
     const std::int64_t v_begin = c.pool == PoolLayout::kOnePool ? k_page : blocks * k_page;
-    const std::int64_t guard = 2 * (k_page + v_page);  // on each side, so that an access beyond a page is detected
+    // Bytes before and after the pages, so that an access outside the pages is detected.
+    const std::int64_t guard = 2 * (k_page + v_page);
     in_.pool.assign(static_cast<std::size_t>((2 * guard + blocks * (k_page + v_page)) * bytes), std::byte{0xFF});
     const auto view = [&](std::int64_t begin, std::int64_t head_dim, std::int64_t page) {
       Tensor t = {in_.pool.data() + (guard + begin) * bytes, c.cache_dtype, {}, {blocks, c.heads, block, head_dim}, {}};

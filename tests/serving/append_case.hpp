@@ -1,5 +1,5 @@
-// An append call as data: shapes, options and random inputs that a test can print and repeat, and the expected contents
-// of the cache in float64.
+// Describes an append call as data: shapes, options and random inputs. A test can print a case and repeat it. Also
+// computes the expected contents of the cache in float64.
 #pragma once
 
 #include <cstddef>
@@ -28,15 +28,16 @@ enum class PositionSource : std::uint8_t { kLengths, kRotarySeqlens, kPositions 
 struct AppendCase {
   DType dtype = DType::kF32;
   DType cache_dtype = DType::kF32;
-  Descales descales = Descales::kNone;  // only for 8-bit caches
+  Descales descales = Descales::kNone;  // must be kNone unless the cache has 8-bit elements
   DType table_dtype = DType::kF32;
-  std::int64_t page_size = 0;  // 0 means contiguous
+  std::int64_t page_size = 0;  // keys per page; 0 means that the cache is contiguous
   PoolLayout pool = PoolLayout::kHeadsFirst;
-  bool batch_idx = false;  // a permutation; the last sequence maps to a row that does not exist
+  bool batch_idx = false;  // the cache rows are permuted; the last sequence maps to a row that does not exist
   bool packed = false;
   bool packed_q = false;
   bool slots = false;
-  bool hostile = false;  // dead sequences, lengths at the capacity, missing pages, positions beyond the tables
+  // Adds dead sequences, lengths at the capacity, missing pages, and positions beyond the rotary tables.
+  bool hostile = false;
   RotaryKind rotary = RotaryKind::kNone;
   bool norm = false;
   bool keys_only = false;
@@ -59,10 +60,10 @@ inline void PrintTo(const AppendCase& c, std::ostream* out) {
   *out << describe(c);
 }
 
-/// Everything that a call of the case points to. Do not move it while call() is in use.
+/// Owns all memory that a call of the case points to. Do not move this object while call() is in use.
 struct AppendInputs {
   AppendCase options;
-  TensorBuffer k, v, q, q_out;  // only those that the case has are set
+  TensorBuffer k, v, q, q_out;  // only the tensors that the case uses are set
   TensorBuffer cos, sin, q_norm, k_norm, k_descale, v_descale;
   TensorArray<std::byte> pool;  // every byte starts as 0xFF
   Tensor k_cache, v_cache;
@@ -81,11 +82,11 @@ struct AppendInputs {
 
 [[nodiscard]] AppendInputs make_append_inputs(const AppendCase& c);
 
-/// A row that the call writes.
+/// A row that the call must write.
 struct ExpectedRow {
-  void* data;  // first element
+  void* data;  // address of the row's first element in the cache or in q_out
   DType dtype;
-  bool is_copy;  // the row is copied, so the value is exact before it is rounded to the dtype
+  bool is_copy;  // the row is a copy, so its values are exact before they are rounded to the dtype
   std::vector<double> values;
   double descale = 1;  // value = element * descale
 };

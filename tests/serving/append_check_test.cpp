@@ -1,5 +1,5 @@
-// Array contents that append refuses with ATTEND_CHECK=1. Nothing may be written then. Each call runs in a separate
-// process, because the library reads the variable once.
+// Checks array contents that append refuses if ATTEND_CHECK=1. A refused call must not write anything. Each call runs
+// in a separate process, because the library reads the variable only once.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ enum Exit { kDone = 0, kRefused = 3, kRefusedAndWrote = 4 };
 
 using Change = std::function<void(AppendInputs&, AppendCall&)>;
 
-/// Runs the call and exits. A refusal is printed to stderr.
+/// Runs the call and exits. Prints the error message to stderr if the call is refused.
 [[noreturn]] void append_checked(const char* value, const AppendCase& c, const Change& change) {
   ::setenv("ATTEND_CHECK", value, 1);
   AppendInputs in = make_append_inputs(c);
@@ -40,7 +40,7 @@ AppendCase full_case(std::int64_t page_size) {
 
 struct CheckCase {
   const char* name;
-  const char* message;  // a regular expression
+  const char* message;  // regular expression for the error message
   AppendCase options;
   Change change;
 };
@@ -121,7 +121,8 @@ std::vector<CheckCase> check_cases() {
 
 class AppendCheckDeathTest : public testing::TestWithParam<CheckCase> {
  protected:
-  // A forked process would keep the variable that this process has already read. "threadsafe" starts a new one.
+  // This process has already read the variable, and a forked process would inherit its value. The style "threadsafe"
+  // starts a new process.
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
@@ -137,12 +138,14 @@ INSTANTIATE_TEST_SUITE_P(Serving, AppendCheckDeathTest, testing::ValuesIn(check_
 TEST_F(AppendCheckDeathTest, WhatIsToBeSkippedIsNoFault) {
   EXPECT_EXIT(append_checked("1", with_slots(16),
                              [](AppendInputs& in, AppendCall&) {
-                               in.slots[0] = in.slots[1] = -1;  // so only the positions of q are checked
+                               // No new row is written, so only the positions of q are checked.
+                               in.slots[0] = in.slots[1] = -1;
                              }),
               testing::ExitedWithCode(kDone), "^$");
   EXPECT_EXIT(append_checked("1", full_case(16),
                              [](AppendInputs& in, AppendCall&) {
-                               in.seqlens_k[2] = -1;  // dead, so its entries are not checked
+                               // A negative length makes the sequence dead, so its entries are not checked.
+                               in.seqlens_k[2] = -1;
                                in.batch_idx[2] = -9;
                              }),
               testing::ExitedWithCode(kDone), "^$");
@@ -150,13 +153,13 @@ TEST_F(AppendCheckDeathTest, WhatIsToBeSkippedIsNoFault) {
               testing::ExitedWithCode(kRefused), "^ATTEND_CHECK: 'maybe', allowed: 0, 1\n$");
 }
 
-/// append and decode in one call: pages of the new keys are checked before anything is written.
+/// Tests a single call for append and decode. The pages of the new keys must be checked before anything is written.
 [[noreturn]] void decode_checked() {
   ::setenv("ATTEND_CHECK", "1", 1);
   AppendInputs in = make_append_inputs({.page_size = 16});
   AppendCall call = in.call();
   in.seqlens_k = {20, 20, 20, 20, 20, 20};
-  in.pages[4 * 4] = -1;  // page of old keys of sequence 4
+  in.pages[4 * 4] = -1;  // page with the existing keys of sequence 4
   Shape shape = in.q.shape();
   shape[3] = in.options.head_dim_v;
   const TensorBuffer o(DType::kF32, shape);

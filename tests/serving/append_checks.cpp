@@ -17,7 +17,7 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8};
 
-/// Number of values of each factor. case_of() maps a choice of them to a case.
+/// Number of values of each factor. case_of() maps one value of each factor to a case.
 const std::vector<int> kFactors = {3, 5, 4, 5, 3, 2, 2, 2, 2, 2, 5, 2, 2, 7, 3, 4, 5, 5};
 
 AppendCase case_of(const Choice& choice, std::uint64_t seed) {
@@ -46,8 +46,8 @@ AppendCase case_of(const Choice& choice, std::uint64_t seed) {
   c.fused = choice[15] == 3;
   if (!c.fused) c.layout = kLayouts[choice[15]];
   if (c.head_dim == 576) c.heads = 1;
-  // Resolves combinations that are only partly possible: q and k in one buffer, and positions of new rows for all query
-  // rows.
+  // Adjusts combinations that are valid only if other options match them: q and k in one buffer, and positions that are
+  // given for the new rows but used for all query rows.
   if (c.fused) {
     c.packed_q = c.packed;
     c.head_dim_v = c.head_dim = std::min<std::int64_t>(c.head_dim, 128);
@@ -60,8 +60,8 @@ AppendCase case_of(const Choice& choice, std::uint64_t seed) {
   return c;
 }
 
-/// Returns the allowed error of a value: the rounding to the row's dtype, and the float32 rounding of a computation
-/// with numbers of the row's magnitude.
+/// Returns the allowed error of a value. It covers the rounding to the row's dtype and the float32 rounding of a
+/// computation with numbers of the row's magnitude.
 double budget(const ExpectedRow& row, std::size_t c) {
   const core::DTypeTraits traits = core::dtype_traits(row.dtype);
   double largest = 0;
@@ -71,7 +71,7 @@ double budget(const ExpectedRow& row, std::size_t c) {
   return computed + traits.unit_roundoff * (std::abs(row.values[c]) / row.descale + computed) + spacing;
 }
 
-/// Returns the element that the row's value is stored as, before it is rounded.
+/// Returns the exact number that the stored element must approximate: the value divided by its descale factor.
 double wanted_element(const ExpectedRow& row, std::size_t c) {
   const double element = row.values[c] / row.descale;
   if (row.dtype == DType::kF8E4M3) return std::clamp(element, -448.0, 448.0);
@@ -79,7 +79,8 @@ double wanted_element(const ExpectedRow& row, std::size_t c) {
   return element;
 }
 
-/// For a copied row in 8 bits, returns whether it has exactly the bytes of the rounded quotients. True for other rows.
+/// For a copied row with an 8-bit dtype, returns whether its bytes are exactly the rounded quotients. Returns true for
+/// all other rows.
 bool has_exact_bytes(const ExpectedRow& row) {
   if (!row.is_copy || !core::is_quantized(row.dtype)) return true;
   std::vector<std::uint8_t> bytes(row.values.size());
@@ -94,7 +95,7 @@ std::size_t bytes_of(const ExpectedRow& row) {
   return row.values.size() * static_cast<std::size_t>(dtype_bytes(row.dtype));
 }
 
-/// Returns all memory that the call can access.
+/// Returns copies of all memory that the call can access.
 std::vector<std::vector<std::byte>> memory_of(const AppendInputs& in) {
   return {{in.pool.begin(), in.pool.end()}, in.k.memory(), in.v.memory(), in.q.memory(), in.q_out.memory()};
 }

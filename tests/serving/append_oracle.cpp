@@ -1,5 +1,5 @@
-// The expected result of append, from its documentation and in float64: one row at a time, with no code shared with
-// src/.
+// Computes the expected result of append in float64 from its documentation. It handles one row at a time and shares no
+// code with src/.
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +35,7 @@ void rotate(std::vector<double>& x, const AppendInputs& in, const Rotary& rotary
   }
 }
 
-/// The rows of one sequence in a tensor.
+/// Position of one sequence's rows in a tensor.
 struct Rows {
   std::int64_t batch, begin, count, first_token;
 };
@@ -119,7 +119,7 @@ class Oracle {
     }
   }
 
-  /// Returns 1 if there are no descale factors.
+  /// Returns the descale factor of a cache row, or 1 if the call has no descale factors.
   [[nodiscard]] double descale(const TensorBuffer& descales, std::int64_t s, std::int64_t head, const Place& at) const {
     const Descales kind = descales.view().data == nullptr ? Descales::kNone : in_.options.descales;
     return descale_at(descales, kind, s, head, at.block, at.row);

@@ -1,5 +1,5 @@
-// Calls that attend::append, attend::merge and append with decode refuse. The message is one line that names the
-// argument, its value and the allowed values. Nothing is written.
+// Checks the calls that attend::append, attend::merge and append with decode must refuse. The message is one line that
+// names the argument, its value and the allowed values. A refused call must not write anything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ std::string refusal(const std::function<void()>& run, ErrorCode code = ErrorCode
   return "nothing was refused";
 }
 
-/// A change to a call that uses every option, and the message that refuses it.
+/// A change that makes an append call with every option invalid, and the error message that it must cause.
 struct BadAppend {
   const char* message;
   std::function<void(AppendCall&)> change;
@@ -164,7 +164,7 @@ TEST(AppendRefusals, WithoutAGpuOfTensorsOnOneInOneLine) {
   EXPECT_EQ(std::count(why.begin(), why.end(), '\n'), 0);
 }
 
-/// A change to a valid append and decode call, and the message that refuses it.
+/// A change that makes a valid append and decode call invalid, and the error message that it must cause.
 struct BadPair {
   const char* message;
   std::function<void(AppendCall&, DecodeCall&)> change;
@@ -188,7 +188,8 @@ TEST(AppendAndDecodeRefusals, NameTheArgumentAndWriteNothing) {
       {"o: shares memory with k_norm", [](AppendCall& a, DecodeCall& d) { a.k_norm->data = d.o.data; }},
       {"k_cache: shares memory with q",
        [](AppendCall& a, DecodeCall& d) {
-         a.rotary.reset(), a.q_norm.reset();  // q is then read in place
+         // Without these options q is read in place, so it may not overlap the cache.
+         a.rotary.reset(), a.q_norm.reset();
          d.q.data = d.k_cache.data;
        }},
       {"k_cache: shares memory with sinks",

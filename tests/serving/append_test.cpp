@@ -1,4 +1,5 @@
-// attend::append against float64: every option in a pairwise covering array, and every byte that must not change.
+// Compares attend::append with float64 on a pairwise covering array of its options. Also checks every byte that must
+// not change.
 #include <gtest/gtest.h>
 
 #include "serving/append_checks.hpp"

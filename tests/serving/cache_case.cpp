@@ -9,7 +9,7 @@
 namespace attend::test {
 namespace {
 
-constexpr std::int64_t kSpareRows = 3;  // rows of tables and caches that belong to no sequence
+constexpr std::int64_t kSpareRows = 3;  // extra rows in tables and caches that belong to no sequence
 
 std::int64_t ceil_div(std::int64_t n, std::int64_t d) {
   return (n + d - 1) / d;
@@ -101,7 +101,8 @@ void CacheCase::make_tables(std::mt19937_64& random) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(num_blocks_));
   std::iota(ids.begin(), ids.end(), 0);
   std::shuffle(ids.begin(), ids.end(), random);
-  pages.assign(static_cast<std::size_t>(rows * pages_per_row), -1);  // nothing is read behind a length
+  // Entries after a sequence's length stay -1, because they must not be read.
+  pages.assign(static_cast<std::size_t>(rows * pages_per_row), -1);
   std::size_t next = 0;
   for (std::int64_t s = 0; s < num_sequences(); ++s) {
     const std::int64_t row = facts_.batch_idx ? batch_idx[static_cast<std::size_t>(s)] : s;
@@ -131,7 +132,7 @@ double CacheCase::value(std::int64_t s, std::int64_t head, const Place& at, std:
   return v.at(at.block, head, at.row, column) * descale_at(v_descale, facts_.descales, s, head, at.block, at.row);
 }
 
-/// Factors of rows that hold no key stay NaN.
+/// Fills the descale factors. The factors of cache rows without a key stay NaN.
 void CacheCase::make_descales(std::mt19937_64& random) {
   for (TensorBuffer* descales : {&k_descale, &v_descale}) {
     *descales = descales_of(facts_.descales, num_sequences(), k.shape());
@@ -218,7 +219,7 @@ DecodeCall CacheCase::call() const {
 
 CacheCase::Result CacheCase::run(const Decode& decode) const {
   const Shape& q_shape = q.shape();
-  // Rows that belong to no sequence must not be written.
+  // Like q, these outputs have rows that belong to no sequence. Such rows must not be written.
   const TensorBuffer o(facts_.dtype, {q_shape[0], q_shape[1], q_shape[2], facts_.head_dim_v}, {facts_.layout, 0});
   const TensorBuffer lse(DType::kF32, {q_shape[0], q_shape[1], q_shape[2], 1});
   DecodeCall of_outputs = call();

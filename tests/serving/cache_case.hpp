@@ -1,4 +1,4 @@
-// Random decode calls on caches of every kind. All memory that must not be read is NaN.
+// Random decode calls that cover every cache layout. All memory that must not be read is NaN.
 #pragma once
 
 #include <cstdint>
@@ -15,38 +15,40 @@
 
 namespace attend::test {
 
-/// Calls decode() as a test does: on a CPU, or on a GPU, for which it then waits.
+/// Runs decode() on the tested device and returns when the device has finished.
 using Decode = std::function<void(const DecodeCall&)>;
 
-/// Returns decode() with a CPU backend.
+/// Returns a function that runs decode() with the named CPU backend.
 [[nodiscard]] Decode decode_with(std::string_view compute);
 
-/// The parts of an 8-bit cache that have separate descale factors. kNone: there are no factors.
+/// Selects which parts of an 8-bit cache have separate descale factors. With kNone the cache has no descale factors.
 enum class Descales : std::uint8_t { kNone, kOne, kHeads, kSequences, kRows };
 
-/// Returns the factors of a cache with `rows` rows per block. All are NaN.
+/// Returns a tensor for the descale factors of `cache`. All factors are NaN.
 [[nodiscard]] TensorBuffer descales_of(Descales kind, std::int64_t num_sequences, const Shape& cache);
 
-/// Returns the factor of a row of a sequence, or 1 if there are no factors.
+/// Returns the descale factor of one cache row of a sequence, or 1 if there are no descale factors.
 [[nodiscard]] double descale_at(const TensorBuffer& descales, Descales kind, std::int64_t s, std::int64_t head,
                                 std::int64_t block, std::int64_t row);
 
-/// Properties of a decode call. Everything else about the call is random.
+/// Properties of a decode call that a test chooses. Everything else about the call is random.
 struct CacheFacts {
   DType dtype = DType::kF32;
-  std::optional<DType> cache_dtype = {};  ///< absent: same as q
-  Descales descales = Descales::kNone;    ///< only for 8-bit caches
+  std::optional<DType> cache_dtype = {};  ///< unset means the dtype of q
+  Descales descales = Descales::kNone;    ///< must be kNone unless the cache has 8-bit elements
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
-  bool values_in_keys = false;  ///< there is no v_cache
+  bool values_in_keys = false;  ///< the values are the first columns of the keys, so there is no v_cache
   std::int64_t num_heads_k = 2;
   std::int64_t group = 2;
-  std::int64_t page_size = 0;  ///< 0 means contiguous
+  std::int64_t page_size = 0;  ///< keys per page; 0 means that the cache is contiguous
   Layout layout = Layout::kBHSD;
   bool packed = false;
-  std::vector<std::int64_t> rows;     ///< query rows of each sequence; all equal if not packed
-  std::vector<std::int64_t> lengths;  ///< keys of each sequence; negative means dead
-  std::int64_t capacity = 0;          ///< 0: the longest sequence
+  std::vector<std::int64_t> rows;     ///< number of query rows of each sequence; must be equal for all sequences unless
+                                      ///< `packed` is set
+  std::vector<std::int64_t> lengths;  ///< number of keys of each sequence; a negative number makes the sequence dead
+  std::int64_t capacity = 0;          ///< keys for which each cache row has space; 0 means the length of the longest
+                                      ///< sequence
   bool batch_idx = false;
   bool leftpad = false;
   bool tree = false;
@@ -57,20 +59,20 @@ struct CacheFacts {
   bool alibi = false;
   bool sinks = false;
   bool lse_base2 = false;
-  bool missing_pages = false;  ///< some page of a sequence does not exist
+  bool missing_pages = false;  ///< if set, some page in the table of a sequence does not exist
 
   [[nodiscard]] std::string text() const;
   [[nodiscard]] DType type_of_cache() const { return cache_dtype.value_or(dtype); }
 };
 
-/// A call that owns all memory it refers to.
+/// A decode call that owns all memory it refers to.
 class CacheCase {
  public:
   CacheCase(const CacheFacts& facts, std::uint64_t seed);
 
   [[nodiscard]] DecodeCall call() const;
 
-  /// Runs the call with outputs that start as NaN.
+  /// Runs the call. Both outputs are NaN before the call.
   struct Result {
     std::vector<double> o;
     std::vector<double> lse;
@@ -81,20 +83,20 @@ class CacheCase {
   [[nodiscard]] Result run(const Decode& decode) const;
   [[nodiscard]] Result run(std::string_view compute) const { return run(decode_with(compute)); }
 
-  /// Returns the bytes of o and lse of one sequence of a result.
+  /// Returns the bytes of the o and lse rows that belong to one sequence.
   [[nodiscard]] std::vector<std::byte> bytes_of_sequence(const Result& result, std::int64_t s) const;
 
   [[nodiscard]] const CacheFacts& facts() const { return facts_; }
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(facts_.lengths.size()); }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
 
-  /// Position of key j of sequence s: batch entry and row of the cache. Empty if its page does not exist.
+  /// Position of one key in the cache: the batch entry or page, and the row in it.
   struct Place {
     std::int64_t block, row;
   };
   [[nodiscard]] std::optional<Place> place(std::int64_t s, std::int64_t j) const;
 
-  /// Return the numbers that the elements of a key and of its value represent.
+  /// Return one column of a key, or of its value, as the number that the stored element represents.
   [[nodiscard]] double key(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
   [[nodiscard]] double value(std::int64_t s, std::int64_t head, const Place& at, std::int64_t column) const;
 

@@ -1,4 +1,5 @@
-// Tests which decode calls use the copy engine to load keys. tests/emulator and tests/gpu test the loaded data.
+// Tests which decode calls load keys with the copy engine in boxes. A box is a rectangle of a tensor that one TMA copy
+// loads. The tests in tests/emulator and tests/gpu check the loaded data.
 #include <gtest/gtest.h>
 
 #include "cuda/serving/decode_variant.hpp"
@@ -62,7 +63,8 @@ TEST(DecodeBoxes, WantStridesThatTheCopyEngineTakes) {
   EXPECT_EQ(variant(facts).has_boxes, 0);
 }
 
-/// Rows of complete boxes take more shared memory.
+/// Rows that are rounded up to complete boxes need more shared memory. Boxes must not be used if tiles would get
+/// smaller.
 TEST(DecodeBoxes, AreNotTakenWhereTilesWouldGetSmaller) {
   EXPECT_EQ(variant(facts_of(DType::kF32, 300), kSmallSmem).has_boxes, 0);
   for (const auto& [smem, head_dim] :

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Factors of the covering array.
+/// Factors of the covering array. Each factor is one property of a decode call.
 enum Factor {
   kDTypes,
   kColumns,
@@ -116,20 +116,22 @@ CacheFacts facts_of(const Choice& choice, const DecodeValues& values, Random& ra
   return f;
 }
 
-/// Returns the largest error of o relative to its budget.
+/// Returns the largest error of an element of o, divided by the error that is allowed for this element.
 double largest_ratio(const CacheCase::Result& result, const CacheCase::Result& truth, const CacheFacts& facts,
                      Products products) {
   const double unit = facts.dtype == DType::kF32 ? 0 : unit_roundoff(facts.dtype);
   const auto columns = static_cast<std::size_t>(facts.head_dim_v);
   double largest = 0, of_row = 0;
   for (std::size_t i = 0; i < truth.o.size(); ++i) {
-    if (i % columns == 0) {  // rounding p changes o by an amount that depends on the row's values, not on their sum
+    // Rounding p moves an element by up to a fraction of the row's largest value, even if the element is small.
+    if (i % columns == 0) {
       of_row = 0;
       for (std::size_t c = i; c < i + columns && products == Products::kHalf; ++c) {
         if (std::isfinite(truth.o[c])) of_row = std::max(of_row, std::abs(truth.o[c]));
       }
     }
-    if (std::isnan(truth.o[i]) && std::isnan(result.o[i])) continue;  // the row belongs to no sequence
+    // Both stay NaN because the row belongs to no sequence.
+    if (std::isnan(truth.o[i]) && std::isnan(result.o[i])) continue;
     const double budget = kF32ForwardAbsolute + 2 * unit * (std::abs(truth.o[i]) + of_row);
     const double ratio = std::abs(result.o[i] - truth.o[i]) / budget;
     largest = std::isnan(ratio) ? kInfinity : std::max(largest, ratio);
@@ -137,14 +139,14 @@ double largest_ratio(const CacheCase::Result& result, const CacheCase::Result& t
   return largest;
 }
 
-/// Returns the same for lse. Scores are as large as lse if ALiBi slopes meet a long cache, and they are rounded to
-/// float32.
+/// Returns the largest error of lse, divided by the allowed error. The allowance grows with |lse|, because scores are
+/// rounded to float32. Scores can be as large as lse if ALiBi slopes are combined with a long cache.
 double largest_lse_ratio(const CacheCase::Result& result, const CacheCase::Result& truth) {
   constexpr double kAbsolute = 2e-5;
   double largest = 0;
   for (std::size_t i = 0; i < truth.lse.size(); ++i) {
     if (std::isnan(truth.lse[i]) && std::isnan(result.lse[i])) continue;
-    if (truth.lse[i] == result.lse[i]) continue;  // both are -inf
+    if (truth.lse[i] == result.lse[i]) continue;  // for example, both are -inf
     const double budget = kAbsolute + kLseMagnitude * std::abs(truth.lse[i]);
     const double ratio = std::abs(result.lse[i] - truth.lse[i]) / budget;
     largest = std::isnan(ratio) ? kInfinity : std::max(largest, ratio);
@@ -155,7 +157,8 @@ double largest_lse_ratio(const CacheCase::Result& result, const CacheCase::Resul
 }  // namespace
 
 std::vector<DecodeCase> decode_cases(const DecodeValues& values, int least, std::uint64_t first_seed) {
-  // Rows that are not a multiple of 16 bytes may need other kernels, so only every fourth entry of columns has them.
+  // Rows whose length is not a multiple of 16 bytes may need other kernels. To compile fewer kernels, only every fourth
+  // entry of `columns` is combined with such a layout.
   const auto compatible = [&](int first, int of_first, int second, int of_second) {
     const bool is_odd = second == kLayouts && values.layouts[of_second] == Layout::kPadded;
     return first != kColumns || !is_odd || of_first % 4 == 0;

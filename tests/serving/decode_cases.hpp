@@ -1,4 +1,5 @@
-// The covering array of decode calls: every kind of cache, option and length, compared with float64.
+// The covering array of decode calls. It covers every cache layout, option and length. The results are compared with
+// float64.
 #pragma once
 
 #include <array>
@@ -11,28 +12,31 @@
 
 namespace attend::test {
 
-/// Values that the cases may have. Each list is a factor of the covering array. The other factors are the same for
-/// every device.
+/// Values from which the cases are built. Each list is a factor of the covering array. The factors that are not listed
+/// here are the same for every device.
 struct DecodeValues {
-  /// Columns of the keys and values. 576 means that the values are part of the keys. If dtype is set, the cases have
-  /// that dtype and the cache's, so a device that compiles a kernel for each combination needs few.
+  /// Number of columns of the keys and of the values. The number 576 means that the values are the first columns of the
+  /// keys. If dtype is set, the cases use this dtype and cache_dtype only. This limits the number of kernels on a
+  /// device that compiles one for each combination.
   struct Columns {
     std::int64_t k, v;
     std::optional<DType> dtype = {};
-    std::optional<DType> cache_dtype = {};  ///< used with dtype; absent: same as q
+    std::optional<DType> cache_dtype = {};  ///< used only if dtype is set; unset means the dtype of q
   };
-  /// Query rows of each sequence. Packed sequences have fewer than this number, chosen at random.
+  /// Number of query rows of each sequence. If sequences are packed, each has a random number of rows up to `count`.
   struct Rows {
     std::int64_t count;
     enum class Kind : std::uint8_t { kPlain, kTree, kPacked } kind = Kind::kPlain;
   };
   std::vector<Columns> columns;
   std::vector<std::int64_t> groups;
-  std::vector<std::int64_t> page_sizes;  ///< 0 means contiguous. Every second entry is combined with batch_idx
+  std::vector<std::int64_t> page_sizes;  ///< keys per page; 0 means contiguous. Every second entry is combined with
+                                         ///< batch_idx.
   std::vector<Layout> layouts;
   std::vector<Rows> rows;
-  std::int64_t long_capacity = 0;  ///< for a quarter of the cases; 0: none
-  std::int64_t most_rows = 1000;   ///< per key head and sequence; cases with more rows have one key head
+  std::int64_t long_capacity = 0;  ///< cache capacity in a quarter of the cases; 0 means that no case has a long cache
+  std::int64_t most_rows = 1000;   ///< limit of query rows per key head and sequence; cases above the limit get one key
+                                   ///< head
 };
 
 struct DecodeCase {
@@ -41,16 +45,16 @@ struct DecodeCase {
   int columns;  ///< index in DecodeValues::columns
 };
 
-/// Returns at least `least` cases: complete covering arrays with the seeds from first_seed on.
+/// Returns at least `least` cases. They consist of complete covering arrays, with seeds that count up from first_seed.
 [[nodiscard]] std::vector<DecodeCase> decode_cases(const DecodeValues& values, int least, std::uint64_t first_seed = 0);
 
-/// Precision of the result's elements.
+/// Precision in which the tested device multiplies p and v.
 enum class Products : std::uint8_t {
-  kF32,   ///< computed in float32 and rounded once, like the truth
-  kHalf,  ///< the weights p are first rounded to the dtype of q, as tensor cores need
+  kF32,   ///< o is computed in float32 and rounded once, like the expected values
+  kHalf,  ///< p is first rounded to the dtype of q, as tensor cores require
 };
 
-/// The largest errors of the cases so far, as fractions of their budgets, and the cases that have them.
+/// The largest errors of all cases so far, as fractions of the allowed errors, and the cases in which they occurred.
 struct DecodeErrors {
   double o = 0, lse = 0;
   std::string o_case = "none", lse_case = "none";
@@ -59,7 +63,7 @@ struct DecodeErrors {
   [[nodiscard]] std::string text() const;
 };
 
-/// Runs the case, expects the reference's result within rounding, and records the errors.
+/// Runs the case and records its errors. Expects that they stay within the allowance for rounding.
 void check_decode(const DecodeCase& c, const Decode& decode, DecodeErrors& errors, Products products = Products::kF32);
 
 }  // namespace attend::test

@@ -1,4 +1,4 @@
-// A row of decode() depends only on the keys that it sees, bit for bit.
+// Checks that a row of decode() depends only on the keys that it sees, bit for bit.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -14,7 +14,7 @@ class DecodeInvariance : public testing::TestWithParam<DType> {
   void TearDown() override { set_cpu_threads(0); }
 };
 
-/// For caches whose elements can be NaN, and infinite.
+/// Tests for caches whose dtype can represent NaN, and for caches whose dtype can represent infinity.
 using NaNInCaches = DecodeInvariance;
 using InfinityInCaches = DecodeInvariance;
 
@@ -38,7 +38,7 @@ TEST_P(DecodeInvariance, NumbersOfThreads) {
   }
 }
 
-/// Several leaves are read at the same time if the cache is larger than the processor caches of the threads.
+/// If the cache is larger than the processor caches, the CPU backend reads several chunks at the same time.
 TEST_P(DecodeInvariance, CachesInMemoryAndInTheProcessor) {
   CacheFacts facts = long_facts(GetParam());
   facts.lengths = {2500, 1100, 2048, 1024};
@@ -53,7 +53,8 @@ TEST_P(DecodeInvariance, CachesInMemoryAndInTheProcessor) {
     facts.head_dim = group == 2 ? 72 : 128;
     facts.head_dim_v = group == 3 ? 40 : 128;
     const CacheCase problem(facts, 8);
-    if (facts.rows[0] > 1 && !core::is_quantized(facts.type_of_cache())) {  // some rows do not see the last key
+    // Sets the last key of sequence 2 to NaN. Only some rows see this key.
+    if (facts.rows[0] > 1 && !core::is_quantized(facts.type_of_cache())) {
       const auto last = problem.place(2, 2047);
       problem.v.set(last->block, 1, last->row, 5, std::numeric_limits<double>::quiet_NaN());
     }

@@ -1,5 +1,6 @@
-// Calls that attend::decode refuses: the message is one line that names the argument, its value and the allowed values,
-// and nothing is written. Also calls that it accepts although there is nothing to compute.
+// Checks the calls that attend::decode must refuse. The message is one line that names the argument, its value and the
+// allowed values. A refused call must not write anything. Also checks calls that are valid although they have nothing
+// to compute.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ namespace {
 constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 
 struct BadDecode {
-  const char* message;  // start of the message
+  const char* message;  // start of the error message
   std::function<void(DecodeCall&)> change;
 };
 
@@ -116,7 +117,7 @@ TEST(Decode, OfNothingWritesNothing) {
   }
 }
 
-/// All sequences share one row of the table.
+/// With row stride 0, all sequences use the same row of the page table.
 TEST(Decode, TakesATableWithARowStrideOfZero) {
   CacheFacts facts = small_facts();
   facts.lengths = {40, 40};
@@ -126,7 +127,7 @@ TEST(Decode, TakesATableWithARowStrideOfZero) {
   call.o = o.view(), call.lse.reset();
   std::vector<double> wanted;
   for (const std::int64_t rows : {1, 2}) {
-    call.q.stride[0] = 0;  // and the same query row
+    call.q.stride[0] = 0;  // all sequences also share one query row
     call.cache.page_table->row_stride = 0;
     call.q.shape[0] = call.o.shape[0] = rows;
     decode(call);

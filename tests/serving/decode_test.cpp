@@ -1,5 +1,5 @@
-// decode() on a CPU against float64: every kind of cache, option and length, with NaN in all memory that must not be
-// read.
+// Compares decode() on a CPU with float64. The cases cover every cache layout, option and length. All memory that must
+// not be read is NaN.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ const DecodeValues kValues = {
     .rows = {{1}, {2}, {5}, {16}, {40}, {7, Rows::Kind::kTree}, {6, Rows::Kind::kPacked}},
 };
 
-/// Number of parts of the covering array. Lesser SIMD targets run only some of them.
+/// Number of parts into which the covering array is divided. Older SIMD targets run only some of the parts.
 constexpr std::size_t kParts = 8;
 
 class DecodePart : public testing::TestWithParam<std::size_t> {};
@@ -39,7 +39,7 @@ TEST_P(DecodePart, AgreesWithFloat64) {
 
 INSTANTIATE_TEST_SUITE_P(CoveringArray, DecodePart, testing::Range(std::size_t{0}, kParts));
 
-/// Compares with attend::forward on the sequence's gathered keys, a second formulation of the truth.
+/// Compares the reference of the decode tests with attend::forward on the gathered keys of each sequence.
 TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
   int cases = 0;
   double worst = 0;
@@ -51,7 +51,8 @@ TEST(Decode, ReferenceIsForwardOfTheGatheredKeys) {
     const CacheCase problem(facts, one.seed);
     const CacheCase::Result truth = problem.run("reference");
     ++cases;
-    const bool is_quantized = facts.cache_dtype.has_value();  // gathered in float64, which holds all products exactly
+    // Dequantized keys are gathered in float64, which holds the products with the factors exactly.
+    const bool is_quantized = facts.cache_dtype.has_value();
     const DType dtype = is_quantized ? DType::kF64 : facts.dtype;
     for (std::int64_t s = 0; s < problem.num_sequences(); ++s) {
       const std::int64_t length = std::min(facts.lengths[static_cast<std::size_t>(s)], problem.capacity());

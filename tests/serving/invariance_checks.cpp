@@ -13,7 +13,7 @@
 namespace attend::test {
 namespace {
 
-/// Returns some rows of a tensor.
+/// Returns a view of rows [begin, begin + rows) of a tensor.
 template <class View>
 View some_rows(View view, std::int64_t begin, std::int64_t rows) {
   using Bytes =
@@ -124,7 +124,7 @@ void check_page_sizes(const CacheFacts& facts, const Decode& decode) {
     CacheFacts of_pages = facts;
     of_pages.page_size = page_size;
     CacheCase paged(of_pages, 7);
-    // The same q, options and keys, with the keys at other positions in memory.
+    // Both cases must have the same q, options and keys. Only the positions of the keys in memory differ.
     paged.q = contiguous.q;
     paged.sinks = contiguous.sinks;
     paged.alibi_slopes = contiguous.alibi_slopes;
@@ -187,8 +187,8 @@ void check_nonfinite_keys(DType dtype, const Decode& decode) {
   facts.window_left = 100;
   const CacheCase problem(facts, 9);
   const CacheCase::Result clean = problem.run(decode);
-  problem.v.set(0, 0, 597, 3, std::nan(""));  // rows 3, 4, 5 of the heads of group 0 see it
-  problem.k.set(0, 1, 598, 0, std::nan(""));  // rows 4, 5 of group 1
+  problem.v.set(0, 0, 597, 3, std::nan(""));  // rows 3, 4 and 5 of the query heads in group 0 see this value
+  problem.k.set(0, 1, 598, 0, std::nan(""));  // rows 4 and 5 of the query heads in group 1 see this key
   const CacheCase::Result result = problem.run(decode);
   const Shape& shape = problem.q.shape();
   for (std::int64_t h = 0; h < shape[1]; ++h) {
@@ -234,7 +234,7 @@ void check_infinity_times_no_weight(DType dtype, std::int64_t head_dim, const De
     facts.num_heads_k = facts.group = 1;
     facts.rows = {1};
     facts.lengths = {513};
-    facts.window_left = key == 255 ? 257 : -1;  // the only key of its chunk
+    facts.window_left = key == 255 ? 257 : -1;  // with this window, key 255 is the only visible key of its chunk
     const CacheCase problem(facts, 11);
     problem.q.fill(0);
     problem.q.set(0, 0, 0, 0, 1);

@@ -1,4 +1,4 @@
-// Checks for any device that a row of decode() depends only on the keys that it sees, bit for bit.
+// Checks, on any device, that a row of decode() depends only on the keys that it sees, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -8,33 +8,37 @@
 
 namespace attend::test {
 
-/// Returns a cache of the dtype. An 8-bit cache has a factor for each row, and query rows of bf16.
+/// Returns the properties of a decode call with a cache of `dtype`. An 8-bit cache has one descale factor per row, and
+/// bf16 queries.
 [[nodiscard]] CacheFacts invariance_facts(DType dtype);
 
-/// Four sequences, one of them with many chunks of keys, and every option that can differ between sequences.
+/// Returns four sequences that use every option that can differ between sequences. One sequence has many chunks of
+/// keys.
 [[nodiscard]] CacheFacts long_facts(DType dtype);
 
-/// Decodes only the given sequences of a case, in that order, and returns their bytes of o and lse. The case must not
-/// be packed and must not have batch_idx or per-sequence factors.
+/// Decodes only the given sequences of a case, in the given order. Returns the bytes of o and lse for each of them. The
+/// case must not be packed and must not use batch_idx or factors per sequence.
 [[nodiscard]] std::vector<std::vector<std::byte>> decode_some(const CacheCase& problem,
                                                               const std::vector<std::int64_t>& sequences,
                                                               const Decode& decode);
 
 void check_sequences_alone_and_in_a_batch(DType dtype, const Decode& decode);
-/// Checks the same if a window or padding hides the first keys.
+/// Runs the same check on sequences whose first keys are hidden by a window or by padding.
 void check_keys_that_begin_late(DType dtype, const Decode& decode);
-/// Checks the same keys in pages of every size, and without pages. `facts` must describe a contiguous cache.
+/// Checks that the page size does not change the bits of the result. Compares a contiguous cache with pages of every
+/// size. `facts` must describe the contiguous cache.
 void check_page_sizes(const CacheFacts& facts, const Decode& decode);
-/// Row n of a prefill must equal the row that decoding gives when the cache has the same keys, and rows may be split
-/// into any chunks. The rows and lengths of `facts` are ignored.
+/// Checks that a prefill gives the same rows as decoding. Row n of the prefill must equal the row that decode()
+/// computes when the cache holds only the keys that row n sees. The prefill may be split into chunks of any size. The
+/// rows and lengths of `facts` are ignored.
 void check_rows_in_any_chunks(const CacheFacts& facts, const Decode& decode);
-/// NaN and infinities of a key reach the rows that see it, and no others.
+/// Checks that a NaN or infinity in a key reaches the rows that see the key, and no other rows.
 void check_nonfinite_keys(DType dtype, const Decode& decode);
-/// A key that row 0 does not see has NaN in one column of its value. Tests every column, also in the last vector of a
-/// row.
+/// Sets one column of a value to NaN. Row 0 does not see its key, so row 0 must not change. Tests every column,
+/// including the last vector of a row.
 void check_nan_in_any_column(DType dtype, const std::vector<std::int64_t>& head_dims, const Decode& decode);
-/// A key whose score is -inf has weight 0. If its value is infinite, the product must be NaN, whichever chunk contains
-/// the key.
+/// Checks a key with score -inf, whose weight is 0, and an infinite value. The product must be NaN, no matter which
+/// chunk contains the key.
 void check_infinity_times_no_weight(DType dtype, std::int64_t head_dim, const Decode& decode);
 
 }  // namespace attend::test

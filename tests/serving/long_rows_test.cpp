@@ -1,5 +1,5 @@
-// Tests which decode calls compute their long sequences on Hopper's tensor cores, and how those kernels read the cache.
-// tests/gpu/long_rows_test.cpp runs the kernel.
+// Tests which decode calls use the long-row kernel, which computes sequences with many query rows on Hopper's tensor
+// cores. Also tests how this kernel loads the cache. tests/gpu/long_rows_test.cpp runs the kernel.
 #include "cuda/serving/long_rows.hpp"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,8 @@ TEST(LongRows, OfOtherTypesAndHeadDimsAreShortOnes) {
   EXPECT_TRUE(variant(f16));
 }
 
-/// The copy engine does not support strides that are not multiples of 16 bytes.
+/// The copy engine cannot load rows whose stride is not a multiple of 16 bytes. The long-row kernel must not be used
+/// for them.
 TEST(LongRows, OfStridesThatTheCopyEngineDoesNotTakeAreShortOnes) {
   CacheFacts facts = long_rows();
   facts.layout = Layout::kPadded;
@@ -69,7 +70,7 @@ TEST(LongRows, ComeInBoxesAsLargeAsPagesAllow) {
     std::int64_t head_dim, page_size;
     int has_boxes, loaders, box_rows;
   };
-  // Tiles have 128 keys, 112 for head_dim 192, and 64 for head_dim 256.
+  // Key tiles have 128 keys in general, 112 keys for head_dim 192, and 64 keys for head_dim 256.
   for (const auto& [head_dim, page_size, has_boxes, loaders, box_rows] : {Expected{128, 0, 1, 1, 128},
                                                                           {128, 128, 1, 1, 128},
                                                                           {128, 256, 1, 1, 128},
@@ -95,7 +96,8 @@ TEST(LongRows, ComeInBoxesAsLargeAsPagesAllow) {
   }
 }
 
-/// A block of the long-row kernel computes 128 rows of a head. The kernel is used only if it gets at least 16 blocks.
+/// Each block of the long-row kernel computes 128 query rows of one head. The kernel is used only if at least 16 blocks
+/// have work. With few heads, sequences therefore need more rows.
 TEST(LongRows, OfFewHeadsAreMore) {
   using enum cuda::LongRows;
   for (const auto& [heads, most] : {std::pair{64, 64}, {16, 64}, {15, 128}, {8, 128}, {4, 384}, {2, 896}, {1, 1920}}) {
@@ -105,7 +107,7 @@ TEST(LongRows, OfFewHeadsAreMore) {
   }
 }
 
-/// The order of summation must not depend on the number of rows or sequences.
+/// The tile size must not depend on the number of rows or sequences, because it determines the order of summation.
 TEST(LongRows, HaveOneTileForAnyBatch) {
   CacheFacts few = long_rows(), many = long_rows();
   many.rows.assign(9, 300);

@@ -28,7 +28,7 @@ std::string describe(const MergeCase& c) {
   return out.str();
 }
 
-/// A row's lse and o in float64, with the natural logarithm.
+/// The lse of one row in float64 with the natural logarithm, and the row of o.
 struct Truth {
   double lse;
   std::vector<double> o;
@@ -54,7 +54,7 @@ Truth truth_of(const MergeCase& c, const States& states, const double* sink, con
   return truth;
 }
 
-/// Merges states of one element. All cases run in one call, one per row: lse[n][row].
+/// Merges states whose o has one column. All tests of lse run in one call, one per row. lse[n][row] belongs to state n.
 std::vector<double> merged_lse(const Merge& merge, const std::vector<std::vector<double>>& lse, std::vector<double>& o,
                                std::optional<double> sink = {}) {
   const auto rows = static_cast<std::int64_t>(lse[0].size());
@@ -146,7 +146,7 @@ void check_merge(const MergeCase& c, const Merge& merge) {
     const double sink = c.sinks ? sinks.at(c.sinks_per_batch ? at[0] : 0, at[1], 0, 0) : 0;
     const Truth truth = truth_of(c, states, c.sinks ? &sink : nullptr, at);
     for (std::int64_t col = 0; col < c.shape[3]; ++col) {
-      // The sum is computed in float64, then rounded once to float32 and once to the dtype.
+      // merge() sums in float64. It rounds the sum once to float32 and then once to the dtype.
       const double want = truth.o[col];
       const double allowed =
           (traits.unit_roundoff + 0x1.01p-24) * std::abs(want) + traits.smallest_normal * traits.unit_roundoff + 1e-13;
@@ -190,7 +190,7 @@ void check_ends_of_float32(const Merge& merge) {
                                               {-largest, -largest, 5, kInfinity, 1, 0, largest}},
                                              o);
   const std::vector<double> want_lse = {largest, -largest, kInfinity, kInfinity, kNaN, std::log(2.0), largest};
-  expect_near("lse", lse, want_lse, 0x1p-24 / largest);  // exact except for log 2
+  expect_near("lse", lse, want_lse, 0x1p-24 / largest);  // every expected value except log 2 is exact
   expect_near("o", o, {1, 1.5, 1, 1.5, kNaN, 1.5, 2}, 0);
 }
 

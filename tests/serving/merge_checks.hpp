@@ -1,4 +1,4 @@
-// attend::merge against float64, on any device.
+// Compares attend::merge with float64 on any device.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace attend::test {
 
-/// Calls merge() as the tested device runs it, and returns when it is done.
+/// Runs merge() on the tested device and returns when the device has finished.
 using Merge = std::function<void(std::span<const PartialState>, const Tensor&, const Tensor*, const MergeParams&)>;
 
 struct MergeCase {
@@ -21,8 +21,8 @@ struct MergeCase {
   DType dtype = DType::kF32;
   Shape shape = {2, 3, 7, 40};
   Layout layout = Layout::kBHSD;
-  double lse_size = 3;       // standard deviation of lse
-  double share_of_none = 0;  // fraction of the states' rows that saw no key, whose o is NaN
+  double lse_size = 3;       // standard deviation of the random lse
+  double share_of_none = 0;  // fraction of rows in each state that saw no key; their o is NaN
   bool sinks = false;
   bool sinks_per_batch = false;
   bool lse_base2 = false;
@@ -38,12 +38,12 @@ struct States {
 
 [[nodiscard]] States make_states(const MergeCase& c);
 
-/// Returns cases with every number of states, every dtype and all options.
+/// Returns cases with every number of states, every dtype and every option.
 [[nodiscard]] std::vector<MergeCase> merge_cases();
 
 void check_merge(const MergeCase& c, const Merge& merge);
 
-// Checks of bits that must not change, and of numbers at the limits of float32.
+// Checks of results that must keep their bits, and of numbers at the limits of float32.
 
 void check_one_state_keeps_its_bits(const Merge& merge);
 void check_merge_into_a_state(const Merge& merge);

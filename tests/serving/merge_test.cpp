@@ -1,5 +1,6 @@
-// attend::merge against float64: any number of states, dtypes, sinks, both logarithms; states that saw no key; the
-// limits of float32. Also checks that the parts of a decode merge to the complete result.
+// Compares attend::merge with float64. Covers any number of states, all dtypes, sinks, both logarithm bases, states
+// that saw no key, and numbers at the limits of float32. Also checks that merging the parts of a decode gives the
+// complete result.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -70,7 +71,8 @@ TEST(Merge, BitsDoNotDependOnThreadsOrNeighbours) {
   expect_same_bits("o", alone, o);
 }
 
-// Decodes three parts of a cache's keys separately, merges them with the sinks, and compares with a single decode.
+// Decodes three ranges of a cache's keys separately and merges the states with the sinks. The result must match a
+// single decode.
 TEST(Merge, PartsOfADecodeAreTheWhole) {
   constexpr std::int64_t kKeys = 300, kHeads = 2, kGroup = 3, kRows = 2, kHeadDim = 32;
   std::mt19937_64 random(4);

@@ -74,7 +74,7 @@ void check_shapes_of_factors(DType dtype, bool rows_too, const Decode& decode) {
     const auto by_size = [](double a, double b) { return std::abs(a) < std::abs(b); };
     const double largest = std::abs(*std::max_element(wanted.o.begin(), wanted.o.end(), by_size));
     for (std::size_t i = 0; i < result.o.size(); ++i) {
-      EXPECT_NEAR(result.o[i], wanted.o[i], largest * 0x1p-9) << i;  // weights are rounded to 11 bits
+      EXPECT_NEAR(result.o[i], wanted.o[i], largest * 0x1p-9) << i;  // p is rounded to 11 significant bits
     }
   }
 }
@@ -91,7 +91,7 @@ void check_factors_of_some_rows(DType dtype, const Decode& decode) {
                                      {false, 0x1p20F}}) {
     const CacheCase problem(eight_bit_facts(dtype, Descales::kRows), 4);
     const CacheCase::Result clean = problem.run(decode);
-    const auto at = *problem.place(0, 298);  // query rows 1 and 2 of sequence 0 see it
+    const auto at = *problem.place(0, 298);  // only query rows 1 and 2 of sequence 0 see this key
     (of_v ? problem.v_descale : problem.k_descale).set(at.block, 1, at.row, 0, factor);
     for (const bool is_reference : {false, true}) {
       const CacheCase::Result result = is_reference ? problem.run("reference") : problem.run(decode);
@@ -119,7 +119,8 @@ void check_eight_bits_in_one_call(DType dtype, const ServingCalls& calls) {
   const TensorBuffer o(DType::kF16, {2, 4, 3, 64}), o_after(DType::kF16, {2, 4, 3, 64});
   DecodeCall call = problem.call();
   call.o = o.view();
-  TensorArray<std::int32_t> lengths = {299, 40};  // append writes the last key of each sequence again
+  // One key less than the cache holds, because append writes the last key of each sequence again.
+  TensorArray<std::int32_t> lengths = {299, 40};
   call.cache.seqlens_k = lengths.data();
   const AppendCall append_call = {
       .k = k.view(), .v = v.view(), .k_cache = problem.k.view(), .v_cache = problem.v.view(), .cache = call.cache};

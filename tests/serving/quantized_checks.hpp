@@ -1,4 +1,4 @@
-// Checks of decode() with 8-bit caches, their elements and factors, for any device.
+// Checks of decode() with 8-bit caches on any device. They cover the elements and the descale factors.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,25 @@
 
 namespace attend::test {
 
-/// Returns the value of an f8e4m3 with these bits, by the definition of the format.
+/// Returns the value of an f8e4m3 with the given bits. Computes it from the definition of the format.
 [[nodiscard]] double e4m3_by_definition(int bits);
 
-/// Returns the value of an element with these 8 bits.
+/// Returns the value of an 8-bit element with the given bits.
 [[nodiscard]] double number_of(DType dtype, int bits);
 
-/// Query rows of f16, two sequences and pages of 16 keys.
+/// Returns the properties of a decode call with f16 query rows, two sequences and pages of 16 keys.
 [[nodiscard]] CacheFacts eight_bit_facts(DType dtype, Descales descales);
 
-/// With a single key, o equals its value exactly.
+/// Checks every possible element of an 8-bit value. Each sequence has a single key, so o must equal its value exactly.
 void check_every_element(DType dtype, const std::vector<std::int64_t>& columns, const Decode& decode);
-/// The same factor everywhere, stored in a tensor of any shape, gives the same bits. Without rows_too, factors per row
-/// may differ by rounding.
+/// Checks that one factor for the entire cache gives the same bits, whatever the shape of the tensor that stores it. If
+/// rows_too is not set, results with one factor per row may differ by rounding.
 void check_shapes_of_factors(DType dtype, bool rows_too, const Decode& decode);
-/// A factor that is NaN or infinite makes the rows that see its key NaN. Rows that do not see the key have the same
-/// bits for any factor.
+/// Sets the factor of one key to NaN or infinity. The rows that see this key must be NaN. The other rows must keep
+/// their bits.
 void check_factors_of_some_rows(DType dtype, const Decode& decode);
-/// Decoding appended keys gives the result for the original keys, up to the rounding of the elements.
+/// Checks append and decode in one call on an 8-bit cache. The written keys must match the originals up to the rounding
+/// to 8 bits. The decoded rows must have the same bits as in a separate decode() call.
 void check_eight_bits_in_one_call(DType dtype, const ServingCalls& calls);
 
 }  // namespace attend::test

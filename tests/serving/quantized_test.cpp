@@ -1,4 +1,4 @@
-// 8-bit caches: every element of both types, every rounding, factors of every shape, and refusals.
+// Tests of 8-bit caches: every element and every rounding of both dtypes, factors of every shape, and refused calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,13 +21,14 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t kCodes = 256;
 
-/// A number and the byte that it is rounded to.
+/// A number and the byte to which it must be rounded.
 struct Rounding {
   float number;
   std::uint8_t byte;
 };
 
-/// Returns every number of the type, every midpoint between two, and the floats next to each.
+/// Returns roundings for every number of the type, for every midpoint between neighbours, and for the floats next to
+/// each of these.
 std::vector<Rounding> roundings_of_e4m3() {
   std::vector<Rounding> all;
   for (int bits = 0; bits <= 0x7e; ++bits) {
@@ -36,7 +37,8 @@ std::vector<Rounding> roundings_of_e4m3() {
     all.push_back({number, byte});
     if (bits == 0x7e) continue;
     const auto next = static_cast<std::uint8_t>(bits + 1);
-    const float middle = (number + static_cast<float>(e4m3_by_definition(bits + 1))) / 2;  // exact
+    // The midpoint is exact in float32.
+    const float middle = (number + static_cast<float>(e4m3_by_definition(bits + 1))) / 2;
     all.push_back({middle, bits % 2 == 0 ? byte : next});
     all.push_back({std::nextafter(middle, 0.0F), byte});
     all.push_back({std::nextafter(middle, kInfinity), next});
@@ -74,7 +76,7 @@ std::vector<Rounding> roundings_of(DType dtype) {
   return dtype == DType::kI8 ? roundings_of_int8() : roundings_of_e4m3();
 }
 
-/// Compares bitwise, except for the payload of a NaN.
+/// Returns whether two doubles have the same bits. All NaN count as equal.
 bool is_same(double a, double b) {
   return std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
 }
@@ -98,7 +100,8 @@ TEST_P(EightBits, EveryTieGoesToTheEvenNeighbour) {
   }
 }
 
-/// Tests the SIMD loops: append writes the same bytes as for single elements, in rows of any width.
+/// Tests append's SIMD loops. They must write the same bytes as the conversion of single elements, in rows of any
+/// width.
 TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
   const std::vector<Rounding> all = roundings_of(GetParam());
   for (const std::int64_t cols : {1, 7, 16, 33, 200}) {
@@ -118,7 +121,7 @@ TEST_P(EightBits, AppendRoundsAsSingleElementsDo) {
   }
 }
 
-/// Tests the SIMD loops.
+/// Tests the SIMD loops that read the cache.
 TEST_P(EightBits, DecodeReadsEveryElementExactly) {
   check_every_element(GetParam(), {1, 7, 16, 33, 200, 256}, decode_with("cpu"));
 }
@@ -135,7 +138,7 @@ TEST_P(EightBits, AppendAndDecodeInOneCall) {
   check_eight_bits_in_one_call(GetParam(), cpu_calls());
 }
 
-/// Includes factors whose quotients are NaN or out of the type's range.
+/// Some quotients are NaN or outside the range of the type.
 TEST_P(EightBits, AppendDividesByAnyFactor) {
   const bool is_i8 = GetParam() == DType::kI8;
   const std::uint8_t largest = is_i8 ? 127 : 0x7e, lowest = is_i8 ? 128 : 0xfe, nan = is_i8 ? 0 : 0x7f;
@@ -211,7 +214,8 @@ TEST(EightBitRefusals, OfDecodeNameTheArgumentAndWriteNothing) {
          c.k_cache.shape[0] = c.v_cache->shape[0] = 2, c.k_cache.shape[2] = c.v_cache->shape[2] = 1;
          c.cache.k_descale = factors({2, 1, 1, 1});
        }},
-      // Shares the other way round: o is longer than the factors, and the memory behind them differs from run to run.
+      // Moves the factors to o instead of o to the factors. o is longer than the factors, so it would also overlap the
+      // memory after them, which differs between runs.
       {"o: shares memory with k_descale", [](DecodeCall& c) { c.cache.k_descale->data = c.o.data; }},
   };
   for (const BadDecode& bad : all) {
@@ -252,7 +256,7 @@ TEST(EightBitRefusals, OfAppendNameTheArgumentAndWriteNothing) {
             "k_descale: append and decode name two, allowed the same one in both");
 }
 
-/// No other call supports these types. Each must refuse them by name.
+/// No other call supports the 8-bit types. Each call must name the type in its error message.
 TEST(EightBitRefusals, OfEveryOtherCall) {
   for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
     const std::string name = dtype_name(dtype);

@@ -1,4 +1,4 @@
-// The element of a result with the largest error, relative to its allowed error.
+// Finds the element of a result with the largest error relative to its allowed error.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@ namespace attend::test {
 struct Worst {
   double error = 0, budget = 0, ratio = 0;
 
-  /// NaN and infinities must match exactly. After a wrong NaN the ratio stays NaN.
+  /// Compares one element. NaN and infinities must match exactly. Once an element is wrongly NaN, the ratio stays NaN.
   void see(double got, double want, double allowed) {
     const bool as_wanted = got == want || (std::isnan(got) && std::isnan(want));
     double off = std::abs(got - want);

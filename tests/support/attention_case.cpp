@@ -72,7 +72,7 @@ class Random {
   std::normal_distribution<double> normal_;
 };
 
-/// Makes each query a multiple of one key of its head, so that this key's score leads by about kOneHotGap.
+/// Makes each query a multiple of one key of its head, so that this key's score exceeds all others by about kOneHotGap.
 void point_queries_at_keys(const Inputs& in, double scale) {
   const Shape& q = in.q.shape();
   if (in.k.shape()[2] == 0 || scale == 0) return;
@@ -117,7 +117,7 @@ Shape broadcast_shape(const AttentionCase& c, const Broadcast& full) {
   return {full.batch ? c.batch : 1, full.heads ? c.heads_q : 1, full.rows ? c.seqlen_q : 1, c.seqlen_k};
 }
 
-/// Copies the sequence offsets to memory that the backend can access.
+/// Returns the cumulative sequence offsets, stored in memory that the backend can access.
 std::shared_ptr<std::int32_t> offsets(const std::vector<std::int64_t>& lengths) {
   const auto memory = allocate_tensor_memory((lengths.size() + 1) * sizeof(std::int32_t));
   auto* at = reinterpret_cast<std::int32_t*>(memory.get());
@@ -242,8 +242,8 @@ Outputs make_outputs(const Inputs& in) {
 
 namespace {
 
-/// Returns the device on which backend `compute` needs its tensors. It must be able to access their memory: see
-/// set_tensor_memory().
+/// Returns the device on which the backend named `compute` needs its tensors. That device must be able to access the
+/// memory that set_tensor_memory() provides.
 Device device_of(std::string_view compute) {
   const core::Backend* backend = dispatch::find_backend(compute);
   return {backend == nullptr ? DeviceType::kCPU : backend->device, 0};

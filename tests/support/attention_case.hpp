@@ -1,4 +1,5 @@
-// An attention problem as data: shapes, options and inputs. A test can print it, run it on any backend and repeat it.
+// Describes an attention problem as data: shapes, options and inputs. A test can print the problem, run it on any
+// backend and repeat it.
 #pragma once
 
 #include <memory>
@@ -23,14 +24,15 @@ enum class Fill : std::uint8_t {
   kNearUniform,  // all keys are nearly equal
 };
 
-/// Dimensions of a bias or mask that have full size. The other dimensions have size 1.
+/// States which dimensions of a bias or mask have full size. The other dimensions have size 1.
 struct Broadcast {
   bool batch = true;
   bool heads = true;
   bool rows = true;
 };
 
-/// Numbers the broadcasts for covering arrays: 0 is no tensor, 1 to 8 are the combinations of full dimensions.
+/// Maps a number to a broadcast, so that a covering array can list broadcasts. 0 means no tensor. 1 to 8 are the
+/// combinations of full dimensions.
 [[nodiscard]] constexpr std::optional<Broadcast> numbered_broadcast(int number) {
   if (number == 0) return std::nullopt;
   const int bits = number - 1;
@@ -49,7 +51,7 @@ struct AttentionCase {
   std::int64_t head_dim = 8;
   std::int64_t head_dim_v = 8;
   std::vector<std::int64_t> varlen_q =
-      {};  // sequence lengths; if not empty, sequences are packed and seqlen_q, seqlen_k and batch are unused
+      {};  // Lengths of the packed sequences. If not empty, seqlen_q, seqlen_k and batch are unused.
   std::vector<std::int64_t> varlen_k = {};
 
   std::optional<double> scale = {};
@@ -67,7 +69,7 @@ struct AttentionCase {
   bool dsinks = true;  // whether backward computes the gradient of the sinks
   double dropout_p = 0;
   bool dlse = false;
-  bool broadcast_dout = false;  // dout has stride 0 in batch, heads and rows
+  bool broadcast_dout = false;  // if set, dout has stride 0 in batch, heads and rows
   bool deterministic = false;
 
   CaseLayout layout = CaseLayout::kBHSD;
@@ -89,13 +91,13 @@ inline void PrintTo(const AttentionCase& c, std::ostream* out) {
   *out << describe(c);
 }
 
-/// The input tensors.
+/// The input tensors of one case.
 struct Inputs {
   AttentionCase options;
   TensorBuffer q, k, v, dout;
   std::optional<TensorBuffer> bias, mask, slopes, dlse, sinks;
   std::shared_ptr<std::int32_t> cu_q, cu_k;     // num_sequences + 1 entries each, if the sequences are packed
-  std::shared_ptr<std::uint64_t> philox_state;  // set in half of the dropout cases: {seed, offset} in memory
+  std::shared_ptr<std::uint64_t> philox_state;  // {seed, offset} in memory, set in half of the dropout cases
 
   /// Returns parameters that point into this object. Do not move the object while they are in use.
   [[nodiscard]] Params params(std::string_view compute) const;
@@ -109,24 +111,25 @@ struct Outputs {
 
 [[nodiscard]] Inputs make_inputs(const AttentionCase& c);
 
-/// Returns the same numbers as dense float64 tensors, from which the reference result is computed.
+/// Returns the same inputs as dense float64 tensors, from which the reference result is computed.
 [[nodiscard]] Inputs as_f64(const Inputs& in);
 
-/// Returns poisoned outputs of the right shapes, in the case's layout.
+/// Returns outputs with the right shapes and the case's layout. Every byte is 0xFF, which is NaN.
 [[nodiscard]] Outputs make_outputs(const Inputs& in);
 
-/// Run on the backend's device. The calls wait for a GPU to finish. A GPU also needs memory that it can access
-/// (set_tensor_memory). If the backend has no forward, `auto` picks the one that computes o and lse for backward.
+/// Run the backend on its device and wait until the results are complete. A GPU needs tensors in memory that it can
+/// access (see set_tensor_memory()). If the named backend has only a backward, run_forward lets `auto` choose a forward
+/// that computes the o and lse that backward needs.
 void run_forward(const Inputs& in, const Outputs& out, std::string_view compute, bool with_lse = true);
 void run_backward(const Inputs& in, const Outputs& out, std::string_view compute);
 
-/// Waits until the GPU backend's calls are done.
+/// Waits until all calls of the named backend have finished on its device.
 void wait_for(std::string_view compute);
 
 /// Returns whether the backend has a backward.
 [[nodiscard]] bool has_backward(std::string_view compute);
 
-/// Build the calls that run_forward and run_backward make. `in` and `out` own the memory of the calls.
+/// Build the calls that run_forward and run_backward make. `in` and `out` own the tensors of these calls.
 [[nodiscard]] ForwardCall forward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
 [[nodiscard]] BackwardCall backward_of(const Inputs& in, const Outputs& out, std::string_view compute = "auto");
 

@@ -1,5 +1,5 @@
-// A valid call that tests make invalid. The library must refuse it with one line that names the argument, and write
-// nothing.
+// A valid call that a test makes invalid. The library must refuse the invalid call with a one-line message that names
+// the argument, and must not write to any output.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace attend::test {
 
 inline constexpr Shape kQ = {2, 4, 3, 8}, kK = {2, 2, 5, 8}, kV = {2, 2, 5, 6}, kO = {2, 4, 3, 6}, kLse = {2, 4, 3, 1};
 inline constexpr Shape kScores = {2, 4, 3, 5}, kSinks = {2, 4, 1, 1};
-inline constexpr std::int64_t kHuge = std::int64_t{1} << 31;  // the largest size plus 1
+inline constexpr std::int64_t kHuge = std::int64_t{1} << 31;  // one more than the largest size
 
 /// A call that is valid until a test changes it.
 struct Call {
@@ -33,7 +33,7 @@ struct Call {
   Params params = {};
   BackwardExtras extras = {};
 
-  /// Packs two sequences: 1 + 2 query rows and 2 + 3 keys.
+  /// Packs two sequences with 1 and 2 query rows and with 2 and 3 keys.
   void pack() {
     for (Tensor* t : {&dout, &q, &k, &v, &o, &lse, &dq, &dk, &dv}) t->shape[0] = 1;
     cu_q = {0, 1, 3};
@@ -67,7 +67,7 @@ enum Pass : std::uint8_t { kBoth, kBackwardOnly };
 struct BadInput {
   const char* name;
   std::function<void(Call&)> spoil;
-  std::vector<std::string> message;  // substrings of the message
+  std::vector<std::string> message;  // substrings that the error message must contain
   Pass pass = kBoth;
   ErrorCode code = ErrorCode::kInvalidArgument;
 };

@@ -24,7 +24,8 @@ Class class_of(double x) {
   return Class::kFinite;
 }
 
-/// Returns |a - b|, 0 if both are NaN or the same infinity, and infinity if their classes differ.
+/// Returns |a - b|. Two NaN or two equal infinities have distance 0. Otherwise, if one value is not finite, the
+/// distance is infinite.
 double distance(double a, double b) {
   if (class_of(a) != class_of(b)) return INFINITY;
   return class_of(a) == Class::kFinite ? std::abs(a - b) : 0.0;
@@ -64,10 +65,11 @@ std::string worst_positions(const Comparand& c, const std::vector<double>& ratio
   return text;
 }
 
-/// Errors of one block of rows: of the result, of the standard, and from rounding alone.
+/// Errors within one block of rows: those of the result, those of the standard implementation, and those that rounding
+/// alone can cause.
 struct BlockErrors {
-  double error = 0, standard = 0, noise = 0, largest = 0;  // maxima
-  double error_sum = 0, standard_sum = 0, noise_sum = 0;   // sums of squares
+  double error = 0, standard = 0, noise = 0, largest = 0;  // maxima over the block
+  double error_sum = 0, standard_sum = 0, noise_sum = 0;   // sums of squares over the block
   std::int64_t count = 0;
 
   void add(const Comparand& c, std::size_t at) {
@@ -84,7 +86,8 @@ struct BlockErrors {
     ++count;
   }
 
-  /// Allows the rounding of the output and of intermediate values.
+  /// Returns the largest error that the result may have: the scaled error of the standard implementation, plus the
+  /// rounding of intermediate values and of the output.
   [[nodiscard]] double budget(const Comparand& c) const {
     return c.factor * standard + noise + unit_roundoff(c.dtype) * std::max(largest, min_normal(c.dtype));
   }
@@ -98,7 +101,8 @@ struct BlockErrors {
   }
 };
 
-/// Returns the slope's deviation from 1 (result against truth), divided by the allowed deviation. 0 for small tensors.
+/// Returns how far the slope of result against truth deviates from 1, divided by the allowed deviation. Returns 0 for
+/// tensors with fewer than kSlopeMinElements elements.
 double slope_ratio(const Comparand& c) {
   const StandardTensor& standard = c.for_slope != nullptr ? *c.for_slope : c.standard;
   double cross = 0, square = 0, standard_cross = 0, standard_error = 0, bound = 0;
@@ -114,16 +118,17 @@ double slope_ratio(const Comparand& c) {
     count += t != 0;
   }
   if (count < kSlopeMinElements) return 0;
-  // Errors within a row may share a cause (LSE, delta), so rows, not elements, count as independent samples.
+  // Errors within a row may share a cause (LSE, delta). Therefore rows, not elements, are counted as independent
+  // samples.
   const double row_correlation = std::sqrt(static_cast<double>(standard.shape[3]));
   const double sigma = std::sqrt(standard_error) * row_correlation / square;
-  const double smallest = 0x1p-1000;  // avoids a failure from 0 / 0
+  const double smallest = 0x1p-1000;  // keeps the division 0 / 0 from failing the check
   const double allowed =
       2 * std::abs(standard_cross / square) + kSlopeSigmas * sigma + bound / square + c.slope_floor + smallest;
   return std::abs(cross / square) / allowed;
 }
 
-/// Returns how many of the head's `left` remaining rows form the next block.
+/// Returns the number of rows of the next block if the head has `left` rows left.
 std::size_t rows_of_block(std::size_t left) {
   return left < kRowsPerBlock + kFewRows ? left : kRowsPerBlock;
 }
@@ -140,7 +145,7 @@ void keep_worst(Comparison& result, double ratio, double error, double standard,
 
 void finish(Comparison& result, const Comparand& c, const std::vector<double>& position_ratio, double rms,
             double slope) {
-  result.ok = result.ratio <= 1 && rms <= 1 && slope <= 1;  // NaN is not <= 1
+  result.ok = result.ratio <= 1 && rms <= 1 && slope <= 1;  // a NaN fails, because NaN <= 1 is false
   char text[192];
   std::snprintf(text, sizeof text,
                 "%s: error %.3g standard's %.3g budget %.3g (of budget: max %.2f rms %.2f slope %.2f)", c.name,
@@ -192,7 +197,8 @@ Comparison compare_lse(const std::vector<double>& lse, const std::vector<double>
       standard_error = std::max(standard_error, number(std::abs(standard.value[at] - truth[at])));
     }
     for (std::size_t at = begin; at < end; ++at) {
-      // bound is 2^-24 times the largest score magnitude of the row.
+      // standard.bound holds 2^-24 times the largest score magnitude of the row. Dividing by 2^-24 restores that
+      // magnitude.
       const double rounding = kLseMagnitude / unit_roundoff(DType::kF32) * number(standard.bound[at]);
       const double budget = kForwardFactor * standard_error + kLseAbsolute + rounding;
       const double error = distance(lse[at], truth[at]);
@@ -210,10 +216,10 @@ namespace {
 struct Expectation {
   Outputs truth;
   Standard standard;
-  std::optional<Standard> rounded;  // standard with KeptP::kRounded
+  std::optional<Standard> rounded;  // standard implementation that also rounds p in ds (KeptP::kRounded)
 };
 
-/// Returns everything that the truth depends on, as bytes.
+/// Returns all bytes on which the expected values depend. They identify a cached expectation.
 std::string content_of(const Inputs& in) {
   std::string content = describe(in.options);
   const auto add = [&content](const TensorBuffer& t) {
@@ -227,13 +233,15 @@ std::string content_of(const Inputs& in) {
   return content;
 }
 
-/// In these kernels p and the accumulators do not fit in registers together, so p is rounded. Their error budgets are
-/// the same as for other kernels. Only the slope check uses a standard that rounds p as well.
+/// Returns KeptP::kRounded for backends that round p to the inputs' dtype, because p and the accumulators do not fit in
+/// registers together. Their error budgets equal those of other backends. Only the slope check uses a standard that
+/// rounds p as well.
 KeptP kept_p_of(std::string_view compute) {
   return compute == "sm90_backward" ? KeptP::kRounded : KeptP::kFloat;
 }
 
-/// Caches the last expectation, because tests usually run several backends on the same case in sequence.
+/// Returns the expected values of the inputs. The last result is cached, because tests usually run several backends on
+/// the same case in sequence.
 std::shared_ptr<const Expectation> expectation_of(const Inputs& in, KeptP kept) {
   static std::mutex mutex;
   static std::string last_content;

@@ -1,4 +1,4 @@
-// The comparator decides whether a result is as close to the float64 reference as a sound implementation in its dtype.
+// Decides whether a result is as close to the float64 reference as a sound implementation in the result's dtype can be.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ struct Comparison {
   double standard = 0;     ///< largest absolute error of the standard implementation
   double budget = 0;       ///< budget of the block in which error / budget is largest
   double block_error = 0;  ///< error of that block
-  double ratio = 0;        ///< largest error / budget of any block; fails if > 1 or NaN
-  std::string report;      ///< one line; on failure also the worst positions
+  double ratio = 0;        ///< largest error / budget of any block; the comparison fails if this is > 1 or NaN
+  std::string report;      ///< one line; after a failure, the worst positions follow
 };
 
 /// The result and the values that it is compared with. All vectors are row-major and have the same shape.
@@ -26,28 +26,30 @@ struct Comparand {
   const std::vector<double>& result;
   const std::vector<double>& truth;
   const StandardTensor& standard;
-  const StandardTensor* for_slope = nullptr;  ///< standard of the slope check, if another (KeptP::kRounded)
-  double slope_floor = 0;                     ///< slope deviation that is always allowed (kTwoValuedSoftcap)
+  const StandardTensor* for_slope = nullptr;  ///< standard used by the slope check; null selects `standard`
+  double slope_floor = 0;                     ///< slope deviation that is always allowed; see kTwoValuedSoftcap
 };
 
-/// Compares blocks of kRowsPerBlock rows of a head. The last block has up to kFewRows - 1 more. For each block:
-///     max |result - truth| <= factor * max |standard - truth| + roundings
-/// The same bound holds for the root mean square. Over the entire tensor, <result, truth> / <truth, truth> must be as
-/// close to 1 as the standard's. NaN, +inf, -inf and finite entries must be at the same positions as in the truth.
+/// Compares each head in blocks of kRowsPerBlock rows. The last block has up to kFewRows - 1 rows more. Each block must
+/// satisfy:
+///     max |result - truth| <= factor * max |standard - truth| + allowance for rounding
+/// The root mean square of each block's errors must satisfy the same bound. Over the entire tensor, the slope <result,
+/// truth> / <truth, truth> must be about as close to 1 as the slope of the standard. NaN, +inf, -inf and finite entries
+/// must be at the same positions in the result and in the truth.
 [[nodiscard]] Comparison compare(const Comparand& c);
 
-/// Compares LSE by the same blocks. Its roundings are absolute (kLseAbsolute, kLseMagnitude).
+/// Compares LSE in the same blocks of rows. The allowance for rounding is absolute (kLseAbsolute, kLseMagnitude).
 [[nodiscard]] Comparison compare_lse(const std::vector<double>& result, const std::vector<double>& truth,
                                      const StandardTensor& standard);
 
-/// Comparison of one output of a backend.
+/// Comparison of one output tensor of a backend.
 struct TensorCheck {
   std::string name;
   Comparison comparison;
 };
 
-/// Compares outputs that any code computed from the inputs. Also checks that nothing outside the outputs was written.
-/// Reports failures to GoogleTest.
+/// Compares outputs that were computed from `in` by any implementation. Also checks that nothing outside the outputs
+/// was written. Reports failures to GoogleTest.
 std::vector<TensorCheck> compare_outputs(const Inputs& in, const Outputs& out, KeptP kept = KeptP::kFloat,
                                          bool with_gradients = true);
 
@@ -56,7 +58,7 @@ std::vector<TensorCheck> compare_outputs(const Inputs& in, const Outputs& out, K
 /// backend has no backward, only its forward runs.
 std::vector<TensorCheck> compare_with_reference(const Inputs& in, std::string_view compute);
 
-/// Does the same and returns the comparisons as one line of error/budget pairs.
+/// Calls compare_with_reference and returns the comparisons as one line of error/budget pairs.
 std::string check_against_reference(const Inputs& in, std::string_view compute);
 
 }  // namespace attend::test

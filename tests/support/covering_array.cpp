@@ -9,10 +9,10 @@ namespace attend::test {
 namespace {
 
 struct Pair {
-  int first_factor, first_value, second_factor, second_value;  // first_factor < second_factor
+  int first_factor, first_value, second_factor, second_value;  // always first_factor < second_factor
 };
 
-/// The pairs that are not covered yet.
+/// The compatible pairs of values that no case contains yet.
 class Pairs {
  public:
   Pairs(const std::vector<int>& num_values, const Compatible& compatible) : compatible_(compatible) {
@@ -71,8 +71,8 @@ class Pairs {
 
 constexpr int kUnset = -1;
 
-/// Completes a partial choice. Visits the factors in random order and gives each the compatible value that covers most
-/// open pairs. Returns nothing if some factor has no compatible value.
+/// Completes a partial choice. Visits the remaining factors in random order. Gives each factor the compatible value
+/// that covers the most uncovered pairs. Returns nothing if some factor has no compatible value.
 std::optional<Choice> complete(const std::vector<int>& num_values, const Pairs& pairs, Choice c,
                                std::mt19937_64& random) {
   std::vector<int> order(num_values.size());
@@ -81,7 +81,8 @@ std::optional<Choice> complete(const std::vector<int>& num_values, const Pairs& 
   for (const int f : order) {
     if (c[f] != kUnset) continue;
     int best_gain = -1;
-    const int shift = static_cast<int>(random() % static_cast<std::uint64_t>(num_values[f]));  // breaks ties evenly
+    // Random start, so that ties are broken evenly.
+    const int shift = static_cast<int>(random() % static_cast<std::uint64_t>(num_values[f]));
     for (int n = 0; n < num_values[f]; ++n) {
       const int value = (n + shift) % num_values[f];
       int gain = 0;
@@ -103,7 +104,7 @@ std::optional<Choice> complete(const std::vector<int>& num_values, const Pairs& 
 
 std::vector<Choice> covering_array(const std::vector<int>& num_values, const Compatible& compatible,
                                    std::uint64_t seed) {
-  constexpr int kAttempts = 20;  // completions tried per case; the best one is kept
+  constexpr int kAttempts = 20;  // completions tried per case; the one that covers the most pairs is kept
   std::mt19937_64 random(seed);
   Pairs pairs(num_values, compatible);
   std::vector<Choice> cases;
@@ -128,7 +129,8 @@ std::vector<Choice> covering_array(const std::vector<int>& num_values, const Com
         best_gain = gain;
       }
     }
-    pairs.close(start);  // also if no case can contain it: uncovered_pairs() reports such a pair
+    // Marks the pair as done even if no case can contain it. uncovered_pairs() reports such a pair.
+    pairs.close(start);
     if (best) {
       pairs.close(*best);
       cases.push_back(*best);

@@ -8,7 +8,8 @@ namespace attend::test {
 
 bool visible_by_rule(bool causal, std::int64_t window_left, std::int64_t window_right, std::int64_t seqlen_q,
                      std::int64_t seqlen_k, std::int64_t i, std::int64_t j) {
-  // Positive if the key comes after the query when the ends of both sequences are aligned.
+  // Distance of the key from the diagonal, which aligns the ends of both sequences. Positive if the key comes after the
+  // query.
   const std::int64_t ahead = (j - (seqlen_k - 1)) - (i - (seqlen_q - 1));
   if (causal && ahead > 0) return false;
   if (window_right >= 0 && ahead > window_right) return false;
@@ -102,7 +103,8 @@ DenseGradients dense_backward(const DenseHead<long double>& h, const Grid<long d
       g.ds[i][a] += dlse[i] * f.p[i][a];
       if (!h.visible[i][a]) continue;
       const long double cosh = h.softcap > 0 ? std::cosh(f.raw[i][a] / h.softcap) : 1;
-      const long double draw = g.ds[i][a] / (cosh * cosh);  // d tanh(x) / dx = 1 / cosh(x)^2
+      // Derivative of the soft cap: d tanh(x) / dx = 1 / cosh(x)^2.
+      const long double draw = g.ds[i][a] / (cosh * cosh);
       for (std::size_t c = 0; c < h.q[i].size(); ++c) {
         g.dq[i][c] += h.scale * draw * h.k[a][c];
         g.dk[a][c] += h.scale * draw * h.q[i][c];

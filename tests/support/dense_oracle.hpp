@@ -1,7 +1,7 @@
-// A second implementation of attention, written from the mathematics and independent of the library. It uses full
-// matrices and a boolean visibility matrix from first principles. Its softmax does not subtract the maximum, because
-// the exponent range of long double is wide enough. Its backward uses the explicit Jacobian of the softmax, J = diag(p)
-// - p p^T. A sink is one more entry of that softmax: it has a row in J and no value.
+// A second implementation of attention, written from the mathematics and independent of the library. It stores full
+// matrices, including a boolean visibility matrix. Its softmax does not subtract the maximum, because the exponent
+// range of long double is wide enough. Its backward uses the explicit Jacobian of the softmax, J = diag(p) - p p^T. A
+// sink adds one entry to the softmax. This entry has a row in J, but no value row in v.
 //
 // `Real` is long double for values, or Dual for directional derivatives.
 #pragma once
@@ -51,15 +51,15 @@ struct DenseHead {
   Grid<long double> keep;      // dropout factor: 0 or 1/(1-p)
   long double scale = 1;
   long double softcap = 0;
-  std::optional<Real> sink = {};  // no value: no sink; a sink of -inf is also stored as no value
+  std::optional<Real> sink = {};  // not set if the head has no sink or its sink is -inf
 };
 
 template <class Real>
 struct DenseForward {
-  Grid<Real> o, p, raw;  // raw: scale <q, k> before the soft cap
+  Grid<Real> o, p, raw;  // raw holds scale <q, k> before the soft cap
   std::vector<Real> lse;
-  std::vector<bool> empty;   // rows without a visible key or a sink; their lse is not set
-  std::vector<Real> p_sink;  // one per row
+  std::vector<bool> empty;   // marks rows without a visible key and without a sink; the lse of these rows is not set
+  std::vector<Real> p_sink;  // probability of the sink, one per row
 };
 
 template <class Real>
@@ -93,7 +93,8 @@ DenseForward<Real> dense_forward(const DenseHead<Real>& h) {
 }
 
 struct DenseGradients {
-  Grid<long double> dq, dk, dv, ds;  // ds: gradient of the score after the soft cap, which equals the bias gradient
+  // ds is the gradient of the score after the soft cap, which equals the bias gradient.
+  Grid<long double> dq, dk, dv, ds;
   long double dsink = 0;
 };
 
@@ -101,7 +102,7 @@ struct DenseGradients {
 DenseGradients dense_backward(const DenseHead<long double>& h, const Grid<long double>& dout,
                               const std::vector<long double>& dlse);
 
-/// Returns one head of a sequence of the inputs. Its index arithmetic is independent of the library's.
+/// Returns one head of one sequence of the inputs. The index arithmetic here does not use the library's.
 [[nodiscard]] DenseHead<long double> dense_head(const Inputs& in, std::int64_t sequence, std::int64_t head);
 
 /// Returns rows [first, first + count) of one (batch, head) of a tensor.
@@ -114,7 +115,7 @@ struct Span {
 };
 [[nodiscard]] Span span_of(const AttentionCase& c, std::int64_t sequence);
 
-/// Returns whether query row i sees key j under the causal and window options, as a boolean formula.
+/// Returns whether query row i sees key j under the causal and window options.
 [[nodiscard]] bool visible_by_rule(bool causal, std::int64_t window_left, std::int64_t window_right,
                                    std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t i, std::int64_t j);
 

@@ -1,14 +1,14 @@
-// Extracts one entry of a problem that has very many, as a separate problem.
+// Extracts one batch entry, head or sequence of a problem with very many of them, as a separate problem.
 #pragma once
 
 #include "support/expect.hpp"
 
 namespace attend::test {
 
-/// The kind of entry of which there are very many. Sequences are packed and all have the same length.
+/// The dimension of which the problem has very many entries. Packed sequences all have the same length.
 enum class Many : std::uint8_t { kBatch, kHeads, kSequences };
 
-/// Returns entry n of a tensor that has `rows` rows in each entry.
+/// Returns a copy of entry n of a tensor that has `rows` rows in each entry.
 [[nodiscard]] inline TensorBuffer entry_of(const TensorBuffer& t, Many many, std::int64_t n, std::int64_t rows) {
   return made(t.dtype(), {1, 1, rows, t.shape()[3]}, [&](auto, auto, auto row, auto col) {
     return many == Many::kBatch   ? t.at(n, 0, row, col)
@@ -33,7 +33,7 @@ enum class Many : std::uint8_t { kBatch, kHeads, kSequences };
   return one;
 }
 
-/// @param one the problem that entry_of(in, many, n) returned.
+/// @param one the single-entry problem that entry_of(in, many, n) returned.
 [[nodiscard]] inline Outputs entry_of(const Outputs& out, const Inputs& one, Many many, std::int64_t n) {
   const std::int64_t rows = one.options.seqlen_q, keys = one.options.seqlen_k;
   return {entry_of(out.o, many, n, rows),  entry_of(out.lse, many, n, rows), entry_of(out.dq, many, n, rows),

@@ -1,4 +1,4 @@
-// Expectations about two results: equal bits or nearly equal values.
+// Expectations about two results: bitwise equality or nearly equal values.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,15 +11,15 @@
 
 namespace attend::test {
 
-/// Returns the largest finite magnitude.
+/// Returns the largest magnitude among the finite values.
 [[nodiscard]] inline double largest_magnitude(const std::vector<double>& x) {
   double largest = 0;
   for (const double value : x) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0.0);
   return largest;
 }
 
-/// Expects |got - want| <= tolerance * max(largest |want|, least) everywhere, and NaN and infinities at the same
-/// positions.
+/// Expects |got - want| <= tolerance * scale for every element. The scale is the largest finite magnitude in `want`,
+/// but at least `least`. NaN and infinities must be at the same positions in `got` and in `want`.
 inline void expect_near(const char* name, const std::vector<double>& got, const std::vector<double>& want,
                         double tolerance, double least = 0) {
   ASSERT_EQ(got.size(), want.size()) << name;
@@ -33,7 +33,7 @@ inline void expect_near(const char* name, const std::vector<double>& got, const 
   }
 }
 
-/// Expects the same bytes in every element.
+/// Expects that the elements of both buffers have the same bytes.
 inline void expect_same_bits(const char* name, const TensorBuffer& got, const TensorBuffer& want) {
   ASSERT_EQ(got.shape(), want.shape()) << name;
   if (got.bytes() == want.bytes()) return;

@@ -43,8 +43,8 @@ void* compiled(const TemporaryFolder& folder, const std::string& text, const std
   std::string includes;
   for (const fs::path& include : include_folders) includes += fmt::format(" -I'{}'", include.string());
   const char* wish = std::getenv("CXX");
-  // _FORTIFY_SOURCE reports longjmp() between fibers as an error, so it is off. ccache is off because it would keep the
-  // files.
+  // Fortification (_FORTIFY_SOURCE) is off because it reports longjmp() between fibers as an error. ccache is off
+  // because it would store each generated program.
   const std::string command = fmt::format(
       "CCACHE_DISABLE=1 TMPDIR='{0}' {1} -std=c++20 -O1 -ffp-contract=off -w -U_FORTIFY_SOURCE -fvisibility=hidden "
       "-fPIC -shared -I'{0}'{2} '{0}/program.cpp' -o '{3}' > '{4}' 2>&1",

@@ -1,4 +1,4 @@
-// Compiles programs that a test generates with the machine's compiler, and loads them.
+// Compiles programs that a test generates, using the C++ compiler of the machine, and loads them.
 #pragma once
 
 #include <filesystem>
@@ -23,9 +23,10 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// Compiles a C++20 program as a shared library, loads it and returns dlopen()'s handle. The compiler is $CXX, or c++
-/// if unset. Products and sums are rounded separately, without fused multiply-add. @throws std::runtime_error with the
-/// compiler's messages.
+/// Compiles a C++20 program as a shared library, loads the library and returns the handle from dlopen(). The compiler
+/// is $CXX, or c++ if $CXX is unset. Each product and each sum is rounded separately, because fused multiply-add is
+/// off.
+/// @throws std::runtime_error with the compiler's messages if compilation fails.
 [[nodiscard]] void* compiled(const TemporaryFolder& folder, const std::string& text,
                              const std::vector<std::filesystem::path>& include_folders);
 

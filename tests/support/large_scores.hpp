@@ -1,4 +1,4 @@
-// Problems whose rows have one large bias on all keys, and a property that holds for them.
+// Problems in which some rows have one large bias on all keys, and a property of p that holds for them.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace attend::test {
 
-/// Gives every second row the same large bias on all keys. The sliced layout keeps the case's head_dim.
+/// Returns inputs in which every second row has the same large bias on all keys. The sliced layout keeps the case's
+/// head_dim.
 [[nodiscard]] inline Inputs with_common_bias(DType dtype, double bias, AttentionCase c = {}) {
   c.dtype = dtype;
   c.heads_q = 2;
@@ -32,9 +33,9 @@ namespace attend::test {
   return sums;
 }
 
-/// Each row of p sums to 1, so the sum of dv over keys equals the sum of dout over rows. The standard implementation
-/// cannot check this, because it computes p from lse too. `in` is from with_common_bias(), whose two query heads share
-/// the keys.
+/// Checks that each row of p sums to 1. Then the sum of dv over the keys equals the sum of dout over the rows. A
+/// comparison with the standard implementation cannot check this, because the standard also computes p from lse. `in`
+/// must come from with_common_bias(), whose two query heads share one key head.
 inline void expect_rows_of_p_sum_to_one(const Inputs& in, const Outputs& out) {
   std::vector<double> want = column_sums(in.dout, 0);
   const std::vector<double> second = column_sums(in.dout, 1);

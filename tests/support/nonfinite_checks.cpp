@@ -15,7 +15,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// 1 batch entry, 2 query heads on 1 key head, causal: query row i sees the keys j <= i + 61.
+/// Returns a causal case with 1 batch entry and 2 query heads on 1 key head. Query row i sees the keys j <= i + 61.
 AttentionCase base_case(DType dtype) {
   return {.dtype = dtype,
           .batch = 1,
@@ -32,7 +32,7 @@ bool sees(std::int64_t i, std::int64_t j) {
   return j <= i + 61;
 }
 
-/// Expects NaN exactly where touched(head, row, col) is true, and the numbers of `clean` elsewhere.
+/// Expects NaN wherever touched(head, row, col) is true, and the numbers of `clean` everywhere else.
 template <class Touched>
 void expect_nan_exactly(const char* name, const TensorBuffer& got, const TensorBuffer& clean, DType dtype,
                         Touched touched) {
@@ -58,7 +58,8 @@ void value_reaches_its_column_of_rows_that_see_it(const std::string& compute, DT
   expect_nan_exactly("o", out.o, clean.o, dtype, [](auto, auto row, auto col) { return sees(row, 100) && col == 5; });
   expect_nan_exactly("lse", out.lse, clean.lse, dtype, [](auto...) { return false; });
   expect_nan_exactly("dv", out.dv, clean.dv, dtype, [](auto...) { return false; });  // dv does not depend on v
-  // delta is NaN in the rows that see key 100, and so are all their ds. Those rows see only some of the keys.
+  // Delta is NaN in the rows that see key 100. Therefore ds is NaN at every key of these rows. These rows see only some
+  // of the keys.
   expect_nan_exactly("dq", out.dq, clean.dq, dtype, seen);
   expect_nan_exactly("dk", out.dk, clean.dk, dtype, [](auto...) { return true; });  // row 69 sees every key
 }
@@ -213,7 +214,7 @@ void sink_reaches_its_head(const std::string& compute, DType dtype) {
   expect_nan_exactly("dk", out.dk, clean.dk, dtype, [](auto...) { return true; });  // dk sums over both heads
 }
 
-// A sink of -inf has no effect. A sink of +inf takes the full probability of its rows.
+// A sink of -inf has no effect. A sink of +inf gets probability 1, so all keys of its rows get probability 0.
 void infinite_sinks(const std::string& compute, DType dtype) {
   AttentionCase c = base_case(dtype);
   c.dlse = true;
@@ -238,7 +239,7 @@ void infinite_sinks(const std::string& compute, DType dtype) {
   }
 }
 
-// NaN and infinities are at the same positions as in the float64 reference, for every tensor and option.
+// Checks for every tensor and option that NaN and infinities are at the same positions as in the float64 reference.
 void classes_agree_with_the_reference(const std::string& compute, DType dtype) {
   struct Plant {
     const char* tensor;

@@ -1,5 +1,5 @@
-// Checks for any backend and every option: NaN and infinities reach exactly the results that depend on them, and masked
-// or padded elements are never read.
+// Checks of NaN and infinity that apply to every backend and option. NaN and infinities must reach exactly the results
+// that depend on them. Masked or padded elements must never be read.
 #pragma once
 
 #include <ostream>
@@ -10,11 +10,12 @@
 
 namespace attend::test {
 
-/// One check. Failures are reported to GoogleTest.
+/// One check. It reports failures to GoogleTest.
 struct NonFiniteCheck {
   const char* name;
   void (*check)(const std::string& compute, DType dtype);
-  bool against_reference;  ///< compares with the reference, so running it on the reference itself checks nothing
+  bool against_reference;  ///< if set, the check compares with the reference; running it on the reference itself proves
+                           ///< nothing
 };
 
 inline void PrintTo(const NonFiniteCheck& check, std::ostream* out) {

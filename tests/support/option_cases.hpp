@@ -1,4 +1,4 @@
-// Small problems that together use every option, for checks that are too slow for large problems.
+// Small problems that together use every option. They suit checks that are too slow for large problems.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace attend::test {
 
-/// Calls with(change) for several changes to a problem without sinks.
+/// Calls with(change) once for each variant with sinks. `change` adds the sinks to a problem that has none.
 template <class With>
 void sink_cases(const With& with) {
   with([](AttentionCase& c) { c.sinks = true; });
@@ -22,7 +22,8 @@ void sink_cases(const With& with) {
   });
 }
 
-/// Returns a problem without options, one problem per option and a few combinations, all of `dtype`.
+/// Returns one problem without options, one problem per option and a few combinations of options, all with dtype
+/// `dtype`.
 [[nodiscard]] inline std::vector<AttentionCase> option_cases(DType dtype) {
   const AttentionCase plain = {.dtype = dtype,
                                .batch = 2,

@@ -9,7 +9,7 @@
 namespace attend::test {
 namespace {
 
-// --- The factors of the covering array. ---
+// --- The factors of the covering array: each factor is one option of the problem. ---
 enum Factor {
   kDtype,
   kHeadDim,
@@ -54,9 +54,9 @@ struct MaskKind {
 constexpr MaskKind kMasks[] = {{false, -1, -1}, {true, -1, -1}, {false, 9, -1},
                                {false, -1, 70}, {false, 30, 4}, {true, 65, -1}};
 constexpr double kSoftcaps[] = {0, 0.7, 20};
-constexpr int kAlibiKinds = 3;  // none, one for all sequences, one per sequence
-constexpr int kSinkKinds = 3;   // none, one for all sequences, one per sequence
-// Index 0: none. Index n > 0: the bits of n - 1 select which of batch, heads and rows have full size.
+constexpr int kAlibiKinds = 3;  // no ALiBi, one set of slopes for all sequences, one set per sequence
+constexpr int kSinkKinds = 3;   // no sinks, one set for all sequences, one set per sequence
+// Index 0 means no tensor. For index n > 0, the bits of n - 1 select which of batch, heads and rows have full size.
 constexpr int kBroadcasts = 9;
 constexpr double kDropouts[] = {0, 0.1, 0.5};
 constexpr double kDefaultScale = INFINITY;
@@ -89,7 +89,8 @@ bool is_pair(int f, int a, int g, int b, int wanted_f, int wanted_a, int wanted_
   return f == wanted_f && a == wanted_a && g == wanted_g && b == wanted_b;
 }
 
-/// Excludes combinations that attention does not define, and combinations that are too slow for the reference.
+/// Returns false for combinations that attention does not define and for combinations that are too slow for the
+/// reference.
 bool compatible(int f, int a, int g, int b) {
   constexpr int kFused = 3;
   constexpr int kPacked = 1;
@@ -98,7 +99,8 @@ bool compatible(int f, int a, int g, int b) {
   if ((f == kBias || f == kBoolMask) && g == kBatching && a != 0 && b == kPacked) return false;
   if (f == kHeadDim && g == kLengths && kHeadDims[a] > 128 && b == std::size(kLengthPairs) - 1) return false;
   if (longest && g == kHeads && kHeadPairs[b].q > 3) return false;
-  // A soft cap under 1 contradicts one-hot attention. With scale 0, every fill gives uniform attention.
+  // A soft cap below 1 limits score differences, so attention cannot be one-hot. With scale 0, attention is uniform for
+  // every fill, so the one-hot fill adds nothing.
   return !is_pair(f, a, g, b, kSoftcap, 1, kFill, static_cast<int>(Fill::kOneHot)) &&
          !is_pair(f, a, g, b, kScale, 3, kFill, static_cast<int>(Fill::kOneHot));
 }

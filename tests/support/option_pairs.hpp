@@ -1,5 +1,5 @@
-// Problems in which every pair of values of every two options appears. A backend that claims every option must pass
-// them.
+// Problems in which every pair of values of every two options appears. A backend must pass them if it claims to support
+// every option.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace attend::test {
 
-/// Returns the cases in a fixed order. Slow sanitizer builds keep every ATTEND_TEST_STRIDE-th case. $ATTEND_TEST_SEED
-/// changes the random numbers.
+/// Returns the cases in a fixed order. Slow sanitizer builds set ATTEND_TEST_STRIDE to run only every n-th case.
+/// $ATTEND_TEST_SEED changes the random numbers.
 [[nodiscard]] const std::vector<AttentionCase>& option_pair_cases();
 
-/// Returns the number of compatible pairs that no case contains (at stride 1). Must be 0.
+/// Returns the number of compatible pairs that no case contains if no case is skipped. Must be 0.
 [[nodiscard]] int uncovered_option_pairs();
 
 }  // namespace attend::test

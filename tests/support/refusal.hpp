@@ -9,8 +9,8 @@
 
 namespace attend::test {
 
-/// Returns the message of the Error that `call` throws, or "" if it throws none. The message must be one line about an
-/// invalid argument.
+/// Returns the message of the Error that `call` throws, or "" if it throws none. Expects a one-line message with the
+/// code for an invalid argument.
 template <class Call>
 std::string refusal(const Call& call) {
   try {

@@ -24,7 +24,7 @@ StandardTensor make_result(const Shape& shape) {
   return {shape, std::vector<double>(n), std::vector<double>(n), std::vector<double>(n)};
 }
 
-/// Copies a head's rows to (batch, head, first_row) of the full tensor.
+/// Copies the result of one head to the rows of the full tensor that start at (batch, head, first_row).
 void place(StandardTensor& t, const Accumulator& a, DType dtype, std::int64_t batch, std::int64_t head,
            std::int64_t first_row) {
   const double u = unit_roundoff(dtype);
@@ -39,7 +39,7 @@ void place(StandardTensor& t, const Accumulator& a, DType dtype, std::int64_t ba
   }
 }
 
-/// Score matrix S of one head, with the values needed for its error bounds.
+/// Score matrix S of one head, with the factors needed for its error bounds and its gradient.
 struct ScoreMatrix {
   ScoreMatrix(const Problem& p, const Sequence& s, std::int64_t head, const Floats& q, const Floats& k)
       : value(q.rows, k.rows, -kInfinity),
@@ -69,7 +69,7 @@ struct ScoreMatrix {
       const float t = std::tanh(score / cap);
       score = cap * t;
       slope.at(i, j) = 1 - t * t;
-      size = slope.at(i, j) * size + 2 * cap;  // remaining error of the product, plus the rounding of tanh
+      size = slope.at(i, j) * size + 2 * cap;  // remaining error of the product, plus the rounding error of tanh
     }
     if (p.bias) {
       const auto bias = static_cast<float>(core::load(*p.bias, s.batch, head, i, j));
@@ -87,8 +87,8 @@ struct ScoreMatrix {
   }
 
   Floats value, magnitude;
-  Floats slope;  // derivative of the soft cap
-  Floats keep;   // dropout: 0, or 1/(1-p)
+  Floats slope;  // derivative of the soft cap at each score
+  Floats keep;   // dropout factor: 0 or 1/(1-p)
 };
 
 struct HeadData {
@@ -113,7 +113,7 @@ struct HeadData {
   ScoreMatrix scores;
   Floats lse;
   Floats largest;  // largest magnitude among the terms of a row's lse
-  Floats o;        // rounded to the dtype
+  Floats o;        // already rounded to the dtype
   float sink;      // -inf means no sink
 };
 
@@ -125,7 +125,8 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     const float* s = h.scores.value.row(i);
     const float row_max = h.k.rows == 0 ? h.sink : std::max(*std::max_element(s, s + h.k.rows), h.sink);
     const bool has_sink = h.sink != -kInfinity;
-    float row_sum = !has_sink ? 0 : h.sink == row_max ? 1 : std::exp(h.sink - row_max);  // also for two infinities
+    // The comparison with row_max also handles two equal infinities.
+    float row_sum = !has_sink ? 0 : h.sink == row_max ? 1 : std::exp(h.sink - row_max);
     float largest = has_sink ? std::abs(h.sink) : 0;
     for (std::int64_t j = 0; j < h.k.rows && row_max != -kInfinity; ++j) {
       row_sum += std::exp(s[j] - row_max);
@@ -136,10 +137,12 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
     h.largest.at(i, 0) = largest;
     const float columns = is_half(dtype) ? static_cast<float>(h.q.cols) / kLseColumns : 0;
     lse.bound.at(i, 0) = largest * std::max(1.0f, columns);
-    // An implementation may merge the sink into an lse of the keys that was already rounded to f32.
+    // An implementation may first round the lse of the keys to f32 and then merge the sink into it. This adds one
+    // rounding.
     const float merging = has_sink && h.sink != kInfinity ? std::abs(h.lse.at(i, 0)) : 0;
     for (std::int64_t j = 0; j < h.k.rows; ++j) {
-      if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0) continue;  // a dropped value is not read: 0 * NaN is NaN
+      // Skips v of dropped keys, because 0 * NaN is NaN.
+      if (s[j] == -kInfinity || h.scores.keep.at(i, j) == 0) continue;
       const float prob = std::exp(s[j] - row_max) / row_sum * h.scores.keep.at(i, j);
       const float step = std::max(prob, static_cast<float>(min_normal(dtype)));
       o.add(i, round_to(dtype, prob), step, prob * (1 + h.scores.magnitude.at(i, j) + merging), h.v.row(j));
@@ -150,7 +153,7 @@ void forward_head(const Problem& p, HeadData& h, Standard& out) {
   place(out.lse, lse, DType::kF32, h.s.batch, h.head, h.s.q_begin);
 }
 
-/// Gradients of the bias for all heads, in the bias's shape.
+/// Accumulates the gradient of the bias over all heads, in the shape of the bias.
 struct BiasGradient {
   explicit BiasGradient(const Problem& p) : shape(p.dbias->shape), sums(shape[0] * shape[1] * shape[2], shape[3]) {}
 
@@ -166,7 +169,7 @@ struct BiasGradient {
   Accumulator sums;
 };
 
-/// Gradients of the sinks for all heads, as one column.
+/// Accumulates the gradients of the sinks over all heads, as a matrix with one column.
 struct SinkGradient {
   explicit SinkGradient(const Problem& p)
       : shape(p.dsinks->shape),
@@ -174,14 +177,15 @@ struct SinkGradient {
         sums(shape[0] * shape[1], 1),
         common(shape[0] * shape[1], 1) {}
 
-  /// Adds a row's p_sink (dlse - delta). `step` is the rounding error of delta in units of the dtype's roundoff.
+  /// Adds one row's term p_sink (dlse - delta). `step` is the rounding error of delta in units of the dtype's roundoff.
   void add(const HeadData& h, std::int64_t i, const Dot& delta, float dlse, float step) {
     const std::int64_t entry = (shape[0] == 1 ? 0 : h.s.index) * shape[1] + h.head;
     const float lse = h.lse.at(i, 0);
     if (h.sink == -kInfinity) return;
     const float p_sink = std::exp(h.sink - lse);
     sums.value.at(entry, 0) += p_sink * (dlse - delta.value);
-    // If all rows of dout are equal, equal rows round equally and their errors add up.
+    // If all rows of dout are equal, equal rows have equal rounding errors. These errors add up instead of averaging
+    // out.
     (alike ? common : sums.walk).at(entry, 0) += alike ? p_sink * step : p_sink * step * p_sink * step;
     sums.bound.at(entry, 0) += p_sink * (delta.magnitude + std::abs(dlse)) * (1 + h.largest.at(i, 0) + std::abs(lse));
   }
@@ -197,12 +201,12 @@ struct SinkGradient {
   }
 
   Shape shape;
-  bool alike;  // every row of dout is the same memory
+  bool alike;  // every row of dout is the same memory (stride 0)
   Accumulator sums;
   Floats common;
 };
 
-/// Gradients of optional inputs. Null if not requested.
+/// Gradients of optional inputs. A null pointer means that the gradient is not requested.
 struct OptionGradients {
   BiasGradient* dbias;
   SinkGradient* dsinks;
@@ -217,11 +221,12 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
   for (std::int64_t i = 0; i < h.q.rows; ++i) {
     const float lse = h.lse.at(i, 0);
     dots.begin(h.dout.row(i));
-    if (lse == -kInfinity || h.sink == kInfinity) continue;  // every p is 0
+    if (lse == -kInfinity || h.sink == kInfinity) continue;  // every p of the row is 0
     const float dlse = p.dlse ? static_cast<float>(core::load(core::q_matrix(*p.dlse, h.s, h.head), i, 0)) : 0;
     const Dot delta(h.dout.row(i), h.o.row(i), h.v.cols);
-    float delta_walk = 0;                      // O was rounded to the dtype
-    float p_walk = delta.value * delta.value;  // rounding of P for O; equal entries of a row round alike
+    float delta_walk = 0;  // squared error of delta, because O was rounded to the dtype
+    // Squared error from rounding P for O; equal entries of a row have equal rounding errors.
+    float p_walk = delta.value * delta.value;
     for (std::int64_t c = 0; c < h.v.cols; ++c) {
       delta_walk += std::pow(h.dout.at(i, c) * h.o.at(i, c), 2.0F);
       p_walk += std::pow(h.dout.at(i, c) * tiny, 2.0F);
@@ -231,8 +236,10 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
       const float keep = h.scores.keep.at(i, j);
       const float slope = h.scores.slope.at(i, j);
       const float prob = std::exp(h.scores.value.at(i, j) - lse);
-      const float flushed = prob < std::numeric_limits<float>::min() ? 1 / kF32Roundoff : 0;  // GPUs flush these to 0
-      const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse) + flushed;           // lse is rounded to f32
+      // GPUs flush these p to 0.
+      const float flushed = prob < std::numeric_limits<float>::min() ? 1 / kF32Roundoff : 0;
+      // Includes the rounding of lse to f32.
+      const float size = 1 + h.scores.magnitude.at(i, j) + std::abs(lse) + flushed;
       const Dot dp = dots.at(j);
       const float kept_dp = keep == 0 ? 0 : keep * dp.value;
       const float kept_prob = kept == KeptP::kRounded ? round_to(dtype, prob) : prob;
@@ -256,7 +263,7 @@ void backward_head(const Problem& p, const HeadData& h, KeptP kept, Accumulator&
 }  // namespace
 
 Standard run_standard(const Inputs& in, KeptP kept) {
-  const Outputs views = make_outputs(in);  // only their shapes are used
+  const Outputs views = make_outputs(in);  // used only for their shapes
   BackwardExtras extras;
   if (in.dlse) extras.dlse = in.dlse->view();
   if (views.dbias) extras.dbias = views.dbias->view();

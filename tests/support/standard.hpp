@@ -1,16 +1,17 @@
-// The frozen standard: attention with full score matrices in memory, in the inputs' dtype. The budget of every other
-// implementation is derived from its error. Change it only if that rule itself changes.
+// The frozen standard: attention with full score matrices in memory, in the inputs' dtype. Its error defines the error
+// budget of every other implementation. Do not change the standard, unless the definition of the budget itself changes.
 //
 //     forward:  S = scale Q K^T (f32), P = softmax(S) (f32), O = round(P) V (f32), rounded to the dtype
 //     backward: P from S and its own LSE, dP = dO V^T, dS = P (dP - rowsum(dO O)), dV = round(P)^T dO,
 //               dQ = round(dS) K, dK = round(dS)^T Q; products and sums in f32, results rounded to the dtype
 //
-// A sink is one more column of S. Its column of P is dropped. Its gradient is a sum over rows, like that of a bias.
-// "round" rounds to the dtype of the inputs, which is what a tensor core reads.
+// A sink is one more column of S. Its column of P is dropped. Its gradient is a sum over rows, like the gradient of a
+// broadcast bias. "round" rounds to the dtype of the inputs, which is the precision that a tensor core reads.
 //
-// A second form of the backward uses round(P) in dS as well as in dV. It models an implementation that keeps P in the
-// inputs' dtype, in memory (PyTorch's math in 16 bits) or in registers. Equal entries of a row are then rounded
-// equally. This moves dQ and dK by up to half a unit of P in one direction, which changes their slope.
+// A second form of the backward (KeptP::kRounded) uses round(P) in dS as well as in dV. It models an implementation
+// that keeps P in the inputs' dtype, either in memory (for example PyTorch's math backend in 16 bits) or in registers.
+// Equal entries of a row then have equal rounding errors. These errors can move dQ and dK by up to half a unit in the
+// last place of P, all in one direction. This changes the slope of dQ and dK against the reference.
 #pragma once
 
 #include <vector>
@@ -19,21 +20,22 @@
 
 namespace attend::test {
 
-/// One tensor's elements in row-major order, and the deviations that a sound implementation may have.
+/// One tensor in row-major order, and the deviations that a sound implementation may have from it.
 struct StandardTensor {
   Shape shape;
   std::vector<double> value;
-  std::vector<double> walk;   ///< random walk of roundings to the dtype: root of the sum of squared errors
-  std::vector<double> bound;  ///< 2^-24 * sum of |terms|: bounds the effect of another f32 summation order
+  std::vector<double> walk;   ///< expected error from rounding to the dtype: the root of the sum of squared rounding
+                              ///< errors
+  std::vector<double> bound;  ///< 2^-24 * sum of |terms|, which bounds the effect of another f32 summation order
 };
 
 struct Standard {
   StandardTensor o, lse, dq, dk, dv;
   std::optional<StandardTensor> dbias = {};
-  std::optional<StandardTensor> dsinks = {};  ///< one column of all its entries, which forms one block
+  std::optional<StandardTensor> dsinks = {};  ///< one column with the entries of all sinks; it is compared as one block
 };
 
-/// Precision of P in dS.
+/// Precision of the P that the backward uses to compute dS.
 enum class KeptP { kFloat, kRounded };
 
 /// Runs forward and backward of the standard implementation.

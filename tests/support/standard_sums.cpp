@@ -4,9 +4,9 @@
 
 namespace attend::test {
 
-// The GPU tests spend most of their time in two loops. These are compiled for several vector widths, and the widest
-// that the processor supports is used. They are compiled without contraction (tests/CMakeLists.txt), so every version
-// gives the same bits.
+// The GPU tests spend most of their time in the two loops of this file. The compiler builds the loops for several
+// vector widths, and each run uses the widest one that the processor supports. Contraction to fused multiply-add is off
+// (tests/CMakeLists.txt), so every version gives the same bits.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define ATTEND_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

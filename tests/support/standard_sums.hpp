@@ -44,15 +44,15 @@ struct Dot {
 
 constexpr std::int64_t kSide = 32;
 
-/// Computes value[s] = <a, b_s> and magnitude[s] = sum_c |a_c b_sc| for kSide vectors whose columns are interleaved.
+/// For kSide vectors b_s with interleaved columns, computes value[s] = <a, b_s> and magnitude[s] = sum_c |a_c b_sc|.
 void dots(const float* a, const float* b, std::int64_t cols, float* value, float* magnitude);
 
-/// Computes to += factor * x, walk += (step * x)^2 and bound += error * |x|.
+/// For each of `n` elements, computes to += factor * x, walk += (step * x)^2 and bound += error * |x|.
 void add_scaled(float* __restrict to, float* __restrict walk, float* __restrict bound, const float* __restrict x,
                 std::int64_t n, float factor, float step, float error);
 
-/// Products of one row with the rows of a matrix, kSide at a time. Each is summed in the order of the columns, so it
-/// has the same bits as a Dot and is only faster.
+/// Products of one row with the rows of a matrix, computed for kSide rows at a time. Each product is summed in column
+/// order, so it has the same bits as Dot(row, matrix row). Computing them in groups is faster.
 class DotsOfRow {
  public:
   explicit DotsOfRow(const Floats& b)
@@ -62,12 +62,12 @@ class DotsOfRow {
     }
   }
 
-  /// Sets the row for the products that follow.
+  /// Sets the row that later calls of at() multiply.
   void begin(const float* a) {
     a_ = a;
     group_ = -1;
   }
-  /// Returns <a, row j>.
+  /// Returns the product <a, row j of the matrix>.
   [[nodiscard]] Dot at(std::int64_t j) {
     if (j / kSide != group_) {
       group_ = j / kSide;
@@ -82,15 +82,16 @@ class DotsOfRow {
   std::int64_t cols_;
   std::vector<float> packed_;  // shape (groups, columns, kSide rows)
   const float* a_ = nullptr;
-  std::int64_t group_ = -1;  // group whose products are cached below
+  std::int64_t group_ = -1;  // group whose products are cached in value_ and magnitude_; -1 if none
   float value_[kSide] = {}, magnitude_[kSide] = {};
 };
 
-/// One head's result with its two error scales. `walk` holds squares until place() takes the root.
+/// The result of one head with two estimates of its error. `walk` holds squared errors until place() takes the root.
 struct Accumulator {
   Accumulator(std::int64_t rows, std::int64_t cols) : value(rows, cols), walk(rows, cols), bound(rows, cols) {}
 
-  /// Computes row += factor * x. The factor has a rounding error of u * step and an f32 error of `error`.
+  /// Computes row += factor * x. The factor has a rounding error of u * step, with u the unit roundoff of the dtype,
+  /// and an f32 error of `error`.
   void add(std::int64_t row, float factor, float step, float error, const float* x) {
     add_scaled(value.row(row), walk.row(row), bound.row(row), x, value.cols, factor, step, error);
   }

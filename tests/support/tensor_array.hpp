@@ -1,4 +1,5 @@
-// Arrays in the same memory as TensorBuffers, so a GPU can access them if it can access TensorBuffers.
+// Arrays in the same memory as the elements of TensorBuffer. A GPU that can access TensorBuffers can access these
+// arrays too.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 namespace attend::test {
 
-/// Allocator for containers that uses the memory of set_tensor_memory(). The owner of the memory is stored in front of
-/// the elements.
+/// Container allocator that uses the memory provided by set_tensor_memory(). The shared pointer that owns the memory is
+/// stored in front of the elements.
 template <class T>
 struct TensorMemory {
   using value_type = T;
@@ -29,7 +30,8 @@ struct TensorMemory {
   }
   void deallocate(T* elements, std::size_t /*count*/) {
     auto* const header = reinterpret_cast<Owner*>(reinterpret_cast<std::byte*>(elements) - kHeaderBytes);
-    const Owner owner = std::move(*header);  // must outlive the header, which lies in the memory it owns
+    // Moved out first, because the header lies in the memory that this owner frees.
+    const Owner owner = std::move(*header);
     header->~Owner();
   }
 

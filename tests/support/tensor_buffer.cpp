@@ -18,9 +18,10 @@ namespace attend::test {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kGuardBytes = 1024;     // on each side: wider than any vector register or tile row
-constexpr std::int64_t kPaddingElements = 3;  // odd, so that padded rows are unaligned
-constexpr std::int64_t kPieceElements = 8;    // of 16 bits: the alignment of wide loads and the copy engine
+constexpr std::size_t kGuardBytes = 1024;     // per side; wider than any vector register or tile row
+constexpr std::int64_t kPaddingElements = 3;  // odd, so that padded rows are not aligned
+// 8 elements of 16 bits are 16 bytes, the alignment of wide loads and of the copy engine.
+constexpr std::int64_t kPieceElements = 8;
 constexpr std::byte kPoison{0xFF};
 
 std::size_t extent_elements(const Tensor& t) {
@@ -80,7 +81,7 @@ std::shared_ptr<std::byte> allocate_tensor_memory(std::size_t bytes) {
   return tensor_memory(bytes);
 }
 
-/// The memory: guard, offset, elements, guard.
+/// Memory of a buffer, in this order: guard zone, base offset, elements, guard zone.
 struct TensorBuffer::Storage {
   Storage(DType dtype, std::int64_t base_offset, std::size_t elements)
       : size(kGuardBytes + elements_to_bytes(dtype, elements + static_cast<std::size_t>(base_offset)) + kGuardBytes +
@@ -111,7 +112,7 @@ struct TensorBuffer::Storage {
   std::shared_ptr<std::byte> memory;
   std::byte* first = nullptr;
   std::byte* last = nullptr;
-  std::vector<Tensor> views;  // all memory that may be written
+  std::vector<Tensor> views;  // all views of this memory; only their elements may be written
 };
 
 TensorBuffer::TensorBuffer(DType dtype, const Shape& shape, Placement placement) {

@@ -1,4 +1,4 @@
-// Tensors that own their memory, in every placement that a caller may use.
+// Tensors that own their memory, with every layout and alignment that a caller may use.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,15 @@ namespace attend::test {
 enum class Layout : std::uint8_t {
   kBHSD,    // dense (batch, heads, seqlen, head_dim)
   kBSHD,    // dense (batch, seqlen, heads, head_dim)
-  kPadded,  // BHSD with unused elements after each row, head and batch entry
-  kSliced   // BHSD, the first columns of rows whose length is a multiple of 16 bytes
+  kPadded,  // BHSD with unused elements after each row, each head and each batch entry
+  kSliced   // BHSD; each row is the start of a longer row whose length is a multiple of 16 bytes
 };
 
 /// Returns `bytes` bytes (more than 0), aligned to 256 bytes.
 using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
 
-/// Sets where later TensorBuffers get their memory, for example memory that a GPU can access. Null means the heap.
+/// Sets the function that allocates the memory of later TensorBuffers, for example memory that a GPU can access. Null
+/// selects the heap.
 void set_tensor_memory(Allocate allocate);
 
 /// Allocates memory with the function of set_tensor_memory().
@@ -31,11 +32,11 @@ struct Placement {
   std::int64_t base_offset = 0;  // elements between a 64-byte boundary and the first element
 };
 
-/// A tensor view with (shared) ownership of its memory.
+/// A tensor view that shares ownership of its memory.
 ///
-/// Every byte of the memory starts as 0xFF, which is NaN in every float type. An output that is not written therefore
-/// stays NaN. Padding that is read turns the result into NaN. Padding that is written no longer reads 0xFF. Under
-/// AddressSanitizer, any access to the guard zones before and after the tensor is an error.
+/// Every byte of the memory starts as 0xFF, which is NaN in every float type. Therefore an output that is not written
+/// stays NaN, padding that is read turns the result into NaN, and padding that is written no longer contains 0xFF.
+/// Under AddressSanitizer, any access to the guard zones before and after the tensor is an error.
 class TensorBuffer {
  public:
   TensorBuffer() = default;
@@ -45,7 +46,7 @@ class TensorBuffer {
   /// have the same batch, seqlen and head_dim.
   static std::vector<TensorBuffer> fused(DType dtype, const std::vector<Shape>& shapes, std::int64_t base_offset);
 
-  /// Returns the same memory with another shape. Dimensions that grow from size 1 get stride 0.
+  /// Returns a view of the same memory with another shape. Dimensions of size 1 may grow; they get stride 0.
   [[nodiscard]] TensorBuffer expanded(const Shape& shape) const;
 
   [[nodiscard]] const Tensor& view() const { return view_; }
@@ -69,7 +70,7 @@ class TensorBuffer {
   /// Returns every byte of the memory, inside and outside the tensor, to check that nothing was written.
   [[nodiscard]] std::vector<std::byte> memory() const;
 
-  /// Returns true if every byte outside all views of this memory still reads 0xFF.
+  /// Returns true if every byte outside all views of this memory is still 0xFF.
   [[nodiscard]] bool gaps_intact() const;
 
  private:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# tools/configure.sh and tools/setup.sh in a checkout that was copied together with its build folder. The copy's sources
-# must be built, the original must not change, and nothing may loop. The test project only copies a file.
+# Tests tools/configure.sh and tools/setup.sh in a checkout that was copied together with its build folder. The build
+# must use the sources of the copy, the original must not change, and no step may repeat endlessly. The test project
+# only copies a file.
 #
 #     tests/tools/copied_checkout_test.sh SOURCE
 set -euo pipefail
@@ -14,7 +15,7 @@ fail() {
   exit 1
 }
 
-# built FOLDER TEXT: make's two steps in FOLDER must produce a file that contains TEXT.
+# built FOLDER TEXT: runs make's two steps in FOLDER. They must produce a file that contains TEXT.
 built() {
   (cd "$1" && tools/configure.sh release && timeout 60 cmake --build --preset release) >"$work/log" 2>&1 ||
     fail "building $1: $(cat "$work/log")"
@@ -46,11 +47,11 @@ mkdir build/release/kernel_cache
 echo kernel >build/release/kernel_cache/entry
 before=$(stat -c %Y%Z build/release/CMakeCache.txt)
 
-# A second build has nothing to do.
+# A second build must have no work.
 built "$work/original" original
 [[ $(head -n 1 "$work/log") == *'ninja: '* ]] || fail "a second build said: $(cat "$work/log")"
 
-# The copy has new file times.
+# All files of the copy have new times.
 cp -r "$work/original" "$work/copy"
 echo 'copy' >"$work/copy/text"
 built "$work/copy" copy
@@ -61,33 +62,33 @@ built "$work/copy" copy
 [[ $(stat -c %Y%Z "$work/original/build/release/CMakeCache.txt") == "$before" ]] || fail 'the original was configured'
 [[ $(cat "$work/original/build/release/result") == original ]] || fail 'the original was built'
 
-# The copy is moved, so its previous folder no longer exists.
+# Moves the copy, so that its previous folder no longer exists.
 mv "$work/copy" "$work/moved"
 built "$work/moved" copy
 
-# The same folder under another name is not a copy.
+# A link to the same folder must not be treated as a copy.
 ln -s "$work/moved" "$work/link"
 built "$work/link" copy
 ! grep -q 'was configured for' "$work/log" || fail 'a link was taken for a copy'
 
-# Times in the future, from another machine's clock.
+# The files have times in the future, as if another machine's clock had set them.
 touch -d '+1 day' "$work/moved/CMakeLists.txt" "$work/moved/text"
 built "$work/moved" copy
 says '2 files were newer than the clock'
 built "$work/moved" copy
 ! grep -q 'newer than the clock' "$work/log" || fail 'the times were set twice'
 
-# CMake's error messages are shown.
+# The error messages of CMake must be shown.
 echo 'message(FATAL_ERROR "no such compiler")' >>"$work/moved/CMakeLists.txt"
 rm "$work/moved/build/release/configured"
 (cd "$work/moved" && ! tools/configure.sh release >"$work/log" 2>&1) || fail 'a failure was not told'
 says 'no such compiler'
 
-# Without a virtual environment there is nothing to adapt.
+# If there is no virtual environment, setup.sh must change nothing.
 (cd "$work/original" && tools/setup.sh) >"$work/log" 2>&1 || fail "setup.sh: $(cat "$work/log")"
 [[ $(cat "$work/log") == ready ]] || fail "without .venv setup.sh said: $(cat "$work/log")"
 
-# A virtual environment's scripts contain its folder's path.
+# The scripts of a virtual environment contain the path of its folder, so setup.sh must adapt them.
 mkdir -p "$work/original/.venv/bin"
 printf 'VIRTUAL_ENV="%s/.venv"\nexport VIRTUAL_ENV\n' "$work/original" >"$work/original/.venv/bin/activate"
 printf '#!%s/.venv/bin/python3\n' "$work/original" >"$work/original/.venv/bin/pip"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# tools/remote.sh with a folder in place of a machine: `ssh` runs the command there, and `make` returns a program that
-# is already built. Files that are needed are copied, others are not, and failures are reported.
+# Tests tools/remote.sh with a folder that replaces the remote machine. The fake `ssh` runs the command in that folder,
+# and the fake `make` returns a program that is already built. The script must copy the files that are needed and no
+# others, and must report failures.
 #
 #     tests/tools/remote_test.sh SOURCE ATTEND
 # shellcheck disable=SC2016,SC2034 # conditions are for eval

@@ -1,5 +1,5 @@
-// The patterns of a correct OpenMP program, for which ThreadSanitizer must report nothing: the next region and the main
-// thread read what another thread wrote before the implicit barrier, and each thread has separate scratch memory.
+// A correct OpenMP program, for which ThreadSanitizer must report nothing. The next parallel region and the main thread
+// read data that another thread wrote before the implicit barrier. Each thread has separate scratch memory.
 #include <cstdio>
 #include <vector>
 
