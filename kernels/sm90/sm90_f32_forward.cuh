@@ -13,8 +13,7 @@
 //          consumer executes three steps:
 //            1  Issue s = q k(n)^T and pv = p(n + 1) v(n + 1). The consumers take turns to issue (Sm90Turn).
 //            2  Add pv to o.
-//            3  Compute the scores and the softmax, which gives p(n) in two pieces. Rescale o if the row maximum has
-//          risen.
+//            3  Compute the scores, and p(n) as two pieces. Rescale o if the row maximum has risen.
 // Memory   Sm90F32Storage holds both pieces of q, and rings of both pieces of k and v, in shared memory.
 // Measured docs/hopper_forward.md
 // Called   by the backend 'sm90_f32_forward' (src/cuda/launch/sm90_f32_forward.cpp).
