@@ -59,70 +59,37 @@ struct Sm80ForwardTile {
 
 // Returns the bytes of shared memory through which warps exchange data if they share rows (sm80_split.cuh). They hold
 // two 16-bit tiles of p, one float per warp and row, and padding for alignment.
-if (tile.splits == 1) return 0;
-return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m()) + kSm80BlockBytes;
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_shared_bytes(const Sm80ForwardTile& tile) {
+  if (tile.splits == 1) return 0;
+  return half_bytes(2 * tile.block_m(), tile.block_n) + float_bytes(tile.splits, tile.block_m()) + kSm80BlockBytes;
 }
 
 // Returns Config::kSmemBytes. The memory holds q (later overwritten by o), kSm80Stages buffers of k and v, the block's
 // work, saved values of m and l, and saved sums of o.
+[[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_forward_smem_bytes(const Sm80ForwardTile& tile, int head_dim,
                                                                        int head_dim_v) {
-                                                                         const int width_k = sm80_width(head_dim);
-                                                                         const int width_v = sm80_width(sm80_columns_v(
-                                                                             head_dim_v, tile.column_parts));
-                                                                         const int q_or_o = half_bytes(
-                                                                             tile.block_m(),
-                                                                             width_k > width_v ? width_k : width_v);
-                                                                         const int k_and_v = half_bytes(
-                                                                             tile.block_n, width_k + width_v);
-                                                                         const int values =
-                                                                             sm80_values_aside(sm80_columns_v(
-                                                                                 head_dim_v, tile.column_parts));
-                                                                         const int aside =
-                                                                             tile.puts_aside != 0
-                                                                                 ? float_bytes(
-                                                                                       tile.threads() * tile.row_groups,
-                                                                                       values)
-                                                                                 : 0;
-                                                                         const int parked =
-                                                                             tile.parks != 0
-                                                                                 ? float_bytes(tile.threads(),
-                                                                                               4 * tile.row_groups)
-                                                                                 : 0;
-                                                                         const int tiles =
-                                                                             q_or_o + kSm80Stages * k_and_v;
-                                                                         return round_up(tiles + kSm80BlockBytes +
-                                                                                             parked +
-                                                                                             sm80_shared_bytes(tile),
-                                                                                         kSwizzleAtom) +
-                                                                                aside;
-                                                                       }
+  const int width_k = sm80_width(head_dim);
+  const int width_v = sm80_width(sm80_columns_v(head_dim_v, tile.column_parts));
+  const int q_or_o = half_bytes(tile.block_m(), width_k > width_v ? width_k : width_v);
+  const int k_and_v = half_bytes(tile.block_n, width_k + width_v);
+  const int values = sm80_values_aside(sm80_columns_v(head_dim_v, tile.column_parts));
+  const int aside = tile.puts_aside != 0 ? float_bytes(tile.threads() * tile.row_groups, values) : 0;
+  const int parked = tile.parks != 0 ? float_bytes(tile.threads(), 4 * tile.row_groups) : 0;
+  const int tiles = q_or_o + kSm80Stages * k_and_v;
+  return round_up(tiles + kSm80BlockBytes + parked + sm80_shared_bytes(tile), kSwizzleAtom) + aside;
+}
 
-                                                                       // Sizes that follow from a Config.
-                                                                       template <class Config>
-                                                                       struct Sm80Shape {
-                                                                         static constexpr int kRowsOfWarp =
-                                                                             Config::kRowGroups * kSm80RowsOfMma;
-                                                                         static constexpr int kBlockM =
-                                                                             Config::kWarps / Config::kSplits *
-                                                                             kRowsOfWarp;
-                                                                         static constexpr int kKeysOfWarp =
-                                                                             Config::kBlockN /
-                                                                             Config::
-                                                                                 kSplits;  // keys of a tile for which a warp computes s
-                                                                         static constexpr int kDepth = round_up(
-                                                                             Config::kHeadDim,
-                                                                             16);  // columns of q and k over which products sum
-                                                                         static constexpr int kColumnsV =
-                                                                             sm80_columns_v(Config::kHeadDimV,
-                                                                                            Config::kColumnParts);
-                                                                         static constexpr int kColumnsOfWarp =
-                                                                             kColumnsV /
-                                                                             Config::
-                                                                                 kSplits;  // columns of o that a warp computes
-                                                                         static constexpr int kWidthK =
-                                                                             sm80_width(Config::kHeadDim);
-                                                                         static constexpr int kWidthV =
-                                                                             sm80_width(kColumnsV);
-                                                                       };
+// Sizes that follow from a Config.
+template <class Config>
+struct Sm80Shape {
+  static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;
+  static constexpr int kBlockM = Config::kWarps / Config::kSplits * kRowsOfWarp;
+  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // keys of a tile whose s the warp computes
+  static constexpr int kDepth = round_up(Config::kHeadDim, 16);          // columns of q and k that products sum over
+  static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
+  static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // columns of o that a warp sums
+  static constexpr int kWidthK = sm80_width(Config::kHeadDim);
+  static constexpr int kWidthV = sm80_width(kColumnsV);
+};
 
-                                                                       }  // namespace attend
+}  // namespace attend

@@ -6,6 +6,7 @@
 // The product p v follows s one tile later (sm80_trailing.cuh), so one barrier per tile suffices. p of both warps is
 // relative to the same m. At the barrier all threads learn whether m was large enough. If not, the block computes p of
 // the tile again.
+#pragma once
 
 #include "../isa/named_barrier.cuh"
 #include "sm80_trailing.cuh"
@@ -120,7 +121,7 @@ struct Sm80Split {
   [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, const ForwardArgs& args, int n) {
     constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // elements of p that a lane has in one row group
     constexpr int kCount = Config::kRowGroups * kOfGroup;
-    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // 16 x 16 blocks of v
+    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // 16 x 16 blocks
     sm80_scores_beside_sends(rows, smem, args, n, own_keys(n));
     const float scale_log2 = smem.block.scale_log2;
     float base[kState];
