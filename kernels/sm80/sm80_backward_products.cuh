@@ -35,7 +35,8 @@ template <class Config>
 template <class Config>
 using Sm80Scores = float[Config::kRowGroups][Sm80BackwardShape<Config>::kScores];
 
-// The product owned streamed^T of a warp, for streamed rows from `first` of a tile on.
+// The product of a warp's owned rows and the transposed streamed rows. The streamed rows start at row `first` of a
+// tile.
 template <class Config, Sm80Product kProduct>
 struct Sm80OwnedProduct {
   using Operands = Sm80ProductOperands<Config, kProduct>;
@@ -51,7 +52,7 @@ struct Sm80OwnedProduct {
         streamed(StreamedReader::by_columns(streamed_tile, recomputed_thread() % 32)),
         first(first_row) {}
 
-  // Adds the contribution of 16 columns from `column` on, for 2 kCount streamed rows.
+  // Adds the contribution of 16 columns, from `column` on, to the products with 2 kCount streamed rows.
   template <int kCount>
   __device__ __forceinline__ void add_columns(float (&sum)[Config::kRowGroups][kCount], int column) const {
     OperandA x[Config::kRowGroups];
@@ -82,7 +83,7 @@ __device__ __forceinline__ void sm80_multiply_owned(
 #pragma unroll
     for (float& number : product[r]) number = 0.0f;
   }
-#pragma unroll 4  // the number of operands in flight is limited by the registers that the sums leave free
+#pragma unroll 4  // keeps as many operands in flight as the registers next to the sums allow
   for (int column = 0; column < Sm80ProductOperands<Config, kProduct>::kDepth; column += kMmaDepth) {
     of_columns.add_columns(product, column);
   }

@@ -138,7 +138,7 @@ struct Sm80Split {
         sum[row] += s;
       }
     });
-    bool serves = true;  // false also for NaN
+    bool serves = true;  // whether m was large enough; false for NaN
 #pragma unroll
     for (int i = 0; i < kState; ++i) {
       serves &= sum[i] <= kLargestTileSum && rows[i / kRowsOfThread].softmax.can_fold(base[i]);

@@ -137,7 +137,7 @@ __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[
       sum[row] += s;
     }
   });
-  bool serves = true;  // false also for NaN
+  bool serves = true;  // whether m was large enough; false for NaN
 #pragma unroll
   for (int i = 0; i < Config::kRowGroups * kRowsOfThread; ++i) {
     serves &= sum[i] <= kLargestTileSum && rows[i / kRowsOfThread].softmax.can_fold(base[i]);

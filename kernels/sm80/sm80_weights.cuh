@@ -76,7 +76,7 @@ template <class Config>
                                                              Sm80Storage<Config>& smem) {
   const float scale_log2 = smem.block.scale_log2;
   float sum[Config::kRowGroups][kRowsOfThread];
-  bool serves = true;  // false also for NaN
+  bool serves = true;  // whether m was large enough; false for NaN
   sm80_fetch(rows, smem);
 #pragma unroll
   for (int r = 0; r < Config::kRowGroups; ++r) {
@@ -113,7 +113,8 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
     if (speculates) {
       if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer).k, thread);
       if (sm80_speculate(rows, smem)) return;
-      thread += smem.block.zero;  // keeps the compiler from holding addresses in registers for this rare case
+      thread += smem.block.zero;  // the added zero keeps the compiler from holding addresses in registers for this rare
+                                  // case
       sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer + smem.block.zero).k, thread);
     }
     sm80_fetch(rows, smem);

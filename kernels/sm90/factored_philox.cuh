@@ -30,7 +30,7 @@ struct PhiloxProduct {
   }
 };
 
-// Returns the per-row part of the Philox state: product 0 of round 2.
+// Returns the row's contribution to the Philox state: product 0 of round 2.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropMask& drop_mask, uint32 row) {
   const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, drop_mask.head).high;
   return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ drop_mask.key0);

@@ -44,13 +44,13 @@ struct Sm90BackwardArgs {
   uint32* next_item;            // next entry of the list of key blocks that no thread block has taken
   void* dterms;                 // if kDtermsBlocks > 0: gradient of the bias, DtermsElement (batch or 1, num_heads_q,
                                 // seqlen_q, seqlen_k)
-  TensorStrides dterms_stride;  // elements; multiples of 8
+  TensorStrides dterms_stride;  // in elements; multiples of 8
   float* key_sums;              // if kAddsUp is set: sums of dk and dv, (heads_k, key_blocks, block_n / 64, (depth +
                                 // depth_v) / 8, 128 threads, 4)
   // Gradients of options.captured, contiguous. A pointer is null if its gradient is not requested.
   float* captured_gradients[kMostCaptured];
   int64 stats_rows;      // rows of the statistics per head, including padding
-  uint32 key_blocks;     // per sequence: num_tiles(seqlen_k, kBlockN)
+  uint32 key_blocks;     // key blocks per sequence: num_tiles(seqlen_k, kBlockN)
   uint32 section_heads;  // set by sm90_backward_section() or sm90_backward_full_section()
   uint32 num_blocks;     // grid size of the main kernel
   float scale_log2;      // scale * log2(e), or 1e-30 if that product is 0

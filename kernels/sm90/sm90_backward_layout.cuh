@@ -35,17 +35,17 @@ constexpr int kBackwardFinishThreads = 128;  // each warp has 16 rows
 constexpr int kBackwardWideKeys = 64;        // keys of a key tile in the wide form
 constexpr int kBackwardWideRows = 128;       // query rows of a block of sm90_backward_wide_queries: 64 per warpgroup
 constexpr int kBackwardWideHandovers = 2;    // buffers through which one warpgroup passes p to the other warpgroup
-constexpr int kBackwardWideKeyStages = 2;    // buffers of k in sm90_backward_wide_queries
-constexpr int kBackwardWideValueStages = 2;  // maximum number of buffers of v in that kernel
-constexpr int kBackwardTermsStages = 2;      // maximum number of buffers of the bias in that kernel
+constexpr int kBackwardWideKeyStages = 2;    // number of buffers of k in sm90_backward_wide_queries
+constexpr int kBackwardWideValueStages = 2;  // maximum number of buffers of v in sm90_backward_wide_queries
+constexpr int kBackwardTermsStages = 2;      // maximum number of buffers of the bias in sm90_backward_wide_queries
 // Bytes of one bias tile.
 constexpr int kBackwardTermsBytes = kBackwardRows * kBackwardWideKeys * kBackwardElementBytes;
 
 // sm90_backward_wide_queries also computes the gradient of the bias. Thread blocks whose sequences share bias entries
 // form a cluster. A key tile has 8 chunks of 8 keys. The block with rank r sums and stores the chunks from
 // backward_dterms_chunk(r) up to, but not including, backward_dterms_chunk(r + 1).
-constexpr int kBackwardMostDtermsBlocks = 8;  // every GPU can run a cluster of this size
-constexpr int kBackwardDtermsChunks = 8;      // chunks of a tile
+constexpr int kBackwardMostDtermsBlocks = 8;  // most thread blocks of a cluster; every GPU supports this size
+constexpr int kBackwardDtermsChunks = 8;      // number of chunks of a key tile
 constexpr int kBackwardDtermsBuffers = 2;     // maximum number of buffers in which blocks of a cluster exchange ds
 constexpr int kBackwardDtermsChunkBytes = kBackwardRows * 8 * kBackwardFloatBytes;
 // Returns the first chunk of the block with this rank.
@@ -59,8 +59,8 @@ constexpr int kBackwardDtermsChunkBytes = kBackwardRows * 8 * kBackwardFloatByte
 
 // Constants of a Config that follow from the head dimensions and the score modifications.
 struct Sm90BackwardTile {
-  int depth;            // columns of q and k in shared memory: 64 to 256, zero-padded beyond head_dim
-  int depth_v;          // columns of v and dout in shared memory
+  int depth;            // columns of q and k in shared memory: 64 to 256, including zero padding beyond head_dim
+  int depth_v;          // the same for v and dout
   bool is_wide;         // true if one kernel computes dk and dv, and a second kernel computes dq
   bool is_persistent;   // true if a thread block iterates over a list of key blocks, false if it has one key block
   int block_n;          // number of keys of a thread block

@@ -226,7 +226,7 @@ class BackwardLoader {
   Sm90BackwardStorage<Config>& smem_;
   const Sm90BackwardArgs& args_;
   BackwardLoads<Config> loads_;
-  Sm90BackwardList<Config> list_;  // used only in the first lane
+  Sm90BackwardList<Config> list_;  // only the first lane accesses it
   uint32 tiles_ = 0;               // number of tiles loaded so far; it determines the buffer and the parity of the next
                                    // tile
 };

@@ -59,7 +59,7 @@ struct Sm90CachedLoader {
   __device__ __forceinline__ void load(const Sm90Work& work, const LoadQ& load_q) {
     const Sm90KeyTiles tiles =
         key_tiles_of_rows<Config, Shape::kBlockM>(sm90_mask<Config>(args.options, work), work, work.row);
-    if (tiles.begin >= tiles.end) return;  // consumers also skip the barriers of q, k and v
+    if (tiles.begin >= tiles.end) return;  // there is nothing to load, and consumers do not wait for q, k or v either
     const int head = work.head / static_cast<int>(args.base.num_heads_q / args.base.num_heads_k);
     const Sm90CachedKeys keys = Sm90CachedKeys::of<Config>(args, work);
     int n = tiles.end - 1;
@@ -192,7 +192,8 @@ struct Sm90CachedLoader {
                                              Mbarrier& full) {
     smem.v_tail[warp].wait(tails++ % 2);  // wait until the boxes have arrived, so that TMA does not overwrite the zeros
     for_each_empty_row(keys, row, [&](int empty) {
-      uint4* const to = reinterpret_cast<uint4*>(v + empty * kSwizzleBytes);  // zeros need no swizzle
+      // Zeros need no swizzle, because all chunks are equal.
+      uint4* const to = reinterpret_cast<uint4*>(v + empty * kSwizzleBytes);
 #pragma unroll
       for (int panel = 0; panel < Shape::kPanelsV; ++panel) {
 #pragma unroll 1

@@ -15,7 +15,7 @@
 //            2  Add pv to o.
 //            3  Compute the scores, and p(n) as two pieces. Rescale o if the row maximum has risen.
 // Memory   Sm90F32Storage holds both pieces of q, and rings of both pieces of k and v, in shared memory.
-// Measured docs/hopper_forward.md
+// Measured in docs/hopper_forward.md.
 // Called   by the backend 'sm90_f32_forward' (src/cuda/launch/sm90_f32_forward.cpp).
 // Source   Shah et al., FlashAttention-3 (2024), Algorithm 1; Ootomo and Yokota, Recovering single precision accuracy
 //          from Tensor Cores while surpassing the FP32 theoretical peak performance (2022)
@@ -256,7 +256,7 @@ __device__ void sm90_f32_forward(const Sm90F32ForwardArgs& args) {
   auto& smem = *reinterpret_cast<Sm90F32Storage<Config>*>(smem_bytes);
 
   if (threadIdx.x == 0) smem.init_barriers();
-  __syncthreads();  // the barriers are initialised: all threads may wait, arrive and load
+  __syncthreads();  // the barriers are initialised, so all threads may use them
   // The shuffle places the value in a uniform register.
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (group == 0) {

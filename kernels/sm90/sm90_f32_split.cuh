@@ -41,7 +41,7 @@ struct F32Target {
 template <int kRows, int kColumns, bool kAligned>
 struct F32Block {
   static constexpr int kVector = 4;
-  static constexpr int kLanes = kColumns <= 32 ? 8 : kColumns <= 64 ? 16 : 32;  // lanes that share a row
+  static constexpr int kLanes = kColumns <= 32 ? 8 : kColumns <= 64 ? 16 : 32;  // number of lanes that share a row
   static constexpr int kVectors = (kColumns + kVector * kLanes - 1) / (kVector * kLanes);
   static constexpr int kRowsAtOnce = kF32SplitThreads / kLanes;
   static constexpr int kSteps = kRows / kRowsAtOnce;

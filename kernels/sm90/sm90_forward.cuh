@@ -14,7 +14,7 @@
 //          If kOverlap is set, steps 2 and 3 overlap with o += p v. Key tiles are processed from the last to the first,
 //          so masked tiles come first.
 // Memory   Sm90Storage holds q and the rings of k and v in shared memory. The buffer of q later serves to store o.
-// Measured docs/hopper_forward.md
+// Measured in docs/hopper_forward.md.
 // Called   by the backend 'sm90_forward' (src/cuda/launch/sm90_forward.cpp). If keys are in a cache (kIsCached),
 //          decode() launches this kernel for sequences with many query rows (src/cuda/serving/long_rows.cpp).
 // Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2. The row maximum that lags behind: FlashAttention-4
@@ -320,7 +320,7 @@ __device__ void sm90_forward(const Sm90ForwardArgs& args) {
   auto& smem = *reinterpret_cast<Sm90Storage<Config>*>(smem_bytes);
 
   if (threadIdx.x == 0) smem.init_barriers();
-  __syncthreads();  // the barriers are initialised: all threads may wait, arrive and load
+  __syncthreads();  // the barriers are initialised, so all threads may use them
   // The shuffle places the value in a uniform register.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (group == 0) {

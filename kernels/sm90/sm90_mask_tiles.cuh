@@ -122,7 +122,7 @@ __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows)
   constexpr int kWords = 2;  // an entry consists of the tile's number and its pattern
   const int64* bounds = bounds_of_list(mask, sequence, head, row);
   int64 place = __ldg(bounds), end = __ldg(bounds + 1);
-  while (place < end) {  // binary search: entries are sorted by tile number
+  while (place < end) {  // binary search, because entries are sorted by tile number
     const int64 middle = (place + end) / 2;
     const int number = __ldg(mask.entries + middle * kWords);
     if (number == column) return __ldg(mask.entries + middle * kWords + 1);
@@ -138,7 +138,7 @@ __device__ __forceinline__ void write_pattern(uint32* words, const uint64* rows)
 // A tile of 64 x 64 pairs of a query row and a key. The argument `rows` of its functions points to the 64 rows of the
 // calling warp's tile in shared memory. Each has one bit per key, which is 0 if the row or the key does not exist.
 struct MaskTile {
-  int head;  // counted through all sequences
+  int head;  // index of the head, counted through all sequences
   int row, column;
 
   // Returns kNoneSeen if no pair is visible, and kAllSeen if each existing row sees each existing key. Otherwise
