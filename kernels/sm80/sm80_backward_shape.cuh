@@ -19,7 +19,7 @@ constexpr int kSm80BackwardLargestHeadDim = 256;
   return round_up(head_dim, 16);
 }
 
-// Returns whether a block owns keys. It does if it computes dk or dv. Other blocks own query rows.
+// Returns whether a block owns keys. Blocks that compute dk or dv own keys. Other blocks own query rows.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr bool sm80_owns_keys(Sm80Gradient gradient) {
   return gradient != Sm80Gradient::kQueries && gradient != Sm80Gradient::kTerms;
 }
@@ -68,7 +68,7 @@ struct Sm80BackwardTile {
   int roles;       // kRoles: a value of Sm80Roles
   int parts = 1;   // kParts: number of warps that divide the columns of dk or dv. 1 unless roles is kSm80KeysOrValues
 
-  // Returns the number of warp groups with different keys.
+  // Returns the number of warp groups that own different keys.
   [[nodiscard]] ATTEND_HOST_DEVICE constexpr int key_warps() const {
     return warps / ((roles == kSm80KeysOrValues ? 2 : 1) * parts);
   }

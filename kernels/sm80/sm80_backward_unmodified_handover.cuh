@@ -6,7 +6,8 @@
 
 namespace attend {
 
-// p of one lane, as groups of four values. Thread t of both roles has the same keys and query rows.
+// p of one lane, as groups of four values. Thread t of one role has the same keys and query rows as thread t of the
+// other role.
 template <class Config>
 struct Sm80Handover {
   static constexpr int kThreads = Config::kThreads / 2;

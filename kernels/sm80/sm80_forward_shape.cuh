@@ -84,8 +84,10 @@ template <class Config>
 struct Sm80Shape {
   static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;
   static constexpr int kBlockM = Config::kWarps / Config::kSplits * kRowsOfWarp;
-  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;  // keys of a tile whose s the warp computes
-  static constexpr int kDepth = round_up(Config::kHeadDim, 16);          // columns of q and k that products sum over
+  // Number of keys of a tile for which a warp computes s.
+  static constexpr int kKeysOfWarp = Config::kBlockN / Config::kSplits;
+  // Number of columns of q and k over which products sum.
+  static constexpr int kDepth = round_up(Config::kHeadDim, 16);
   static constexpr int kColumnsV = sm80_columns_v(Config::kHeadDimV, Config::kColumnParts);
   static constexpr int kColumnsOfWarp = kColumnsV / Config::kSplits;  // columns of o that a warp sums
   static constexpr int kWidthK = sm80_width(Config::kHeadDim);

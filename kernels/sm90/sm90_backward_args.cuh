@@ -34,7 +34,8 @@ struct Sm90BackwardArgs {
   // Results of lse_log2_sum(), used if kSumsRows is set. They are written for query tiles in which some |lse| is at
   // least kCoarseLse. If kMayBeLowest is set, they are written for all query tiles.
   float* log2_sums;
-  uint32* has_coarse_rows;  // if kMayBeLowest is set: 1 if any row has a coarse lse, otherwise 0
+  uint32* has_coarse_rows;  // if kMayBeLowest is set: 1 if any row has a coarse lse, that is, one whose rounding error
+                            // is too large (lse_rounding.cuh), otherwise 0
   float* dq_sums;           // (heads, stats_rows / 64, depth / 64, 4 warps, 8, 32 lanes, 4): float sums of dq /
                             // gradient_scale
   uint32* dq_turns;     // if kIsDeterministic is set: (heads, stats_rows / 64, 4), the number of key blocks that have
@@ -47,7 +48,8 @@ struct Sm90BackwardArgs {
   TensorStrides dterms_stride;  // in elements; multiples of 8
   float* key_sums;              // if kAddsUp is set: sums of dk and dv, (heads_k, key_blocks, block_n / 64, (depth +
                                 // depth_v) / 8, 128 threads, 4)
-  // Gradients of options.captured, contiguous. A pointer is null if its gradient is not requested.
+  // Gradients of the tensors in options.captured, as contiguous arrays. A pointer is null if its gradient is not
+  // requested.
   float* captured_gradients[kMostCaptured];
   int64 stats_rows;      // rows of the statistics per head, including padding
   uint32 key_blocks;     // key blocks per sequence: num_tiles(seqlen_k, kBlockN)

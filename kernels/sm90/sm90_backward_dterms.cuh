@@ -223,7 +223,8 @@ class BackwardDterms {
   Storage& smem_;
   const Sm90BackwardArgs& args_;
   const int warpgroup_;
-  uint32 to_, full_;                       // set by begin(): this thread's address and the address of its barrier
+  uint32 to_, full_;                       // set by begin(): address to which this thread writes ds, and address of the
+                                           // barrier ds_full
   float4 held_[kHoldsSums ? kChunks : 1];  // this block's ds of the chunks that it sums
   uint32 pairs_[2 * kChunks];              // pairs of 16-bit values of the tile that is stored next
 };

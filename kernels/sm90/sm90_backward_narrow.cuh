@@ -144,7 +144,8 @@ class NarrowQueryWarpgroup {
   int warp_ = uniform(static_cast<int>(threadIdx.x) / 32);
   BackwardSegment load_at_ = {};  // query tile that is loaded next
   int loaded_ = 0;                // number of steps whose loads have been issued
-  int64 stats_row_ = -1;          // rows of the current turn to add, or -1; valid only in the thread that adds
+  int64 stats_row_ = -1;          // first padded row of the tile whose turn this thread has not ended yet, or -1; valid
+                                  // only in the thread that adds
   uint32 turn_ = 0;
   bool has_turn_ = true;  // false if the sums are staged in shared memory but wait for their turn
 };

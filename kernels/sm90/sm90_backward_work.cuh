@@ -189,7 +189,7 @@ class Sm90BackwardList {
       if (next_ < first_cut_) {
         const bool exists = make_item<Config>(item, args_, next_);
         next_ = next_index<Schedule::kStatic>(next_, nullptr);
-        return exists;  // true for each of these items
+        return exists;  // true, because each key block of a fixed list exists
       }
       if (at_ >= run_end_) return false;
       if (!make_item<Config>(item, args_, first_cut_ + at_ / steps_)) return false;
@@ -222,7 +222,7 @@ class Sm90BackwardList {
       key_block_ = 0;
       next_ += gridDim.x;
     }
-    return make_item<Config>(item, args_, index);  // returns true for each of these items
+    return make_item<Config>(item, args_, index);  // returns true, because each key block of these heads exists
   }
 
   const Sm90BackwardArgs& args_;

@@ -2,9 +2,10 @@
 // looks up the pages of its rows one tile ahead, and then issues the copies. A warp needs about 60 clocks to issue a
 // copy, so small pages need several loading warps. There are three modes:
 //
-//   kKeyLoaders == 1   Each tile lies in one page or in no page. TMA loads the tile as one box.
-//   kHasBoxes          Each loading warp has 32 rows. TMA loads them in boxes, and each box lies in one page.
-//   otherwise          Each loading warp has 32 rows and copies them row by row with cp.async.
+//   - If kKeyLoaders is 1, each tile lies in one page or in no page, and TMA loads the tile as one box.
+//   - Otherwise, if kHasBoxes is set, each loading warp has 32 rows. TMA loads them in boxes, and each box lies in one
+//     page.
+//   - Otherwise each loading warp has 32 rows and copies them row by row with cp.async.
 //
 // A key is hidden if it lies before the first key of the sequence (cache_leftpad) or in a page that does not exist.
 // Consumers set the scores of hidden keys to -inf. The loader sets the values of hidden keys, and of keys beyond the

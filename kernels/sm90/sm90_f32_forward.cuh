@@ -103,8 +103,8 @@ struct F32Consumer {
   [[nodiscard]] __device__ __forceinline__ float finish_scores(const RowState& rows, ScoreTile& s,
                                                                const SeenKeyTile<Config>& tile, float unit) {
     arrive_as_warp(smem.k_empty[at.buffer()]);
-    constexpr bool kHasRules = Sm90Scores<Config>::kHasRules;  // score modifications need the exact q k^T, without the
-                                                               // factor of the pieces
+    constexpr bool kHasRules = Sm90Scores<Config>::kHasRules;  // score modifications need q k^T itself, so the products
+                                                               // are multiplied by `unit`
     if constexpr (kHasRules) {
 #pragma unroll
       for (int i = 0; i < Shape::kScores; ++i) s[i] *= unit;

@@ -4,10 +4,10 @@
 //
 // m is the value subtracted from the scores of a row. It need not be the row maximum, if l and o are relative to the
 // same m. There are two ways to update m:
-//   kSpeculate   p is computed with the current m, before the row maximum is known. If the thread's sum of p over the
-//                tile is at most 2^kMaxLag, no p exceeds 2^kMaxLag, and p is used. Otherwise the maximum is computed, m
-//                is raised, and p is computed again from the scores, which are still in registers.
-//   otherwise    The maximum is computed first, but m is raised only if some p would exceed 2^kMaxLag.
+//   - If kSpeculate is set, p is computed with the current m, before the row maximum is known. If the thread's sum of p
+//     over the tile is at most 2^kMaxLag, no p exceeds 2^kMaxLag, and p is used. Otherwise the maximum is computed, m
+//     is raised, and p is computed again from the scores, which are still in registers.
+//   - Otherwise the maximum is computed first, but m is raised only if some p would exceed 2^kMaxLag.
 // Before the first visible key m is -inf, so the maximum must be computed.
 //
 // In the units kFolded (../attention/online_softmax.cuh), one instruction computes the exponent as c s minus the
