@@ -1,4 +1,5 @@
-// Sizes of sm80_backward on which host and device must agree: tile sizes and bytes of shared memory.
+// Sizes of sm80_backward on which host and device must agree: tile sizes and bytes of shared memory. A block owns one
+// tile of keys or query rows, and iterates over tiles of the other kind, the streamed tiles.
 #pragma once
 
 #include "../attention/work.cuh"
@@ -13,8 +14,8 @@ namespace attend {
 // At this head_dim a warp's 16 rows of one gradient occupy 128 registers of each lane.
 constexpr int kSm80BackwardLargestHeadDim = 256;
 
-// Returns the number of columns over which products of depth head_dim sum. The float sums of dq have the same number of
-// columns.
+// Returns the number of columns over which the product of q and k sums: head_dim, rounded up to a multiple of 16. The
+// float sums of dq have the same number of columns.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_depth(int head_dim) {
   return round_up(head_dim, 16);
 }
@@ -24,8 +25,8 @@ constexpr int kSm80BackwardLargestHeadDim = 256;
   return gradient != Sm80Gradient::kQueries && gradient != Sm80Gradient::kTerms;
 }
 
-// Returns the number of buffers of streamed tiles. With two buffers, one is read while the other is filled. A block for
-// kTerms processes only one tile of each head, so it needs one buffer.
+// Returns the number of buffers of streamed tiles. With two buffers, one is read while the other is filled. A block
+// that computes the gradient of the bias (kTerms) processes only one tile of each head, so it needs one buffer.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr int sm80_backward_stages(Sm80Gradient gradient) {
   return gradient == Sm80Gradient::kTerms ? 1 : kSm80Stages;
 }
@@ -47,7 +48,7 @@ constexpr int kSm80BackwardLargestHeadDim = 256;
   return sm80_dq_rows(begin, sequence);
 }
 
-// How the warps of a block divide the gradients. These are the values of kRoles.
+// Division of the gradients among the warps of a block: the values of kRoles.
 enum Sm80Roles : int {
   kSm80General = 0,        // sm80_backward.cuh: each warp sums all gradients of the block, and scores may be modified
   kSm80KeysAndValues = 1,  // sm80_backward_unmodified.cuh: each warp sums dk and dv of its keys
@@ -111,8 +112,8 @@ struct Sm80BackwardShape {
   static constexpr int kOwnedOfWarp = Config::kRowGroups * kSm80RowsOfMma;
   static constexpr int kKeyWarps = Config::kWarps / ((Config::kRoles == kSm80KeysOrValues ? 2 : 1) * Config::kParts);
   static constexpr int kOwned = kKeyWarps * kOwnedOfWarp;
-  static constexpr int kDepth = sm80_depth(Config::kHeadDim);    // columns of q and k that products sum over
-  static constexpr int kDepthV = sm80_depth(Config::kHeadDimV);  // columns of v and dout that products sum over
+  static constexpr int kDepth = sm80_depth(Config::kHeadDim);    // columns of q and k over which products sum
+  static constexpr int kDepthV = sm80_depth(Config::kHeadDimV);  // columns of v and dout over which products sum
   static constexpr int kWidth = sm80_width(Config::kHeadDim);
   static constexpr int kWidthV = sm80_width(Config::kHeadDimV);
   static constexpr int kSavedRows = sm80_saved_rows(kGradient, kOwned, Config::kStreamed);

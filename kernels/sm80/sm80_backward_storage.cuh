@@ -73,7 +73,7 @@ struct alignas(kSwizzleAtom) Sm80BackwardStorage {
   static_assert(!Config::kAddsDq || Config::kStreamed <= kPanelColumns);
   ScoresPlace scores;
   Sm80SharedP<Config, Config::kRoles == kSm80KeysOrValues> p;
-  // Lse of the query rows, which are owned or in the buffers; lanes read pairs.
+  // The lse of the query rows, which are owned or in the buffers. Lanes read pairs.
   alignas(8) float lse[Shape::kSavedRows];
   alignas(8) float delta[Shape::kSavedRows];
   Sm80Log2Sums<Shape::kSavedRows, Config::kHasLseRounding> log2_sums;

@@ -76,7 +76,7 @@ __device__ void sm80_backward_unmodified(const BackwardOptionArgs& args) {
 
   const auto work = Sm80BackwardWork::mine<Config>(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
-  if (work.owned >= span.seqlen_k) return;  // a packed sequence that is shorter than the longest one
+  if (work.owned >= span.seqlen_k) return;  // the grid covers the longest packed sequence, and this one is shorter
   const uint32 head = work.head * (args.base.num_heads_q / args.base.num_heads_k);
   sm80_load_owned(smem, args, span, head, work.owned);
   Sm80BackwardBlock<Config>::make(smem.block, args, work, span, head);

@@ -74,7 +74,7 @@ __device__ __forceinline__ void sm80_send_next(const ForwardArgs& args, Sm80Stor
   cp_async_commit();
 }
 
-// Which pairs of a key tile the rows of a warp see, if there is a block map.
+// Visibility of a key tile for the query rows of a warp. Used if there is a block map.
 struct Sm80WarpView {
   bool is_seen;   // some row sees some key of the tile
   bool is_whole;  // all rows see all keys of the tile
@@ -195,7 +195,7 @@ __device__ void sm80_forward(const ForwardOptionArgs& args) {
 
   const auto work = Sm80Work<Config>::mine(args.base);
   const SequenceSpan span = sequence_span<Config>(args.base, args.options, work.sequence);
-  if (work.row >= span.seqlen_q) return;  // a packed sequence that is shorter than the longest one
+  if (work.row >= span.seqlen_q) return;  // the grid covers the longest packed sequence, and this one is shorter
   const auto keys = Sm80Keys::of(args, work, span);
   const auto* q = static_cast<const Bits16*>(args.base.q) + span.query_offset(args.base.q_stride, work.head, work.row);
   sm80_send<Config>(smem.q_or_o, q, args.base.q_stride.row, span.seqlen_q - work.row, Config::kHeadDim);

@@ -121,7 +121,8 @@ struct Sm80Split {
   [[nodiscard]] __device__ __forceinline__ bool weights_beside_pv(Rows& rows, const ForwardArgs& args, int n) {
     constexpr int kOfGroup = Shape::kKeysOfWarp / 2;  // elements of p that a lane has in one row group
     constexpr int kCount = Config::kRowGroups * kOfGroup;
-    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);  // 16 x 16 blocks
+    // Number of 16 x 16 blocks of v that the warp multiplies.
+    constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Shape::kColumnsOfWarp / kMmaDepth);
     sm80_scores_beside_sends(rows, smem, args, n, own_keys(n));
     const float scale_log2 = smem.block.scale_log2;
     float base[kState];

@@ -115,9 +115,9 @@ __device__ __forceinline__ void sm80_scores_beside_sends(Sm80Rows<Config> (&rows
 template <class Config>
 __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                        Sm80Storage<Config>& smem, const ForwardArgs& args, int n) {
-  // Elements of p that a lane has.
+  // Number of elements of p that a lane holds.
   constexpr int kCount = Config::kRowGroups * Config::kBlockN / 2;
-  // 16 x 16 blocks of v.
+  // Number of 16 x 16 blocks of v.
   constexpr int kBlocks = Config::kBlockN / kMmaDepth * (Sm80Shape<Config>::kColumnsV / kMmaDepth);
   sm80_scores_beside_sends(rows, smem, args, n, smem.stage_of(n).k);
   const float scale_log2 = smem.block.scale_log2;

@@ -30,7 +30,7 @@ struct PhiloxProduct {
   }
 };
 
-// Returns the row's contribution to the Philox state: product 0 of round 2.
+// Returns the row's contribution to the Philox state, which is product 0 of round 2.
 [[nodiscard]] ATTEND_HOST_DEVICE constexpr PhiloxProduct philox_row(const DropMask& drop_mask, uint32 row) {
   const uint32 high = PhiloxProduct::of(kPhiloxMultiplier1, drop_mask.head).high;
   return PhiloxProduct::of(kPhiloxMultiplier0, high ^ row ^ drop_mask.key0);
@@ -39,7 +39,7 @@ struct PhiloxProduct {
 // Philox state after kFactoredRounds of a quad of keys, without the contribution of the query row. The struct is
 // aligned so that a thread loads its 16 bytes with one instruction.
 struct alignas(16) PhiloxQuad {
-  uint32 factor;  // factor of round 3's product 1, before the row's bits are combined with it
+  uint32 factor;  // factor from which round 3 computes product 1, still without the row's bits
   uint32 word0;   // word 0 without the high half of that product
   uint32 word2;   // word 2 without the row's bits
   uint32 word3;

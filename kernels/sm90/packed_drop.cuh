@@ -14,13 +14,13 @@ __device__ __forceinline__ void append_carry(uint32& bits, uint32 word, uint32 a
 }
 
 // Returns the row of the tile for which this thread computes Philox blocks. The thread holds values of two rows, but
-// computes random words of only one of them. Its neighbour computes those of the other row.
+// computes random words of only one of them. The adjacent lane computes the words of the other row.
 [[nodiscard]] __device__ __forceinline__ int row_decided_by(int thread) {
   return accumulator_row(thread) + thread % 2 * kRowHalf;
 }
 
-// Computes the same decisions as kept_bits() for the layout that is not transposed. `row` is the Philox product of row
-// row_decided_by(thread). `quads` points to the Philox states of the tile's quads of keys, in shared memory. The
+// Decides which entries are kept, like kept_bits() for the layout that is not transposed. `row` is the Philox product
+// of row row_decided_by(thread). `quads` points to the Philox states of the tile's quads of keys, in shared memory. The
 // function interleaves the rounds of kBlocks Philox blocks, to hide their latency.
 template <int kCount, int kBlocks>
 __device__ __forceinline__ void kept_bits_factored(const DropMask& drop_mask, PhiloxProduct row,

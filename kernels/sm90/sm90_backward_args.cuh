@@ -42,7 +42,7 @@ struct Sm90BackwardArgs {
                         // added to a part of a query tile
   float* partial_sums;  // (blocks, block_n / 64, (depth + depth_v) / 8, 128 threads, 4): dk and dv of split work items
   uint32* partial_ready;        // (blocks, block_n / 64): flags that the partial sums are complete
-  uint32* next_item;            // next entry of the list of key blocks that no thread block has taken
+  uint32* next_item;            // counter: index of the next key block that a thread block takes
   void* dterms;                 // if kDtermsBlocks > 0: gradient of the bias, DtermsElement (batch or 1, num_heads_q,
                                 // seqlen_q, seqlen_k)
   TensorStrides dterms_stride;  // in elements; multiples of 8
@@ -53,7 +53,8 @@ struct Sm90BackwardArgs {
   float* captured_gradients[kMostCaptured];
   int64 stats_rows;      // rows of the statistics per head, including padding
   uint32 key_blocks;     // key blocks per sequence: num_tiles(seqlen_k, kBlockN)
-  uint32 section_heads;  // set by sm90_backward_section() or sm90_backward_full_section()
+  uint32 section_heads;  // heads whose key blocks are interleaved, from sm90_backward_section() or
+                         // sm90_backward_full_section()
   uint32 num_blocks;     // grid size of the main kernel
   float scale_log2;      // scale * log2(e), or 1e-30 if that product is 0
   // Factor that converts ds to the units of captured_gradients. ds has the units of the dq product.

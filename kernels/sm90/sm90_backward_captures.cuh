@@ -51,8 +51,8 @@ class BackwardCaptureSums {
   }
 
  private:
-  // Returns whether all pairs of the tile read the same elements, because their distances are all beyond kSameFrom or
-  // kSameUntil.
+  // Returns whether all pairs of the tile have the same gradient. This is true if all distances row - key are at least
+  // kSameFrom, or if all are at most kSameUntil.
   [[nodiscard]] static __device__ __forceinline__ bool are_same(int first_row, int first_key) {
     const int distance = first_row - first_key;
     return distance - (Config::kBlockN - 1) >= Code::kSameFrom || distance + (Config::kBlockM - 1) <= Code::kSameUntil;

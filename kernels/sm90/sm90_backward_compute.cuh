@@ -84,7 +84,7 @@ class BackwardComputer {
   }
 
  private:
-  // Whether a separate warpgroup loads tiles. This warpgroup waits until buffers are released.
+  // Whether a separate warpgroup loads tiles. If so, this warpgroup must release buffers for it.
   static constexpr bool kHasLoader = Shape::kTile.is_persistent;
 
   [[nodiscard]] static __device__ __forceinline__ int lane_of_warpgroup() {
@@ -466,7 +466,7 @@ class BackwardComputer {
   uint32 number_end_ = 0;  // number of the head's last tile, plus one
   int first_tile_ = 0;     // the query tile with number n has index first_tile_ + n in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // used with a block mask
+  int row_tile_ = 0, pattern_ = kAllSeen;  // with a block mask: index and pattern of the current query tile
   uint32 seen_ = 0;                        // with a block mask: one bit for each score of this thread, set if the score
                                            // is visible
   float dk_[Shape::kDepth / 2], dv_[Shape::kDepthV / 2];
@@ -479,7 +479,8 @@ class BackwardComputer {
   uint32 kept_[kKeptWords<32>] = {};  // with dropout: bits of the entries of the tile that are kept
   ScoreRules<Config> rules_ = {};     // score modifications of the head; members that no modification reads occupy no
                                       // registers
-  bool has_coarse_rows_ = false;      // used if kMayBeLowest is set; the same for the entire launch
+  bool has_coarse_rows_ = false;      // if kMayBeLowest is set: whether any row of the launch has a coarse lse
+                                      // (lse_rounding.cuh)
 };
 
 }  // namespace attend

@@ -33,7 +33,7 @@ class NarrowQueryWarpgroup {
 #pragma unroll 1
     for (int step = 0; step < end; ++step) {
       float acc[32];
-      // Read early, because its sums are stored to this tile later.
+      // Loaded early, so that the value has arrived before the sums of the tile are staged.
       const int row_tile = backward_row_lists<Config>(args_).number(at.tile);
       const uint32 buffer = static_cast<uint32>(step) % Config::kDsBuffers;
       const auto wait_ds = [&](int warpgroup) {
@@ -47,7 +47,7 @@ class NarrowQueryWarpgroup {
       begin_ds_k(acc, smem_, buffer, 0, Shape::kWarpgroups, wait_ds);
       if (warp_ == 0 && step > 0 && loaded_ < end) load_next(end);  // reuses the buffers of the previous step
       if constexpr (Config::kIsDeterministic) {
-        // Takes about as long as the products, which run meanwhile.
+        // This wait takes about as long as the products, which run meanwhile.
         const uint32 turn = blocks_before<Config>(args_, item_, band, at.tile);
         if (threadIdx.x % 32 == 0) change_turns(first_row(at, row_tile), turn);
         __syncwarp();
@@ -111,9 +111,9 @@ class NarrowQueryWarpgroup {
   }
 
   // Ends this thread's previous turn to add, and checks whether the counter has reached the turn of the current rows.
-  // If it has not, the staged sums wait. The thread adds them one step later, while the products and loads of that step
-  // run. So waiting sums do not delay their own step. A turn ends one step late, but always before the thread waits for
-  // its next turn. Only the thread that adds calls this function.
+  // If the counter has not reached it, the staged sums wait. The thread then adds them one step later, while the
+  // products and loads of that step run. So waiting sums do not delay their own step. A turn ends one step late, but
+  // always before the thread waits for its next turn. Only the thread that adds calls this function.
   __device__ __forceinline__ void change_turns(int64 stats_row, uint32 turn) {
     add_waiting();
     uint32* const last = stats_row_ < 0 ? nullptr : counter(stats_row_);

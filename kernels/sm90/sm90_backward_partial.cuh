@@ -34,8 +34,8 @@ struct BackwardPartialSums {
 
   __device__ __forceinline__ void add(int slot, float (&dk)[Shape::kDepth / 2], float (&dv)[Shape::kDepthV / 2]) const {
     uint32 is_ready;
-    // Wait until the sums are visible. The other thread block computes them before anything else and before it waits
-    // for any sums. So it never depends on this thread block.
+    // Wait until the sums are visible. The other thread block computes these sums first in its run, before it waits for
+    // any sums. So it never depends on this thread block.
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_ready) : "l"(ready(slot)) : "memory");
     } while (is_ready == 0);

@@ -108,8 +108,8 @@ __device__ __forceinline__ void wait_turn(const uint32* counter, uint32 turn) {
 }
 
 // Waits until this thread's additions are complete. Must be called before set_turn(). The latency of the fence grows
-// with the amount of data just added. The fence releases these additions. It also acquires the additions that precede
-// the turn which peek_turn() found.
+// with the amount of data just added. The fence releases these additions. If peek_turn() has found this thread's turn,
+// the fence also acquires all earlier additions.
 __device__ __forceinline__ void complete_additions() {
   bulk_wait();
   // Orders the writes of the bulk copy before the counter's write.
@@ -211,7 +211,7 @@ class BackwardQueryWarpgroup {
 #pragma unroll
     for (int pass = 0; pass < Shape::kPasses; ++pass) {
       float acc[32];
-      // Each branch has separate products and a separate wait, because ptxas serialises products that have a branch
+      // Each branch has separate products and a separate wait, because ptxas serialises products if there is a branch
       // among them.
       if (is_half) {
         begin_ds_k(acc, smem_, buffer, pass, 1, wait_ds);
@@ -306,7 +306,7 @@ class BackwardQueryWarpgroup {
     smem_.dq_empty[staging()].wait(pass_number_ / Config::kStagingBuffers & 1 ^ 1);
   }
 
-  // Passes the staged pass to its reducer, which also issues the fence before the bulk copy. The reducer could compute
+  // Hands the staged pass to its reducer, which also issues the fence before the bulk copy. The reducer could compute
   // the target itself. But without the store of the target, this warpgroup would issue its next products at once,
   // together with those of other warpgroups, which makes the kernel 5 % slower. If the store precedes the staging of
   // the sums, the kernel is 1 to 2 % slower.
@@ -351,7 +351,7 @@ template <class Config>
 template <class Config>
 __device__ __forceinline__ void reduce_dq(Sm90BackwardStorage<Config>& smem, const Sm90BackwardArgs& args, int buffer) {
   using Shape = BackwardShape<Config>;
-  // Only if both counts are equal, the buffer's next pass is the same pass of the next tile.
+  // The buffer's next pass is the same pass of the next tile only if both counts are equal.
   constexpr bool kLooksAhead = Shape::kPasses == Config::kStagingBuffers;
   bool has_turn = !Config::kIsDeterministic;
 #pragma unroll 1

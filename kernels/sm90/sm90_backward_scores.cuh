@@ -75,7 +75,7 @@ __device__ __forceinline__ void read_row_statistics(float (&x)[16], const float*
   return i / 4 * kColumnsOfTile + i % 2;
 }
 
-constexpr int kCustomTogether = 8;  // number of scores for whose loads a thread waits at the same time
+constexpr int kCustomTogether = 8;  // number of scores whose loads a thread issues before it waits for them
 
 // Returns the custom score of a product, multiplied by log2(e). Returns -inf if mask_scores() has hidden the product.
 template <bool kWithSlope, class Config>

@@ -14,7 +14,7 @@
 
 namespace attend {
 
-// Constants that follow from a Config.
+// Constants derived from a Config.
 template <class Config>
 struct BackwardShape {
   static constexpr Sm90BackwardTile kTile = kBackwardTile<Config>;

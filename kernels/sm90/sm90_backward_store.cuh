@@ -64,9 +64,9 @@ __device__ __forceinline__ void store_accumulator(const float* x, float factor, 
   }
 }
 
-// Multiplies the same rows of an accumulator by `factor` and adds them to rows of floats, or overwrites these rows.
-// Each lane accesses 8 bytes of a row, so the lanes of a quad access complete 32-byte sectors. The row stride must be
-// even.
+// Multiplies a warp's 16 rows of an accumulator by `factor` and adds them to rows of floats. If `overwrites` is set,
+// overwrites these rows instead. Each lane accesses 8 bytes of a row, so the lanes of a quad access complete 32-byte
+// sectors. The row stride must be even.
 template <int kHeadDim>
 __device__ __forceinline__ void add_accumulator(const float* x, float factor, float* to, int64 row_stride, int num_rows,
                                                 bool overwrites) {

@@ -182,7 +182,7 @@ class WideP {
   // Passes p of all entries to warpgroup 2, together with the bits of the entries that dropout keeps.
   __device__ __forceinline__ void hand_over(uint32 number, const float (&p)[32], uint32 kept) {
     const uint32 buffer = stage_of<kBackwardWideHandovers>(number);
-    // Wait until warpgroup 2 has read p of two tiles before.
+    // Wait until warpgroup 2 has read p of the tile two steps before.
     smem_.p_empty[buffer].wait(parity_of<kBackwardWideHandovers>(number) ^ 1);
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
@@ -227,7 +227,8 @@ class WideP {
   uint32 head_end_ = 0;  // number of the first tile of the next query head
   int first_tile_ = 0;   // the query tile with number n has index first_tile_ + n in the head
   MaskedTiles masked_ = {};
-  int row_tile_ = 0, pattern_ = kAllSeen;  // with a block mask: query tile whose lse was read last
+  int row_tile_ = 0, pattern_ = kAllSeen;  // with a block mask: index and pattern of the query tile whose lse was read
+                                           // last
   uint32 seen_ = 0;                        // with a block mask: one bit for each score of this thread, set if the score
                                            // is visible
   ScoreRules<Config> rules_ = {};          // score modifications of the head; members that no modification reads occupy

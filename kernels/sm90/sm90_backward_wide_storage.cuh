@@ -24,7 +24,7 @@ template <int kStages>
   return number / kStages & 1;
 }
 
-// Where a kernel stores dk or dv, and the factor by which its accumulators are multiplied.
+// Destination of dk or dv, and the factor by which the accumulators are multiplied.
 struct WideGradient {
   void* tensor;
   const TensorStrides& stride;
@@ -77,17 +77,17 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem item;
 
-  Mbarrier k_full, v_full;                  // The issuing thread arrives: k or v has arrived.
-  Mbarrier tail_full[2];                    // The issuing thread arrives: a tile has arrived whose last rows must be
-                                            // cleared. One barrier per loading warp.
-  Mbarrier q_full[Config::kStages];         // The issuing thread arrives: q and lse_log2 have arrived. It arrives again
-                                            // for the bias.
-  Mbarrier q_empty[Config::kStages];        // 8 warps arrive: s (warpgroup 1) and dk (warpgroup 2) are complete.
-                                            // Warpgroup 1 has then read the bias, too.
-  Mbarrier dout_full[Config::kStages];      // The issuing thread arrives: dout and delta have arrived.
-  Mbarrier dout_empty[Config::kStages];     // 8 warps arrive: dp (warpgroup 2) and dv (warpgroup 1) are complete.
-  Mbarrier p_full[kBackwardWideHandovers];  // The 4 warps of warpgroup 1 arrive: p of the tile and its dropout
-                                            // decisions are written.
+  Mbarrier k_full, v_full;                   // The issuing thread arrives: k or v has arrived.
+  Mbarrier tail_full[2];                     // The issuing thread arrives: a tile has arrived whose last rows must be
+                                             // cleared. One barrier per loading warp.
+  Mbarrier q_full[Config::kStages];          // The issuing thread arrives: q and lse_log2 have arrived. If there is a
+                                             // bias, it arrives again for the bias.
+  Mbarrier q_empty[Config::kStages];         // 8 warps arrive: s (warpgroup 1) and dk (warpgroup 2) are complete.
+                                             // Warpgroup 1 has then read the bias, too.
+  Mbarrier dout_full[Config::kStages];       // The issuing thread arrives: dout and delta have arrived.
+  Mbarrier dout_empty[Config::kStages];      // 8 warps arrive: dp (warpgroup 2) and dv (warpgroup 1) are complete.
+  Mbarrier p_full[kBackwardWideHandovers];   // The 4 warps of warpgroup 1 arrive: p of the tile and its dropout
+                                             // decisions are written.
   Mbarrier p_empty[kBackwardWideHandovers];  // The 4 warps of warpgroup 2 arrive: p has been read and may be
                                              // overwritten.
   BackwardSeenTiles<Config> seen;            // needs no extra memory, because it lies in the last, partly used kilobyte
@@ -196,8 +196,8 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideQueriesStorage
   }
 };
 
-// Factor by which dp enters ds, in the units of Sm90BackwardUnits. delta must already contain this factor. With a
-// transform, p contains a quarter of the derivative, so the factor is 4 times larger.
+// Factor by which dp is multiplied when ds is computed, in the units of Sm90BackwardUnits. delta must already contain
+// this factor. With a transform, p contains a quarter of the derivative, so the factor is 4 times larger.
 template <class Config>
 constexpr float kScoreGradientUnit = (Score<Config>::kTransforms ? 4.0f : 1.0f) *
                                      sm90_backward_unit(sm90_backward_units(Config::kElement).p_bits -

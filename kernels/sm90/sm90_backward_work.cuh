@@ -69,7 +69,7 @@ struct BackwardBand {
 };
 
 // A work item: a key block, or some consecutive steps of it. Step s processes tile first_tile + s % tiles of query head
-// head + s / tiles.
+// `head` + s / tiles.
 struct alignas(16) Sm90BackwardItem {
   int key;  // first key, as an index in the sequence; -1 if there are no more items
   int head_k;

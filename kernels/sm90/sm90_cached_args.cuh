@@ -20,7 +20,8 @@ struct Sm90CachedArgs : Sm90ForwardArgs {
   uint32* blocks_done;  // number of blocks that have finished; like next_tile, it is 0 before and after each launch
   uint32 box_shift;     // log2 of the rows of a box. Each box lies in one block of the cache, and each key tile
                         // consists of complete boxes
-  uint32 least_rows;    // this kernel skips sequences with fewer query rows and sequences marked as dead
+  uint32 least_rows;    // this kernel skips sequences with fewer query rows, and sequences marked as dead
+                        // (CachedSequence::dead)
   uint32 lse_base2;     // if not 0, lse is stored in base 2 instead of base e
   uint32 unused;
 };

@@ -45,8 +45,8 @@ template <class Config>
   return 1.0f;
 }
 
-// Returns the position of the tile's o and lse. If kSplitsKeys is set, the outputs have `batch` entries for each part
-// of the keys, one part after another.
+// Returns the position of the tile's o and lse. If kSplitsKeys is set, the outputs over one part of the keys follow the
+// outputs over the previous part. Each part has `batch` entries.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ SequenceSpan span_of_outputs(const Sm90ForwardArgs& args,
                                                                       const Sm90Work& work) {
@@ -206,7 +206,7 @@ template <class Config>
 template <class Config>
 __device__ __forceinline__ void store_nothing_seen(const Sm90ForwardArgs& args, const Sm90Work& work,
                                                    const Sm90Rows& rows) {
-  if constexpr (Config::kAddsToOutputs) {  // o in memory may be undefined, so merge_rows() must handle it
+  if constexpr (Config::kAddsToOutputs) {  // o in memory may be undefined; merge_rows() then stores zeros
     const float nothing[Sm90Fragments<Config>::kOutputs] = {};
     merge_rows<Config>(args, work, rows, {0.0f, 0.0f}, {-kInfinity, -kInfinity}, nothing);
     return;
@@ -248,8 +248,9 @@ __device__ __forceinline__ void store_rows(const Sm90ForwardArgs& args, const Sm
     store_o_directly<Config>(args, work, rows, pair);
   } else if (!Config::kIsVarlen || rows.first + kWarpgroupRows <= work.seqlen_q) {
     store_o_by_tma<Config>(args, work, rows, q_smem, pair);
-  } else {  // TMA would also overwrite rows of the next sequence
-    // Wait until all threads of the warpgroup have finished reading q.
+  } else {
+    // Wait until all threads of the warpgroup have read q. TMA is not used, because it would also overwrite rows of the
+    // next sequence.
     barrier_wait<kWarpgroup>(kSm90StoreBarrier + rows.consumer);
     store_o_directly<Config>(args, work, rows, pair);
   }

@@ -65,7 +65,7 @@ struct F32Consumer {
     for (; tiles > 0; --tiles) {
       turn.wait();
       turn.pass();
-      // Otherwise the release could be counted for the previous tile in this buffer.
+      // Without this wait, the arrival at k_empty could be counted for the previous tile in this buffer.
       smem.k_full[at.buffer()].wait(at.parity());
       arrive_as_warp(smem.k_empty[at.buffer()]);
       smem.v_full[at.buffer()].wait(at.parity());
@@ -190,7 +190,7 @@ struct F32Consumer {
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       f32_store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
-      smem.q_full.wait(q_at.parity());  // otherwise the release could be counted for the previous q
+      smem.q_full.wait(q_at.parity());  // without this wait, the arrival at q_empty could be counted for the previous q
       arrive_as_warp(smem.q_empty);
     } else {
       skip(all.end - seen.end);

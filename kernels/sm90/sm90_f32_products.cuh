@@ -11,7 +11,7 @@ namespace attend {
 
 constexpr int kPieceProducts = 3;
 
-// Return which piece of the first and of the second operand a product reads.
+// first_piece() and second_piece() return which piece of the first and of the second operand a product reads.
 [[nodiscard]] __device__ __forceinline__ constexpr Piece first_piece(int product) {
   return product == 1 ? kLowPiece : kHighPiece;
 }

@@ -171,7 +171,7 @@ struct F32Block {
     F32Block block;
     block.load(from);
     const Extent extent = block.extent();
-    const bool is_wide = extent.is_wide();  // if so, no kernel reads the pieces
+    const bool is_wide = extent.is_wide();  // if true, no kernel reads the pieces
     const int shift = is_wide ? 0 : extent.shift();
     if (threadIdx.x == 0) {
       *to.unit = power_of_two(-shift);

@@ -54,7 +54,7 @@ struct Sm90Consumer {
   Sm90Turn<Config> turn;
   RingPlace<Config::kQBuffers> q_at = {};
   Place at = {};    // position in the ring of k. Between query tiles it is also the position in the ring of v; within a
-                    // query tile v is one behind
+                    // query tile the position of v is one behind
   int stored = -1;  // buffer of q from which a store of o may still read, or -1. Valid only in the thread that issues
                     // stores
 
@@ -96,7 +96,7 @@ struct Sm90Consumer {
     for (; tiles > 0; --tiles) {
       turn.wait();
       turn.pass();
-      // Otherwise the release could be counted for the previous tile in this buffer.
+      // Without this wait, the arrival at k_empty could be counted for the previous tile in this buffer.
       smem.k_full[at.buffer()].wait(at.parity());
       arrive_as_warp(smem.k_empty[at.buffer()]);
       smem.v_full[at.buffer()].wait(at.parity());
@@ -262,7 +262,7 @@ struct Sm90Consumer {
     if (seen.begin >= seen.end) {
       skip(all.end - all.begin);
       store_nothing_seen<Config>(args, work, Sm90Rows::of(work, turn.consumer));
-      // Otherwise the release could be counted for the previous q in this buffer.
+      // Without this wait, the arrival at q_empty could be counted for the previous q in this buffer.
       smem.q_full[q_at.buffer()].wait(q_at.parity());
       release_q();
       // One thread frees the buffer for all warps. Before that, every warp must have observed that this q arrived.

@@ -6,8 +6,8 @@
 namespace attend {
 
 // All tensor maps have rank 4, (head_dim, seqlen, heads, batch), and the strides of the tensor. Their boxes are (64,
-// rows, 1, 1), where `rows` is given per map. They use the 128-byte swizzle and fill elements outside the tensor with
-// zeros. For packed sequences, batch is 1 and seqlen is the number of tokens of all sequences.
+// rows, 1, 1); the comment on each map states its number of rows. The maps use the 128-byte swizzle and fill elements
+// outside the tensor with zeros. For packed sequences, batch is 1 and seqlen is the number of tokens of all sequences.
 struct Sm90ForwardArgs {
   static constexpr const char* kTypeName = "Sm90ForwardArgs";
   TensorMapArg q_map;      // boxes of kBlockM rows. If seqlen is 0, nothing is loaded and any valid map will do

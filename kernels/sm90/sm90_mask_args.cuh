@@ -42,8 +42,8 @@ struct Sm90MaskArgs {
   uint32* patterns_by_key;    // the same patterns for accumulators whose rows are keys; either pointer may be null
   int* kinds;                 // (heads, mask_rows, tile_columns): the number of the tile's pattern, kAllSeen or
                               // kNoneSeen
-  int* turns;                 // (heads / shape.heads, tile_rows, lists): position of each addition to dq in their fixed
-                              // order; null if the order is not fixed
+  int* turns;                 // (heads / shape.heads, tile_rows, lists): number of key blocks that add to the tile of
+                              // dq before this key block; null if additions have no fixed order
   int64* bounds;              // bounds and entries of the lists, as in BlockMaskArgs
   int* entries;
   TensorStrides mask_stride;  // strides in bytes; 0 in broadcast dimensions

@@ -33,7 +33,7 @@ struct MaskListTiles {
     const int64 mask_row = args.mask_rows == 1 ? 0 : row;
     return __ldg(args.kinds + ((first_head + head) * args.mask_rows + mask_row) * args.tile_columns() + column);
   }
-  // Returns pattern i of the tiles that an element of a list covers.
+  // Returns the pattern of tile i among the tiles that an element of a list covers.
   [[nodiscard]] __device__ __forceinline__ int word(int list, int element, int i) const {
     const MaskListShape& shape = args.shape;
     const int column = i % shape.keys, row = i / shape.keys % shape.rows, head = i / shape.keys / shape.rows;
@@ -50,9 +50,9 @@ struct MaskListTiles {
   }
 };
 
-// Writes the order of additions to dq. For each tile of query rows and each block of keys, it counts the key blocks
-// that add to the tile earlier. Grid: each block processes kMaskListsOfBlock tile rows, counted through all heads that
-// have separate lists.
+// Writes the order of additions to dq. For each tile of query rows and each block of keys, it stores how many key
+// blocks add to the tile before that key block. Grid: each block processes kMaskListsOfBlock tile rows, counted through
+// all heads that have separate lists.
 template <class Config>
 __device__ void sm90_mask_turns(const Sm90MaskArgs& args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;

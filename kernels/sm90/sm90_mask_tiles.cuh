@@ -183,8 +183,8 @@ struct MaskTile {
   return count > most ? most : static_cast<int>(count);
 }
 
-// Reads the mask rows of this warp as bits, for all keys of the block. Each lane reads kMaskBytesOfLane keys, starting
-// at its own `key`, and nothing if is_wanted is false. Writes the bits of all tiles of the block to `tiles`.
+// Reads the mask rows of this warp as bits, for all keys of the block. Each lane reads kMaskBytesOfLane keys from `key`
+// on, or nothing if is_wanted is false. Writes the bits of all tiles of the block to `tiles`.
 template <int kStride>
 __device__ __forceinline__ void read_mask_rows(const Sm90MaskArgs& args, const unsigned char* mask, int64 first_row,
                                                int64 key, bool is_wanted, uint64 (*tiles)[kStride]) {
@@ -235,13 +235,13 @@ __device__ void sm90_mask_tiles(const Sm90MaskArgs& args) {
   const WindowMask window = {args.seqlen_q, args.seqlen_k, args.window_left, args.window_right};
   const int64 end_row = args.seqlen_q - first_row < kPatternKeys ? args.seqlen_q : first_row + kPatternKeys;
   const KeyRange seen =
-      // if mask_rows is 1, all rows share these bits, so no window limits them.
+      // All rows share these bits if mask_rows is 1, so no window limits them.
       args.mask_rows == 1 ? KeyRange{0, args.seqlen_k} : window.rows(first_row, end_row);
   const int64 first_key = int64{first_column} * kPatternKeys;
   const int64 key = first_key + lane * kMaskBytesOfLane;
   const int64 key_of_tile = first_key + lane / kMaskLanesOfTile * kPatternKeys;
   const bool is_wanted =
-      // The window limits only complete tiles.
+      // A lane reads either all keys of a tile or none.
       key < args.seqlen_k && key_of_tile < seen.end && key_of_tile + kPatternKeys > seen.begin;
   const uint32 sequence = tile.head / args.num_heads, head = tile.head % args.num_heads;
   read_mask_rows<kStride>(args, args.mask + args.mask_stride.offset(sequence, head, 0), first_row, key, is_wanted,

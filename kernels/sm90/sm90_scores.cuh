@@ -73,7 +73,7 @@ struct Sm90Scores {
       return ScoreTransform::cap_of(args.options) * (is_reciprocal(args) ? 2.0f * kLog2E : kLog2E);
     }
   }
-  // Returns the value that must be added to lse.
+  // Returns the value that must be added to lse: the cap if s holds -r of a transform, and 0 otherwise.
   [[nodiscard]] static __device__ __forceinline__ float lse_offset(const Sm90ForwardArgs& args) {
     return is_reciprocal(args) ? ScoreTransform::cap_of(args.options) : 0.0f;
   }
@@ -113,8 +113,8 @@ struct Sm90Scores {
     tile.hide(s);
   }
 
-  // Sets s of the cache's hidden keys to -inf, if kIsCached is set. `count` is the count of the position in the ring of
-  // k.
+  // Sets s of the cache's hidden keys to -inf, if kIsCached is set. `count` is RingPlace::count of the tile in the ring
+  // of k.
   __device__ __forceinline__ void hide(float (&s)[kScores], const Sm90Storage<Config>& smem, uint32 count) const {
     if constexpr (Config::kIsCached) {
       const Sm90KeyBits<Config>& hidden = smem.hidden.of_tile[count % smem.hidden.kTiles];

@@ -48,8 +48,8 @@ struct Sm90Softmax {
     const float old_max = row_max[h];
     row_max[h] = fmaxf(old_max, new_max);
     const float new_base = exponent_base(row_max[h]);
-    const bool is_folded = folds(h, scale_log2);  // if so, p subtracts a rounded product both before and after the
-                                                  // change
+    const bool is_folded = folds(h, scale_log2);  // if true, exponents subtract a rounded product both before and after
+                                                  // m is raised
     const float fall = is_folded ? __fmul_rn(old_max, scale_log2) - __fmul_rn(new_base, scale_log2)
                                  : (old_max - new_base) * scale_log2;
     rescale[h] = exp2_fast(fall);
