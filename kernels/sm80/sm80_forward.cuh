@@ -14,13 +14,14 @@
 //          product p v of the previous tile hides it too (sm80_trailing.cuh). If o leaves enough registers, two groups
 //          of rows share each operand of k and v. Otherwise two warps share rows (sm80_split.cuh). If the scores have
 //          no modification except masks, the kernel avoids the search for row maxima (sm80_softmax.cuh).
-// Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16, 16384 query rows in total and 2048 columns over all heads.
-//          Each pair is full and causal. The first pair has 2048 keys, the second 16384. head_dim 64: 330 290, 361 382.
-//          head_dim 128: 372 328, 399 404. head_dim 256: 331 296, 355 359. With dropout, a full mask and 8192 keys: 117
-//          at head_dim 64, 181 at head_dim 128. No other GPU was measured. docs/ampere.md has more.
+// Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16. The inputs have 16384 query rows in total, and 2048 columns
+//          over all heads. With 2048 keys and head_dim 64, 128 and 256: 330, 372 and 331 with a full mask, and 290, 328
+//          and 296 with a causal mask. With 16384 keys: 361, 399 and 355 with a full mask, and 382, 404 and 359 with a
+//          causal mask. With dropout, a full mask and 8192 keys: 117 with head_dim 64, and 181 with head_dim 128. No
+//          other GPU was measured. docs/ampere.md has more.
 // Called   by the backend 'sm80_forward' (src/cuda/launch/sm80_forward.cpp). sm80_forward_variant.cpp chooses the tile
 //          sizes.
-// Source   Dao, FlashAttention-2 (2023), Algorithm 1. The row maximum that lags behind: FlashAttention-4 (2025).
+// Source   Dao, FlashAttention-2 (2023), Algorithm 1. FlashAttention-4 (2025) introduced row maxima that lag behind.
 #pragma once
 
 #include "sm80_epilogue.cuh"

@@ -9,14 +9,15 @@
 // -delta. In step 2 the dropped entries of dp become 0, and afterwards the dropped entries of p.
 //
 // Keys are the rows of the products. So p^T and ds^T are computed in the registers from which the tensor cores read
-// them as A operands. ds is also written to shared memory, transposed, for the dq product. The list shows the steps for
-// query tile i. The sign "|" means that all issued products have completed:
-//   1  read delta(i) now, because reads of shared memory are slow while products run; issue dp(i) on top of -delta(i)
-//   2  | compute ds(i) = p dp, and write it to registers and shared memory
-//   3  take the token; issue dk(i); read lse(i + 1); signal that ds(i) is in shared memory
-//   4  | issue s(i + 1) and dv(i)
-//   5  when s(i + 1) has completed: pass the token; compute p(i + 1) = exp2(s) in place, while dv(i) runs
-//   6  | pack p(i + 1)
+// them as A operands. ds is also written to shared memory, transposed, for the dq product. A warpgroup executes these
+// steps for query tile i:
+//   1  Read delta(i) before any product is issued, because reads of shared memory are slow while products run. Issue
+//      dp(i), which starts at -delta(i).
+//   2  When dp(i) has completed, compute ds(i) = p dp, and write it to registers and shared memory.
+//   3  Take the token. Issue dk(i), read lse(i + 1), and signal that ds(i) is in shared memory.
+//   4  When dk(i) has completed, issue s(i + 1) and dv(i).
+//   5  When s(i + 1) has completed, pass the token. Compute p(i + 1) = exp2(s) in place, while dv(i) runs.
+//   6  When dv(i) has completed, pack p(i + 1).
 // The warpgroups pass a token to each other, so that they execute different steps at the same time. While one warpgroup
 // is in steps 5, 6, 1 and 2, the products of another one occupy the tensor cores. Without the token all warpgroups
 // would compute exponentials at the same time. docs/hopper_backward.md explains how the registers determine this order,

@@ -70,10 +70,11 @@ class BackwardLineSums {
   // Then row 8 a + b and key k of chunk a + j have the difference key - row = 8 j + k - b. For eight adjacent j, a warp
   // computes
   //
-  //   c[m][j] = sum over a, b and k of [m == k - b + 7] ds[8 a + b][8 (a + j) + k]
+  //   c[m][j] = sum over a, b and k of [m == k - b + 7] ds[8 a + b][8 (a + j) + k].
   //
-  // For two rows b this is a product of depth 16. The chunks are columns of its B operand, in the order in which they
-  // are loaded. The sum of diagonal 8 j + i - 7 is c[i][j] + c[i + 8][j - 1], for i from 0 to 7.
+  // The bracket [m == k - b + 7] is 1 if the equation holds, and 0 otherwise. For two rows b the sum is a product of
+  // depth 16. The chunks are columns of its B operand, in the order in which they are loaded. The sum of diagonal 8 j +
+  // i - 7 is c[i][j] + c[i + 8][j - 1], for i from 0 to 7.
   static __device__ __forceinline__ void by_distance(const Bits16* ds, int keys, auto add) {
     constexpr int kBlocks = Config::kBlockM / 8;  // blocks of 8 rows
     constexpr int kFirst = 1 - kBlocks;           // the smallest j

@@ -36,9 +36,9 @@ namespace attend {
 //   WideP      s = k q^T         p      dv += p dout
 //   WideDs     dp = v dout^T     ds     dk += ds q
 //
-// The list shows the steps for query tile i. The sign "|" means that all issued products have completed:
-//   1  issue gradient(i - 1) and scores(i)
-//   2  | compute pairs(i)
+// A warpgroup executes these steps for query tile i:
+//   1  Issue gradient(i - 1) and scores(i).
+//   2  When both products have completed, compute pairs(i).
 // While one warpgroup executes step 2, the tensor cores run the products of the other warpgroup. The gradient product
 // is issued first, so that its tile is released early.
 template <class Config, class PairMaker>

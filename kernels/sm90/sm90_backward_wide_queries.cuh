@@ -21,11 +21,10 @@
 
 namespace attend {
 
-// A computing warpgroup. The list shows the steps for key tile i. The sign "|" means that all issued products have
-// completed:
-//   1  issue dq(i - 1), s(i) and dp(i)
-//   2  when s has completed: compute p = exp2(s), while dp runs
-//   3  | compute and pack ds = p (dp - delta)
+// A computing warpgroup. It executes these steps for key tile i:
+//   1  Issue dq(i - 1), s(i) and dp(i).
+//   2  When s(i) has completed, compute p(i) = exp2(s), while dp(i) runs.
+//   3  When dp(i) has completed, compute and pack ds(i) = p (dp - delta).
 // dq is issued first, so that k of the previous tile is released early. While one warpgroup executes step 3, the tensor
 // cores run the products of the other warpgroup.
 template <class Config>

@@ -17,8 +17,8 @@
 // Measured in docs/hopper_forward.md.
 // Called   by the backend 'sm90_forward' (src/cuda/launch/sm90_forward.cpp). If keys are in a cache (kIsCached),
 //          decode() launches this kernel for sequences with many query rows (src/cuda/serving/long_rows.cpp).
-// Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2. The row maximum that lags behind: FlashAttention-4
-//          (2025).
+// Source   Shah et al., FlashAttention-3 (2024), Algorithms 1 and 2. FlashAttention-4 (2025) introduced row maxima that
+//          lag behind.
 #pragma once
 
 #include "../isa/setmaxnreg.cuh"
