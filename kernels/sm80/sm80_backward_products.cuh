@@ -52,7 +52,7 @@ struct Sm80OwnedProduct {
         streamed(StreamedReader::by_columns(streamed_tile, recomputed_thread() % 32)),
         first(first_row) {}
 
-  // Adds the contribution of 16 columns, from `column` on, to the products with 2 kCount streamed rows.
+  // Adds the contribution of 16 columns, from `column` on, to the products with 2 * kCount streamed rows.
   template <int kCount>
   __device__ __forceinline__ void add_columns(float (&sum)[Config::kRowGroups][kCount], int column) const {
     OperandA x[Config::kRowGroups];
@@ -95,7 +95,7 @@ template <class Config, int kColumns>
 struct Sm80WarpSums {
   float sum[Config::kRowGroups][kColumns / 2] = {};
 
-  // Adds the product of x and streamed rows, for 16 kBlocks streamed rows from `first` on and for kColumns columns from
+  // Adds the product of x and streamed rows, for 16 * kBlocks streamed rows from `first` on and for kColumns columns from
   // `column` on. `x` holds rounded scores.
   template <class Tile, int kBlocks>
   __device__ __forceinline__ void add(const OperandA (&x)[Config::kRowGroups][kBlocks], const Tile& streamed, int first,
@@ -147,7 +147,7 @@ struct Sm80WarpSums {
   }
 };
 
-// Rounds scores and packs them into operands for 16 kBlocks streamed rows.
+// Rounds scores and packs them into operands for 16 * kBlocks streamed rows.
 template <class Config, int kBlocks>
 __device__ __forceinline__ void sm80_pack(OperandA (&to)[Config::kRowGroups][kBlocks],
                                           const float (&scores)[Config::kRowGroups][kBlocks * kMmaDepth / 2]) {

@@ -6,7 +6,7 @@
 //          additions to dq is not fixed.
 // Work     A block owns a tile of keys and iterates over tiles of query rows, the streamed tiles. All warps store ds to
 //          shared memory. After a barrier each warp computes a part of the product of ds and the block's keys
-//          (sm80_backward_dq.cuh). With kSm80KeysAndValues, a warp has 16 kRowGroups keys and computes their s, dp, dk
+//          (sm80_backward_dq.cuh). With kSm80KeysAndValues, a warp has 16 * kRowGroups keys and computes their s, dp, dk
 //          and dv. With kSm80KeysOrValues, half of the warps compute s and dv, and the other half dp and dk of the same
 //          keys. The first half passes p to the second half in float. Each warp then has twice as many keys, and loads
 //          half as many operands per product. If kParts is 2, two warps of a role share keys. Each of them computes

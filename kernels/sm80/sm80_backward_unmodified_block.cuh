@@ -12,7 +12,7 @@ template <class Config>
 struct Sm80UnmodifiedShape : Sm80BackwardShape<Config> {
   using Shape = Sm80BackwardShape<Config>;
   static constexpr bool kHasTwoRoles = Config::kRoles == kSm80KeysOrValues;
-  // Streamed rows whose scores a warp computes at the same time, for its 16 kRowGroups keys.
+  // Streamed rows whose scores a warp computes at the same time, for its 16 * kRowGroups keys.
   static constexpr int kRows = kHasTwoRoles ? Config::kStreamed / Config::kParts : Config::kStep;
   static constexpr int kScores = kRows / 2;  // scores that a lane holds for each group of 16 keys
   // Columns of dk and of dv that one warp sums.

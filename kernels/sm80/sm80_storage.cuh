@@ -83,8 +83,8 @@ struct Sm80Work {
 // The keys of a block: their address, and the key tiles that some row sees. With a block map, `tiles` ends at the last
 // visible tile.
 struct Sm80Keys {
-  const Bits16* k;  // first key of the sequence
-  const Bits16* v;  // first key of the sequence, at the first column that the block needs
+  const Bits16* k;  // k of the sequence's first key
+  const Bits16* v;  // v of the sequence's first key, at the first column that the block needs
   int64 seqlen;
   Sm80KeyTiles tiles;
 

@@ -54,7 +54,7 @@ class BackwardComputer {
     token().begin();
   }
 
-  // Ends the use of the token. Must be called after the last work item.
+  // Ends the exchange of the token. Must be called after the last work item.
   __device__ __forceinline__ void finish() { token().end(); }
 
   // Runs all steps of a work item, then stores dk and dv. keys_parity is the parity of the barrier phase in which k and
@@ -193,7 +193,7 @@ class BackwardComputer {
     finish_dk(stage);
   }
 
-  // Runs steps 1 to 3 of a head's last query tile. It does not read lse of a next tile.
+  // Runs steps 1 to 3 of a head's last query tile. There is no next tile whose lse it must read.
   __device__ __forceinline__ void compute_last_dk(const Sm90BackwardItem& item, bool is_last_head) {
     const uint32 stage = stage_of(number_);
     compute_dp(item, stage);
@@ -477,7 +477,7 @@ class BackwardComputer {
   // With a transform: p of the next tile, and p times a quarter of the derivative.
   uint32 next_p_[16], sloped_p_[16];
   float lse_[16];
-  uint32 kept_[kKeptWords<32>] = {};  // with dropout: bits of the entries of the tile that are kept
+  uint32 kept_[kKeptWords<32>] = {};  // with dropout: one bit for each entry of the tile, set if the entry is kept
   ScoreRules<Config> rules_ = {};     // score modifications of the head; members that no modification reads occupy no
                                       // registers
   bool has_coarse_rows_ = false;      // if kMayBeLowest is set: whether any row of the launch has a coarse lse

@@ -37,7 +37,7 @@ class NarrowQueryWarpgroup {
       const int row_tile = backward_row_lists<Config>(args_).number(at.tile);
       const uint32 buffer = static_cast<uint32>(step) % Config::kDsBuffers;
       const auto wait_ds = [&](int warpgroup) {
-        // Wait until ds of that warpgroup may be read.
+        // Wait until that warpgroup has stored ds.
         smem_.ds_full[buffer][warpgroup].wait(step / Config::kDsBuffers & 1);
       };
       if constexpr (has_captured_gradients<Config>()) {

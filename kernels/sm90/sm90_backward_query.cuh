@@ -196,7 +196,7 @@ class BackwardQueryWarpgroup {
     const uint32 buffer = number_ % Config::kDsBuffers;
 #pragma unroll
     for (int w = 0; w < Shape::kWarpgroups; ++w) {
-      smem_.ds_full[buffer][w].wait(number_ / Config::kDsBuffers & 1);  // wait until ds of that warpgroup may be read
+      smem_.ds_full[buffer][w].wait(number_ / Config::kDsBuffers & 1);  // wait until that warpgroup has stored ds
     }
     const int keys = is_half ? Config::kBlockN / Shape::kWarpgroups : Config::kBlockN;
     BackwardCaptureSums<Config>::add(args_, item, head, row_tile, smem_.ds[buffer][0], keys);
@@ -205,7 +205,7 @@ class BackwardQueryWarpgroup {
   __device__ __forceinline__ void compute_tile(const BackwardTarget& to, bool is_half, bool is_last) {
     const uint32 buffer = number_ % Config::kDsBuffers;
     const auto wait_ds = [&](int warpgroup) {
-      // Wait until ds of that warpgroup may be read.
+      // Wait until that warpgroup has stored ds.
       smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);
     };
 #pragma unroll
@@ -251,7 +251,7 @@ class BackwardQueryWarpgroup {
                                               bool is_last) {
     const uint32 buffer = number_ % Config::kDsBuffers;
     const auto wait_ds = [&](int warpgroup) {
-      // Wait until ds of that warpgroup may be read.
+      // Wait until that warpgroup has stored ds.
       smem_.ds_full[buffer][warpgroup].wait(number_ / Config::kDsBuffers & 1);
     };
     wait_for_passes();  // wait until the passes of earlier key blocks are in memory

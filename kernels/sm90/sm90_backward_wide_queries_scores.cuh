@@ -206,7 +206,7 @@ class WideQueryScores {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = accumulator_row(thread()) + h * kRowHalf;
-      lse_[h] = kInfinity;  // for rows that do not exist, because their statistics may not be in memory
+      lse_[h] = kInfinity;  // value for rows that do not exist, whose statistics may lie outside the workspace
       delta_[h] = 0.0f;
       if (row >= rows.count) continue;
       const int64 place = first + row / 16 * 16 + sm90_backward_stats_place(row);
@@ -245,7 +245,7 @@ class WideQueryScores {
   ScoreRules<Config> rules_ = {};
   float lse_[2], delta_[2];
   bool has_coarse_rows_ = false;      // if kAddsFromMemory is set: whether some row of the warp has a coarse lse
-  uint32 kept_[kKeptWords<32>] = {};  // with dropout: bits of the entries of the tile that are kept
+  uint32 kept_[kKeptWords<32>] = {};  // with dropout: one bit for each entry of the tile, set if the entry is kept
 };
 
 }  // namespace attend

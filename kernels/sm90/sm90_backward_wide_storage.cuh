@@ -72,7 +72,7 @@ struct alignas(kSwizzleAtom) Sm90BackwardWideKeysStorage
   Bits16 dout[Config::kStages][Config::kBlockM * Shape::kDepthV];
   float4 p[kBackwardWideHandovers][8]
           [kWarpgroup];  // accumulators of warpgroup 1; warpgroup 2's thread with the same index reads them
-  [[no_unique_address]] Sm90BackwardKept<Config> kept;  // passed in the same way
+  [[no_unique_address]] Sm90BackwardKept<Config> kept;  // read by the same thread as p
   float lse_log2[Config::kStages][Config::kBlockM];
   float delta[Config::kStages][Config::kBlockM];
   Sm90BackwardItem item;

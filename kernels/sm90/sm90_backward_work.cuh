@@ -38,7 +38,7 @@ constexpr Sm90BackwardTile kBackwardTile = sm90_backward_tile(Config::kHeadDim, 
 template <class Config>
 constexpr bool kSumsRows = Score<Config>::kAddsFromMemory || Score<Config>::kMayBeLowest;
 
-constexpr int kNearlyEverywhere = 1 << 30;  // an int beyond every row and every key
+constexpr int kNearlyEverywhere = 1 << 30;  // larger than every row index and key index
 
 // Returns the first padded row of a sequence in the statistics of one head.
 template <class Config>

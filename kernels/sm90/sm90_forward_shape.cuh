@@ -18,7 +18,7 @@ constexpr int kSm90WorkSlots = 4;  // slots for query tiles that the producer ha
 constexpr int kSm90WorkBytes = 32;
 constexpr int kSm90HiddenTiles = 2;   // if kIsCached is set: number of tiles, per buffer of k, whose bits of hidden
                                       // keys are stored
-constexpr int kSm90HiddenBytes = 16;  // bytes of these bits for one tile, with one bit per key
+constexpr int kSm90HiddenBytes = 16;  // bytes of the bits of hidden keys of one tile, with one bit per key
 constexpr int kSm90LargestHeadDim = 256;
 
 // Tile sizes and pipeline settings of a Config. The comment on each field names the Config constant with the same
