@@ -10,9 +10,9 @@
 //          tiles. For more than 128 columns a block computes only dk or only dv. If kAddsDq is set, these blocks also
 //          add their contribution to float sums of dq (sm80_backward_dq.cuh). Otherwise separate blocks compute dq with
 //          the same code. They own query rows and iterate over tiles of keys. Each warp owns kRowGroups times 16 keys
-//          or rows. These are the rows of its scores, so the scores become operands in the same registers.
-//          simt/simt_prepare.cuh runs before this kernel. sm80_backward_finish.cuh, and sm80_dterms.cuh or
-//          attention/dterms_reduce.cuh, run after it.
+//          or rows. The owned keys or rows are the rows of the warp's scores. So the scores are already in the
+//          registers from which the next product reads them as operands. simt/simt_prepare.cuh runs before this kernel.
+//          After this kernel, sm80_backward_finish.cuh runs, and also sm80_dterms.cuh or attention/dterms_reduce.cuh.
 // Memory   Sm80BackwardStorage holds the owned tiles, two buffers of streamed tiles, and ds for dq. Gradients are
 //          assembled in the memory of the owned tiles.
 // Costs    Without kAddsDq, p and ds are computed twice, so there are seven products of tiles instead of five. For more

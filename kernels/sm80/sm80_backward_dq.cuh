@@ -68,8 +68,8 @@ __device__ __forceinline__ void sm80_store_block(Tile& tile, int row, int column
 #endif
 }
 
-// Stores the blocks of ds or p that a warp computed for 16 * kBlocks streamed rows. `first` is the index of the first row
-// in the streamed tile.
+// Stores the blocks of ds or p that a warp computed for 16 * kBlocks streamed rows. `first` is the index of the first
+// row in the streamed tile.
 template <class Config, int kBlocks>
 __device__ __forceinline__ void sm80_store_blocks(typename Sm80BackwardStorage<Config>::ScoreTile& tile,
                                                   const OperandA (&x)[Config::kRowGroups][kBlocks], int first) {

@@ -1,4 +1,4 @@
-// Loads for a block of sm80_backward: tiles, and the saved statistics of query rows.
+// Loads tiles, and the saved statistics of query rows, for a block of sm80_backward.
 #pragma once
 
 #include "../attention/lse_rounding.cuh"

@@ -95,8 +95,8 @@ template <class Config, int kColumns>
 struct Sm80WarpSums {
   float sum[Config::kRowGroups][kColumns / 2] = {};
 
-  // Adds the product of x and streamed rows, for 16 * kBlocks streamed rows from `first` on and for kColumns columns from
-  // `column` on. `x` holds rounded scores.
+  // Adds the product of x and streamed rows, for 16 * kBlocks streamed rows from `first` on and for kColumns columns
+  // from `column` on. `x` holds rounded scores.
   template <class Tile, int kBlocks>
   __device__ __forceinline__ void add(const OperandA (&x)[Config::kRowGroups][kBlocks], const Tile& streamed, int first,
                                       int column = 0) {

@@ -35,8 +35,8 @@ template <class Config>
   return {of_row, of_row};
 }
 
-// Returns the index of the value to which `saved` must point, for scores of the streamed rows or keys from `streamed`
-// on.
+// Returns the index in smem.lse or smem.delta at which the argument `saved` of sm80_statistics() must start. The scores
+// belong to the streamed rows or keys from `streamed` on.
 template <class Config>
 [[nodiscard]] __device__ __forceinline__ int sm80_first_saved(const Sm80BackwardStorage<Config>& smem, int streamed) {
   const int lane = recomputed_thread() % 32;

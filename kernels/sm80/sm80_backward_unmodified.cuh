@@ -6,13 +6,13 @@
 //          additions to dq is not fixed.
 // Work     A block owns a tile of keys and iterates over tiles of query rows, the streamed tiles. All warps store ds to
 //          shared memory. After a barrier each warp computes a part of the product of ds and the block's keys
-//          (sm80_backward_dq.cuh). With kSm80KeysAndValues, a warp has 16 * kRowGroups keys and computes their s, dp, dk
-//          and dv. With kSm80KeysOrValues, half of the warps compute s and dv, and the other half dp and dk of the same
-//          keys. The first half passes p to the second half in float. Each warp then has twice as many keys, and loads
-//          half as many operands per product. If kParts is 2, two warps of a role share keys. Each of them computes
-//          half of the streamed rows of s or dp, and half of the columns of its gradient.
-// Memory   Sm80BackwardStorage. With kSm80KeysAndValues it holds ds of two tiles. With kSm80KeysOrValues it holds ds of
-//          one tile, p in float, and also rounded p if warps share keys.
+//          (sm80_backward_dq.cuh). If kRoles is kSm80KeysAndValues, a warp has 16 * kRowGroups keys and computes their
+//          s, dp, dk and dv. If kRoles is kSm80KeysOrValues, half of the warps compute s and dv, and the other half dp
+//          and dk of the same keys. The first half passes p to the second half in float. Each warp then has twice as
+//          many keys, and loads half as many operands per product. If kParts is 2, two warps of a role share keys. Each
+//          of them computes half of the streamed rows of s or dp, and half of the columns of its gradient.
+// Memory   Sm80BackwardStorage. If kRoles is kSm80KeysAndValues, it holds ds of two tiles. If kRoles is
+//          kSm80KeysOrValues, it holds ds of one tile, p in float, and also rounded p if warps share keys.
 // Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16, full and causal, counted as 10 B H S^2 D for the shape (B,
 //          H, S, D). (2, 32, 8192, 64): 292, 280. (2, 16, 8192, 128): 330, 313. (2, 8, 8192, 256): 268, 259. With the
 //          other value of kRoles: 258 at 128 columns, 231 at 64. No other GPU was measured.

@@ -1,5 +1,5 @@
-// One of the two roles of kSm80KeysOrValues in sm80_backward_unmodified. It computes dp, ds and dk. It gets p from the
-// warp of the other role that computes s of the same scores (sm80_backward_unmodified_values.cuh).
+// One of the two warp roles of sm80_backward_unmodified if kRoles is kSm80KeysOrValues. It computes dp, ds and dk. It
+// gets p from the warp of the other role that computes s of the same scores (sm80_backward_unmodified_values.cuh).
 #pragma once
 
 #include "sm80_backward_unmodified_handover.cuh"

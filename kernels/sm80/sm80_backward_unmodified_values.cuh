@@ -1,5 +1,5 @@
-// One of the two roles of kSm80KeysOrValues in sm80_backward_unmodified. It computes s, p and dv. It sends p to the
-// warp of the other role that computes dp of the same scores (sm80_backward_unmodified_keys.cuh).
+// One of the two warp roles of sm80_backward_unmodified if kRoles is kSm80KeysOrValues. It computes s, p and dv. It
+// sends p to the warp of the other role that computes dp of the same scores (sm80_backward_unmodified_keys.cuh).
 #pragma once
 
 #include "sm80_backward_unmodified_handover.cuh"
@@ -39,7 +39,7 @@ struct Sm80ValuesRole {
   }
 
  private:
-  // Computes p of this warp's part of the tile. Returns it rounded, and sends it in float to the other role.
+  // Computes p of this warp's part of the tile. Returns the rounded p, and sends p in float to the other role.
   static __device__ __forceinline__ void compute_p(Sm80PartOperands<Config>& p, Storage& smem,
                                                    const BackwardOptionArgs& args, int tile) {
     const int first = sm80_part<Config>() * Shape::kRows;

@@ -10,10 +10,11 @@
 //          that none of these rows sees. For each tile it computes s = q k^T, applies modifications and masks, computes
 //          the softmax, and adds p v to o. Meanwhile the next tile is loaded.
 // Memory   Sm80Storage holds q and two buffers of k and v, in panels of 64 columns. o is assembled in the memory of q.
-// Costs    A warp waits for its own softmax. The work of other warps hides this wait. If Config::kTrails is set, the
-//          product p v of the previous tile hides it too (sm80_trailing.cuh). If o leaves enough registers, two groups
-//          of rows share each operand of k and v. Otherwise two warps share rows (sm80_split.cuh). If the scores have
-//          no modification except masks, the kernel avoids the search for row maxima (sm80_softmax.cuh).
+// Costs    Each warp must wait for its own softmax before its next product. The work of other warps hides this wait. If
+//          Config::kTrails is set, the product p v of the previous tile hides it too (sm80_trailing.cuh). If o leaves
+//          enough registers, two groups of rows share each operand of k and v. Otherwise two warps share rows
+//          (sm80_split.cuh). If the scores have no modification except masks, the kernel avoids the search for row
+//          maxima (sm80_softmax.cuh).
 // Measured TFLOP/s on an H200 with CUDA 13.0 and bfloat16. The inputs have 16384 query rows in total, and 2048 columns
 //          over all heads. With 2048 keys and head_dim 64, 128 and 256: 330, 372 and 331 with a full mask, and 290, 328
 //          and 296 with a causal mask. With 16384 keys: 361, 399 and 355 with a full mask, and 382, 404 and 359 with a

@@ -176,8 +176,9 @@ constexpr int kBackwardWideQueryWarpgroups = kBackwardWideRows / kBackwardRows;
 }
 
 // Sets the numbers of buffers of sm90_backward_wide_queries to the largest that fit into shared memory, but at most two
-// each. If two do not fit, the exchange of ds gets one buffer first, then the bias, then v. If even one buffer each
-// does not fit, dq_smem_bytes exceeds kBackwardMostSmem. sm90_backward_tile() describes dterms_blocks.
+// each. If two do not fit, the exchange of ds is the first to get only one buffer, followed by the bias and by v. If
+// even one buffer each does not fit, dq_smem_bytes exceeds kBackwardMostSmem. sm90_backward_tile() describes
+// dterms_blocks.
 ATTEND_HOST_DEVICE constexpr void sm90_backward_set_dq_smem(Sm90BackwardTile& t, bool has_terms, int dterms_blocks) {
   const int most_terms = has_terms ? kBackwardTermsStages : 0;
   const int most_dterms = dterms_blocks > 1 ? kBackwardDtermsBuffers : 0;

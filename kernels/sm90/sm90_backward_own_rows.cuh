@@ -13,7 +13,8 @@
 
 namespace attend {
 
-// Orders ordinary accesses to the sums with those of bulk copies, in both directions.
+// Makes ordinary memory accesses to the sums visible to later bulk copies, and the results of bulk copies visible to
+// later ordinary accesses.
 __device__ __forceinline__ void fence_sums_for_async() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }

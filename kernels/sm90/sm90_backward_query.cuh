@@ -287,8 +287,8 @@ class BackwardQueryWarpgroup {
       smem_.dq_empty[next % Config::kStagingBuffers].wait(next / Config::kStagingBuffers & 1 ^ 1);
     }
   }
-  // Completes the passes of a key block. Afterwards the next key block may read these sums, and another head may
-  // overwrite them.
+  // Makes the reducers complete all passes of a key block. Afterwards the next key block may read these sums, and
+  // another head may overwrite them.
   __device__ __forceinline__ void complete_passes() {
     fence_sums_for_async();
     for (int i = 0; i < Config::kStagingBuffers; ++i) {

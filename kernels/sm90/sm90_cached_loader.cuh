@@ -1,11 +1,10 @@
 // Loads tiles of keys and values from a cache (Config::kIsCached). A page is a block of the cache. Each loading warp
 // looks up the pages of its rows one tile ahead, and then issues the copies. A warp needs about 60 clocks to issue a
-// copy, so small pages need several loading warps. There are three modes:
+// copy, so small pages need several loading warps.
 //
-//   - If kKeyLoaders is 1, each tile lies in one page or in no page, and TMA loads the tile as one box.
-//   - Otherwise, if kHasBoxes is set, each loading warp has 32 rows. TMA loads them in boxes, and each box lies in one
-//     page.
-//   - Otherwise each loading warp has 32 rows and copies them row by row with cp.async.
+// The Config selects one of three modes. If kKeyLoaders is 1, each tile lies in one page or in no page, and TMA loads
+// the tile as one box. Otherwise each loading warp has 32 rows. If kHasBoxes is set, TMA loads these rows in boxes, and
+// each box lies in one page. If kHasBoxes is not set, the warp copies its rows one by one with cp.async.
 //
 // A key is hidden if it lies before the first key of the sequence (cache_leftpad) or in a page that does not exist.
 // Consumers set the scores of hidden keys to -inf. The loader sets the values of hidden keys, and of keys beyond the

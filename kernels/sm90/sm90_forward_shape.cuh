@@ -133,8 +133,8 @@ struct Sm90ForwardGrid {
                                                                        int64 num_heads_k, int64 seqlen_q,
                                                                        int64 seqlen_k, int64 bytes_per_key, int block_m,
                                                                        int64 multiprocessors) {
-    // At least kLeastHeads heads run at the same time, even if their keys exceed kSectionBytes. Measured with 4 to 16
-    // heads, the speed was the same. If a single head keeps the GPU busy for long, blocks drift apart in time. Only
+    // At least kLeastHeads heads run at the same time, even if their keys exceed kSectionBytes. With 4 to 16 heads the
+    // measured speed was the same. If a single head keeps the GPU busy for long, blocks drift apart in time. Only
     // blocks of the same head then find its keys in the L2 cache, so the minimum is 1.
     constexpr int64 kLeastHeads = 8, kTilesOfLongHead = 2048;
     const int64 row_tiles = num_tiles(seqlen_q, block_m);

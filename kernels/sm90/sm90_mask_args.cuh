@@ -8,8 +8,8 @@ namespace attend {
 
 constexpr int kMaskTilesOfBlock = 8;  // adjacent tiles of 64 keys that one block of sm90_mask_tiles processes, one per
                                       // warp
-// Number of lists that one block of sm90_mask_lists writes, and number of tile rows that one block of sm90_mask_turns
-// processes. Each warp has one of them.
+// Number of lists that one block of sm90_mask_lists writes, one per warp. Also the number of tile rows that one block
+// of sm90_mask_turns processes, one per warp.
 constexpr int kMaskListsOfBlock = 4;
 
 // Describes which 64 x 64 tiles of the mask one element of a list covers.

@@ -157,9 +157,9 @@ struct Sm90Producer {
     }
   }
 
-  // Resets the tile counter for the next launch. The last block that gets here does this. This kernel may have started
-  // while the previous kernel was still running, so it waits for the previous kernel before it ends. A kernel that
-  // waits for this one can then rely on both being complete.
+  // Resets the tile counter for the next launch. The last block that calls this function resets it. This kernel may
+  // have started while the previous kernel was still running, so it waits for the previous kernel before it ends. A
+  // kernel that waits for this one can then rely on both being complete.
   __device__ __forceinline__ void leave_launch() {
     if (!is_loader()) return;
     const auto& cached_args = static_cast<const Sm90CachedArgs&>(args);

@@ -3,12 +3,11 @@
 //
 // If no modification changes the scores, only masks remain, and a tile that all rows see completely needs no
 // instructions. Otherwise ../attention/accumulator_scores.cuh applies the modifications. Two modifications have faster
-// code if they are the only one that changes the scores:
-//   - A transform (softcap) of 16-bit types is computed from reciprocals (score_transform.cuh). The constant and the
-//     factor of the transform are merged with those of the softmax.
-//   - If TMA can load a 16-bit bias, it loads the bias together with k (kTermsTiles). Otherwise each lane loads chunks
-//     of 16 bytes while the products run. Loads of 4 bytes in accumulator order would touch the same number of L1 cache
-//     lines for a quarter of the bytes, and each tile would wait for them.
+// code, if no other modification changes the scores. The first is a transform (softcap) of 16-bit types, which is
+// computed from reciprocals (score_transform.cuh). The constant and the factor of the transform are merged with those
+// of the softmax. The second is a 16-bit bias. If TMA can load the bias, it loads the bias together with k
+// (kTermsTiles). Otherwise each lane loads chunks of 16 bytes while the products run. Loads of 4 bytes in accumulator
+// order would touch the same number of L1 cache lines for a quarter of the bytes, and each tile would wait for them.
 #pragma once
 
 #include "../attention/accumulator_scores.cuh"

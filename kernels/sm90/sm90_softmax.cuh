@@ -1,14 +1,13 @@
 // Online softmax of a consumer warpgroup, with two query rows per thread. ../attention/online_softmax.cuh has the
-// equations. This code minimises the instructions per score. They determine the time of a key tile, because the matrix
-// products overlap with them.
+// equations. This code minimises the number of instructions per score. This number determines the time of a key tile,
+// because the matrix products overlap with the softmax.
 //
 // m is the value subtracted from the scores of a row. It need not be the row maximum, if l and o are relative to the
-// same m. There are two ways to update m:
-//   - If kSpeculate is set, p is computed with the current m, before the row maximum is known. If the thread's sum of p
-//     over the tile is at most 2^kMaxLag, no p exceeds 2^kMaxLag, and p is used. Otherwise the maximum is computed, m
-//     is raised, and p is computed again from the scores, which are still in registers.
-//   - Otherwise the maximum is computed first, but m is raised only if some p would exceed 2^kMaxLag.
-// Before the first visible key m is -inf, so the maximum must be computed.
+// same m. If kSpeculate is set, p is computed with the current m, before the row maximum is known. If the thread's sum
+// of p over the tile is at most 2^kMaxLag, no p exceeds 2^kMaxLag, and p is used. Otherwise the maximum is computed, m
+// is raised, and p is computed again from the scores, which are still in registers. If kSpeculate is not set, the
+// maximum is computed first, but m is raised only if some p would exceed 2^kMaxLag. Before the first visible key m is
+// -inf, so the maximum must be computed.
 //
 // In the units kFolded (../attention/online_softmax.cuh), one instruction computes the exponent as c s minus the
 // rounded product c m, where c is scale_log2. For large scores the rounding error of c m is large too: an error of e

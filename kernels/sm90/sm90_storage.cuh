@@ -88,8 +88,8 @@ struct alignas(kSwizzleAtom) Sm90Storage
   Mbarrier work_empty[kSm90WorkSlots];  // Each reading warp has left the tile of this slot, so the slot may be
                                         // overwritten.
   Mbarrier q_full[Config::kQBuffers];   // q has arrived.
-  Mbarrier q_empty[Config::kQBuffers];  // The buffer of q is free. Each consumer arrives once o has left the buffer.
-                                        // Without stores from this buffer, each warp arrives once it has read q.
+  Mbarrier q_empty[Config::kQBuffers];  // The buffer of q is free. Each consumer arrives once o has left the buffer. If
+                                        // o is not stored from this buffer, each warp arrives once it has read q.
   Mbarrier k_full[Config::kStages];     // k has arrived, together with its bias and its Philox quads.
   Mbarrier v_full[Config::kStages];
   // Completes when TMA has written rows of v, some of which a warp must clear before v_full may complete. Used for
