@@ -100,7 +100,7 @@ struct Sm80BackwardTile {
                   kSwizzleAtom);
 }
 
-// Sizes that follow from a Config.
+// Sizes derived from a Config.
 template <class Config>
 struct Sm80BackwardShape {
   static constexpr Sm80Gradient kGradient = Config::kGradient;

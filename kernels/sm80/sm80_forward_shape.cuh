@@ -79,7 +79,7 @@ struct Sm80ForwardTile {
   return round_up(tiles + kSm80BlockBytes + parked + sm80_shared_bytes(tile), kSwizzleAtom) + aside;
 }
 
-// Sizes that follow from a Config.
+// Sizes derived from a Config.
 template <class Config>
 struct Sm80Shape {
   static constexpr int kRowsOfWarp = Config::kRowGroups * kSm80RowsOfMma;

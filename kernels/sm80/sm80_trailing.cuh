@@ -148,7 +148,7 @@ __device__ __forceinline__ void sm80_weights_beside_pv(Sm80Rows<Config> (&rows)[
       rows[i / kRowsOfThread].softmax.row_sum[i % kRowsOfThread] += sum[i];
     }
   } else {
-    // The added zero keeps the compiler from holding addresses in registers for this rare case.
+    // The product is rarely computed again. The added zero keeps the compiler from holding its addresses in registers.
     const uint32 zero = smem.block.zero;
     sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(n + zero).k, threadIdx.x + zero);
     follow_maxima(rows, scale_log2);

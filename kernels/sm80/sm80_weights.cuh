@@ -113,8 +113,8 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
     if (speculates) {
       if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer).k, thread);
       if (sm80_speculate(rows, smem)) return;
-      thread += smem.block.zero;  // the added zero keeps the compiler from holding addresses in registers for this rare
-                                  // case
+      // The product is rarely computed again. The added zero keeps the compiler from holding its addresses in registers.
+      thread += smem.block.zero;
       sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer + smem.block.zero).k, thread);
     }
     sm80_fetch(rows, smem);

@@ -91,7 +91,7 @@ class BackwardLineSums {
       }
 #pragma unroll
       for (int i = 0; i < kAccumulatorsOfMma; ++i) c[0][i] += c[1][i];
-      const float left = __shfl_up_sync(kAllLanes, c[0][3], 1);  // value of the two columns to the left
+      const float left = __shfl_up_sync(kAllLanes, c[0][3], 1);  // entry of the preceding column
       c[0][0] += lane % 4 == 0 ? 0.0f : left;
       c[0][1] += c[0][2];
       c[0][3] = lane % 4 == 3 ? c[0][3] : 0.0f;  // the next warp adds the rest of that diagonal

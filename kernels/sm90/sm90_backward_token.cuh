@@ -1,4 +1,5 @@
-// The token that the computing warpgroups of the sm90 backward pass hand to each other. Its holder may issue products.
+// The token that the computing warpgroups of the sm90 backward pass hand to each other. A warpgroup holds it while it
+// issues the products dk, s and dv.
 #pragma once
 
 #include "../isa/thread_barrier.cuh"

@@ -64,7 +64,7 @@ struct F32PieceRows {
   }
 };
 
-// The sizes that follow from a Config.
+// Sizes derived from a Config.
 template <class Config>
 struct Sm90F32Shape {
   static constexpr int kConsumers = Config::kConsumers;

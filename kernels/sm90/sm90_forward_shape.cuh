@@ -92,7 +92,7 @@ struct Sm90ForwardTile {
   return blocks * consumers * kSm90ConsumerRows * sm90_columns_v(head_dim_v) * static_cast<int64>(sizeof(float));
 }
 
-// The sizes that follow from a Config.
+// Sizes derived from a Config.
 template <class Config>
 struct Sm90Shape {
   static constexpr int kConsumers = Config::kConsumers;

@@ -241,7 +241,7 @@ __device__ void sm90_mask_tiles(const Sm90MaskArgs& args) {
   const int64 key = first_key + lane * kMaskBytesOfLane;
   const int64 key_of_tile = first_key + lane / kMaskLanesOfTile * kPatternKeys;
   const bool is_wanted =
-      // A lane reads either all keys of a tile or none.
+      // The window excludes only complete tiles, not single keys.
       key < args.seqlen_k && key_of_tile < seen.end && key_of_tile + kPatternKeys > seen.begin;
   const uint32 sequence = tile.head / args.num_heads, head = tile.head % args.num_heads;
   read_mask_rows<kStride>(args, args.mask + args.mask_stride.offset(sequence, head, 0), first_row, key, is_wanted,
