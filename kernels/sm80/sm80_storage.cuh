@@ -122,7 +122,8 @@ struct Sm80Block {
   uint32 zero;       // always 0, but the compiler cannot know this
   Sm80WarpTiles own[Config::kWarps];
 
-  // Returns the score modifications for 16 rows of the block, and for the keys of tile n from its key first_key on.
+  // Returns the score modifications for 16 rows of the block and the keys of tile n. The keys start at
+  // key `first_key` of the tile.
   [[nodiscard]] __device__ __forceinline__ TileRules<Config> tile_of_group(int first_row, int n,
                                                                            int first_key = 0) const {
     return rules.tile(work.row + first_row, int64{n} * Config::kBlockN + first_key);

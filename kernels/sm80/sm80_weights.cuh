@@ -42,7 +42,7 @@ __device__ __forceinline__ void sm80_fetch(Sm80Rows<Config> (&rows)[Config::kRow
   }
 }
 
-// Applies modifications and masks to the scores of tile n, for the keys from the tile's key first_key on.
+// Applies modifications and masks to the scores of tile n. The scores start at key `first_key` of the tile.
 template <class Config>
 __device__ __forceinline__ void sm80_apply_rules(Sm80Rows<Config> (&rows)[Config::kRowGroups],
                                                  const Sm80Storage<Config>& smem, int n, int first_key) {
@@ -113,7 +113,8 @@ __device__ __forceinline__ void sm80_weights(Sm80Rows<Config> (&rows)[Config::kR
     if (speculates) {
       if (Config::kFuses) sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer).k, thread);
       if (sm80_speculate(rows, smem)) return;
-      // The product is rarely computed again. The added zero keeps the compiler from holding its addresses in registers.
+      // The product is rarely computed again. The added zero keeps the compiler from holding its addresses in
+      // registers.
       thread += smem.block.zero;
       sm80_multiply_qk(rows, smem.q_or_o, smem.stage_of(buffer + smem.block.zero).k, thread);
     }

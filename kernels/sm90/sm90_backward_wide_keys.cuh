@@ -62,8 +62,8 @@ class WideKeysWarpgroup {
  private:
   // With up to 128 columns, registers can hold the keys in addition to the gradient.
   static constexpr bool kHoldsKeys = PairMaker::kKeysDepth <= 128 && PairMaker::kGradientDepth <= 128;
-  // The keys as A operands in registers. They are not a member of this class, because the compiler would then no longer
-  // place the object in registers.
+  // The keys as A operands in registers. If they were a member of this class, the compiler would no longer place the
+  // object in registers.
   using HeldKeys = uint32[kHoldsKeys ? PairMaker::kKeysDepth / 4 : 1];
 
   // Computes query tiles 0 to end - 1. There is at least one.

@@ -59,8 +59,8 @@ class WideQueryWarpgroup {
   static constexpr bool kHoldsQ = Shape::kDepth <= 128;
   static constexpr bool kHoldsDout =
       kHoldsQ && Shape::kDepth + Shape::kDepthV <= (Config::kDtermsBlocks > 0 ? 192 : 256);
-  // q and dout as A operands in registers. They are not members of this class, because the compiler would then no
-  // longer place the object in registers.
+  // q and dout as A operands in registers. If they were members of this class, the compiler would no longer place the
+  // object in registers.
   struct Held {
     uint32 q[kHoldsQ ? Shape::kDepth / 4 : 1];
     uint32 dout[kHoldsDout ? Shape::kDepthV / 4 : 1];
