@@ -5,7 +5,8 @@
 //   dv += p^T dout    dk += ds^T q
 //
 // p and ds are scaled by powers of two (Sm90BackwardUnits). A position term (ALiBi) is added to lse or to the exponent.
-// With dropout, step 1 first decides which entries of the tile are kept, and dp starts at 0 instead of -delta. In step 2 the dropped entries of dp become 0, and afterwards the dropped entries of p.
+// With dropout, step 1 first decides which entries of the tile are kept, and dp starts at 0 instead of -delta. In step
+// 2 the dropped entries of dp become 0, and afterwards the dropped entries of p.
 //
 // Keys are the rows of the products. So p^T and ds^T are computed in the registers from which the tensor cores read
 // them as A operands. ds is also written to shared memory, transposed, for the dq product. A warpgroup executes these
